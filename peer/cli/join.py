@@ -95,6 +95,12 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 )
 @click.option("--resume", is_flag=True, help="End a pause of this peer by `peer pause`.")
 @click.option("--trail", is_flag=True, help="Log which batches were trained on to trail.log in the run's folder.")
+@click.option(
+    "--summary/--no-summary",
+    default=True,
+    show_default=True,
+    help="Tell the run's own nodes once a minute what this peer does: see docs/explanation/privacy.md.",
+)
 @click.option("--yes", is_flag=True, help="Agree to what the run takes without being asked.")
 @click.option("--wait", "wait_s", type=Duration(plain=True), default="2m", show_default=True, help=WAIT)
 @click.option("--min-peers", type=click.IntRange(1, 10000), default=1, help="Begin when so many peers are ready.")
@@ -132,6 +138,7 @@ def command(
     quiet_hours: QuietHours | None,
     resume: bool,
     trail: bool,
+    summary: bool,
     yes: bool,
     wait_s: float,
     min_peers: int,
@@ -199,6 +206,7 @@ def command(
         guest=guest,
         resume=resume,
         trail=trail,
+        summary=summary,
         agreed=yes,
         wait_s=wait_s,
         min_peers=min_peers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from peer.aio.events import Signal
@@ -32,6 +32,7 @@ from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting,
 from peer.node.dht_events import DhtNodeEvents
 from peer.node.handler import DonatedState
 from peer.node.open import LocalNode, NodeListeners, OpenNode
+from peer.node.own_summary import SummarySource
 from peer.node.upload_quota import UploadQuota
 from peer.observe import events
 from peer.observe.journal import Journal
@@ -303,7 +304,25 @@ def assemble_daemon(
             on_rest=saving.save_now,
         ),
     )
-    return built, saving
+    return (_with_summaries(node, parts, joined, built) if parts.options.summary else built), saving
+
+
+def _with_summaries(node: OpenNode, parts: DaemonParts, joined: JoinedRun, built: PeerParts) -> PeerParts:
+    """Have the peer tell the run's nodes what it does."""
+    papers, trainer = node.handler.papers, joined.trainer
+    assert papers is not None
+    named = operator_nodes(joined.manifest, parts.options.initial_peers)
+    source = SummarySource(
+        node,
+        trainer,
+        progress=lambda: trainer.progress,
+        totals=lambda: parts.journal.totals,
+        round_=lambda: parts.live.round,
+        status=lambda: parts.live.announced(parts.quota.why_not()),
+    )
+    parts.journal.listeners.append(source.hear)
+    sender = source.sender(built.members.receipts, lambda: named | papers.shelf.nodes)
+    return replace(built, background=lambda: [*built.background(), sender.run()])
 
 
 def _plan(local: LocalNode, options: JoinOptions, manifest: Manifest, method: Method) -> RunPlan:

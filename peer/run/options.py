@@ -92,5 +92,7 @@ class JoinOptions(NodeOptions):
     """End a pause that an earlier life of this peer was left in."""
     agreed: bool = False
     """The volunteer agreed to the run's contract beforehand."""
+    summary: bool = True
+    """Whether the run's nodes are told what this peer does, for the run's view."""
     trail: bool = False
     """Log which batches are trained on: see `peer.trainer.batch_log`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,7 +65,12 @@ def signed_summary(peer: Signing, at: float = NOW, **said: Any) -> bytes:
     return seal_summary(summary_of(peer.id, at, **said), peer.identity)
 
 
-def view_at(clock: VirtualClock, kept: Path | None = None, furthest: int = 10**6) -> RunView:
+def view_at(
+    clock: VirtualClock,
+    kept: Path | None = None,
+    furthest: int = 10**6,
+    listed: Callable[[PeerId], bool] = lambda peer: True,
+) -> RunView:
     """A view of a run that began an hour ago."""
     operator, began = Signing().identity.peer_id, clock.now() - 3600.0
     facts = RunFacts(
@@ -77,4 +83,4 @@ def view_at(clock: VirtualClock, kept: Path | None = None, furthest: int = 10**6
         amendments=lambda count: [],
         ticket="peersw",
     )
-    return RunView(facts, clock, holds, kept)
+    return RunView(facts, clock, holds, listed, kept)

@@ -47,7 +47,7 @@ from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.status import about, caps, control_bytes, ends_at
 from peer.observe import events
 from peer.ports.console import Say
-from peer.protocol.messages import MAX_ROUND, RunId
+from peer.protocol.messages import MAX_ROUND, PeerId, RunId
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import describe
 from peer.protocol.schedule import RoundClock
@@ -211,7 +211,7 @@ def _view(
     node: OpenNode, run: OperatorRun, watched: WatchedRun, run_start: StartTime, keeper: StateKeeper, ticket: str
 ) -> RunView:
     """Return the run's view, which peers' summaries fill."""
-    manifest, amendments = run.signed.manifest, node.handler.parts.amendments
+    manifest, amendments, directory = run.signed.manifest, node.handler.parts.amendments, node.directory
     assert amendments is not None
     facts = RunFacts(
         run_id=node.local.run_id,
@@ -223,7 +223,11 @@ def _view(
         amendments=amendments.newest,
         ticket=ticket,
     )
-    return RunView(facts, node.local.clock, holds, node.local.folder.path / KEPT_VIEW)
+
+    def listed(peer: PeerId) -> bool:
+        return not directory.looks_show_all() or peer in directory.known()
+
+    return RunView(facts, node.local.clock, holds, listed, node.local.folder.path / KEPT_VIEW)
 
 
 async def _serve(

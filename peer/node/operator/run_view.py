@@ -20,7 +20,7 @@ from peer.protocol.messages import PeerId, RunId
 from peer.protocol.pair.receipt_chain import Verify
 from peer.protocol.policy.amendments import Amendment, describe
 from peer.protocol.summary.board import ContributionBoard
-from peer.protocol.summary.book import DROPS, FORGED, SummaryBook
+from peer.protocol.summary.book import DROPS, FORGED, HeldSummary, SummaryBook
 from peer.protocol.summary.loss_history import LossHistory
 from peer.protocol.summary.run_totals import RunTotals, line_of, note_losses
 from peer.run.home import write_whole
@@ -58,11 +58,20 @@ class RunFacts:
 class RunView:
     """Takes summaries and returns the run's view. It is owned by one task, and `run` keeps it up to date."""
 
-    def __init__(self, facts: RunFacts, clock: Clock, verify: Verify, kept: Path | None = None) -> None:
-        """`verify`: decides about signatures of receipts. `kept`: a file of ours; None: nothing outlives a restart."""
+    def __init__(
+        self,
+        facts: RunFacts,
+        clock: Clock,
+        verify: Verify,
+        listed: Callable[[PeerId], bool],
+        kept: Path | None = None,
+    ) -> None:
+        """`verify`: decides about signatures of receipts. `listed`: returns whether the directory may have a record of
+        this peer. `kept`: a file of ours; None: nothing outlives a restart."""
         self._facts = facts
         self._clock = clock
         self._verify = verify
+        self._listed = listed
         self._kept = kept
         self._book = SummaryBook()
         self._board = ContributionBoard()
@@ -117,7 +126,14 @@ class RunView:
         """Note the losses as they are now, and forget who is gone."""
         now = self._clock.now()
         self._book.forget(now)
-        note_losses(self._losses, list(self._book), self._facts.progress.furthest(), now)
+        note_losses(self._losses, self._live(now), self._facts.progress.furthest(), now)
+
+    def _live(self, now: float) -> list[HeldSummary]:
+        """Return those that count in what the run does now."""
+        return [one for one in self._book if not self._is_silent(one, now)]
+
+    def _is_silent(self, one: HeldSummary, now: float) -> bool:
+        return one.is_silent(now, listed=self._listed(one.summary.peer_id))
 
     # -- what is shown -----------------------------------------------------------------------------------------------
 
@@ -126,6 +142,7 @@ class RunView:
         facts, now, held = self._facts, self._clock.now(), list(self._book)
         started, furthest = facts.started(), facts.progress.furthest()
         age_s = max(0.0, now - started) if started else None
+        tokens = [*(one.summary.tokens for one in held), *self._book.tokens_of_gone().values()]
         return {
             "run": {
                 "name": facts.manifest.name,
@@ -140,13 +157,13 @@ class RunView:
             "peers": [
                 line_of(
                     one.summary,
-                    "silent" if one.is_silent(now) else one.summary.status.value,
+                    "silent" if self._is_silent(one, now) else one.summary.status.value,
                     min(one.summary.round, furthest),
                     now - one.heard_at,
                 )
                 for one in sorted(held, key=lambda one: one.summary.peer_id)
             ],
-            "totals": self._totals.report(held, self._book.tokens_of_gone().values(), age_s, now),
+            "totals": self._totals.report(self._live(now), tokens, age_s),
             "loss": self._losses.report(),
             "board": self._board.report(),
             "amendments": [

@@ -15,11 +15,13 @@ from peer.protocol.token_bucket import Rate, TokenBuckets
 MAX_PEERS, RESERVE = 1024, 256
 """Peers whose summaries are held, and those places among them that are for peers with receipts alone."""
 PER_PEER = Rate(1 / 50, 6.0)
-"""Summaries of one key: one a minute, some slack for clocks, and some at once for changes of its state."""
+"""Summaries of one key: more than one a minute, and some at once for changes of its state."""
 PER_BLOCK = Rate(4.0, 256.0)
 """Summaries of one address block: of a university, or a swarm in a laboratory."""
 SILENT_S = 300.0
 """A peer that says nothing for so long counts no more in what the run does now."""
+UNLISTED_S = 15.0
+"""The same where the directory has no record of the peer either: it has left, or was killed."""
 FORGOTTEN_S = 3600.0
 """A peer that says nothing for so long is shown no more."""
 MAX_GONE = 4096
@@ -42,9 +44,10 @@ class HeldSummary:
     heard_at: float
     """Run time."""
 
-    def is_silent(self, now: float) -> bool:
-        """Return whether it counts no more in what the run does now."""
-        return now - self.heard_at > SILENT_S or self.summary.status is Status.LEAVING
+    def is_silent(self, now: float, *, listed: bool) -> bool:
+        """Return whether it counts no more in what the run does now. `listed`: the directory may have its record."""
+        unheard_s = now - self.heard_at
+        return unheard_s > (SILENT_S if listed else UNLISTED_S) or self.summary.status is Status.LEAVING
 
 
 class SummaryBook:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from peer.protocol.messages import NODES, Status
+from peer.protocol.messages import Status
 from peer.protocol.schedule import lower_median
 from peer.protocol.summary.book import HeldSummary
 from peer.protocol.summary.loss_history import LossHistory
@@ -17,11 +17,6 @@ LOSS_WINDOW = 8
 """Evaluations of so many rounds before the newest ones count together: peers evaluate in different rounds."""
 
 
-def active(held: Iterable[HeldSummary], now: float) -> list[HeldSummary]:
-    """Return those that count in what the run does now."""
-    return [one for one in held if not one.is_silent(now) and one.summary.status not in NODES]
-
-
 class RunTotals:
     """The run's totals. It remembers what tokens a peer can have processed at most."""
 
@@ -29,10 +24,9 @@ class RunTotals:
         self._fastest: float | None = None
         """Tokens a second that anybody's claim is bounded by, as peers last told."""
 
-    def report(self, held: list[HeldSummary], gone: Iterable[int], age_s: float | None, now: float) -> dict[str, Any]:
-        """Return the totals, JSON-able. `gone`: tokens of peers that are no longer held. `age_s`: how long the run has
-        gone on; None: that is not known."""
-        live = active(held, now)
+    def report(self, live: list[HeldSummary], tokens: Iterable[int], age_s: float | None) -> dict[str, Any]:
+        """Return the totals, JSON-able. `live`: those that count in what the run does now. `tokens`: what each peer has
+        processed that ever took part. `age_s`: how long the run has gone on; None: that is not known."""
         rates = voices([(o.block, o.summary.tokens_per_s) for o in live if o.summary.status is Status.TRAINING])
         self._fastest = most_of(rates) or self._fastest
         most_rate = math.inf if self._fastest is None else self._fastest
@@ -41,16 +35,16 @@ class RunTotals:
         participation = mean(voices([(one.block, one.summary.participation) for one in live]))
         return {
             "peers": len(live),
-            "tokens": int(sum(min(tokens, most) for tokens in [*(one.summary.tokens for one in held), *gone])),
+            "tokens": int(sum(min(one, most) for one in tokens)),
             "tokens_per_s": round(sum(min(rate.value, most_rate) for rate in rates), 1),
             "participation": None if participation is None else round(participation, 4),
             "spread": None if losses is None else round(losses.high - losses.low, 5),
         }
 
 
-def note_losses(history: LossHistory, held: list[HeldSummary], furthest: int, now: float) -> None:
+def note_losses(history: LossHistory, live: list[HeldSummary], furthest: int, now: float) -> None:
     """Add the losses that peers say now to the run's history. `furthest`: the furthest round that can be."""
-    told = [one for one in active(held, now) if one.summary.loss is not None and one.summary.loss_round <= furthest]
+    told = [one for one in live if one.summary.loss is not None and one.summary.loss_round <= furthest]
     round_ = lower_median(one.summary.loss_round for one in told)
     if round_ is None:
         return

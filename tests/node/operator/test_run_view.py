@@ -15,7 +15,7 @@ from peer.errors import HomeUnusable
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.node.operator.run_view import KEEP_EVERY_S, RunView
 from peer.protocol.messages import RunId, Status
-from peer.protocol.summary.book import DROPS, FORGED, RATE, SILENT_S, STALE
+from peer.protocol.summary.book import DROPS, FORGED, RATE, SILENT_S, STALE, UNLISTED_S
 from peer.signed_summary import seal_summary
 from tests.support.signed_receipts import Signing
 from tests.support.summaries import NOW, SetClock, shown, signed_summary, summary_of, view_at
@@ -136,6 +136,18 @@ def test_a_peer_that_says_nothing_more_is_shown_as_silent_and_counts_no_more() -
     assert states == {peer.id: "silent", other.id: "paused"}
     assert view.report()["totals"]["peers"] == 1
     assert view.report()["totals"]["tokens"] == 2000
+
+
+def test_a_peer_that_left_the_directory_is_silent_soon() -> None:
+    clock, gone = SetClock(), set[str]()
+    view, peer, other = view_at(clock, listed=lambda one: one not in gone), Signing(), Signing()
+    tell(view, peer)
+    tell(view, other)
+    gone.add(peer.id)
+    assert view.report()["totals"]["peers"] == 2, "it has just been heard"
+    clock.at += UNLISTED_S + 1
+    assert {line["peer_id"]: line["state"] for line in view.report()["peers"]}[peer.id] == "silent"
+    assert view.report()["totals"]["peers"] == 1
 
 
 def test_what_was_counted_outlives_a_restart(tmp_path: Path) -> None:

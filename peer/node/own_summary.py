@@ -1,0 +1,85 @@
+"""What this daemon tells the run's nodes of itself, and the part that sends it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+from peer import __version__
+from peer.membership.pair_receipts import PairReceipts
+from peer.membership.summary_sender import OwnWord, SummarySender
+from peer.node.open import OpenNode
+from peer.observe import events
+from peer.observe.totals import Totals
+from peer.ports.trainer import Trainer, TrainerProgress
+from peer.protocol.messages import PeerId, Status
+from peer.protocol.pair.receipt import ShownReceipt
+from peer.protocol.summary.pace import SummaryPace
+from peer.protocol.summary.values import MAX_WORD, PeerSummary
+from peer.signed_summary import seal_summary
+
+
+class SummarySource:
+    """Makes our summaries. It is a listener of the journal, which names the trainer's device."""
+
+    def __init__(
+        self,
+        node: OpenNode,
+        trainer: Trainer,
+        progress: Callable[[], TrainerProgress],
+        totals: Callable[[], Totals],
+        round_: Callable[[], int],
+        status: Callable[[], Status],
+    ) -> None:
+        self._node, self._trainer, self._progress = node, trainer, progress
+        self._totals, self._round, self._status = totals, round_, status
+        self._device = ""
+
+    def hear(self, event: events.Event, t: float) -> None:
+        """Learn the trainer's device."""
+        if isinstance(event, events.TrainerStarted):
+            self._device = event.device.split(":")[0][:MAX_WORD]
+
+    def sealed(self, receipts: tuple[ShownReceipt, ...]) -> bytes:
+        """Make and sign the summary of this moment."""
+        return seal_summary(self.summary(receipts), self._node.local.identity)
+
+    def summary(self, receipts: tuple[ShownReceipt, ...]) -> PeerSummary:
+        """Make the summary of this moment."""
+        totals, local = self._totals(), self._node.local
+        loss_round, loss, _ = totals.val_loss[-1] if totals.val_loss else (0, math.nan, math.nan)
+        rate = self._progress().tokens_per_s
+        return PeerSummary(
+            peer_id=local.me,
+            run_id=local.run_id,
+            issued_at=local.clock.now(),
+            round=self._round(),
+            status=self._status(),
+            tokens=self._trainer.counters().tokens,
+            tokens_per_s=rate if math.isfinite(rate) else 0.0,
+            loss=loss if math.isfinite(loss) else None,
+            loss_round=loss_round,
+            due=totals.rounds.get("due", 0),
+            exchanged=totals.rounds.get("exchanged", 0),
+            solo=totals.rounds.get("solo", 0),
+            refused=totals.rounds.get("refused", 0),
+            missed=totals.rounds.get("missed", 0),
+            bytes_up=totals.bytes_sent,
+            bytes_down=totals.bytes_received,
+            device=self._device,
+            version=__version__[:MAX_WORD],
+            receipts=receipts,
+        )
+
+    def sender(self, receipts: PairReceipts | None, nodes: Callable[[], frozenset[PeerId]]) -> SummarySender:
+        """Return the part that sends our summaries to these nodes."""
+        node = self._node
+        return SummarySender(
+            node.transport,
+            node.local.clock,
+            SummaryPace(random.Random()),
+            OwnWord(self._status, self.sealed, receipts),
+            lambda: list(node.directory.known().values()),
+            nodes,
+        )

@@ -1,0 +1,47 @@
+"""When a peer sends its next summary, and how many receipts go with it: under a megabyte a day, whatever happens."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from peer.protocol.token_bucket import Rate, TokenBuckets
+
+EVERY_S = 80.0
+"""Seconds between two summaries at least. A connection without a call ends after 90 s, and a new one costs more."""
+JITTER = 0.08
+"""Part of `EVERY_S` by which a wait is longer at most, so that peers spread out."""
+SENDING = Rate(1 / EVERY_S, 3.0)
+"""Summaries, those of a changed state among them."""
+RECEIPT_BYTES = 220
+"""Bytes of a receipt in a summary, at most."""
+RECEIPTS = Rate(2.0, 16384.0)
+"""Bytes of receipts: 173 kB a day. Where rounds last 110 s or more, every receipt is sent."""
+_ALL = "all"
+
+
+class SummaryPace:
+    """Owned by one task. `now` is run time, in seconds."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._sending: TokenBuckets[str] = TokenBuckets(SENDING, 1)
+        self._receipts: TokenBuckets[str] = TokenBuckets(RECEIPTS, 1)
+        self._next = -math.inf
+
+    def is_due(self, now: float, *, changed: bool) -> bool:
+        """Return whether a summary goes out now; then it counts as sent. `changed`: our state is another one."""
+        if now < self._next and not changed:
+            return False
+        if self._sending.take(_ALL, now) > 0:
+            return False
+        self._next = now + EVERY_S * (1 + JITTER * self._rng.random())
+        return True
+
+    def receipts(self, waiting: int, now: float) -> int:
+        """Return how many of the waiting receipts may go with a summary now; then they count as sent."""
+        count = 0
+        while count < waiting and self._receipts.lacks_s(_ALL, now, RECEIPT_BYTES) == 0:
+            self._receipts.charge(_ALL, now, RECEIPT_BYTES)
+            count += 1
+        return count

@@ -1,0 +1,173 @@
+"""A peer tells the run's nodes of itself: seldom, in few bytes, and never anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from peer.errors import PartnerLost, PartnerRefused
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.membership.summary_sender import LOOK_S, UNWANTED_S, OwnWord, SummarySender
+from peer.ports.handler import UNWANTED
+from peer.protocol.messages import PeerId, PeerRecord, Status
+from peer.protocol.pair.receipt import ShownReceipt
+from peer.protocol.summary.pace import EVERY_S, RECEIPT_BYTES, SummaryPace
+from peer.signed_summary import seal_summary, unseal_summary
+from peer.v1 import exchange_pb2 as pb
+from tests.support.signed_receipts import RUN, Signing
+from tests.support.summaries import shown, summary_of
+
+DAY_S = 86400.0
+LINE_BYTES = 480
+"""Bytes that a call adds to its summary, both ways, with gRPC, HTTP/2, TLS, TCP and IP: counted on a network device of
+its own, over an open connection."""
+NODE = PeerId("node")
+
+
+def node(name: str, status: Status = Status.SERVING) -> PeerRecord:
+    return PeerRecord(PeerId(name), RUN, ("192.0.2.1:1",), True, 1, 1, 0, 0.0, status, 0.0, 1e12)
+
+
+@dataclass
+class Sending:
+    """One sender, what it sent, and what the nodes answer."""
+
+    me: Signing = field(default_factory=Signing)
+    status: Status = Status.TRAINING
+    records: list[PeerRecord] = field(default_factory=lambda: [node("node")])
+    nodes: frozenset[PeerId] = frozenset({NODE})
+    answer: Callable[[], str] = lambda: ""
+    kept: list[tuple[int, ShownReceipt]] = field(default_factory=list)
+    sent: list[tuple[float, PeerId, bytes]] = field(default_factory=list)
+    clock: VirtualClock = field(default_factory=VirtualClock)
+
+    async def send_summary(self, to: PeerRecord, raw: bytes, timeout_s: float) -> str:
+        assert timeout_s <= 10
+        self.sent.append((self.clock.now(), to.peer_id, raw))
+        return self.answer()
+
+    def since(self, number: int) -> list[tuple[int, ShownReceipt]]:
+        return [one for one in self.kept if one[0] > number]
+
+    def sealed(self, receipts: tuple[ShownReceipt, ...]) -> bytes:
+        return seal_summary(summary_of(self.me.id, self.clock.now(), receipts=receipts), self.me.identity)
+
+    def during(self, seconds: float, meanwhile: Callable[[], Any] = lambda: None) -> None:
+        async def main() -> None:
+            word = OwnWord(lambda: self.status, self.sealed, self)
+            pace = SummaryPace(random.Random(1))
+            sender = SummarySender(cast(Any, self), self.clock, pace, word, lambda: self.records, lambda: self.nodes)
+            running = asyncio.create_task(sender.run())
+            await self.clock.sleep(seconds / 2)
+            meanwhile()
+            await self.clock.sleep(seconds / 2)
+            assert not running.done(), running.exception()
+            running.cancel()
+            await asyncio.wait({running})
+
+        run_virtual(main())
+
+    def receipts_sent(self) -> list[int]:
+        summaries = [unseal_summary(raw, RUN) for _, _, raw in self.sent]
+        return [one.statement.key.round for summary in summaries for one in summary.receipts]
+
+
+def test_it_is_told_at_most_once_a_minute() -> None:
+    sending = Sending()
+    sending.during(3600)
+    times = [at for at, _, _ in sending.sent]
+    assert 40 <= len(times) <= 45
+    assert all(after - before >= EVERY_S for before, after in itertools.pairwise(times))
+
+
+def test_a_day_with_all_receipts_that_fit_is_below_a_megabyte() -> None:
+    """The encoded sizes are the real ones, of numbers as large as a long run makes them."""
+    me, partner = Signing(), Signing()
+    long = {"round": 2**31, "tokens": 2**45, "loss_round": 2**31, "due": 2**31, "exchanged": 2**31, "solo": 2**31}
+    long |= {"refused": 2**31, "missed": 2**31, "bytes_up": 2**45, "bytes_down": 2**45}
+
+    def size(count: int) -> int:
+        receipts = tuple(shown(partner, me, round_) for round_ in range(count))
+        raw = seal_summary(summary_of(me.id, receipts=receipts, device="cuda", version="10.10.10", **long), me.identity)
+        return len(pb.SummaryRequest(summary=raw).SerializeToString())
+
+    assert size(8) - size(0) <= 8 * RECEIPT_BYTES
+    pace = SummaryPace(random.Random(1))
+    calls = receipts = 0
+    for at in range(0, int(DAY_S), 2):
+        if pace.is_due(float(at), changed=True):
+            calls += 1
+            receipts += pace.receipts(8, float(at))
+    assert calls * (size(0) + LINE_BYTES) + receipts * RECEIPT_BYTES < 1e6
+
+
+def test_a_changed_state_is_told_within_seconds() -> None:
+    sending = Sending()
+
+    def pause() -> None:
+        sending.status = Status.PAUSED
+
+    sending.during(170, pause)
+    times = [at for at, _, _ in sending.sent]
+    assert any(abs(at - times[0] - 85.0) <= LOOK_S + 1 for at in times)
+
+
+def test_only_nodes_that_the_operator_names_are_told() -> None:
+    sending = Sending(records=[node("stranger"), node("node", Status.TRAINING), node("closed")])
+    sending.during(600)
+    assert sending.sent == []
+
+
+def test_of_several_nodes_the_same_one_is_told_while_it_answers() -> None:
+    sending = Sending(records=[node("b"), node("a"), node("c")], nodes=frozenset(map(PeerId, "abc")))
+
+    def fails() -> str:
+        if sending.sent[-1][1] == "a":
+            raise PartnerLost("gone")
+        return ""
+
+    def die() -> None:
+        sending.answer = fails
+
+    sending.during(3600, die)
+    told = [to for _, to, _ in sending.sent]
+    half = sum(at < sending.sent[0][0] + 1800 for at, _, _ in sending.sent)
+    assert set(told[:half]) == {"a"}
+    assert told[half] == "a"
+    assert told[half + 1 : half + 4] == ["b"] * 3
+    assert len(told) <= 45
+
+
+@pytest.mark.parametrize("error", [PartnerLost("gone"), PartnerRefused("busy", "later")])
+def test_a_node_that_does_not_answer_misses_it_and_no_backlog_builds_up(error: Exception) -> None:
+    def fails() -> str:
+        raise error
+
+    sending = Sending(answer=fails)
+
+    def answers() -> None:
+        sending.answer = lambda: ""
+
+    sending.during(1200, answers)
+    assert len(sending.sent) <= 20
+
+
+def test_a_node_that_takes_none_is_left_alone_for_an_hour() -> None:
+    sending = Sending(answer=lambda: UNWANTED)
+    sending.during(2 * UNWANTED_S + 100)
+    assert len(sending.sent) == 3
+
+
+def test_a_receipt_is_sent_until_a_node_has_taken_it_and_not_again() -> None:
+    me, partner = Signing(), Signing()
+    sending = Sending(me=me, kept=[(number, shown(partner, me, number)) for number in range(1, 20)])
+    sending.answer = lambda: "rate" if len(sending.sent) < 2 else ""
+    sending.during(900)
+    assert sending.receipts_sent()[:16] == [*range(1, 9)] * 2
+    assert sending.receipts_sent()[16:] == [*range(9, 20)]
