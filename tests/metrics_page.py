@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from peer.observe.metrics import EXCHANGE_BOUNDS, METRICS, SOURCES, Metric
+from peer.observe.run_metrics import RUN_METRICS
 
 HEAD = """\
 # Metrics
@@ -11,7 +12,8 @@ HEAD = """\
 
 `peer join … --metrics-port 9464` and `peer bootstrap … --metrics-port 9464` serve these at `/metrics`, as Prometheus
 reads them (text format 0.0.4), and answer `ok` at `/healthz`. Only this machine can ask unless `--metrics-host` names
-another address: there is no password. Peer ids are never labels, and every label value is one of those listed.
+another address: there is no password. Every label value is one of those listed. A peer id is a label in
+`peer_run_peer_...` alone, of at most 256 peers.
 
 An unknown value has no sample. Counters from journal events or payload frames begin at zero with each start of
 the daemon, as Prometheus expects of counters. Those from all of the journal and from the trainer go on.
@@ -19,13 +21,27 @@ the daemon, as Prometheus expects of counters. Those from all of the journal and
 | metric | type | unit | labels | meaning | from | bootstrap |
 | --- | --- | --- | --- | --- | --- | --- |
 """
+RUN = """
+## The run's peers
+
+`peer bootstrap --metrics-port` also serves these. They are what peers say of themselves in signed summaries. A peer
+with `--no-summary` is not among them.
+
+| metric | type | unit | labels | meaning |
+| --- | --- | --- | --- | --- |
+"""
 
 
 def page() -> str:
     """Return the text of the file."""
     bounds = ", ".join(f"{bound:g}" for bound in EXCHANGE_BOUNDS)
     tail = f"\nBuckets of `peer_exchange_duration_seconds`, seconds: {bounds}.\n"
-    return HEAD + "".join(f"{_row(metric)}\n" for metric in METRICS) + tail + _labels()
+    return HEAD + "".join(f"{_row(metric)}\n" for metric in METRICS) + tail + _of_the_run() + _labels()
+
+
+def _of_the_run() -> str:
+    rows = (f"| `{m.name}` | {m.kind} | {m.unit} | {m.label} | {m.help} |\n" for m in RUN_METRICS)
+    return RUN + "".join(rows)
 
 
 def _row(metric: Metric) -> str:
@@ -48,6 +64,7 @@ def _origin(metric: Metric) -> str:
 
 
 def _labels() -> str:
-    values = {metric.label: metric.values for metric in METRICS if metric.label}
+    values: dict[str, tuple[str, ...]] = {metric.label: metric.values for metric in METRICS if metric.label}
+    values |= {metric.label: metric.values for metric in RUN_METRICS if metric.values}
     rows = (f"| `{label}` | {', '.join(values[label])} |\n" for label in sorted(values))
     return "\n## Label values\n\n| label | values |\n| --- | --- |\n" + "".join(rows)

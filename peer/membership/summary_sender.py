@@ -5,7 +5,7 @@ does not answer misses a summary. The next one tells the newest numbers, so none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from peer.errors import ExchangeError
 from peer.ports.clock import Clock
 from peer.ports.handler import UNWANTED
 from peer.ports.transport import Transport
-from peer.protocol.messages import NODES, PeerId, PeerRecord, Status
+from peer.protocol.messages import NODES, PeerId, PeerRecord
 from peer.protocol.pair.receipt import ShownReceipt
 from peer.protocol.summary.pace import SummaryPace
 from peer.protocol.summary.values import MAX_RECEIPTS
@@ -38,7 +38,8 @@ class KeptReceipts(Protocol):
 class OwnWord:
     """What we say of ourselves."""
 
-    status: Callable[[], Status]
+    state: Callable[[], Hashable]
+    """Returns what nodes should hear soon when it is another."""
     sealed: Callable[[tuple[ShownReceipt, ...]], bytes]
     """Makes and signs the summary of this moment, with these receipts."""
     receipts: KeptReceipts | None = None
@@ -59,7 +60,7 @@ class SummarySender:
     ) -> None:
         self._transport, self._clock, self._pace = transport, clock, pace
         self._word, self._records, self._nodes = word, records, nodes
-        self._said: Status | None = None
+        self._said: Hashable = None
         self._shown: dict[PeerId, int] = {}
         """Number of the last receipt that a node has taken."""
         self._left_alone: dict[PeerId, float] = {}
@@ -69,10 +70,10 @@ class SummarySender:
     async def run(self) -> None:
         """For ever; the owner cancels."""
         while True:
-            status = self._word.status()
+            state = self._word.state()
             node = self._node()
-            if node is not None and self._pace.is_due(self._clock.now(), changed=status is not self._said):
-                self._said = status
+            if node is not None and self._pace.is_due(self._clock.now(), changed=state != self._said):
+                self._said = state
                 await self._send(node)
             await self._clock.sleep(LOOK_S)
 

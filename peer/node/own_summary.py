@@ -41,6 +41,11 @@ class SummarySource:
         if isinstance(event, events.TrainerStarted):
             self._device = event.device.split(":")[0][:MAX_WORD]
 
+    def state(self) -> tuple[Status, bool, bool]:
+        """Return what nodes should hear soon when it is another: what we do, and whether it has begun to work."""
+        totals = self._totals()
+        return self._status(), bool(totals.val_loss), totals.rounds.get("exchanged", 0) > 0
+
     def sealed(self, receipts: tuple[ShownReceipt, ...]) -> bytes:
         """Make and sign the summary of this moment."""
         return seal_summary(self.summary(receipts), self._node.local.identity)
@@ -79,7 +84,7 @@ class SummarySource:
             node.transport,
             node.local.clock,
             SummaryPace(random.Random()),
-            OwnWord(self._status, self.sealed, receipts),
+            OwnWord(self.state, self.sealed, receipts),
             lambda: list(node.directory.known().values()),
             nodes,
         )

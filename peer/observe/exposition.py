@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from peer.observe.metrics import EXCHANGE_BOUNDS, METRICS, Metric
+from peer.observe.run_metrics import run_families
 from peer.observe.totals import Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -65,6 +66,8 @@ class _Collected(Collector):
         for metric in METRICS:
             if metric.bootstrap or self._role == "peer":
                 yield family(metric, self._facts)
+        if (view := lookup(self._facts, "status.view")) is not None:
+            yield from run_families(view)
 
 
 def family(metric: Metric, facts: Facts) -> Family:

@@ -3,7 +3,7 @@ and tests compare the two.
 
 A metric names the place of its value: a dotted path into the facts of `peer.observe.exposition`. The first part of the
 path names the source. `{label}` in a path stands for each value of the label. Label values are listed here, so that
-nobody outside can make more of them. Peer ids are never labels."""
+nobody outside can make more of them. Peer ids are never labels here (`peer.observe.run_metrics` has some)."""
 
 from __future__ import annotations
 

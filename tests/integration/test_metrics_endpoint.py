@@ -17,6 +17,7 @@ import pytest
 from peer import identity as identities
 from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
 from peer.observe.metrics import METRICS
+from peer.observe.run_metrics import RUN_METRICS
 from peer.run.home import Home
 from peer.run.manifest import default_text, load_signed, sign_text
 from peer.run.memory import need_of
@@ -145,7 +146,7 @@ def a_peer_tells_all(families: dict[str, Family], status: dict[str, Any]) -> Non
 
 
 def a_bootstrap_node_tells_its_part(families: dict[str, Family]) -> None:
-    assert set(families) == {metric.name for metric in METRICS if metric.bootstrap}
+    assert set(families) == {metric.name for metric in METRICS if metric.bootstrap} | {one.name for one in RUN_METRICS}
     assert families["peer_status"].value(status="serving") == 1
     assert families["peer_network_bytes_total"].value(direction="sent") > 100_000, "it gave its state away"
 
