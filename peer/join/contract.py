@@ -33,6 +33,12 @@ AGREED = "contract.json"
 MOST_NAMED = 5
 """Files that one warning names."""
 
+TELLS = {
+    True: "the operator's node hears every minute or two what this peer does (not with --no-summary)",
+    False: "the operator's node nothing but what all peers see",
+}
+"""What leaves this machine beside the exchanges, by whether summaries are sent."""
+
 Ask = Callable[[str], Awaitable[bool | None]]
 """Function that asks a person a question; None: there is nobody to ask."""
 
@@ -71,6 +77,8 @@ class JoinContract:
     """The file of the daemon's log."""
     guest: str
     """How the trainer gives way to the machine's owner, for a person."""
+    summary: bool
+    """Whether the run's nodes are told what this peer does."""
 
     def terms(self) -> list[tuple[str, str]]:
         """Return the contract as labels and values, for a person."""
@@ -91,6 +99,7 @@ class JoinContract:
             ("disk", f"at most {amount(self.disk_bytes, 'bytes')}"),
             ("a day", self._daily()),
             ("ends", self._end()),
+            ("tells", TELLS[self.summary]),
             *([("log", self.log)] if self.log else []),
         ]
 
@@ -145,6 +154,7 @@ def contract_of(
         length=_length(manifest, method),
         log="" if folder is None else str(folder.log),
         guest=_manners(options),
+        summary=options.summary,
     )
 
 

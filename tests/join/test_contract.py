@@ -43,6 +43,7 @@ CONTRACT = JoinContract(
     length="after 40 rounds, which last 200 min",
     log="/home/ada/peer.log",
     guest="to all programs",
+    summary=True,
 )
 
 
@@ -86,6 +87,11 @@ def terms(clock: str, start: float = 0.0, **options: Any) -> dict[str, str]:
     signed = SIGNED[clock]
     chosen = JoinOptions(home=Path("home"), run_id=signed.run_id, device="cpu", threads=3, **options)
     return dict(contract_of(signed, chosen, "", start=start, folder=RunFolder(Path("/home/ada"))).terms())
+
+
+def test_it_tells_whether_a_node_hears_of_this_peer() -> None:
+    assert terms("seconds")["tells"].startswith("the operator's node hears every minute or two")
+    assert terms("seconds", summary=False)["tells"].startswith("the operator's node nothing")
 
 
 def test_a_run_in_seconds_tells_its_day_and_its_end() -> None:

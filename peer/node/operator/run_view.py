@@ -5,6 +5,7 @@ Peers send signed summaries. Their numbers are claims; the board alone counts wh
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -109,7 +110,7 @@ class RunView:
         """Note the losses, forget who is gone, and keep what outlives a restart; for ever, the owner cancels.
 
         A disk that does not take it is told once, and the view goes on in memory."""
-        wrote, told = self._clock.now(), False
+        wrote, told = -math.inf, False
         while True:
             self.tick()
             if self._kept is not None and self._clock.now() - wrote >= KEEP_EVERY_S:
