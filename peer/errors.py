@@ -27,6 +27,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── TrainerFailed        40    the trainer kept dying, the cause is named
 ├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
 ├── NotRunning           50    no daemon answers under this home
+├── ServiceUnavailable   51    the user's service manager does not answer, or refuses
 ├── SwarmFailed          60    `peer swarm`: a peer ended that nobody killed
 ├── NotReady             70    `peer doctor`: this machine would not take part, its report says why
 └── ReadyWithWarnings    71    `peer doctor`: it would, and something could be better
@@ -285,6 +286,14 @@ class NotRunning(PeerError):
     exit_code = 50
     why = "This command only asks a running daemon. It does nothing by itself."
     fix = "Start one with `peer join TICKET`, or name its folder with --home."
+
+
+class ServiceUnavailable(PeerError):
+    """The user's service manager does not answer, or refuses what was asked of it. The message has its sentence."""
+
+    exit_code = 51
+    why = "Without it nothing starts the peer again after a crash or a restart of this machine."
+    fix = "Log in as this user itself, not by su or sudo. Or print the file: peer service install --print"
 
 
 class SwarmFailed(PeerError):

@@ -60,6 +60,12 @@ def write_script(command: click.Command, shell: str, program: str) -> Path:
     return file
 
 
+def written_scripts() -> list[Path]:
+    """Return the scripts that `write_script` has written for this user."""
+    files = [_file(shell, program) for shell in SHELLS for program in PROGRAMS]
+    return [file for file in files if file.is_file() and VARIABLE in file.read_text(errors="replace")]
+
+
 def _file(shell: str, program: str) -> Path:
     """The file that a shell reads by itself. For zsh it is one in a folder that the user adds to `fpath`."""
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")

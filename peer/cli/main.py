@@ -35,6 +35,8 @@ COMMANDS = {
     "data": "Make token shards from texts.",
     "contribution": "Show and verify receipts of exchanges.",
     "config": "Show and change the configuration file.",
+    "service": "Keep a peer running, by systemd or launchd.",
+    "uninstall": "Delete what this program wrote for you.",
     "id": "Show this peer's identity.",
     "swarm": "Run a complete swarm on this machine.",
     "plan": "Plan a run: method, rates, loss, bytes, days.",

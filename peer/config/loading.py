@@ -71,8 +71,9 @@ def _use(context: click.Context, parameter: click.Parameter, value: Path | None)
     """Read another file in place of the one that `give_defaults` read."""
     if value is None or context.resilient_parsing:
         return
-    file = context.find_root().meta[READ] = read_config(value, required=True)
-    context.default_map = defaults_for(file, context.command_path.split()[1:], context.command)
+    path = context.command_path.split()[1:]
+    file = context.find_root().meta[READ] = read_config(value, required=path[0] != "config")
+    context.default_map = defaults_for(file, path, context.command)
 
 
 def give_defaults(group: click.Group, context: click.Context, name: str, command: click.Command) -> dict[str, Any]:

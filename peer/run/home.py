@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +21,18 @@ LONGEST_SOCKET_PATH = 100
 
 
 def default_home() -> Path:
-    """PEER_HOME, else below XDG_DATA_HOME, else ~/.local/share/peer."""
+    """PEER_HOME, else the system's place for a program's data: on Linux below XDG_DATA_HOME, else ~/.local/share/peer.
+
+    A home at the Linux place is kept on macOS, too, where earlier versions made it."""
     if given := os.environ.get("PEER_HOME"):
         return Path(given)
     data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "peer"
+    home = (Path(data) if data else Path.home() / ".local" / "share") / "peer"
+    if sys.platform == "darwin" and not home.exists():
+        from platformdirs import user_data_path
+
+        return user_data_path("peer", appauthor=False)
+    return home
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +166,26 @@ class Home:
             raise HomeUnusable(
                 f"cannot make the folder {folder}: {error.strerror}", file_advice(error, folder)
             ) from error
+
+
+def holder_of(home: Path) -> str | None:
+    """Return the process that holds a home's lock; None: nobody does. It makes nothing.
+
+    Raises HomeUnusable when the lock cannot be looked at."""
+    lock = home / "lock"
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise HomeUnusable(f"cannot read {lock}: {error.strerror}", file_advice(error, lock)) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.read(fd, 20).decode(errors="replace").strip() or "unknown"
+    finally:
+        os.close(fd)
+    return None
 
 
 @contextlib.contextmanager

@@ -1,0 +1,148 @@
+"""`peer service`: a peer that the user's own service manager keeps running."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from peer.cli.options import as_json, home
+from peer.cli.telling import tell
+from peer.errors import NotRunning, UsageError
+
+if TYPE_CHECKING:
+    from peer.service.plan import ServicePlan
+
+
+@click.group("service")
+def command() -> None:
+    """Keep a peer running: after a crash, a log-in and a restart of this machine.
+
+    The service manager is systemd on Linux and launchd on macOS (untested), always your own: no root is needed. The
+    service takes its options from the configuration file: `peer config set join.max-upload 1MB`."""
+
+
+@command.command(
+    "install",
+    context_settings={"ignore_unknown_options": True},
+    epilog="Example: peer service install TICKET",
+)
+@click.argument("ticket", required=False, metavar="[TICKET]")
+@click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")
+@home
+@click.option("--yes", is_flag=True, help="Agree to what the run takes. Otherwise you have joined it once before.")
+@click.option("--print", "only_print", is_flag=True, help="Print the service's file, and do nothing.")
+@click.pass_context
+def install(
+    context: click.Context, ticket: str | None, more: tuple[str, ...], home: Path, yes: bool, only_print: bool
+) -> None:
+    """Write the service of a TICKET, start it, and let it start when you log in.
+
+    Without a TICKET, the one of the last installation is kept. Install again after an update or a change."""
+    from peer.service import install as service
+
+    manager, plan = service.manager_here(), _plan(context, home)
+    if only_print:
+        tell(manager.text(plan).decode(), nl=False)
+        return
+    if more or (ticket or "").startswith("-"):
+        found = f"a service takes no options of peer join: {' '.join([ticket or '', *more]).strip()}"
+        raise UsageError(found, "Write them into the configuration file, e.g.: peer config set join.max-upload 1MB")
+    own = service.ticket_of(plan, ticket)
+    if not yes:
+        service.ensure_agreed(plan, own)
+    manager.ensure_available()
+    service.ensure_free(plan, manager)
+    for path in (plan.ticket, manager.file(plan.name)):
+        tell(f"writes   {path}")
+    tell(f"starts   {plan.name}, now and when you log in: {' '.join(plan.command())}")
+    changed = service.write_files(plan, own, manager)
+    if changed or not manager.state(plan.name).running:
+        manager.start(plan.name)
+    else:
+        tell("nothing changed, and it runs already")
+    for line in [*_unreached(), f"Its log: {service.log_of(plan)}", *manager.hints(plan.name)]:
+        tell(line)
+
+
+@command.command("status", epilog="Example: peer service status --json")
+@home
+@as_json
+@click.pass_context
+def status(context: click.Context, home: Path, as_json: bool) -> None:
+    """Tell whether the service runs, how it ended last, and where its log is."""
+    from peer.service import install as service
+
+    report = service.report(_plan(context, home), service.manager_here())
+    if as_json:
+        tell(json.dumps(report, indent=2))
+        return
+    if not report["installed"]:
+        tell(f"{report['name']} is not installed: peer service install TICKET")
+        return
+    tell(f"service   {report['name']}, {report['state']}" + (f", process {report['pid']}" if report["pid"] else ""))
+    tell(f"starts    {'when you log in' if report['at_login'] else 'only by hand'}")
+    if report["restarts"]:
+        tell(f"restarts  {report['restarts']}")
+    if report["exit_code"]:
+        tell(f"ended     with exit code {report['exit_code']}: {report['meaning'] or 'not one of ours'}")
+    tell(f"file      {report['file']}")
+    tell(f"log       {report['log'] or '-'}")
+
+
+@command.command("logs", epilog="Example: peer service logs --follow")
+@home
+@click.option("--lines", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Lines to print.")
+@click.option("--follow", is_flag=True, help="Go on printing until Ctrl+C.")
+@click.pass_context
+def logs(context: click.Context, home: Path, lines: int, follow: bool) -> None:
+    """Print the end of the service's log."""
+    from peer.service import install as service
+
+    log = service.log_of(_plan(context, home))
+    if log is None or not log.exists():
+        raise NotRunning("the service has no log yet", "See: peer service status")
+    if follow:
+        os.execvp("tail", ["tail", "-n", str(lines), "-F", str(log)])  # noqa: S606, S607 - the system's own
+    for line in service.last_lines(log, lines):
+        tell(line)
+
+
+@command.command("remove", epilog="Example: peer service remove")
+@home
+@click.pass_context
+def remove(context: click.Context, home: Path) -> None:
+    """Drain and stop the service, and delete its file and its ticket. The home stays."""
+    from peer.service import install as service
+
+    plan = _plan(context, home)
+    gone = service.remove(plan, service.manager_here())
+    for path in gone:
+        tell(f"deleted  {path}")
+    if not gone:
+        tell(f"{plan.name} is not installed")
+
+
+def _plan(context: click.Context, home: Path) -> ServicePlan:
+    from peer.config.file import default_path
+    from peer.config.loading import path_of
+    from peer.service.install import plan_for
+
+    config = path_of(context)
+    return plan_for(home, config if config != default_path() and config.is_file() else None)
+
+
+def _unreached() -> list[str]:
+    """Warn of the variables of this shell, which the service does not see."""
+    from peer.cli.join import command as join
+    from peer.config.options import options_of, variable_of
+
+    here = [flag for flag in options_of(join) if flag != "home" and os.environ.get(variable_of(flag))]
+    return [
+        f"{variable_of(flag)} of this shell does not reach the service. Write it into the file: "
+        f"peer config set join.{flag} …"
+        for flag in here
+    ]

@@ -1,0 +1,52 @@
+"""`peer uninstall`: delete what this program wrote for its user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from peer.cli.completion import written_scripts
+from peer.cli.options import home
+from peer.cli.telling import tell
+from peer.errors import HomeBusy
+
+
+@click.command("uninstall", epilog="Example: peer uninstall --home ~/second-peer")
+@home
+@click.option("--yes", is_flag=True, help="Delete without being asked.")
+def command(home: Path, yes: bool) -> None:
+    """Show all that peer wrote for you, with sizes, and delete it: home, configuration, service, completion.
+
+    It deletes only files that it knows, follows no links, and refuses while a daemon runs. The program itself is then
+    removed by the command that it prints."""
+    from peer.config.file import default_path
+    from peer.observe.formatting import amount
+    from peer.run.home import holder_of
+    from peer.service import install as service
+    from peer.service.uninstall import Doomed, contents_of, delete, package_advice, size_of
+
+    plan, manager = service.plan_for(home, None), service.manager_here()
+    if (holder := holder_of(plan.home)) is not None:
+        advice = f"End it first: peer leave --home {plan.home}. Or, if it is a service: peer service remove"
+        raise HomeBusy(f"{plan.home} is in use by process {holder}", advice)
+    things, foreign = contents_of(plan.home)
+    beside = {default_path(): "configuration", manager.file(plan.name): "service"}
+    beside |= dict.fromkeys(written_scripts(), "completion")
+    known = {one.path for one in things}
+    things += [Doomed(path, what, size_of(path)) for path, what in beside.items() if path.is_file()]
+    things = [one for at, one in enumerate(things) if at < len(known) or one.path not in known]
+    if not things:
+        tell(f"nothing of peer is left in {plan.home} or beside it")
+    for one in things:
+        tell(f"{amount(one.nbytes, 'bytes'):>10}  {one.path}{f'   ({one.what})' if one.what else ''}")
+    for path in foreign:
+        tell(f"     stays  {path}   (not ours)")
+    if things:
+        total = amount(sum(one.nbytes for one in things), "bytes")
+        if not yes:
+            click.confirm(f"Delete these {len(things)}, {total} in all?", abort=True)
+        service.remove(plan, manager)
+        delete(things, plan.home)
+        tell(f"deleted {total}")
+    tell(f"The program itself goes with: {package_advice()}")

@@ -1,0 +1,145 @@
+"""Installing, looking at and removing the service of one home."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from peer.errors import HomeBusy, HomeUnusable, UsageError, file_advice
+from peer.run.home import Home, RunFolder, holder_of
+from peer.run.ticket import Ticket
+from peer.service.launchd import Launchd
+from peer.service.plan import MARK, TICKET_FILE, ServiceManager, ServicePlan, ServiceState, meaning_of, name_of
+from peer.service.systemd import Systemd
+
+AGREED = "contract.json"
+"""File in a run's folder with the terms that the volunteer agreed to."""
+
+
+def manager_here() -> ServiceManager:
+    """Return the service manager of this system."""
+    return Launchd() if sys.platform == "darwin" else Systemd()
+
+
+def plan_for(home: Path, config: Path | None) -> ServicePlan:
+    """Return the plan of a home's service."""
+    path = home.expanduser().absolute()
+    own = None if config is None else config.absolute()
+    return ServicePlan(name_of(path), path, path / TICKET_FILE, sys.executable, own)
+
+
+def ticket_of(plan: ServicePlan, given: str | None) -> Ticket:
+    """Return the ticket that was given, else the one of the last installation. Raises TicketError or UsageError."""
+    if given is not None:
+        return Ticket.named(given)
+    if not plan.ticket.exists():
+        raise UsageError("no ticket was given", "Give one: peer service install TICKET")
+    return Ticket.named(f"@{plan.ticket}")
+
+
+def ensure_agreed(plan: ServicePlan, ticket: Ticket) -> None:
+    """Raise UsageError unless the volunteer agreed to the run's terms: a service can ask nobody."""
+    if not (run_folder(plan, ticket) / AGREED).exists():
+        found = "the terms of this run were not agreed to yet, and a service cannot ask"
+        raise UsageError(found, "Start once with `peer join TICKET` and read the terms, or add --yes.")
+
+
+def ensure_free(plan: ServicePlan, manager: ServiceManager) -> None:
+    """Raise HomeBusy when a daemon runs under the home that is not the service itself."""
+    holder = holder_of(plan.home)
+    if holder is not None and not manager.state(plan.name).running:
+        raise HomeBusy(f"{plan.home} is in use by process {holder}", f"End it first: peer leave --home {plan.home}")
+
+
+def write_files(plan: ServicePlan, ticket: Ticket, manager: ServiceManager) -> list[Path]:
+    """Write the ticket, for its owner alone, and the service's file; those that were changed.
+
+    Raises HomeUnusable, and UsageError for a file of that name that is not ours."""
+    Home(plan.home)
+    unit = manager.file(plan.name)
+    if unit.exists() and not _is_ours(unit):
+        raise UsageError(f"{unit} was not made by `peer service install`", "Move it away first.")
+    wanted = {plan.ticket: f"{ticket.encode()}\n".encode(), unit: manager.text(plan)}
+    changed = [path for path, content in wanted.items() if not path.exists() or path.read_bytes() != content]
+    for path in changed:
+        _write(path, wanted[path])
+    return changed
+
+
+def remove(plan: ServicePlan, manager: ServiceManager) -> list[Path]:
+    """Drain and stop the service, and delete its files; those that were deleted.
+
+    Raises ServiceUnavailable, and UsageError for a file of that name that is not ours."""
+    unit = manager.file(plan.name)
+    if unit.exists():
+        if not _is_ours(unit):
+            raise UsageError(f"{unit} was not made by `peer service install`", "It is left as it is.")
+        manager.stop(plan.name)
+    gone = [path for path in (unit, plan.ticket) if path.is_file()]
+    for path in gone:
+        path.unlink()
+    return gone
+
+
+def report(plan: ServicePlan, manager: ServiceManager) -> dict[str, Any]:
+    """Return what `peer service status` tells, JSON-able."""
+    unit, log = manager.file(plan.name), log_of(plan)
+    state = manager.state(plan.name) if unit.exists() else ServiceState("not installed", running=False, at_login=False)
+    return {
+        "name": plan.name,
+        "installed": unit.exists(),
+        "file": str(unit),
+        "state": state.state,
+        "running": state.running,
+        "at_login": state.at_login,
+        "pid": state.pid,
+        "restarts": state.restarts,
+        "exit_code": state.exit_code,
+        "meaning": "" if state.exit_code is None else meaning_of(state.exit_code),
+        "log": None if log is None else str(log),
+    }
+
+
+def run_folder(plan: ServicePlan, ticket: Ticket) -> Path:
+    """Return the folder of the ticket's run in the plan's home."""
+    return Home(plan.home, make=False).run(ticket.run_id).path
+
+
+def log_of(plan: ServicePlan) -> Path | None:
+    """Return the log of the service's run, which may not exist yet; None: no service is installed. Raises
+    TicketError."""
+    return RunFolder(run_folder(plan, ticket_of(plan, None))).log if plan.ticket.exists() else None
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """Return the end of a log. Raises HomeUnusable."""
+    try:
+        with log.open(errors="replace") as file:
+            return [line.rstrip("\n") for line in deque(file, count)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HomeUnusable(f"cannot read {log}: {error.strerror}", file_advice(error, log)) from error
+
+
+def _is_ours(unit: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return MARK in unit.read_text(errors="replace")
+    return False
+
+
+def _write(path: Path, content: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(content)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise HomeUnusable(f"cannot write {path}: {error.strerror}", file_advice(error, path)) from error

@@ -1,0 +1,102 @@
+"""What a service of the user's own service manager runs, and what the manager says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from peer.errors import PeerError
+from peer.run.home import default_home
+
+MARK = "Written by `peer service install`. `peer service remove` deletes it."
+"""Line in every file of a service, by which `remove` knows it."""
+STOP_S = 120
+"""Seconds that a manager waits for the drain. An exchange under way gets 34 at most. The rest is for a checkpoint."""
+RESTART_S = 30
+"""Seconds between an end that a retry may mend and the next start."""
+TICKET_FILE = "service.ticket"
+STOPPED_AT_ONCE = 130
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePlan:
+    """A peer that the service manager starts. The ticket lies in a file: other users see a command's arguments."""
+
+    name: str
+    home: Path
+    ticket: Path
+    python: str
+    """Absolute path of the interpreter."""
+    config: Path | None = None
+    """A configuration file other than the user's own."""
+
+    def command(self) -> list[str]:
+        """Return the program and its arguments."""
+        config = [] if self.config is None else ["--config", str(self.config)]
+        start = [self.python, "-P", "-m", "peer", *config, "join", f"@{self.ticket}"]
+        return [*start, "--home", str(self.home), "--plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """What the service manager says of a service."""
+
+    state: str
+    """A few words of the manager's own, such as `active (running)`."""
+    running: bool
+    at_login: bool
+    """Whether the manager starts it by itself."""
+    pid: int | None = None
+    exit_code: int | None = None
+    """Of the last end; None: none is known."""
+    restarts: int | None = None
+
+
+class ServiceManager(Protocol):
+    """The service manager of one system, for the calling user alone."""
+
+    def file(self, name: str) -> Path:
+        """Return the path of a service's file."""
+
+    def text(self, plan: ServicePlan) -> bytes:
+        """Return the content of a service's file."""
+
+    def ensure_available(self) -> None:
+        """Raise ServiceUnavailable when no manager answers."""
+
+    def start(self, name: str) -> None:
+        """Read the service's file again, start it now, in place of what runs, and at every login."""
+
+    def stop(self, name: str) -> None:
+        """Drain and stop the service, and start it no more. A service that is not there is no error."""
+
+    def state(self, name: str) -> ServiceState:
+        """Ask for the service's state. Raises ServiceUnavailable."""
+
+    def hints(self, name: str) -> list[str]:
+        """Return what a person should know or do beyond that, a sentence each."""
+
+
+def name_of(home: Path) -> str:
+    """Return the service's name: `peer` for the default home, else one that follows from the home's path."""
+    path = home.expanduser().absolute()
+    if path == default_home().expanduser().absolute():
+        return "peer"
+    return f"peer-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+
+
+def useless_retries() -> list[int]:
+    """Return the exit codes after which another start would end alike, by the table of `peer.errors`."""
+    codes = {kind.exit_code for kind in PeerError.__subclasses__() if not kind.retry}
+    return sorted({*codes, STOPPED_AT_ONCE})
+
+
+def meaning_of(code: int) -> str:
+    """Return what an exit code means, for a person. Empty: it is none of ours."""
+    for kind in PeerError.__subclasses__():
+        if kind.exit_code == code:
+            return (kind.__doc__ or "").split("\n")[0].strip()
+    return ""

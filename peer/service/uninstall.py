@@ -1,0 +1,108 @@
+"""What `peer` has written on this machine for its user, and deleting it.
+
+Only names that this program writes are deleted, and links are not followed. A folder with anything else in it stays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.errors import HomeUnusable, file_advice
+from peer.run.home import KEY_FILE
+
+OWN = frozenset(
+    {
+        KEY_FILE,
+        f"{KEY_FILE}.lock",
+        "lock",
+        "control.sock",
+        "runs",
+        "artifacts",
+        "uploads.json",
+        "service.ticket",
+        "daemon.log",
+        "config.toml",
+    }
+)
+"""Names in a home that this program writes."""
+MARKS = (KEY_FILE, "lock", "service.ticket")
+"""A folder with one of these is a home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """One thing that is to be deleted."""
+
+    path: Path
+    what: str
+    nbytes: int
+
+
+def contents_of(home: Path) -> tuple[list[Doomed], list[Path]]:
+    """Return what of a home is ours, with sizes, and what is not. Raises HomeUnusable for a home that is a link."""
+    if home.is_symlink():
+        raise HomeUnusable(f"{home} is a link to {home.readlink()}", f"Name the folder itself: --home {home.resolve()}")
+    if not home.is_dir():
+        return [], []
+    inside = sorted(home.iterdir())
+    if not any((home / name).is_file() for name in MARKS):
+        return [], inside
+    ours = [path for path in inside if path.name in OWN or _is_draft(path.name)]
+    return [Doomed(path, _what(path.name), size_of(path)) for path in ours], [one for one in inside if one not in ours]
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder. Links count as nothing."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size if not path.is_symlink() else 0
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(folder) / name).lstat().st_size
+    return total
+
+
+def delete(things: list[Doomed], home: Path) -> None:
+    """Delete them, and the home if nothing else lies in it. Raises HomeUnusable at the first that cannot be deleted."""
+    for one in things:
+        try:
+            if one.path.is_dir() and not one.path.is_symlink():
+                shutil.rmtree(one.path)
+            else:
+                one.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise HomeUnusable(f"cannot delete {one.path}: {error.strerror}", file_advice(error, one.path)) from error
+    with contextlib.suppress(OSError):  # something else lies in it, or it was never there
+        home.rmdir()
+
+
+def package_advice() -> str:
+    """Return the command that removes the program itself, by the way it was installed."""
+    prefix = Path(sys.prefix).parts
+    if "pipx" in prefix:
+        return "pipx uninstall peer-swarm"
+    if "uv" in prefix and "tools" in prefix:
+        return "uv tool uninstall peer-swarm"
+    return f"{sys.executable} -m pip uninstall peer-swarm"
+
+
+def _is_draft(name: str) -> bool:
+    """Whether a hidden file is one that a crash has left: `.uploads.json.4711`."""
+    whole, _, pid = name.removeprefix(".").rpartition(".")
+    return name.startswith(".") and whole in OWN and pid.isdecimal()
+
+
+def _what(name: str) -> str:
+    match name:
+        case _ if name == KEY_FILE:
+            return "your peer's key: its id and its standing with other peers"
+        case "runs":
+            return "runs: journals, checkpoints, logs"
+        case "artifacts":
+            return "files of runs: data, tokenizers"
+    return ""

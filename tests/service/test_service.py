@@ -1,0 +1,277 @@
+"""A service's files, by real parsers; installing, its state and removing it, by a service manager that notes what is
+asked of it; and uninstalling, which touches nothing that is not ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import plistlib
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from peer.cli.main import peer
+from peer.errors import HomeBusy, HomeUnusable, PeerError, ServiceUnavailable, UsageError
+from peer.node.leaving.plan import EXCHANGE_LEAST_S, EXCHANGE_MOST_S
+from peer.run.home import Home, holder_of
+from peer.run.ticket import Ticket
+from peer.service import install as service
+from peer.service.launchd import Launchd
+from peer.service.plan import STOP_S, ServicePlan, name_of, useless_retries
+from peer.service.systemd import Systemd, quoted
+from peer.service.uninstall import contents_of
+
+ADDRESS = "/ip4/192.0.2.7/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
+SYSTEMCTL = """\
+#!/bin/sh
+shift
+echo "$@" >> {folder}/asked
+case $1 in
+    show) cat {folder}/facts ;;
+esac
+"""
+RUNS = "LoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\nMainPID=4711\nNRestarts=2\n"
+ENDED = "LoadState=loaded\nActiveState=failed\nSubState=failed\nUnitFileState=enabled\nMainPID=0\nExecMainStatus=18\n"
+
+
+class Machine:
+    """A user's home, with a systemctl that notes what it is asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.systemctl = folder / "bin" / "systemctl"
+        self.systemctl.parent.mkdir()
+        self.systemctl.write_text(SYSTEMCTL.format(folder=folder))
+        self.systemctl.chmod(0o755)
+        self.says("LoadState=not-found\n")
+        self.unit = folder / "config" / "systemd" / "user" / "peer.service"
+        self.home = folder / "data" / "peer"
+
+    def says(self, facts: str) -> None:
+        (self.folder / "facts").write_text(facts)
+
+    def asked(self) -> list[str]:
+        asked = self.folder / "asked"
+        lines = asked.read_text().splitlines() if asked.exists() else []
+        asked.unlink(missing_ok=True)
+        return [line for line in lines if not line.startswith("show")]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine(tmp_path)
+    for name, value in {"CONFIG": "config", "DATA": "data"}.items():
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / value))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{made.systemctl.parent}{os.pathsep}{os.environ['PATH']}")
+    return made
+
+
+@pytest.fixture
+def ticket() -> str:
+    return Ticket(b"\x07" * 32, (ADDRESS,)).encode()
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(peer, arguments)
+
+
+def done(*arguments: str) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def fails(*arguments: str) -> PeerError:
+    error = call(*arguments).exception
+    assert isinstance(error, PeerError), error
+    return error
+
+
+def plan(tmp_path: Path) -> ServicePlan:
+    odd = tmp_path / 'a "home" of 5% $ÄÖ'
+    odd.mkdir()
+    return ServicePlan("peer", odd, odd / "service.ticket", "/usr/bin/python3", odd / "config.toml")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd to read the unit with")
+def test_systemd_reads_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "peer.service"
+    unit.write_bytes(Systemd().text(plan(tmp_path)))
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (verified.returncode, [line for line in verified.stderr.splitlines() if "peer.service" in line]) == (0, [])
+
+
+def test_systemd_gets_every_word_as_it_is() -> None:
+    assert quoted('5% of $HOME \\ "x"') == '"5%% of $$HOME \\\\ \\"x\\""'
+
+
+def test_no_retry_that_the_table_calls_useless(tmp_path: Path) -> None:
+    codes = useless_retries()
+    assert {2, 17, 18, 21, 130} <= set(codes)
+    assert not {0, 1, 30, 33, 35, 41} & set(codes)
+    assert f"RestartPreventExitStatus={' '.join(map(str, codes))}\n" in Systemd().text(plan(tmp_path)).decode()
+
+
+def test_the_drain_has_the_time_that_it_takes() -> None:
+    assert STOP_S > 3 * (EXCHANGE_LEAST_S + EXCHANGE_MOST_S)
+
+
+def test_launchd_gets_the_same_command(tmp_path: Path) -> None:
+    made = plan(tmp_path)
+    read = plistlib.loads(Launchd().text(made))
+    assert read["ProgramArguments"] == made.command()
+    assert read["KeepAlive"] == {"SuccessfulExit": False}
+    assert read["ExitTimeOut"] == STOP_S
+
+
+def test_every_home_has_a_service_of_its_own(machine: Machine) -> None:
+    assert name_of(machine.home) == "peer"
+    other = name_of(machine.folder / "other")
+    assert other.startswith("peer-")
+    assert other != name_of(machine.folder / "third")
+
+
+def test_installing_twice_is_installing_once(machine: Machine, ticket: str) -> None:
+    told = done("service", "install", ticket, "--yes")
+    assert str(machine.unit) in told
+    assert machine.asked()[-3:] == ["daemon-reload", "enable --quiet peer.service", "restart peer.service"]
+    kept = machine.home / "service.ticket"
+    assert kept.read_text() == f"{ticket}\n"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert ticket not in machine.unit.read_text()  # other users see a command's arguments
+    machine.says(RUNS)
+    assert "it runs already" in done("service", "install", "--yes")
+    assert machine.asked() == []
+
+
+def test_a_service_asks_nobody(machine: Machine, ticket: str) -> None:
+    error = fails("service", "install", ticket)
+    assert "not agreed" in error.found
+    assert not machine.unit.exists()
+    folder = Home(machine.home).run(Ticket.decode(ticket).run_id).path
+    (folder / "contract.json").write_text("{}")
+    done("service", "install", ticket)
+
+
+def test_options_come_from_the_file(machine: Machine, ticket: str) -> None:
+    for arguments in ([ticket, "--max-upload", "1MB"], ["--max-upload", "1MB"]):
+        error = fails("service", "install", *arguments)
+        assert isinstance(error, UsageError)
+        assert "peer config set" in error.fix
+    assert machine.asked() == []
+
+
+def test_state_and_last_end_are_told(machine: Machine, ticket: str) -> None:
+    assert "not installed" in done("service", "status")
+    done("service", "install", ticket, "--yes")
+    machine.says(RUNS)
+    report = json.loads(done("service", "status", "--json"))
+    assert (report["running"], report["pid"], report["restarts"], report["exit_code"]) == (True, 4711, 2, None)
+    machine.says(ENDED)
+    assert "exit code 18: The run is over" in done("service", "status")
+
+
+def test_logs_are_the_daemons(machine: Machine, ticket: str) -> None:
+    done("service", "install", ticket, "--yes")
+    assert "no log yet" in fails("service", "logs").found
+    Home(machine.home).run(Ticket.decode(ticket).run_id).log.write_text("one\ntwo\nthree\n")
+    assert done("service", "logs", "--lines", "2") == "two\nthree\n"
+
+
+def test_removing_takes_its_own_files_alone(machine: Machine, ticket: str) -> None:
+    done("service", "install", ticket, "--yes")
+    machine.says(RUNS)
+    machine.asked()
+    done("service", "remove")
+    assert machine.asked() == ["disable --quiet --now peer.service"]
+    assert not machine.unit.exists()
+    assert list(machine.home.iterdir()) == []
+    machine.unit.write_text("[Unit]\nDescription=somebody else's\n")
+    for command in (["install", ticket, "--yes"], ["remove"]):
+        assert "was not made by" in fails("service", *command).found
+    assert "somebody" in machine.unit.read_text()
+
+
+def test_without_a_service_manager_nothing_is_written(machine: Machine, ticket: str) -> None:
+    machine.systemctl.write_text("#!/bin/sh\necho 'Failed to connect to bus: No medium found' >&2\nexit 1\n")
+    error = fails("service", "install", ticket, "--yes")
+    assert isinstance(error, ServiceUnavailable)
+    assert "No medium found" in error.found
+    assert not machine.unit.exists()
+    assert not machine.home.exists()
+    assert done("service", "install", "--print").startswith("# Written by `peer service install`")
+
+
+def test_a_daemon_in_the_home_is_left_alone(machine: Machine, ticket: str) -> None:
+    with Home(machine.home).lock():
+        assert holder_of(machine.home) == str(os.getpid())
+        for command in (["service", "install", ticket, "--yes"], ["uninstall", "--yes"]):
+            assert isinstance(fails(*command), HomeBusy)
+    assert holder_of(machine.home) is None
+    assert machine.home.exists()
+
+
+def test_variables_of_the_shell_are_told(machine: Machine, ticket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEER_THREADS", "2")
+    assert "PEER_THREADS of this shell does not reach the service" in done("service", "install", ticket, "--yes")
+
+
+# -- uninstalling ------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_is_ours_goes_and_nothing_else(machine: Machine, ticket: str) -> None:
+    done("service", "install", ticket, "--yes")
+    done("config", "set", "join.threads", "2", "--config", str(machine.folder / "config" / "peer" / "config.toml"))
+    precious = machine.folder / "precious"
+    precious.mkdir()
+    (precious / "thesis").write_text("x" * 1000)
+    with Home(machine.home).lock():
+        pass
+    folder = Home(machine.home).run(b"\x07" * 32).path
+    (folder / "link").symlink_to(precious)
+    (machine.home / "artifacts").symlink_to(precious)
+    (machine.home / "notes.txt").write_text("mine")
+    told = done("uninstall", "--yes")
+    assert "notes.txt   (not ours)" in told
+    assert (precious / "thesis").read_text() == "x" * 1000
+    assert [path.name for path in machine.home.iterdir()] == ["notes.txt"]
+    assert not machine.unit.exists()
+    assert not (machine.folder / "config" / "peer" / "config.toml").exists()
+    assert "peer-swarm" in told.splitlines()[-1]
+
+
+def test_it_asks_first(machine: Machine) -> None:
+    with Home(machine.home).lock():
+        pass
+    result = CliRunner().invoke(peer, ["uninstall"], input="n\n")
+    assert "Delete these" in result.output
+    assert (machine.home / "lock").exists()
+
+
+def test_a_folder_that_is_no_home_and_a_link_to_one_stay(machine: Machine, tmp_path: Path) -> None:
+    other = tmp_path / "documents"
+    other.mkdir()
+    (other / "letter").write_text("x")
+    assert contents_of(other) == ([], [other / "letter"])
+    done("uninstall", "--yes", "--home", str(other))
+    assert (other / "letter").exists()
+    (tmp_path / "link").symlink_to(other)
+    with pytest.raises(HomeUnusable):
+        contents_of(tmp_path / "link")
+
+
+def test_a_folder_of_that_name_is_no_home_without_a_key_or_lock(tmp_path: Path) -> None:
+    """Somebody's own `runs` are not ours."""
+    (tmp_path / "runs").mkdir()
+    assert contents_of(tmp_path) == ([], [tmp_path / "runs"])
+
+
+def test_service_install_names_the_manager_of_this_system() -> None:
+    assert isinstance(service.manager_here(), Systemd | Launchd)
