@@ -22,7 +22,7 @@ class PagedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, after a bare `--web` got its default."""
-        return super().parse_args(ctx, [_spelled(*pair) for pair in zip(args, [*args[1:], ""], strict=True)])
+        return super().parse_args(ctx, [_spelled(*pair) for pair in zip(args, [*args, ""][1:], strict=True)])
 
 
 def _spelled(word: str, following: str) -> str:
