@@ -165,6 +165,7 @@ def command(
     from peer.cli.installed import check_torch
     from peer.cli.run import run_daemon
     from peer.guest.options import machine_cores, threads_for
+    from peer.join.preflight import check_volunteer
     from peer.protocol.messages import RunId
     from peer.protocol.policy.upload_quota import UploadLimits
     from peer.run.manifest import load_signed
@@ -176,8 +177,6 @@ def command(
     known = Ticket.named(named) if signed is None else Ticket(signed.run_id, ())
     if left := left_out(named):
         say(f"not taken from the line that was pasted: {left}. Options go behind the ticket, without quotes around all")
-    check_torch()
-    say(f"{told_run(known)}: loading torch and the network takes some seconds")
     options = JoinOptions(
         home=home,
         identity_path=identity_path,
@@ -215,6 +214,9 @@ def command(
         metrics_host=metrics_host,
         micro_batch=micro_batch,
     )
+    check_volunteer(options)
+    check_torch()
+    say(f"{told_run(known)}: loading torch and the network takes some seconds")
     run_daemon(_take_part(options, plain, laps, page_at(web, web_names)))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import torch
-
 from peer.errors import DataError, UsageError
 from peer.run.options import JoinOptions
 
@@ -25,10 +23,12 @@ def check_volunteer(options: JoinOptions) -> None:
 def check_cuda(drivers: tuple[str, ...] = DRIVERS) -> None:
     """Raise UsageError where torch cannot use a CUDA device."""
     fix = "Use --device cpu, or check the driver with nvidia-smi."
-    if torch.version.cuda is None and torch.version.hip is None:
-        raise UsageError("torch sees no CUDA device: this torch is built for the CPU alone", fix)
     if not any(Path(driver).exists() for driver in drivers):
         raise UsageError("torch sees no CUDA device: no driver of one is loaded here", fix)
+    import torch  # it takes seconds, and whoever has no driver need not wait for it
+
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise UsageError("torch sees no CUDA device: this torch is built for the CPU alone", fix)
 
 
 def check_data_folder(folder: Path) -> None:

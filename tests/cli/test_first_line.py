@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from peer import __version__
 from peer.cli.main import peer
-from peer.errors import TicketError
+from peer.errors import DataError, PeerError, TicketError, UsageError
 from peer.identity import Identity
 from peer.run.options import JoinOptions
 from peer.run.ticket import Ticket
@@ -76,6 +76,31 @@ def test_a_pasted_line_joins(words: list[str], joined: list[JoinOptions], tmp_pa
     lines = result.output.splitlines()
     assert "reading the ticket" in lines[0]
     assert f"run {(b'r' * 32).hex()[:16]}, with 1 entry to it: loading torch" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "told"),
+    [
+        (["--data", "nowhere"], DataError, "the data folder nowhere cannot be read"),
+        (["--device", "cuda"], UsageError, "torch sees no CUDA device"),
+    ],
+)
+def test_what_this_machine_lacks_is_told_before_anything_is_made(
+    words: list[str],
+    error: type[PeerError],
+    told: str,
+    joined: list[JoinOptions],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then nothing is loaded either, so that the answer comes at once."""
+    monkeypatch.setattr("peer.join.preflight.check_cuda.__defaults__", ((),))  # a machine without a driver
+    result = CliRunner().invoke(peer, ["join", WORD, *words, "--home", str(tmp_path / "home")])
+    assert isinstance(result.exception, error)
+    assert told in result.exception.found
+    assert joined == []
+    assert list(tmp_path.iterdir()) == []
+    assert "loading torch" not in result.output
 
 
 def test_options_within_quotes_are_named(joined: list[JoinOptions], tmp_path: Path) -> None:
