@@ -15,7 +15,7 @@ from peer.observe import events
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.swarm.answering import Answering
-from peer.protocol.swarm.failure_detection import FRESH_S, Changed, Check, Membership, confirm_after
+from peer.protocol.swarm.failure_detection import DOUBT_S, FRESH_S, Changed, Check, Membership, confirm_after
 from peer.protocol.swarm.rtt import RoundTrips
 
 TICK_S = 1.0
@@ -44,7 +44,7 @@ class FailureDetector:
         emit: Callable[[events.Event], None] = lambda event: None,
     ) -> None:
         self._now = now
-        self.membership = Membership(confirm_after(lifetime_s, look_every_s))
+        self.membership = Membership(confirm_after(lifetime_s, min(look_every_s, DOUBT_S)))
         self.trips = RoundTrips()
         self.answering = Answering()
         self._emit = emit

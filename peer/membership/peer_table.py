@@ -14,16 +14,19 @@ from peer.ports.clock import Clock
 from peer.ports.directory import Directory
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, PeerRecord, Reach, Status, first_expiry
 from peer.protocol.pair.acquaintance import Acquaintance
+from peer.protocol.swarm.failure_detection import DOUBT_S
 
 LOOK_EVERY_S = 3.0
 """At least between two looks; see `pace`."""
-LOOKS_A_ROUND, LONG_ROUND_S, LOOKS_A_LONG_ROUND = 10, 120.0, 5
-"""Rounds this long are looked into less often: `results/control_bytes.json` tells what looks cost."""
-SELDOM_S = 60.0
+LOOKS_A_ROUND, LONG_ROUND_S = 10, 120.0
+"""In rounds this long a peer looks once: `results/control_bytes.json` tells what looks cost."""
+SELDOM_S = 300.0
+ALONE_S = 30.0
+"""Between two looks at most while nobody is in sight."""
 RECORD_TTL_S = 45.0
 """At least; see `lifetime`."""
 TOLD_S = 10.0
-"""What a caller said of itself counts so long: until the directory shows it."""
+"""What a caller said of itself counts so long, and until the next look: then the directory shows it."""
 GLANCE_S = 0.5
 """How soon we see at the earliest that our own record has changed."""
 ANNOUNCE_ROUND_EVERY_S = 2.0
@@ -32,11 +35,11 @@ ANNOUNCE_ROUND_EVERY_S = 2.0
 
 def pace(round_s: float | None) -> float:
     """Seconds between two looks at what others may have changed, for rounds of so many seconds (None: they are counted
-    in steps): often enough in a round, and in a long one no oftener than that. A look costs the directory a lookup and
-    a peer work for every record it gets."""
+    in steps): often enough in a round, and in a long one once. A look costs the directory a lookup and a peer work for
+    every record it gets. Newcomers make themselves known without one (`peer.membership.peer_exchange`)."""
     if round_s is None:
         return LOOK_EVERY_S
-    looks = LOOKS_A_ROUND if round_s < LONG_ROUND_S else LOOKS_A_LONG_ROUND
+    looks = LOOKS_A_ROUND if round_s < LONG_ROUND_S else 1
     return min(max(LOOK_EVERY_S, round_s / looks), SELDOM_S)
 
 
@@ -84,6 +87,7 @@ class PeerTable:
         self._present: dict[PeerId, PeerRecord] = {}
         self._looked: dict[PeerId, PeerRecord] = {}
         self._good_until = float("inf")
+        self._looked_at = float("-inf")
         self._told: dict[PeerId, tuple[float, PeerRecord]] = {}
         self._announced: PeerRecord | None = None
         self.acquaintance = Acquaintance()
@@ -104,10 +108,11 @@ class PeerTable:
         looked, later = self._looked, dict[PeerId, PeerRecord]()
         until, told_until = self._good_until, float("inf")
         for peer, (told_at, record) in self._told.items():
-            fresh = told_at + TOLD_S > now and record.status is not Status.LEAVING
+            told_to = told_at + TOLD_S if told_at < self._looked_at else record.expires_at
+            fresh = told_to > now and record.status is not Status.LEAVING
             if fresh and (peer not in looked or looked[peer].issued_at < record.issued_at):
                 later[peer] = record
-                until, told_until = min(until, record.expires_at), min(told_until, told_at + TOLD_S)
+                until, told_until = min(until, record.expires_at), min(told_until, told_to)
         merged = looked | later if later else looked
         if near := self._directory.own_network():
             merged = _with_near(merged, near)
@@ -215,7 +220,9 @@ class PeerTable:
 
     async def look(self) -> None:
         """Read the directory now."""
+        began = self._clock.now()
         self._looked = await self._directory.peers()
+        self._looked_at = began
         self._good_until = self._directory.good_until
         self._merged = None
         present, before = self.peers, self._present
@@ -246,9 +253,18 @@ class PeerTable:
             group.create_task(self._keep_announcing())
 
     async def _keep_looking(self) -> None:
+        """Look ever more seldom after a start. While a peer is suspected, look often: it may announce itself, or have
+        said farewell."""
+        every_s = min(LOOK_EVERY_S, self._look_every_s)
         while True:
             await self.look()
-            await self._clock.sleep(self._look_every_s * self._rng.uniform(0.8, 1.2))
+            looked, pause_s = self._clock.now(), every_s if self._present else min(every_s, ALONE_S)
+            pause_s *= self._rng.uniform(0.8, 1.2)
+            while (waited_s := self._clock.now() - looked) < pause_s:
+                if waited_s >= DOUBT_S and self.watch.membership.doubts():
+                    break
+                await self._clock.sleep(min(pause_s - waited_s, DOUBT_S / 2))
+            every_s = min(2 * every_s, self._look_every_s)
 
     async def _keep_announcing(self) -> None:
         while True:

@@ -264,7 +264,7 @@ def assemble_daemon(
             own=OwnRecord(record, record, parts.record_changed, node.reservations.rate),
             tempo=PeerTempo(
                 look_every_s=look_every_s,
-                ask_every_s=max(ASK_EVERY_S, look_every_s),
+                ask_every_s=max(ASK_EVERY_S, look_every_s / 2),
                 rng=random.Random(),
                 doze=local.clock.sleep,
                 read_clocks=read_clocks,

@@ -188,7 +188,7 @@ MAX_ROUND = 2**53
 
 MAX_SHOWN_RECORDS = 24
 """Records in one answer about peers."""
-MAX_RECORD_TTL_S = 180.0
+MAX_RECORD_TTL_S = 900.0
 """Seconds that a record lives at most."""
 MAX_RECORD_BYTES = 2048
 MAX_ENDPOINTS = 8

@@ -134,6 +134,7 @@ def test_the_ticket_and_the_proven_are_asked_whatever_crowd_there_is() -> None:
         await me.sees()
         trusted = TrustedPeers(frozenset({bootstrap.me}), lambda peer: peer == old.me)
         me.exchange = PeerExchange(me.directory, trusted, swarm.clock, random.Random(7))
+        me.exchange._new_until = 0.0  # no newcomer
         for _ in range(6):
             await me.ask()
         assert len(bootstrap.asked_by) == len(old.asked_by) == 6 * AT_ONCE // 3

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 N = TypeVar("N", bound=Hashable)
 
-SEARCH_EVERY_S = 600.0
+SEARCH_EVERY_S = 3600.0
 """Seconds after which a key is searched again although all of its holders answer."""
 MAX_KEYS = 64
 

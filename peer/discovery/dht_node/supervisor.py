@@ -48,7 +48,7 @@ class SupervisorTimes:
     """Pause between two rounds of healing, give or take a third.
 
     With `dial` it bounds how long a bootstrap node that is back stays alone: 10 s."""
-    refresh: float = 120.0
+    refresh: float = 600.0
     """Pause between two searches for nodes near us, at most. It starts with `heal` and doubles while nobody comes or
     goes, or `ENOUGH` are known. Those who come dial us, and looks notice those who go."""
     alone: float = 1.0

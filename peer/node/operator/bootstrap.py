@@ -363,7 +363,7 @@ def _about_operators_word(node: OpenNode, manifest: Path, look_every_s: float) -
     assert papers is not None
     files = {beside(manifest): amendments.read, beside_papers(manifest): papers.read}
     reading = [_read(node, file, read) for file, read in files.items()]
-    ask, every_s = partial(known, node), max(ASK_EVERY_S, look_every_s)
+    ask, every_s = partial(known, node), max(ASK_EVERY_S, look_every_s / 2)
     asking = [
         word.run(node.transport, node.local.clock, random.Random(), ask, every_s) for word in (amendments, papers)
     ]

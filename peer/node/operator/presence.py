@@ -9,6 +9,7 @@ from peer.membership.peer_table import lifetime
 from peer.node.open import OpenNode
 from peer.node.operator.given import GivenState
 from peer.node.operator.keeper import StateKeeper
+from peer.node.operator.run_progress import LONGEST_GAP_S
 from peer.node.operator.start_time import StartTime
 from peer.node.record import describe_self
 from peer.protocol.messages import PeerId, PeerRecord
@@ -31,7 +32,7 @@ async def announce(
     """Look how far the run has come, and keep our record fresh, for ever. Until the run has begun look every half
     second whether it can."""
     announced = learnt = 0.0
-    lifetime_s = lifetime(look_every_s)
+    lifetime_s, look_every_s = lifetime(look_every_s), min(look_every_s, LONGEST_GAP_S)
     said, place = (keeper.status, keeper.round), node.endpoints()
     while True:
         await run_start.settle()

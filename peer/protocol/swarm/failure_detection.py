@@ -36,6 +36,8 @@ FRESH_S = 3.0
 """A call that fails within so many seconds of a contact says nothing: the call was lost, not the peer."""
 VOUCHED_S = 30.0
 """A peer that a witness reaches is not suspected again for so many seconds."""
+DOUBT_S = 60.0
+"""While a peer is suspected, and not out, this peer looks at the directory at least so often."""
 MAX_CASES = 256
 NOBODY: frozenset[PeerId] = frozenset()
 MAX_HEARD = 4096
@@ -217,6 +219,10 @@ class Membership:
     def suspects(self) -> bool:
         """Whether any peer is suspected or out."""
         return bool(self._cases)
+
+    def doubts(self) -> bool:
+        """Whether any peer is suspected, and not out."""
+        return any(not case.out for case in self._cases.values())
 
     def cases(self) -> dict[PeerId, Case]:
         """Return the suspected and the out peers, the longest first. Not to be changed."""

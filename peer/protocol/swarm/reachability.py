@@ -20,9 +20,9 @@ MAX_VOICES = 3
 """Most probers whose last answers count, for each version of IP."""
 NETWORKS = 2
 """Networks of which the word is enough."""
-WORD_LASTS_S = 900.0
+WORD_LASTS_S = 2700.0
 """A verdict older than this no longer counts."""
-SETTLED_EVERY_S = 300.0
+SETTLED_EVERY_S = 600.0
 """Seconds between questions while the majority is clear."""
 UNSETTLED_EVERY_S = 15.0
 UNHEARD_EVERY_S = 2.0
