@@ -57,6 +57,7 @@ from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import RunPolicy
 from peer.run.admission.invitation import InvitedPeers
 from peer.run.home import Home
+from peer.run.load import control_of
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import check_memory, free_bytes, need_of, trains_in_main_memory
 from peer.run.method import Method
@@ -208,7 +209,7 @@ class PeerDaemon:
         check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
         method = resolve(manifest.sync)
         self._arrival.check_caps(manifest, method, options)
-        self._quota.exchange_needs(self._arrival.check_budget(manifest, method, options.uploads))
+        self._quota.exchange_needs(self._arrival.check_budget(manifest, method, options.uploads), control_of(method))
         await self._agree(signed)
         if why := why_unchecked(method, manifest.data):
             node.local.say(why)

@@ -92,9 +92,12 @@ class UploadQuota:
 
     # -- may it be sent? ---------------------------------------------------------------------------------------------
 
-    def exchange_needs(self, payload: int) -> None:
-        """Bytes of the largest round's payload: less than that, and nothing is exchanged."""
+    def exchange_needs(self, payload: int, control: float = CONTROL_RATE) -> None:
+        """Bytes of the largest round's payload: less than that, and nothing is exchanged. `control`: bytes per second
+        of control traffic."""
+        self._turn()
         self._need = on_the_line(payload, 0)
+        self._book.control_rate = control
 
     def why_not(self) -> str:
         """Why a round cannot be exchanged now, for a person; empty: it can."""
@@ -116,7 +119,7 @@ class UploadQuota:
         self._turn()
         if (period := self._book.lacking(nbytes, self._moment)) is None:
             return ""
-        return why_used(self._limits, period, self._need, self._moment)
+        return why_used(self._limits, period, self._need, self._moment, self._book.control_rate)
 
     @contextlib.contextmanager
     def claim(

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from peer.protocol.policy.fitness import Load
-from peer.protocol.policy.upload_quota import UploadLimits, UploadNeed, on_the_line, too_much
+from peer.protocol.policy.upload_quota import UploadLimits, UploadNeed, control_rate, on_the_line, too_much
 from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
 from peer.run.method import Method
@@ -18,8 +18,16 @@ def need_of(manifest: Manifest, method: Method) -> UploadNeed | None:
     if cost.bytes_per_hour is None or method.topology == "solo":
         return None
     return UploadNeed(
-        on_the_line(max(cost.fragment_bytes), 0), on_the_line(24 * math.ceil(cost.bytes_per_hour), 0), method.sync_every
+        on_the_line(max(cost.fragment_bytes), 0),
+        on_the_line(24 * math.ceil(cost.bytes_per_hour), 0),
+        method.sync_every,
+        control_of(method),
     )
+
+
+def control_of(method: Method) -> float:
+    """Return the bytes per second of control traffic that a quota keeps back."""
+    return control_rate(method.round_length if method.clock == "seconds" else None)
 
 
 def too_much_with(codec: str, manifest: Manifest, method: Method, limits: UploadLimits) -> str:

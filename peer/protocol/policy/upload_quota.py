@@ -27,7 +27,10 @@ PER_CHUNK = 100
 """Bytes of overhead of each chunk, which may go in a packet of its own: headers of the frame, gRPC, HTTP/2, TLS, TCP
 and IP."""
 CONTROL_RATE = 8_500.0
-"""Bytes per second of all traffic but payload, as a peer of a swarm without exchanges sends it."""
+"""Bytes per second of all traffic but payload that a peer is taken to send, where rounds are short or in steps."""
+SELDOM_RATE, SELDOM_ROUND_S, LONG_ROUND_S = 290.0, 300.0, 120.0
+"""The same in rounds of `SELDOM_ROUND_S` and more: 25 MB a day. `benchmarks/control_bytes.py` measures less. Shorter
+rounds that still count as long send more in proportion."""
 DAY_S = 86_400.0
 LONGEST_MONTH = 31
 """Days."""
@@ -71,6 +74,14 @@ class Used:
     """Those of the day that went to strangers as one-way state."""
 
 
+def control_rate(round_s: float | None) -> float:
+    """Return the bytes per second of control traffic that are kept back, for rounds of so many seconds; None: in
+    steps."""
+    if round_s is None or round_s < LONG_ROUND_S:
+        return CONTROL_RATE
+    return SELDOM_RATE * max(1.0, SELDOM_ROUND_S / round_s)
+
+
 def on_the_line(payload: int, chunks: int) -> int:
     """Return the bytes on the line of so much payload in so many chunks."""
     return math.ceil(FRAMING * payload) + PER_CHUNK * chunks
@@ -88,6 +99,8 @@ class QuotaLedger:
 
     def __init__(self, limits: UploadLimits, used: Used) -> None:
         self.limits = limits
+        self.control_rate = CONTROL_RATE
+        """Bytes per second, until the run's round length is known the most that any run needs."""
         self._date = used.date
         self._used: dict[Period, float] = {"day": used.day, "month": used.month}
         self._strangers: float = used.strangers
@@ -111,14 +124,14 @@ class QuotaLedger:
             if (moment.date.year, moment.date.month) != (before.year, before.month):
                 self._used["month"] = self._open
         self._date = moment.date
-        self._add(CONTROL_RATE * elapsed_s)
+        self._add(self.control_rate * elapsed_s)
 
     def left(self, period: Period, moment: Moment) -> float | None:
         """Return the bytes left for payload, below 0 when more was used. None: no limit."""
         limit = self.limits.day if period == "day" else self.limits.month
         if limit is None:
             return None
-        return limit - self._used[period] - CONTROL_RATE * moment.left_s(period)
+        return limit - self._used[period] - self.control_rate * moment.left_s(period)
 
     def lacking(self, nbytes: int, moment: Moment) -> Period | None:
         """Return the period whose quota does not hold so many bytes, the longer of two. None: they fit."""
@@ -161,15 +174,15 @@ class QuotaLedger:
 # -- for a person ------------------------------------------------------------------------------------------------------
 
 
-def why_used(limits: UploadLimits, period: Period, nbytes: int, moment: Moment) -> str:
-    """Why an exchange of so many bytes has to wait, and until when."""
+def why_used(limits: UploadLimits, period: Period, nbytes: int, moment: Moment, control: float = CONTROL_RATE) -> str:
+    """Why an exchange of so many bytes has to wait, and until when. `control`: bytes per second of control traffic."""
     limit = limits.day if period == "day" else limits.month
     assert limit is not None, period
-    if holds_never(limit, period, nbytes):
-        control = CONTROL_RATE * DAY_S * (1 if period == "day" else LONGEST_MONTH)
+    if holds_never(limit, period, nbytes, control):
+        kept_back = control * DAY_S * (1 if period == "day" else LONGEST_MONTH)
         return (
             f"a {period}'s upload of {size(limit)} never holds an exchange of {size(nbytes)} besides the "
-            f"{size(control)} of control traffic: this peer will not exchange"
+            f"{size(kept_back)} of control traffic: this peer will not exchange"
         )
     if period == "day":
         return f"today's upload of {size(limit)} is used. Next exchange after 00:00"
@@ -182,10 +195,10 @@ def why_not_strangers(limits: UploadLimits) -> str:
     return f"strangers have had their {STRANGERS_SHARE:.0%} of the upload of {size(limit)} a {period}"
 
 
-def holds_never(limit: int, period: Period, nbytes: int) -> bool:
+def holds_never(limit: int, period: Period, nbytes: int, control: float = CONTROL_RATE) -> bool:
     """Whether not even a fresh period has room for one exchange."""
     days = 1 if period == "day" else LONGEST_MONTH
-    return limit - CONTROL_RATE * DAY_S * days < nbytes
+    return limit - control * DAY_S * days < nbytes
 
 
 def first_of_next(day: date) -> date:
@@ -211,6 +224,8 @@ class UploadNeed:
     """Bytes of a full day of rounds."""
     sync_every: float
     """Seconds."""
+    control: float = CONTROL_RATE
+    """Bytes per second of control traffic."""
 
 
 def too_much(limits: UploadLimits, need: UploadNeed) -> str:
@@ -222,9 +237,9 @@ def too_much(limits: UploadLimits, need: UploadNeed) -> str:
 
 def _too_much(period: Period, limit: int, need: UploadNeed) -> str:
     days = 1 if period == "day" else LONGEST_MONTH
-    if holds_never(limit, period, need.nbytes):
-        return why_used(UploadLimits(limit, limit), period, need.nbytes, Moment(date.min, 0.0, 0.0))
-    control = CONTROL_RATE * DAY_S
+    if holds_never(limit, period, need.nbytes, need.control):
+        return why_used(UploadLimits(limit, limit), period, need.nbytes, Moment(date.min, 0.0, 0.0), need.control)
+    control = need.control * DAY_S
     room = limit / days - control
     if need.day <= room:
         return ""

@@ -12,11 +12,13 @@ from peer.protocol.policy.upload_quota import (
     CONTROL_RATE,
     DAY_S,
     PER_CHUNK,
+    SELDOM_RATE,
     Moment,
     QuotaLedger,
     UploadLimits,
     UploadNeed,
     Used,
+    control_rate,
     first_of_next,
     lost,
     on_the_line,
@@ -164,6 +166,27 @@ def test_sizes() -> None:
 def test_headers_are_counted() -> None:
     assert on_the_line(0, 3) == 3 * PER_CHUNK
     assert on_the_line(10**6, 8) == 1_041_000 + 8 * PER_CHUNK
+
+
+def test_a_small_quota_of_a_day_exchanges_in_rounds_of_five_minutes() -> None:
+    """With the allowance of short rounds, 50 MB a day would mean never exchanging."""
+    limits, payload = UploadLimits(day=50 * 10**6), 10**6
+    kept = book(limits)
+    assert kept.lacking(payload, at(day_left_s=DAY_S)) == "day"
+    kept.control_rate = control_rate(300.0)
+    kept.turn(at(), 1.0)
+    exchanges, day = 0, at(day_left_s=DAY_S)
+    while kept.lacking(payload, day) is None:
+        kept.claim(payload)
+        exchanges += 1
+    assert exchanges == 24, "25 MB are kept back for control traffic"
+
+
+def test_the_allowance_falls_with_the_length_of_rounds() -> None:
+    rates = [control_rate(round_s) for round_s in (None, 5.0, 60.0, 120.0, 200.0, 300.0, 3600.0)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == rates[1] == CONTROL_RATE
+    assert rates[-1] == rates[-2] == SELDOM_RATE
 
 
 NEED = UploadNeed(nbytes=10 * 10**6, day=10 * GB, sync_every=60.0)
