@@ -1,6 +1,7 @@
 """How many bytes does a peer send and receive apart from its payloads? Linux, as root, with nftables.
 
-Bound: 100 MB a peer and day at rounds of 300 s, both directions together. About five minutes and `--rounds` rounds.
+Bounds: 50 MB a peer and day at rounds of 300 s, both directions together, and a newcomer that all others know within
+30 s. About six minutes and `--rounds` rounds.
 
     sudo python -m benchmarks.control_bytes [--peers 4] [--rounds 3] [--records 0] [--json FILE] [--results]
 
@@ -8,7 +9,10 @@ A bootstrap node and the peers are real processes, each in a network namespace w
 (`benchmarks.nat_network`). nftables counts what passes each interface, IP headers included, by the port of the exchange
 service and by that of the DHT. Counting begins when every peer has exchanged. Payload frames and the messages of each
 purpose are counted by the daemons. What is left of an interface's bytes is the cost of connections: TCP, TLS, HTTP/2,
-libp2p. `--records N` shows N more records in the directory (`benchmarks.control_crowd`), as a larger swarm would. All
+libp2p. When all is counted one more peer joins, and the seconds count until each of the others lists it. They begin
+when the newcomer's daemon first answers `peer status`.
+
+`--records N` shows N more records in the directory (`benchmarks.control_crowd`), as a larger swarm would. All
 peers hold the run's key then, which in a larger swarm only five do. So there is no bound for that."""
 
 from __future__ import annotations
@@ -19,10 +23,10 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.nat_network import Site, internet
 from benchmarks.result import Benchmark, Figure, Table, options, publish
@@ -35,10 +39,11 @@ from peer.run.manifest import write_new
 ABOUT = Benchmark(
     "control_bytes",
     "How many bytes does a peer send and receive apart from its payloads?",
-    "bound: 100 MB a peer and day at rounds of 300 s",
+    "bounds: 50 MB a peer and day at rounds of 300 s; a newcomer is known within 30 s",
 )
 ROUND_S, DAY_S = 300.0, 86_400.0
-MOST_MB = 100.0
+MOST_MB = 50.0
+KNOWN_S = 30.0
 READY_S = 240.0
 LOOK_S = 2.0
 EXCHANGE, DHT = 4810, 4811
@@ -109,17 +114,26 @@ async def sight(daemon: Daemon, host: str) -> Sight:
     )
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a run of the swarm showed."""
+
+    looks: list[tuple[Sight, Sight]]
+    known_s: float
+    """Seconds after which every peer listed the newcomer."""
+
+
 async def start(daemon: Daemon, host: str, *arguments: str) -> None:
     prefix = ("ip", "netns", "exec", host)
     await daemon.start(*arguments, prefix=prefix, env={"OMP_NUM_THREADS": "1"})
 
 
-async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str], sites: Sequence[Site]) -> list[Any]:
-    """Play, and return two looks at each peer, `--rounds` rounds apart."""
+async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str], sites: Sequence[Site]) -> Seen:
+    """Play: take two looks at each peer, `--rounds` rounds apart, and let one more join."""
     bootstrap, manifest, ticket = Daemon("bootstrap", home / "bootstrap"), home / "run.toml", home / "ticket"
     write_new(manifest, load_or_create(Home(bootstrap.home).identity), SETTINGS)
     peers = {site.name: Daemon(site.name, home / site.name) for site in sites if site.name.startswith("peer")}
-    crowd = None
+    late, crowd = Daemon("late", home / "late"), None
 
     def at(site: Site) -> tuple[str, ...]:
         return "--host-maddrs", f"/ip4/{site.public}/tcp/{DHT}", "--port", str(EXCHANGE)
@@ -147,13 +161,34 @@ async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str
         print(f"counting for {given.rounds} rounds", flush=True)
         await asyncio.sleep(given.rounds * ROUND_S)
         after = [await sight(daemon, hosts[name]) for name, daemon in peers.items()]
-        return list(zip(before, after, strict=True))
+        await start(late, hosts["late"], "join", shown, *at(sites[2]), "--step-seconds", "5", "--plain")
+        known_s = await until_known(list(peers.values()), late)
+        return Seen(list(zip(before, after, strict=True)), known_s)
     finally:
         if crowd is not None:
             crowd.terminate()
             await crowd.wait()
-        for daemon in (*peers.values(), bootstrap):
+        for daemon in (late, *peers.values(), bootstrap):
             await daemon.stop(10.0)
+
+
+async def until_known(peers: Sequence[Daemon], late: Daemon) -> float:
+    """Return the seconds from the newcomer's first answer to the moment in which all peers list it."""
+    began: float | None = None
+    async with asyncio.timeout(READY_S):
+        while True:
+            assert late.running, late.last_words()
+            if began is None and (told := await late.status()) is not None:
+                began, newcomer = time.monotonic(), told["peer_id"]
+            if began is not None and all([newcomer in await listed(daemon) for daemon in peers]):
+                return time.monotonic() - began
+            await asyncio.sleep(0.5)
+
+
+async def listed(daemon: Daemon) -> set[str]:
+    """Return the peers that a daemon lists."""
+    status = await daemon.status()
+    return set() if status is None else {peer["peer_id"] for peer in status["peers"]}
 
 
 async def exchanged(daemon: Daemon) -> int:
@@ -178,7 +213,8 @@ def by_purpose(before: Sight, after: Sight) -> dict[str, int]:
     }
 
 
-def show(given: argparse.Namespace, looks: Sequence[tuple[Sight, Sight]]) -> bool:
+def show(given: argparse.Namespace, seen: Seen) -> bool:
+    looks = seen.looks
     a_day = DAY_S / (given.rounds * ROUND_S) / 1e6
     peers = [by_purpose(before, after) for before, after in looks]
     names = sorted({name for peer in peers for name in peer}, key=lambda name: -max(p.get(name, 0) for p in peers))
@@ -193,6 +229,7 @@ def show(given: argparse.Namespace, looks: Sequence[tuple[Sight, Sight]]) -> boo
         Figure("control, of the peer that has most", "MB/day", max(sum(p.values()) for p in peers) * a_day, bound),
         Figure("sent by it at most, payloads included", "MB/day", max(sent) * a_day),
         Figure("rounds that every peer exchanged meanwhile", "", min(rounds), at_least=given.rounds - 1),
+        Figure("until all peers list a newcomer", "s", seen.known_s, KNOWN_S),
     ]
     title = f"MB a day of each peer; {given.peers} peers, {given.records} more records, {given.rounds} rounds counted"
     table = Table(title, ["purpose", *(f"peer {number}" for number in range(1, len(peers) + 1))], rows)
@@ -205,14 +242,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=0)
     given = parser.parse_args()
-    names = ["node", "crowd", *(f"peer-{number}" for number in range(1, given.peers + 1))]
+    names = ["node", "crowd", "late", *(f"peer-{number}" for number in range(1, given.peers + 1))]
     sites = [Site(name, f"20.{number}.0.1") for number, name in enumerate(names, 1)]
     rules = RULES.replace("EXCHANGE", str(EXCHANGE))
     with tempfile.TemporaryDirectory(prefix="peer-control-") as folder, internet(sites) as hosts:
         for host in hosts.values():
             subprocess.run(["ip", "netns", "exec", host, "nft", "-f", "-"], input=rules, text=True, check=True)
-        looks = asyncio.run(measure(Path(folder), given, hosts, sites))
-    return 0 if show(given, looks) else 1
+        seen = asyncio.run(measure(Path(folder), given, hosts, sites))
+    return 0 if show(given, seen) else 1
 
 
 if __name__ == "__main__":

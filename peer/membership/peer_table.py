@@ -272,7 +272,8 @@ class PeerTable:
             announced = self._clock.now()
             glance_s = max(GLANCE_S, self._look_every_s - LOOK_EVERY_S)  # others look no oftener than we do
             while not self._stale(announced):
-                if await self._own.changed.wait_for(glance_s):
+                renewal_s = announced + self._lifetime_s / 3 - self._clock.now()
+                if await self._own.changed.wait_for(max(GLANCE_S, min(glance_s, renewal_s))):
                     break
 
     def _stale(self, announced_at: float) -> bool:

@@ -125,6 +125,32 @@ def test_questions_are_rare_while_the_directory_shows_everybody() -> None:
     run_virtual(scenario())
 
 
+def test_a_newcomer_calls_everybody_it_finds_once_and_is_known_within_half_a_minute() -> None:
+    async def scenario() -> None:
+        swarm = Swarm()
+        old = await swarm.peers(40)
+        swarm.hub.hide = lambda reader, other: False
+        for node in old:
+            await node.sees()
+            node.exchange._new_until = 0.0
+        silent = old.pop()
+        del swarm.nodes[silent.me]
+        [late] = await swarm.peers(1)
+        await late.sees()
+        duties = [asyncio.create_task(node.exchange.run(cast(Any, node))) for node in (late, *old)]
+        await swarm.clock.sleep(30.0)
+        for duty in duties:
+            duty.cancel()
+        await asyncio.wait(duties)
+        assert [node for node in old if late.me not in node.directory.known()] == [], "they have not looked again"
+        called = [node.asked_by.count(late.me) for node in old]
+        assert min(called) >= 1
+        assert sum(called) < 2 * len(called), "each of them once, and a few by turns"
+        assert not late.asked_by or len(late.asked_by) < len(old) / 2, "nobody calls a newcomer back"
+
+    run_virtual(scenario())
+
+
 def test_the_ticket_and_the_proven_are_asked_whatever_crowd_there_is() -> None:
     async def scenario() -> None:
         swarm = Swarm()
