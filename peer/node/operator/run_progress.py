@@ -19,7 +19,7 @@ from peer.run.home import write_whole
 
 ALONE_S = 300.0
 """When nobody was seen to train for so long, the kept state is the newest that there is, however old."""
-LONGEST_GAP_S = 60.0
+LONGEST_GAP_S = 150.0
 """Between two looks at the directory, for the account of tokens."""
 REMEMBERED = 10.0
 """A run that was seen to train is remembered for so many times as long as it was seen, and for `ALONE_S` at least."""

@@ -42,8 +42,8 @@ SERVER_OPTIONS = [
     ("grpc.max_concurrent_streams", 64),
     ("grpc.max_allowed_incoming_connections", MAX_INSIDE),
     ("grpc.server_handshake_timeout_ms", 10_000),  # TLS and the first HTTP/2 frames together
-    ("grpc.max_connection_idle_ms", 90_000),  # without a call; callers reconnect unnoticed
-    ("grpc.keepalive_time_ms", 60_000),  # finds callers that vanished without closing
+    ("grpc.max_connection_idle_ms", 600_000),  # without a call; a new one costs as much as half an hour of pings
+    ("grpc.keepalive_time_ms", 120_000),  # finds callers that vanished without closing
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 60_000),
     ("grpc.http2.max_ping_strikes", 2),
