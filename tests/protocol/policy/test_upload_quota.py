@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, timedelta
 
 import pytest
@@ -180,6 +181,9 @@ def test_a_small_quota_of_a_day_exchanges_in_rounds_of_five_minutes() -> None:
         kept.claim(payload)
         exchanges += 1
     assert exchanges == 24, "25 MB are kept back for control traffic"
+    need = UploadNeed(nbytes=payload, day=20.0 * payload, sync_every=300.0)
+    assert "never" in too_much(limits, need)
+    assert too_much(limits, replace(need, control=control_rate(300.0))) == ""
 
 
 def test_the_allowance_falls_with_the_length_of_rounds() -> None:
