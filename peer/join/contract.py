@@ -15,11 +15,12 @@ from typing import Any
 from peer.errors import DataError, JoinDeclined
 from peer.observe.formatting import amount, duration, local_time
 from peer.ports.console import Say
-from peer.protocol.policy.upload_quota import CONTROL_RATE, DAY_S, on_the_line
+from peer.protocol.policy.upload_quota import DAY_S, on_the_line
 from peer.run.costs import Cost, cost_of
 from peer.run.files.artifact_folder import needed
 from peer.run.files.own_texts import survey
 from peer.run.home import RunFolder, write_whole
+from peer.run.load import control_of
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import need_of, trains_in_main_memory
 from peer.run.method import Method
@@ -173,10 +174,10 @@ def _manners(options: JoinOptions) -> str:
 def _bytes_a_day(method: Method, cost: Cost) -> int | None:
     """Return the bytes each way of exchanges and small messages. None: rounds are in inner steps."""
     if method.topology == "solo":
-        return round(CONTROL_RATE * DAY_S)
+        return round(control_of(method) * DAY_S)
     if cost.bytes_per_hour is None:
         return None
-    return on_the_line(math.ceil(24 * cost.bytes_per_hour), 0) + round(CONTROL_RATE * DAY_S)
+    return on_the_line(math.ceil(24 * cost.bytes_per_hour), 0) + round(control_of(method) * DAY_S)
 
 
 def _device(wanted: str) -> str:

@@ -19,7 +19,7 @@ from peer.join.contract import AGREED, JoinContract, agree, contract_of
 from peer.join.preflight import check_cuda, check_data_folder
 from peer.observe.formatting import local_time
 from peer.observe.question import read_answer
-from peer.protocol.policy.upload_quota import CONTROL_RATE, DAY_S, UploadLimits
+from peer.protocol.policy.upload_quota import DAY_S, UploadLimits, control_rate
 from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, default_text, derive
 from peer.run.options import JoinOptions
@@ -121,7 +121,7 @@ def test_the_day_holds_what_the_exchanges_and_the_small_messages_take() -> None:
     options = JoinOptions(home=Path("home"), run_id=SIGNED["seconds"].run_id)
     contract = contract_of(SIGNED["seconds"], options, "")
     assert contract.bytes_up_a_day == contract.bytes_down_a_day
-    expected = 1.041 * 288 * contract.bytes_a_sync + CONTROL_RATE * DAY_S
+    expected = 1.041 * 288 * contract.bytes_a_sync + control_rate(300.0) * DAY_S
     assert contract.bytes_up_a_day == pytest.approx(expected, rel=0.01)
 
 
