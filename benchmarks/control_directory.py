@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import statistics
@@ -29,6 +30,7 @@ from benchmarks.nat_network import Namespaces
 from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.clock.run_clock import RunClock
 from peer.discovery.directory import DhtDirectory
+from peer.errors import DirectoryFailed
 from peer.identity import load_or_create
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.own_record import OwnRecord
@@ -46,6 +48,7 @@ SETTLE_S = 240.0
 """Seconds after the last start in which looks become rare."""
 RUN = RunId(b"control directory".ljust(32, b"."))
 PORT = 4811
+STARTS = 5
 RULES = """
 table inet count {
   set bytes { type ipv4_addr; flags dynamic; size 4096; counter; }
@@ -96,14 +99,22 @@ async def member(number: int, home: Path, ticket: list[str]) -> Member:
             expires_at=now + life_s,
         )
 
-    directory = await DhtDirectory.start(
-        identity=identity,
-        identity_path=path,
-        run_id=RUN,
-        initial_peers=ticket,
-        host_maddrs=(f"/ip4/{host}/tcp/{PORT}",),
-        cache_path=home / f"{number}.json",
-    )
+    async def start() -> DhtDirectory:
+        return await DhtDirectory.start(
+            identity=identity,
+            identity_path=path,
+            run_id=RUN,
+            initial_peers=ticket,
+            host_maddrs=(f"/ip4/{host}/tcp/{PORT}",),
+            cache_path=home / f"{number}.json",
+        )
+
+    for _ in range(STARTS):
+        with contextlib.suppress(DirectoryFailed):  # a loaded machine may not answer in time
+            directory = await start()
+            break
+    else:
+        directory = await start()
     watch = FailureDetector(clock.now, life_s, pace(ROUND_S))
     own = OwnRecord(describe, describe)
     view = PeerTable(directory, clock, random.Random(number), own, watch, pace(ROUND_S))
@@ -120,13 +131,12 @@ def counted() -> dict[str, int]:
 
 async def measure(given: argparse.Namespace, home: Path) -> list[list[float]]:
     """Return a row of each peer: MB a day on its interface, MB a day of messages, connections, and peers it lists."""
-    members = [await member(0, home, [])]
-    duties = [asyncio.create_task(members[0].view.run())]
-    ticket = [one for one in members[0].directory.addresses() if address(0) in one]
-    for number in range(1, given.peers):
-        members.append(await member(number, home, ticket))
-        duties.append(asyncio.create_task(members[-1].view.run()))
+    members, duties, ticket = list[Member](), list[asyncio.Task[None]](), list[str]()
     try:
+        for number in range(given.peers):
+            members.append(await member(number, home, ticket))
+            duties.append(asyncio.create_task(members[-1].view.run()))
+            ticket = ticket or [one for one in members[0].directory.addresses() if address(0) in one]
         await asyncio.sleep(SETTLE_S)
         began, wire, said = time.monotonic(), counted(), [one.messages() for one in members]
         print(f"{given.peers} peers are up; counting for {given.minutes:g} minutes", flush=True)

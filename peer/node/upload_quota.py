@@ -97,7 +97,7 @@ class UploadQuota:
         of control traffic."""
         self._turn()
         self._need = on_the_line(payload, 0)
-        self._book.control_rate = control
+        self._book.keep_back(control)
 
     def why_not(self) -> str:
         """Why a round cannot be exchanged now, for a person; empty: it can."""

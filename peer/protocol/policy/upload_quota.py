@@ -107,6 +107,10 @@ class QuotaLedger:
         self._open = 0
         """Bytes claimed, and neither sent nor returned yet."""
 
+    def keep_back(self, control_rate: float) -> None:
+        """From here on keep so many bytes per second back for control traffic."""
+        self.control_rate = control_rate
+
     @property
     def used(self) -> Used:
         """Bytes used in a period. Bytes under way count as sent."""

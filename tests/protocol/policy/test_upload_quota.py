@@ -174,7 +174,7 @@ def test_a_small_quota_of_a_day_exchanges_in_rounds_of_five_minutes() -> None:
     limits, payload = UploadLimits(day=50 * 10**6), 10**6
     kept = book(limits)
     assert kept.lacking(payload, at(day_left_s=DAY_S)) == "day"
-    kept.control_rate = control_rate(300.0)
+    kept.keep_back(control_rate(300.0))
     kept.turn(at(), 1.0)
     exchanges, day = 0, at(day_left_s=DAY_S)
     while kept.lacking(payload, day) is None:
