@@ -242,6 +242,7 @@ def _machine(report: Report) -> Iterator[Row]:
     if report.get("addresses"):
         yield "ticket", "`peer ticket show` makes one with these addresses"
     yield "log", report.get("log", "")
+    yield "page", report.get("page", "")
     machine = report.get("machine", {})
     yield "joined in", duration(machine["joined_in_s"]) if machine.get("joined_in_s") else ""
     yield "micro-batch", machine.get("micro_batch", "")

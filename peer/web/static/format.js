@@ -33,3 +33,6 @@ export function duration(seconds) {
 export const ago = (t) => `${duration(Date.now() / 1000 - t)} ago`;
 
 export const shortId = (id) => (id.length > 16 ? `…${id.slice(-8)}` : id);
+
+// A sentence with its peer ids cut short.
+export const brief = (words) => words.replace(/12D3Koo[1-9A-Za-z]{40,}/g, shortId);

@@ -3,7 +3,7 @@
 import { control } from "./control.js";
 import { Curves, joined } from "./curves.js";
 import { badge, byId, datum, list, table, text } from "./dom.js";
-import { ago, bytes, count, duration, loss, shortId } from "./format.js";
+import { ago, brief, bytes, count, duration, loss, shortId } from "./format.js";
 import { follow } from "./live.js";
 
 const curves = new Curves("curve", [
@@ -21,7 +21,7 @@ function showPeer(peer) {
   const wait = peer.wait && (peer.wait.unit === "bytes"
     ? `${peer.wait.name}: ${bytes(peer.wait.done)}${peer.wait.total ? ` of ${bytes(peer.wait.total)}` : ""}`
     : peer.wait.name);
-  text("phase", [peer.leaving || (paused ? peer.paused.now : peer.phase === peer.status ? "" : peer.phase), wait].filter(Boolean).join(" · "));
+  text("phase", brief([peer.leaving || (paused ? peer.paused.now : peer.phase === peer.status ? "" : peer.phase), wait].filter(Boolean).join(" · ")));
   byId("resume").disabled = !(peer.paused && peer.paused.since != null);
   text("peer-id", peer.peer_id);
   text("run-id", peer.run_id.slice(0, 16));
@@ -72,7 +72,7 @@ function showRounds(rounds) {
   state.rounds = rounds;
   table("rounds", rounds.map((one) => [
     String(one.round),
-    one.outcome === "exchanged" ? `exchanged${one.path ? `, ${one.path}` : ""}` : { text: `${one.outcome}: ${one.why}`, kind: "wide" },
+    one.outcome === "exchanged" ? `exchanged${one.path ? `, ${one.path}` : ""}` : { text: brief(`${one.outcome}: ${one.why}`), kind: "wide" },
     { text: one.partner.split(" ").filter(Boolean).map(shortId).join(", "), title: one.partner },
     one.seconds.toFixed(1), bytes(one.bytes_sent), bytes(one.bytes_received), ago(one.t),
   ]), "No round has ended yet.");
@@ -86,7 +86,7 @@ function showPartners(partners) {
 }
 
 function showFindings(findings) {
-  list("findings", findings.map((one) => (one.who ? `${shortId(one.who)}: ` : "") + one.why), "Nothing to report.");
+  list("findings", findings.map((one) => brief((one.who ? `${one.who}: ` : "") + one.why)), "Nothing to report.");
 }
 
 function tick() {
