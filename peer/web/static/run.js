@@ -6,9 +6,9 @@ import { ago, bytes, count, loss, share, shortId } from "./format.js";
 import { follow } from "./live.js";
 
 const curves = new Curves("curve", [
-  { label: "highest", colour: "--quiet", width: 1, dash: [3, 3] },
+  { label: "upper quartile", colour: "--quiet", width: 1, dash: [3, 3] },
   { label: "median", colour: "--first" },
-  { label: "lowest", colour: "--quiet", width: 1, dash: [3, 3] },
+  { label: "lower quartile", colour: "--quiet", width: 1, dash: [3, 3] },
 ]);
 const state = { ended: false, ticket: "", model: {}, peers: [] };
 
@@ -40,8 +40,8 @@ function showCurve(points) {
   curves.show(joined([line("high"), line("median"), line("low")]));
   const last = points[points.length - 1];
   datum("loss", last?.median, loss(last?.median));
-  text("loss-range", last ? `${loss(last.low)} to ${loss(last.high)}, ${last.count} peers` : "");
-  text("curve-words", last ? `Solid: the median of the peers, now ${loss(last.median)}. Dotted: the highest and the lowest.` : "No loss yet.");
+  text("loss-range", last ? `median; half lie in ${loss(last.low)} to ${loss(last.high)}` : "");
+  text("curve-words", last ? `Solid: the median of the peers, ${loss(last.median)} in round ${last.round}. Half of the peers lie between the dotted lines.` : "No loss yet.");
 }
 
 function showPeers(peers) {
