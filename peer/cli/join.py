@@ -99,7 +99,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
     "--summary/--no-summary",
     default=True,
     show_default=True,
-    help="Tell the run's own nodes once a minute what this peer does: see docs/explanation/privacy.md.",
+    help="Tell the operator's node every minute or two what this peer does: see `peer help privacy`.",
 )
 @click.option("--yes", is_flag=True, help="Agree to what the run takes without being asked.")
 @click.option("--wait", "wait_s", type=Duration(plain=True), default="2m", show_default=True, help=WAIT)

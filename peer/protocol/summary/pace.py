@@ -8,7 +8,7 @@ import random
 from peer.protocol.token_bucket import Rate, TokenBuckets
 
 EVERY_S = 80.0
-"""Seconds between two summaries at least. A connection without a call ends after 90 s, and a new one costs more."""
+"""Seconds between two summaries at least. A day of them is below a megabyte, with what carries each over the line."""
 JITTER = 0.08
 """Part of `EVERY_S` by which a wait is longer at most, so that peers spread out."""
 SENDING = Rate(1 / EVERY_S, 3.0)
