@@ -35,12 +35,14 @@ class LossHistory:
         self.points: list[LossPoint] = []
 
     def note(self, t: float, round_: int, losses: Quartiles, count: int) -> None:
-        """Take the losses as they are now. Those of the last point's round replace it; those of an earlier round are
-        old and dropped."""
+        """Take the losses as they are now.
+
+        Those of the last point's round replace it, unless fewer peers say them. Those of an earlier round are dropped,
+        as they are old."""
         point = LossPoint(t, round_, losses.median, losses.low, losses.high, count)
         last = self.points[-1] if self.points else None
         if last is not None and round_ < last.round + self._stride:
-            if round_ == last.round:
+            if round_ == last.round and count >= last.count:
                 self.points[-1] = replace(point, t=last.t)
             return
         self.points.append(point)

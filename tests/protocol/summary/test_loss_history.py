@@ -16,6 +16,8 @@ def test_a_later_word_on_a_round_replaces_the_earlier_and_keeps_its_time() -> No
     history.note(100.0, 5, losses(3.0), 2)
     history.note(160.0, 5, losses(2.9), 6)
     assert history.report() == [{"t": 100.0, "round": 5, "median": 2.9, "low": 2.8, "high": 3.0, "count": 6}]
+    history.note(165.0, 5, losses(9.0), 5)
+    assert history.points[0].median == 2.9, "a peer has left"
     history.note(170.0, 4, losses(9.0), 6)
     assert len(history.points) == 1
 
