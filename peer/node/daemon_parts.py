@@ -100,10 +100,12 @@ class DaemonParts:
         pause = LocalPause(local.folder.path / "paused.json", options.quiet_hours, machine=machine)
         if options.resume:
             pause.resume()
+        quota = UploadQuota(options.uploads, uploads, journal.append, local.say, changed=changed.set)
+        quota.rests.append(pause.why)
         return cls(
             options=options,
             journal=journal,
-            quota=UploadQuota(options.uploads, uploads, journal.append, local.say, changed=changed.set),
+            quota=quota,
             pause=pause,
             reputation=Reputation(local.clock.now, journal.append, proven),
             live=RoundStatus(),

@@ -89,6 +89,8 @@ class UploadQuota:
         self._ticked = self._saved = ticks()
         self._book = QuotaLedger(limits, self._recalled())
         self._changed = changed
+        self.rests: list[Callable[[], str]] = []
+        """Each returns why nothing is given now, for a person; empty: it may be."""
 
     # -- may it be sent? ---------------------------------------------------------------------------------------------
 
@@ -104,8 +106,11 @@ class UploadQuota:
         return self._why_not(self._need)
 
     def why_not_give(self, *, stranger: bool = False) -> str:
-        """Why no state is given, for a person: the next exchange comes first, and strangers have a share alone."""
-        return self._why_not(2 * self._need) or (self._why_not_strangers(1) if stranger else "")
+        """Return why nothing is given or relayed, for a person.
+
+        A peer that rests gives nothing. The next exchange comes first, and strangers have a share alone."""
+        resting = next((why for rest in self.rests if (why := rest())), "")
+        return resting or self._why_not(2 * self._need) or (self._why_not_strangers(1) if stranger else "")
 
     def _why_not_strangers(self, nbytes: int) -> str:
         if not self._limited:

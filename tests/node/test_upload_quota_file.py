@@ -159,6 +159,10 @@ def test_a_state_leaves_room_for_the_next_exchange(machine: Machine) -> None:
     machine.budget.exchange_needs(3 * GB)
     send(machine.budget, 3 * GB, giving=True)
     assert machine.budget.why_not_give() == ""
+    machine.budget.rests.append(lambda: "quiet hours")
+    assert machine.budget.why_not_give() == "quiet hours"
+    assert machine.budget.why_not() == "", "an exchange under way is finished"
+    machine.budget.rests.clear()
     send(machine.budget, 3 * GB, giving=True)
     assert machine.budget.why_not_give() != ""
     with pytest.raises(PartnerRefused):
