@@ -136,7 +136,7 @@ def doctor(programs: Path, ticket: str, folder: Path) -> dict[str, Any]:
     done = subprocess.run(command, cwd=folder, env=plain(), capture_output=True, text=True, timeout=600, check=False)
     report = json.loads(done.stdout)
     for finding in report["findings"]:
-        if finding["severity"] != "fine":
+        if finding["severity"] != "ok":
             print(f"  {finding['what']}: {finding['measured']}", flush=True)
     return {"doctor": report["verdict"], "doctor_s": time.monotonic() - began}
 
