@@ -3,7 +3,7 @@
 Bound: each installation that was given a torch exchanges with a peer of another installation. Some minutes, and
 gigabytes of downloads where torch comes with its GPU libraries.
 
-    python -m benchmarks.install [PYTHON[:WAY[:TORCH]]...] [--json FILE] [--results]
+    python -m benchmarks.install [PYTHON[:WAY[:TORCH]]...] [--uv] [--json FILE] [--results]
 
 PYTHON is an interpreter, and TORCH a version. WAY is `wheel`, `no-compiler` (from the source distribution, with a
 compiler that is not there) or `alone` (the wheel without its requirements, for a Python that torch is not to be fetched
@@ -57,7 +57,7 @@ _TAKEN = re.compile(r"^Processing (/\S+\.whl)", re.MULTILINE)
 _CODECS = re.compile(r"codecs: (\w+)")
 _UNITS = {"kB": 1e-3, "MB": 1.0, "GB": 1e3}
 T = TypeVar("T")
-_LIGHT = ("click", "rich")
+_LIGHT = ("click", "rich", "markdown-it-py", "mdurl", "pygments")
 """All that `peer help` and `peer --help` need."""
 
 
@@ -78,7 +78,7 @@ class Way:
 def plain(**more: str) -> dict[str, str]:
     """The environment without what would let an installation find this checkout."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    return {**kept, "PEER_PORT_MAPPING": "no", "NO_COLOR": "1", **more}
+    return {**kept, "PEER_PORT_MAPPING": "no", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "", **more}
 
 
 def output(*command: str | Path, cwd: Path, **more: str) -> str:
@@ -91,25 +91,34 @@ def output(*command: str | Path, cwd: Path, **more: str) -> str:
     return done.stdout + done.stderr
 
 
-def install(way: Way, built: dict[str, Path], folder: Path) -> tuple[Path, float, float]:
-    """Make an environment; return its folder of programs, the megabytes that were fetched, and the seconds."""
-    began = time.monotonic()
-    output(way.python, "-m", "venv", folder / "env", cwd=folder)
-    programs = folder / "env" / "bin"
-    pip = (programs / "python", "-m", "pip", "install", "--no-compile")
+def install(way: Way, built: dict[str, Path], folder: Path, uv: bool) -> tuple[Path, float | None, float]:
+    """Make an environment; return its folder of programs, the megabytes that pip fetched, and the seconds."""
+    began, programs = time.monotonic(), folder / "env" / "bin"
+    python = programs / "python"
+    if uv:
+        output("uv", "venv", "--python", way.python, folder / "env", cwd=folder)
+        tool: tuple[str | Path, ...] = ("uv", "pip", "install", "--python", python)
+    else:
+        output(way.python, "-m", "venv", folder / "env", cwd=folder)
+        tool = (python, "-m", "pip", "install", "--no-compile")
     ours = built["sdist" if way.way == "no-compiler" else "wheel"]
     hidden = {"CC": "/nonexistent/cc"} if way.way == "no-compiler" else {}
-    said = output(*pip, "--no-deps", "--no-cache-dir", ours, cwd=folder, **hidden)
-    torch = [f"torch=={way.torch}"] if way.torch else []
-    said += output(*pip, *(_LIGHT if way.way == "alone" else (ours, *torch)), cwd=folder)
+    if way.way == "alone":
+        said = output(*tool, "--no-deps", ours, *_LIGHT, cwd=folder)
+    else:
+        said = output(*tool, "--no-cache-dir", ours, *_torch(way), cwd=folder, **hidden)
     seconds = time.monotonic() - began
     fetched = sum(float(number) * _UNITS[unit] for number, unit in _FETCHED.findall(said))
     taken = {name: Path(name).stat().st_size / 1e6 for name in _TAKEN.findall(said)}
-    return programs, fetched + sum(taken.values()), seconds
+    return programs, None if uv else fetched + sum(taken.values()), seconds
 
 
-def measure(way: Way, built: dict[str, Path], ticket: str, folder: Path) -> dict[str, Any]:
-    programs, fetched, seconds = install(way, built, folder)
+def _torch(way: Way) -> list[str]:
+    return [f"torch=={way.torch}"] if way.torch else []
+
+
+def measure(way: Way, built: dict[str, Path], ticket: str, folder: Path, uv: bool) -> dict[str, Any]:
+    programs, fetched, seconds = install(way, built, folder, uv)
     used = sum(file.stat().st_size for file in (folder / "env").rglob("*") if file.is_file() and not file.is_symlink())
     version = output(programs / "python", "-c", "import platform; print(platform.python_version())", cwd=folder).strip()
     row: dict[str, Any] = dict.fromkeys(HEADS)
@@ -215,6 +224,7 @@ def build(folder: Path) -> dict[str, Path]:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("ways", nargs="*", metavar="PYTHON[:WAY]", type=Way.parse, default=[Way(sys.executable)])
+    parser.add_argument("--uv", action="store_true", help="install with uv, which does not tell how much it fetches")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="peer-install-") as name:
         root = Path(name)
@@ -224,7 +234,7 @@ def main() -> None:
             for number, way in enumerate(given.ways):
                 folder = root / str(number)
                 folder.mkdir()
-                rows.append(measure(way, built, ticket, folder))
+                rows.append(measure(way, built, ticket, folder, given.uv))
                 print(rows[-1], flush=True)
                 shutil.rmtree(folder)
         sizes = {kind: file.stat().st_size / 1e6 for kind, file in built.items()}

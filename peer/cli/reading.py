@@ -28,7 +28,9 @@ def data_extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is not installed", "Run: pip install 'peer-swarm[data]'") from error
+        raise UsageError(
+            f"{error.name} is not installed", "Install the extra data: peer help install extras"
+        ) from error
 
 
 def found_sources(given: tuple[Path, ...], yes: bool, without: tuple[Path, ...]) -> Sources:

@@ -57,7 +57,7 @@ TRANSFER = "transfer"
 
 WITH_INVITATION = "Get an invitation for your key (peer id show) from the operator, and give it: --invitation @FILE"
 FINAL_REFUSALS = {
-    "wire_version": "Update this program: pip install -U peer-swarm",
+    "wire_version": "Update this program: peer help install update",
     "banned": "Ask the operator of the run.",
     "clock": ClockWrong.fix,
     invitation.NONE: WITH_INVITATION,

@@ -112,5 +112,5 @@ def ensure_admitted(now: RunPolicy, me: PeerId) -> None:
         low, high = now.wire
         raise JoinRefused(
             f"the operator has moved this run to wire versions {low} to {high}; this program speaks {WIRE_VERSION}",
-            "Update this program: pip install -U peer-swarm",
+            "Update this program: peer help install update",
         )

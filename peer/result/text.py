@@ -38,7 +38,9 @@ class FileCoder:
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise UsageError(f"{error.name} is not installed", "Run: pip install 'peer-swarm[hf]'") from error
+            raise UsageError(
+                f"{error.name} is not installed", "Install the extra hf: peer help install extras"
+            ) from error
         self._tokenizer: Any = Tokenizer.from_file(str(path))
 
     def encode(self, text: str) -> list[int]:

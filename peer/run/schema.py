@@ -113,7 +113,7 @@ def parse_manifest(raw: bytes, named: str = "the manifest", settings: Sequence[s
     if isinstance(version, int) and version > FORMAT:
         raise ManifestError(
             f"the manifest was made by a newer peer: it has format {version}, this program knows up to {FORMAT}",
-            "Update this program: pip install -U peer-swarm",
+            "Update this program: peer help install update",
         )
     meant = _as_of_its_format(table)
     manifest, findings = _validate(meant)

@@ -74,7 +74,7 @@ class Ticket:
             raise TicketError("this is not a ticket: tickets begin with peersw", _FIX)
         version = raw[len(_MAGIC)] if len(raw) > len(_MAGIC) else _VERSION
         if version > _VERSION:
-            raise TicketError("the ticket was made by a newer peer", "Update this program: pip install -U peer-swarm")
+            raise TicketError("the ticket was made by a newer peer", "Update this program: peer help install update")
         if len(raw) < _length(raw):
             raise TicketError(
                 f"the ticket is truncated (or mistyped): more must come after its {len(word)} characters", _FIX

@@ -150,7 +150,7 @@ def main() -> None:
             importlib.import_module(library)
         prepare(job)
     except ImportError as error:
-        say({"refused": f"a library is missing: {error}", "fix": "Install it: pip install 'peer-swarm[hf]'"})
+        say({"refused": f"a library is missing: {error}", "fix": "Install the extra hf: peer help install extras"})
         return
     say({"ready": True})
     limit_memory(job["memory"])

@@ -15,7 +15,7 @@ from peer.help.pages import HelpPage, page, pages
 from peer.help.rendering import rendered
 
 ROOT = Path(__file__).parents[2]
-_POINTER = re.compile(r"peer help ([a-z][\w-]*)(?: (\d+|which-kernels))?")
+_POINTER = re.compile(r"peer help ([a-z][\w-]*)(?: (\d+|which-kernels|extras|update))?")
 
 
 def strings() -> Iterator[tuple[str, str]]:
@@ -38,6 +38,10 @@ def test_what_texts_point_at_is_a_page() -> None:
 def test_no_command_points_at_a_file_that_an_installation_lacks() -> None:
     shown = (ROOT / "docs/reference/cli.md").read_text() + (ROOT / "peer/run/default.toml").read_text()
     assert re.findall(r"docs/[\w/-]+", shown) == []
+
+
+def test_no_text_names_a_package_that_no_index_has() -> None:
+    assert [path for path, text in strings() if re.search(r"pip install (-U )?'?peer-swarm", text)] == []
 
 
 @pytest.mark.parametrize("kind", PeerError.__subclasses__())

@@ -98,12 +98,12 @@ def kernels(module: str = KERNELS, wish: str | None = None) -> DoctorFinding:
         return warning(
             "kernels",
             "the codecs in C are not installed: encoding and decoding is slower",
-            f"With a C compiler: {sys.executable} -m pip install --force-reinstall --no-deps --no-binary peer-swarm "
-            "peer-swarm",
+            f"Install a wheel that has them for {sys.executable}, or a C compiler and then this program again: "
+            "peer help install which-kernels",
         )
     try:
         used = importlib.import_module(module).use(wish)
     except (ImportError, ValueError) as error:
-        fix = f"Run: {sys.executable} -m pip install --force-reinstall --no-deps peer-swarm"
+        fix = f"Install this program again for {sys.executable}: peer help install which-kernels"
         return warning("kernels", f"the codecs in C cannot be loaded: {error}", fix)
     return fine("kernels", f"codecs in C, for {used}")

@@ -28,7 +28,7 @@ def write_hf(model: RunModel, folder: Path, shard: str = SHARD) -> None:
     try:
         from peer.trainer.models import builder
     except ImportError as error:
-        raise UsageError(f"{error.name} is not installed", "Run: pip install 'peer-swarm[hf]'") from error
+        raise UsageError(f"{error.name} is not installed", "Install the extra hf: peer help install extras") from error
     own = _config_text(model.run)
     (folder / CONFIG).write_text(own)
     made: Any = builder.build_shell(builder.config_of(folder / CONFIG))

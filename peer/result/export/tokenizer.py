@@ -19,7 +19,7 @@ def write_tokenizer(run: OpenedRun, folder: Path) -> None:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise UsageError(f"{error.name} is not installed", "Run: pip install 'peer-swarm[hf]'") from error
+        raise UsageError(f"{error.name} is not installed", "Install the extra hf: peer help install extras") from error
     section = run.manifest.tokenizer
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",

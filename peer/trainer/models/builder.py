@@ -29,7 +29,7 @@ def config_of(path: Path) -> Any:
     if kind not in CONFIG_MAPPING:
         raise ModelError(
             f"the installed transformers knows no model_type {kind!r}",
-            "Update it: pip install -U 'peer-swarm[hf]'. A model that needs code of others cannot be trained.",
+            "Update the extra hf (peer help install update). A model that needs code of others cannot be trained.",
         )
     return CONFIG_MAPPING[kind].from_dict(table)
 

@@ -32,7 +32,7 @@ def empty_model(config: TrainerConfig) -> LanguageModel:
     except ImportError as error:
         raise ModelError(
             f"the run's model needs transformers, which cannot be loaded: {error}",
-            "Install it: pip install 'peer-swarm[hf]'",
+            "Install the extra hf: peer help install extras",
         ) from error
     assert config.config_file is not None, "a foreign model has a config"
     return ForeignModel(builder.build_shell(builder.config_of(Path(config.config_file))))
