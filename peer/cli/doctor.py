@@ -130,6 +130,7 @@ def command(
         with_run=named.ticket is not None,
         torch_check=check_torch,
         tell=lambda finding: tell(line_of(finding), err=as_json),
+        note=lambda text: tell(f"  …  {text}", err=True),
     )
     examination.add(*named.findings)
 

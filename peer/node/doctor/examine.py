@@ -9,11 +9,11 @@ import contextlib
 import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from peer.errors import DataError, PeerError
+from peer.errors import PeerError
 from peer.node.doctor import home, machine, room
 from peer.node.doctor.finding import (
     EXIT_CODES,
@@ -55,6 +55,8 @@ class Examination:
     torch_check: Callable[[], str]
     """Returns the version of torch, or raises TorchWrong."""
     tell: Tell
+    note: Callable[[str], None] = lambda text: None
+    """Hears what is being done, for a person who waits."""
     findings: list[DoctorFinding] = field(default_factory=list)
     prediction: Prediction = field(default_factory=Prediction)
     _daemon: home.RunningDaemon | None = None
@@ -96,14 +98,13 @@ class Examination:
 
     async def _load_torch(self) -> bool:
         try:
-            await asyncio.to_thread(_volunteer_check, self.options)
-        except PeerError as error:
-            self.add(failure("data" if isinstance(error, DataError) else "device", error))
+            wrong = await asyncio.to_thread(_volunteer_checks, self.options)
         except (ImportError, OSError) as error:
             if not self._is_wrong("torch"):
                 fix = "Install torch again, in a new virtual environment."
                 self.add(DoctorFinding(Severity.ERROR, "torch", f"it cannot be loaded: {error}", fix))
             return False
+        self.add(*wrong)
         return True
 
     async def _home(self) -> None:
@@ -130,6 +131,7 @@ class Examination:
 
     async def _with_network(self, folder: Path, early: TrainerSubprocess | None) -> None:
         """Open the network side, and look at the run through it."""
+        self.note("starting the network side")
         loaded = await self._checked("network", OPEN_S, self._load_network())
         if loaded is None:
             self.add(*self._room(None, None))
@@ -164,10 +166,13 @@ class Examination:
 
     async def _visit(self, visit: RunVisit) -> None:
         """Look at the run from here, and at this machine from there."""
+        self.note(f"reaching the run, at most {self.options.wait_s:.0f} s")
         self.add(*(await self._checked("run", self.options.wait_s * 2 + CALLS_S, visit.reach()) or []))
         if visit.records:
+            self.note("having peers of the run dial this machine")
             outside = await self._checked("reachable", CALLS_S, visit.look_from_outside())
             self.add(*([] if outside is None else [outside]))
+            self.note("measuring the line with a peer of the run")
             self.add(*(await self._checked("line", CALLS_S, visit.measure_line()) or []))
 
     async def _fit(
@@ -213,7 +218,13 @@ class Examination:
     ) -> StepTrial | None:
         from peer.node.doctor.trial import StepTrialRun
 
-        got = await self._checked("training", TRIAL_S, StepTrialRun(self.options, folder, early).run(manifest, files))
+        options = replace(
+            self.options,
+            device="auto" if self._is_wrong("device") else self.options.device,
+            data_dir=None if self._is_wrong("data") else self.options.data_dir,
+        )
+        self.note("trying a few inner steps of the run's model")
+        got = await self._checked("training", TRIAL_S, StepTrialRun(options, folder, early).run(manifest, files))
         if got is None:
             return None
         self.add(got[1])
@@ -262,11 +273,17 @@ async def examined(examination: Examination, at_last: Callable[[], None]) -> int
     return EXIT_CODES[examination.readiness]
 
 
-def _volunteer_check(options: JoinOptions) -> None:
-    """Check `--device` and `--data`, as `peer join` does before anything else. Loads torch."""
+def _volunteer_checks(options: JoinOptions) -> list[DoctorFinding]:
+    """Check `--device` and `--data`, each as `peer join` does before anything else. Loads torch."""
     from peer.join.preflight import check_volunteer
 
-    check_volunteer(options)
+    wrong = list[DoctorFinding]()
+    for what, one in (("device", replace(options, data_dir=None)), ("data", replace(options, device="auto"))):
+        try:
+            check_volunteer(one)
+        except PeerError as error:
+            wrong.append(failure(what, error))
+    return wrong
 
 
 def _network_modules() -> tuple[Any, Any]:

@@ -103,7 +103,7 @@ def beside(daemon: RunningDaemon, run_id: str) -> DoctorFinding:
 
 
 def _can_look(path: Path) -> bool:
-    return path.is_dir() and os.access(path, os.R_OK | os.X_OK)
+    return os.access(path, os.R_OK | os.X_OK) and path.is_dir()
 
 
 def _holder(path: Path) -> str:

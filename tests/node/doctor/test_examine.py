@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from peer.errors import AddressError, DirectoryFailed, TorchWrong
+from peer.join import preflight
 from peer.node.doctor import examine
 from peer.node.doctor.examine import Examination
 from peer.node.doctor.finding import DoctorFinding, Readiness, Severity, failure
@@ -42,15 +43,18 @@ def network(*findings: DoctorFinding) -> Any:
 
 
 def test_all_findings_come_at_once_and_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A taken port, a wrong device and no p2pd: one run tells all three."""
+    """A taken port, a wrong device, no data and no p2pd: one run tells all of them."""
     port = failure("port", AddressError("port 4811 is taken", "Choose another --port."))
     p2pd = failure("p2pd", DirectoryFailed("p2pd is missing"))
     monkeypatch.setattr(examine, "_network_modules", network(port, p2pd))
-    told = list[DoctorFinding]()
-    one = examination(tmp_path / "home", told, data_dir=tmp_path / "nowhere")
+    monkeypatch.setattr(preflight.check_cuda, "__defaults__", ((),))
+    told, notes = list[DoctorFinding](), list[str]()
+    one = examination(tmp_path / "home", told, data_dir=tmp_path / "nowhere", device="cuda")
+    one.note = notes.append
     asyncio.run(one.run())
     wrong = {finding.what for finding in told if finding.severity is Severity.ERROR}
-    assert wrong == {"port", "p2pd", "data"}
+    assert wrong == {"port", "p2pd", "data", "device"}
+    assert notes == ["starting the network side"]
     assert one.readiness is Readiness.NO
     assert one.findings == told
     assert list(tmp_path.iterdir()) == []
@@ -63,7 +67,7 @@ def test_a_wrong_torch_does_not_hide_the_rest(tmp_path: Path, monkeypatch: pytes
     def no_torch(options: JoinOptions) -> None:
         raise ModuleNotFoundError("No module named 'torch'")
 
-    monkeypatch.setattr(examine, "_volunteer_check", no_torch)
+    monkeypatch.setattr(examine, "_volunteer_checks", no_torch)
     told = list[DoctorFinding]()
     one = examination(tmp_path / "home", told)
     one.torch_check = check
