@@ -219,7 +219,7 @@ CASES = {
     "dead-ticket": Case("run", NEVER, "/tcp/4899/", "start the bootstrap node again", dead_ticket),
     "slow-line": Case("upload", NEVER, "end solo in every round", "longer rounds", slow_line),
     "closed-home": Case("reachable", TAKES_PART, "no: ", f"forward TCP port {PORT} to {HOME}", nothing, closed=True),
-    "wrong-torch": Case("torch", NEVER, "torch 2.12.0 is installed", "install --force-reinstall torch==", wrong_torch),
+    "wrong-torch": Case("torch", NEVER, "torch 2.12.0 is installed", "install --force-reinstall 'torch", wrong_torch),
     "kernels-missing": Case("kernels", TAKES_PART, "not installed", "With a C compiler", no_kernels),
     "daemon-runs": Case("daemon", "ok", "takes part in run tiny", "", nothing, beside=True),
     "foreign-home": Case("home", NEVER, "belongs to root (mode 700)", f"sudo chown -R {NOBODY}", foreign_home),

@@ -13,6 +13,7 @@ from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.node.handler import RequestHandler
 from peer.protocol.messages import DISCARD_BYTES, DISCARD_CHUNK, PeerId, PeerRecord, RunId, Status
+from peer.transport.client import upload_test
 from peer.transport.client.upload_test import LineRate, _count
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
@@ -75,6 +76,13 @@ def test_what_arrives_is_counted() -> None:
 
 def test_the_callers_own_upload_cap_holds() -> None:
     assert measured(10 * DISCARD_CHUNK, own=TransportPolicy(max_upload=4e5)).bytes_per_s < 6e5
+
+
+def test_under_a_very_low_cap_the_measurement_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload_test, "SENDING_S", 0.1)
+    found = measured(10 * DISCARD_CHUNK, own=TransportPolicy(max_upload=4000.0))
+    assert found.nbytes < DISCARD_CHUNK
+    assert found.bytes_per_s < 40_000
 
 
 def test_the_download_cap_of_the_peer_holds() -> None:

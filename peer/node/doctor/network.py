@@ -13,6 +13,7 @@ from peer.protocol.policy.fitness import Load, of_link
 
 ENOUGH_BYTES, ENOUGH_S = 100_000, 1.0
 """A measurement of fewer bytes and less time is one of the round trip, and says little of a line."""
+SLOW_LINE = "Use another line, or join a run with a smaller model, longer rounds, or a codec of fewer bits."
 GUIDE = "docs/guides/reachability.md"
 
 
@@ -105,9 +106,10 @@ def line(measured: MeasuredLine, load: Load | None) -> DoctorFinding:
     )
     if found is None:
         return fine(name, measured.told())
+    fix = SLOW_LINE if measured.cap is None else found.fix
     if found.never and name == "upload":
-        return failure(name, MachineTooSlow(found.found, found.fix))
-    return warning(name, found.found, found.fix)
+        return failure(name, MachineTooSlow(found.found, fix))
+    return warning(name, found.found, fix)
 
 
 def caps(load: Load | None, max_upload: float | None, max_download: float | None) -> list[DoctorFinding]:

@@ -178,7 +178,7 @@ class RunVisit:
             try:
                 found.append(await measure(peer))
             except ExchangeError as error:
-                why = f"{peer.peer_id}: {error}"
+                why = str(error) if peer.peer_id in str(error) else f"{peer.peer_id}: {error}"
                 continue
             if len(found) == ASKED or line(found[-1], load).severity is Severity.OK:
                 break

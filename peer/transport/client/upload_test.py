@@ -13,6 +13,7 @@ from peer.protocol.messages import DISCARD_BYTES, DISCARD_CHUNK, PeerRecord
 from peer.transport.client.calls import Calls
 from peer.transport.client.connections import Connection
 from peer.transport.client.streams import SERVICE, Ended, metadata, reader
+from peer.transport.wire.pacing import chunk_size
 from peer.transport.wire.payload_stream import Caps
 from peer.v1 import exchange_pb2 as pb
 
@@ -48,7 +49,7 @@ class UploadTest:
     async def _send(self, connection: Connection, nbytes: int) -> LineRate:
         stream = connection.bulk.stream_stream(f"/{SERVICE}/Discard")(metadata=metadata(connection))
         with Ended(stream):
-            began, sent, filler = time.monotonic(), 0, bytes(DISCARD_CHUNK)
+            began, sent, filler = time.monotonic(), 0, bytes(chunk_size(self._caps.up.rate, DISCARD_CHUNK))
             while sent < min(nbytes, DISCARD_BYTES) and time.monotonic() - began < SENDING_S:
                 await self._caps.up.wait_turn(len(filler))
                 await stream.write(filler)

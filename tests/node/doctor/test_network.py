@@ -67,6 +67,9 @@ def test_an_upload_that_never_ends_in_time_is_an_error_with_both_numbers() -> No
     assert found.severity is Severity.ERROR
     assert "10 MB take 100 s over 0.8 Mbit/s of upload, as measured with 12D3KooWpeer" in found.measured
     assert "a round is 30 s" in found.measured
+    assert found.fix.startswith("Use another line")
+    capped = line(replace(measured("upload", 10**5), cap=10**5), LOAD)
+    assert capped.fix.startswith("Raise the cap")
 
 
 def test_a_slow_download_is_a_warning_as_the_peer_may_be_slow() -> None:
