@@ -34,14 +34,23 @@ def command() -> None:
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")
 @home
 @click.option("--yes", is_flag=True, help="Agree to what the run takes. Otherwise you have joined it once before.")
+@click.option(
+    "--restart", is_flag=True, help="Start it again although nothing changed: after an update, or new options."
+)
 @click.option("--print", "only_print", is_flag=True, help="Print the service's file, and do nothing.")
 @click.pass_context
 def install(
-    context: click.Context, ticket: str | None, more: tuple[str, ...], home: Path, yes: bool, only_print: bool
+    context: click.Context,
+    ticket: str | None,
+    more: tuple[str, ...],
+    home: Path,
+    yes: bool,
+    restart: bool,
+    only_print: bool,
 ) -> None:
     """Write the service of a TICKET, start it, and let it start when you log in.
 
-    Without a TICKET, the one of the last installation is kept. Install again after an update or a change."""
+    Without a TICKET, the one of the last installation is kept."""
     from peer.service import install as service
 
     manager, plan = service.manager_here(), _plan(context, home)
@@ -60,10 +69,10 @@ def install(
         tell(f"writes   {path}")
     tell(f"starts   {plan.name}, now and when you log in: {' '.join(plan.command())}")
     changed = service.write_files(plan, own, manager)
-    if changed or not manager.state(plan.name).running:
+    if changed or restart or not manager.state(plan.name).running:
         manager.start(plan.name)
     else:
-        tell("nothing changed, and it runs already")
+        tell("nothing changed, and it runs already; --restart makes it read the configuration again")
     for line in [*_unreached(), f"Its log: {service.log_of(plan)}", *manager.hints(plan.name)]:
         tell(line)
 

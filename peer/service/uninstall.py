@@ -26,6 +26,7 @@ OWN = frozenset(
         "service.ticket",
         "daemon.log",
         "config.toml",
+        "web.token",
     }
 )
 """Names in a home that this program writes."""

@@ -23,7 +23,9 @@ from peer.service import install as service
 from peer.service.launchd import Launchd
 from peer.service.plan import STOP_S, ServicePlan, name_of, useless_retries
 from peer.service.systemd import Systemd, quoted
-from peer.service.uninstall import contents_of
+from peer.service.uninstall import OWN, contents_of
+from peer.web.token import FILE as WEB_TOKEN
+from tests.golden import freeze
 
 ADDRESS = "/ip4/192.0.2.7/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
 SYSTEMCTL = """\
@@ -149,6 +151,8 @@ def test_installing_twice_is_installing_once(machine: Machine, ticket: str) -> N
     machine.says(RUNS)
     assert "it runs already" in done("service", "install", "--yes")
     assert machine.asked() == []
+    done("service", "install", "--yes", "--restart")
+    assert machine.asked()[-1] == "restart peer.service"
 
 
 def test_a_service_asks_nobody(machine: Machine, ticket: str) -> None:
@@ -245,6 +249,13 @@ def test_all_that_is_ours_goes_and_nothing_else(machine: Machine, ticket: str) -
     assert not machine.unit.exists()
     assert not (machine.folder / "config" / "peer" / "config.toml").exists()
     assert "peer-swarm" in told.splitlines()[-1]
+
+
+@pytest.mark.parametrize("swarm", ["swarm_pair", "swarm_group"])
+def test_every_name_that_daemons_write_into_a_home_is_known(swarm: str) -> None:
+    written = {key.split(": ")[1].split("/")[0] for key in freeze.frozen(swarm)["home"] if key.startswith("peer: ")}
+    assert "runs" in written
+    assert {*written, WEB_TOKEN} <= OWN
 
 
 def test_it_asks_first(machine: Machine) -> None:
