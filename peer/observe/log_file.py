@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from logging.handlers import RotatingFileHandler
@@ -20,13 +21,15 @@ MOST_BYTES = 5_000_000
 KEPT_FILES = 3
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
+_SECRET = re.compile(r"#token=\S+")
+"""The end of a page's address, which a terminal shows."""
 _said = logging.getLogger("peer.said")
 _said.setLevel(logging.INFO)
 
 
 def log_line(line: str) -> None:
-    """Put a line into the log, if one is open."""
-    _said.info("%s", harmless(line))
+    """Put a line into the log, if one is open. A page's token is left out: logs are kept, and shown to others."""
+    _said.info("%s", harmless(_SECRET.sub("#token=…", line)))
 
 
 @contextlib.contextmanager

@@ -11,12 +11,14 @@ import socket
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from peer.errors import AddressError, HomeUnusable, UsageError
 from peer.node.page import PageSource, paged
+from peer.observe.log_file import log_file, log_line
 from peer.web import server, token
 from peer.web.address import WebAddress
 from peer.web.page import WebPage
@@ -85,6 +87,21 @@ def test_the_token_is_not_in_a_log(tmp_path: Path) -> None:
         assert len(secret) == 43
         assert secret not in "".join(said)
         assert str(tmp_path / token.FILE) in said[0]
+
+    opened(tmp_path, check)
+
+
+def test_a_terminal_is_shown_the_token_and_its_log_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peer.web.page.sys.stdout", SimpleNamespace(isatty=lambda: True))
+
+    async def check(port: int, said: list[str]) -> None:
+        secret = (tmp_path / token.FILE).read_text().strip()
+        assert said == [f"page: http://127.0.0.1:{port}/#token={secret}"]
+        with log_file(tmp_path / "peer.log"):
+            log_line(said[0])
+        log = (tmp_path / "peer.log").read_text()
+        assert f"page: http://127.0.0.1:{port}/" in log
+        assert secret not in log
 
     opened(tmp_path, check)
 
