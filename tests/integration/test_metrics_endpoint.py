@@ -25,6 +25,7 @@ from peer.run.overrides import apply_overrides
 from tests.integration.test_daemons import SETTINGS, eventually, exchanged
 from tests.prometheus_text import Family, parse
 
+METRICS_PAGE = ("--metrics-port", "0")
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
@@ -87,8 +88,8 @@ async def scenario(home: Path) -> None:
     sign_text(apply_overrides(default_text(), SETTINGS), operator, home / "run.toml")
     live = InTerminal()
     try:
-        ticket = await start_bootstrap(bootstrap, home / "run.toml", 1)
-        await start_peer(plain, ticket, threads=1, speed=0.2, min_peers=1)
+        ticket = await start_bootstrap(bootstrap, home / "run.toml", 1, more=METRICS_PAGE)
+        await start_peer(plain, ticket, threads=1, speed=0.2, min_peers=1, more=METRICS_PAGE)
         await live.start(home / "p2", ticket)
 
         async def has_exchanged() -> dict[str, Any] | None:
@@ -162,8 +163,5 @@ def the_terminal_was_used_and_given_back(shown: str) -> None:
     assert "Traceback" not in shown
 
 
-def test_metrics_are_scraped_and_a_terminal_shows_the_live_view(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PEER_METRICS_PORT", "0")
+def test_metrics_are_scraped_and_a_terminal_shows_the_live_view(tmp_path: Path) -> None:
     asyncio.run(scenario(tmp_path))
