@@ -5,11 +5,16 @@ gigabytes of downloads where torch comes with its GPU libraries.
 
     python -m benchmarks.install [PYTHON[:WAY[:TORCH]]...] [--uv] [--json FILE] [--results]
 
-PYTHON is an interpreter, and TORCH a version. WAY is `wheel`, `no-compiler` (from the source distribution, with a
-compiler that is not there) or `alone` (the wheel without its requirements, for a Python that torch is not to be fetched
-for). Wheel and source distribution are built first. Each is installed into an environment of its own, and its programs
-run in an empty folder. A bootstrap node and a first peer run from this environment, and each installation joins them:
-from the command to the first inner step, and to the first exchange."""
+PYTHON is an interpreter, and TORCH a version. WAY is one of these:
+
+wheel        the wheel, with all that it requires
+no-compiler  the source distribution, with a compiler that is not there
+present      the wheel, into PYTHON's own environment, which has the requirements
+alone        the wheel without its requirements, for a Python that torch is not to be fetched for
+
+Wheel and source distribution are built first. Programs run in an empty folder. A bootstrap node and a first peer run
+from this environment, and each installation joins them: from the command to the first inner step, and to the first
+exchange."""
 
 from __future__ import annotations
 
@@ -57,8 +62,8 @@ _TAKEN = re.compile(r"^Processing (/\S+\.whl)", re.MULTILINE)
 _CODECS = re.compile(r"codecs: (\w+)")
 _UNITS = {"kB": 1e-3, "MB": 1.0, "GB": 1e3}
 T = TypeVar("T")
-_LIGHT = ("click", "rich", "markdown-it-py", "mdurl", "pygments")
-"""All that `peer help` and `peer --help` need."""
+_LIGHT = ("click",)
+"""All that `peer --help` needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +100,13 @@ def install(way: Way, built: dict[str, Path], folder: Path, uv: bool) -> tuple[P
     """Make an environment; return its folder of programs, the megabytes that pip fetched, and the seconds."""
     began, programs = time.monotonic(), folder / "env" / "bin"
     python = programs / "python"
-    if uv:
+    if way.way == "present":
+        python = Path(way.python)
+        tool: tuple[str | Path, ...] = (python, "-m", "pip", "install", "--no-deps", "--force-reinstall")
+        (folder / "env").symlink_to(python.parent.parent)
+    elif uv:
         output("uv", "venv", "--python", way.python, folder / "env", cwd=folder)
-        tool: tuple[str | Path, ...] = ("uv", "pip", "install", "--python", python)
+        tool = ("uv", "pip", "install", "--python", python)
     else:
         output(way.python, "-m", "venv", folder / "env", cwd=folder)
         tool = (python, "-m", "pip", "install", "--no-compile")
@@ -110,7 +119,7 @@ def install(way: Way, built: dict[str, Path], folder: Path, uv: bool) -> tuple[P
     seconds = time.monotonic() - began
     fetched = sum(float(number) * _UNITS[unit] for number, unit in _FETCHED.findall(said))
     taken = {name: Path(name).stat().st_size / 1e6 for name in _TAKEN.findall(said)}
-    return programs, None if uv else fetched + sum(taken.values()), seconds
+    return programs, None if uv or way.way == "present" else fetched + sum(taken.values()), seconds
 
 
 def _torch(way: Way) -> list[str]:
@@ -119,7 +128,11 @@ def _torch(way: Way) -> list[str]:
 
 def measure(way: Way, built: dict[str, Path], ticket: str, folder: Path, uv: bool) -> dict[str, Any]:
     programs, fetched, seconds = install(way, built, folder, uv)
-    used = sum(file.stat().st_size for file in (folder / "env").rglob("*") if file.is_file() and not file.is_symlink())
+    used = sum(
+        file.stat().st_size
+        for file in (folder / "env").resolve().rglob("*")
+        if file.is_file() and not file.is_symlink()
+    )
     version = output(programs / "python", "-c", "import platform; print(platform.python_version())", cwd=folder).strip()
     row: dict[str, Any] = dict.fromkeys(HEADS)
     row |= {"python": version, "from": way.way, "fetched_mb": fetched, "on_disk_mb": used / 1e6, "install_s": seconds}
@@ -127,11 +140,11 @@ def measure(way: Way, built: dict[str, Path], ticket: str, folder: Path, uv: boo
     began = time.monotonic()
     assert "Commands:" in output(programs / "peer", "--help", cwd=folder)
     row["help_s"] = time.monotonic() - began
-    assert "TicketError" in output(programs / "peer", "help", "exit-codes", "21", cwd=folder)
     kernels = "from peer.codec import _kernels as k; print(k.use('best'))"
     if way.way == "alone":
         row["kernels"] = output(programs / "python", "-c", kernels, cwd=folder).strip()
         return row
+    assert "TicketError" in output(programs / "peer", "help", "exit-codes", "21", cwd=folder)
     row["torch"] = output(
         programs / "python", "-c", "from importlib import metadata; print(metadata.version('torch'))", cwd=folder
     ).strip()
