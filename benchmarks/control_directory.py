@@ -1,15 +1,15 @@
 """How many bytes does the directory of a larger swarm cost each peer? Linux, as root, with nftables.
 
-No bound: at the time of writing p2pd's idle connections alone cost a peer of a swarm of 64 more than 50 MB a day.
-About five minutes and `--minutes`. Each peer takes some 45 MB of memory.
+No bound: what p2pd keeps its connections alive with cannot be turned off. About five minutes and `--minutes`, on a
+machine that does nothing else.
 
     sudo python -m benchmarks.control_directory [--peers 64] [--minutes 10] [--json FILE] [--results]
 
 The directories are real, each with a p2pd of its own, an address of its own on the loopback of one network namespace,
 and the looks and announcements of rounds of 300 s (`peer.membership.peer_table`). All of them run in one process, and
-nothing is trained or exchanged. nftables counts the packets of each address, IP headers included. An idle connection is
-counted for ten minutes at least, so p2pd's own searches, every ten minutes, are in it. The first peer is the ticket's
-node. It is told apart, for it is the operator's."""
+nothing is trained or exchanged. nftables counts the packets of each address, IP headers included. Count for ten minutes
+at least: then searches that p2pd makes for itself are in it. The first peer is the node of the ticket, which is told
+apart, for it is the operator's."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def measure(given: argparse.Namespace, home: Path) -> list[list[float]]:
         now, a_day = counted(), DAY_S / (time.monotonic() - began) / 1e6
         return [
             [
-                (now[host] - wire[host]) * a_day,
+                (now.get(host, 0) - wire.get(host, 0)) * a_day,
                 (one.messages() - before) * a_day,
                 len(await connections(one)),
                 len(one.view.peers),
