@@ -7,7 +7,12 @@ from pathlib import Path
 
 import peer.cli
 
-ELSEWHERE = {"telling.py": "is that place", "run.py": "cleans its lines itself", "generate.py": "cleans only terminals"}
+ELSEWHERE = {
+    "telling.py": "is that place",
+    "run.py": "cleans its lines itself",
+    "generate.py": "cleans only terminals",
+    "help.py": "pages are ours, and rendered with colours",
+}
 
 
 def printed(text: str) -> list[str]:

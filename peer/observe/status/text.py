@@ -274,6 +274,10 @@ def _doubts(report: Report) -> Iterator[Row]:
     for finding in report.get("diagnosis", []):
         if finding["who"]:
             yield "line" if finding["who"] == "you" else "partner", finding["why"]
+    params = report.get("partner_params") or {}
+    yield "unchecked", params.get("why_unchecked", "")
+    if last := params.get("last_refused"):
+        yield "refused", f"params of {short(last['peer_id'])} in round {last['round']:,}: {last['reason']}"
     for one in report.get("out_of_favour", [])[:REFUSALS_SHOWN]:
         yield "shunned", f"{short(one['peer_id'])} for {duration(one['seconds_left'])}: {one['reason']}"
     for one in report.get("refusals", [])[:REFUSALS_SHOWN]:
