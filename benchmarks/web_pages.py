@@ -46,14 +46,14 @@ ABOUT = Benchmark(
 )
 PEERS = 6
 SETTINGS = (
-    "sync.clock=seconds", "sync.sync_every=6", "train.total_rounds=10000", "train.batch=2", "train.eval_every=5",
+    "sync.clock=seconds", "sync.sync_every=12", "train.total_rounds=10000", "train.batch=2", "train.eval_every=5",
     "train.eval_windows=16",
 )  # fmt: skip
 PACE = ("--threads", "1", "--step-seconds", "0.3", "--checkpoint-every", "60", "--plain", "--yes")
 PLACE = ("--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--no-lan", "--no-port-mapping", "--leave-on-eof")
-WAIT_S, POLL_S = 300.0, 0.1
+WAIT_S, POLL_S = 600.0, 0.1
 VIEWERS, MORE = 100, 5
-LOAD_S = 30.0
+LOAD_S = 20.0
 EXPECTED = ("401 (Unauthorized)", "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING")
 """Complaints of a browser whose actions are refused, and whose daemon has ended."""
 SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
