@@ -491,7 +491,7 @@ async def play(given: argparse.Namespace, folder: Path) -> tuple[list[Figure], l
     looks = [[one["page"], one["size"], one["scheme"], ", ".join(one["rules"]) or "none"] for one in found]
     return figures, [
         Table("Share of a core that the daemon took", heads, rows),
-        Table("What axe-core finds", ["page", "size", "scheme", "violations"], looks),
+        Table("Findings of axe-core", ["page", "size", "scheme", "violations"], looks),
     ]
 
 
