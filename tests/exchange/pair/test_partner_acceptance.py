@@ -14,7 +14,6 @@ from peer.exchange.pair.acceptance import PartnerAcceptance
 from peer.exchange.pair.offer import PartnerOffer
 from peer.observe import events
 from peer.observe.metrics import VERDICTS
-from peer.observe.status.text import status_text
 from peer.ports.memory_store import ExchangeStores
 from peer.ports.trainer import WorkSnapshot
 from peer.protocol.messages import PeerId, RoundKey
@@ -75,11 +74,6 @@ def test_the_report_counts_all_and_tells_the_last_refusal() -> None:
         "last_refused": {"peer_id": "b", "round": 2, "reason": "it is worse"},
     }
     assert report.keys() > set(VERDICTS), "the metrics read them"
-    text = status_text(
-        {"run": "r", "run_id": "0a", "status": "training", "uptime_s": 1.0, "partner_params": report}, 0.0
-    )
-    assert "the trainer did not answer in time" in text
-    assert "params of b in round 2: it is worse" in text
 
 
 def test_a_run_without_common_data_asks_no_trainer_and_says_so_once() -> None:

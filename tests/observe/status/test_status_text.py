@@ -94,3 +94,14 @@ def test_text_of_others_is_harmless() -> None:
 def test_moments_are_relative(seconds: float, told: str) -> None:
     assert ago(seconds) == told
     assert ahead(seconds).removeprefix("in ") == (duration(seconds) if seconds > 1 else "now")
+
+
+def test_params_that_were_refused_are_told_with_the_reason() -> None:
+    told = report("training")
+    told["partner_params"] |= {
+        "why_unchecked": "the trainer did not answer in time",
+        "last_refused": {"peer_id": "12D3KooWb", "round": 2, "reason": "it is worse"},
+    }
+    text = status_text(told, NOW)
+    assert "the trainer did not answer in time" in text
+    assert "in round 2: it is worse" in text
