@@ -20,10 +20,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
-from playwright.async_api import Browser, Page, async_playwright
 
 from benchmarks.checkouts import Failed
 from benchmarks.result import Benchmark, Figure, Table, options, publish
@@ -38,6 +37,9 @@ from peer.run.options import NodeOptions
 from peer.run.ticket import Ticket
 from peer.signed_summary import seal_summary
 from peer.transport.wire.payload_stream import NoBudget
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
 
 ABOUT = Benchmark(
     "web_pages",
@@ -378,6 +380,8 @@ async def pictures(browser: Browser, made: Swarm, pages: dict[str, str], axe: st
 
 async def play(given: argparse.Namespace, folder: Path) -> tuple[list[Figure], list[Table]]:
     """Play it all. Raises Failed."""
+    from playwright.async_api import async_playwright  # an extra
+
     axe = given.axe.read_text()
     async with async_playwright() as driver, swarm(folder) as made:
         browser = await driver.chromium.launch(executable_path=given.chromium, args=["--no-sandbox"])

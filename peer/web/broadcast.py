@@ -90,10 +90,8 @@ class Broadcast:
         now = self._now()
         if self._closed or self._broken or (self._rendered_at is not None and now - self._rendered_at < older_than_s):
             return
-        self._rendered_at, self._broken = (
-            now,
-            True,
-        )  # an account that raises is a defect: it is told, and not asked again
+        self._rendered_at = now
+        self._broken = True  # an account that raises is a defect: it is told, and not asked again
         fresh = {name: _frame(name, value) for name, value in self._account().items()}
         self._broken = False
         changed = {name: frame for name, frame in fresh.items() if self._frames.get(name, (0, b""))[1] != frame}
