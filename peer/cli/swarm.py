@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     help="Peer K lies so to the others. Repeatable. Or sybil-records[:N].",
 )
 @click.option(
-    "--home", type=click.Path(path_type=Path), help="An empty folder for the homes. A temporary one by default."
+    "--home",
+    type=click.Path(path_type=Path),
+    envvar="PEER_SWARM_HOME",  # PEER_HOME names the home of a peer
+    help="An empty folder for the homes. A temporary one by default.",
 )
 @click.option(
     "--data", metavar="[K@]FOLDER", multiple=True, help="Folder of texts, of all peers or of peer K alone. Repeatable."

@@ -89,8 +89,13 @@ def entries_for(file: ConfigFile, path: Sequence[str], command: click.Command) -
     for key, entry in own.items():
         if key not in known:
             raise _unknown_key(file, entry, key, known, f"peer {' '.join(place)}")
-    shared = {key: entry for key, entry in file.sections.get(EVERYWHERE, {}).items() if key in known}
+    shared = {key: entry for key, entry in file.sections.get(EVERYWHERE, {}).items() if _is_shared(key, known)}
     return {**shared, **own}
+
+
+def _is_shared(key: str, known: Mapping[str, click.Option]) -> bool:
+    """Return whether an option means what it means elsewhere: one with a variable of its own does not."""
+    return key in known and known[key].envvar in (None, variable_of(key))
 
 
 def defaults_for(file: ConfigFile, path: Sequence[str], command: click.Command) -> dict[str, Any]:

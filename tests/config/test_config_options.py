@@ -60,7 +60,7 @@ def test_the_environment_gives_every_option(path: tuple[str, ...]) -> None:
     given = {one.name for one in command.params if isinstance(one, click.Option)}
     for flag, option in options_of(command).items():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(variable_of(flag), "1")
+            patch.setenv(str(option.envvar or variable_of(flag)), "1")
             value, source = option.consume_value(context, {})
         assert (source, value) == (click.core.ParameterSource.ENVIRONMENT, ["1"] if option.multiple else "1") or (
             option.is_flag and value is True
@@ -189,3 +189,12 @@ def test_setting_keeps_comments_and_refuses_what_cannot_be(file: Path) -> None:
     assert file.read_text() == text
     call("--config", str(file), "config", "unset", "join.max-upload")
     assert "max-upload" not in file.read_text()
+
+
+def test_a_swarm_does_not_take_the_home_of_a_peer(file: Path) -> None:
+    file.write_text('home = "/somewhere"\n')
+    found = read_config(file)
+    assert found is not None
+    assert "home" in entries_for(found, ("join",), COMMANDS["join",])
+    assert "home" not in entries_for(found, ("swarm",), COMMANDS["swarm",])
+    assert COMMANDS["swarm",].make_context("swarm", []).params["home"] is None

@@ -182,7 +182,15 @@ async def _daemons_that_cannot_begin(tmp_path: Path) -> None:
         await directory.close()
     for home in ("u", "c", "m"):
         left = {name.rpartition("/")[2] for name in tree(tmp_path / home)}
-        kept = {"lock", "identity.key", "identity.key.lock", "journal.jsonl", "directory.json", "ports.json"}
+        kept = {
+            "lock",
+            "identity.key",
+            "identity.key.lock",
+            "journal.jsonl",
+            "directory.json",
+            "ports.json",
+            "peer.log",
+        }
         assert left == kept, home
 
 

@@ -49,7 +49,9 @@ def daemon(home: Path, answer: dict[str, Any]) -> Iterator[None]:
 
 
 REFUSAL = {"seconds_ago": 3, "caller": HOSTILE, "code": "limit", "reason": f"because {HOSTILE}"}
-STATUS = {"run": HOSTILE, HOSTILE: 1, "refused": [REFUSAL], "reachable": {"value": False, "why": HOSTILE}}
+REPORT = Path(__file__).parents[2] / "observe" / "status" / "training.json"
+STATUS = json.loads(REPORT.read_text())
+STATUS |= {"run": HOSTILE, HOSTILE: 1, "refusals": [REFUSAL], "reachable": {"value": False, "why": HOSTILE}}
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
