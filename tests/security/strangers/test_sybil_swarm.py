@@ -18,7 +18,7 @@ from peer.lab.attack.sybil_records import MOST_RECORDS, RECORDS, records_asked
 from peer.protocol.policy.dial_budget import ADDRESS
 
 PEERS, KEYS = 3, 60
-ROUND_S, ROUNDS = 4, 12
+ROUND_S, ROUNDS = 4, 9
 BOUND_S = 240
 ENOUGH = 0.6
 """Participation in a short run beside other tests. Peers that believed every record would hardly ever meet."""
