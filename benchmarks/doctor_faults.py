@@ -240,7 +240,9 @@ class Found:
         one = next((one for one in self.report.get("findings", ()) if one["what"] == case.what), {})
         verdict = str(self.report.get("verdict", "none"))
         words = [verdict, self.code, case.what, one.get("severity", "none"), one.get("measured", "").split("\n")[0]]
-        return [self.name, *words, one.get("fix", ""), round(self.seconds, 1), "; ".join(self.wrong) or "right"]
+        words = [word.replace(sys.executable, "python") if isinstance(word, str) else word for word in words]
+        fix = one.get("fix", "").replace(sys.executable, "python")
+        return [self.name, *words, fix, round(self.seconds, 1), "; ".join(self.wrong) or "right"]
 
 
 def examine(name: str, case: Case, place: Place) -> Found:
