@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from peer.cli.durations import Duration
 from peer.cli.guest_options import guest
 from peer.cli.join import MICRO_BATCH
 from peer.cli.options import (
@@ -19,11 +20,15 @@ from peer.cli.options import (
     initial_peers,
     invitation,
     lan,
+    max_download,
+    max_upload,
     port_mapping,
     upload_budget,
 )
 from peer.cli.percentages import Percentage
 from peer.cli.telling import tell
+
+WAIT = "Longest wait for an answer of the run, as 20s or 2m."
 
 if TYPE_CHECKING:
     from peer.guest.options import GuestOptions
@@ -42,8 +47,8 @@ if TYPE_CHECKING:
 @port_mapping
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the exchange service. 0: any free one.")
 @click.option("--data", "data_dir", type=click.Path(path_type=Path), help="Your texts, for runs with data kind `text`.")
-@click.option("--max-upload", type=click.FloatRange(min=1), help="Cap in bytes per second.")
-@click.option("--max-download", type=click.FloatRange(min=1), help="Cap in bytes per second.")
+@max_upload
+@max_download
 @upload_budget
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the trainer. All but one core by default.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
@@ -53,9 +58,7 @@ if TYPE_CHECKING:
 @click.option("--keep-checkpoints", type=click.IntRange(1, 100), default=3, show_default=True)
 @click.option("--micro-batch", type=click.IntRange(1, 2**16), help=MICRO_BATCH)
 @cache_disk
-@click.option(
-    "--wait", "wait_s", type=click.FloatRange(1, 600), default=20.0, show_default=True, help="Seconds for the run."
-)
+@click.option("--wait", "wait_s", type=Duration(plain=True), default="20s", show_default=True, help=WAIT)
 @as_json
 def command(
     ticket_or_manifest: str | None,

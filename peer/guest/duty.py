@@ -69,7 +69,7 @@ class DutyCycle:
     def breathe(self) -> None:
         """Rest between two parts of a step."""
         if (owed_s := self._owed_s()) >= BREATH_S:
-            time.sleep(owed_s)
+            time.sleep(owed_s)  # orders wait for the end of the step anyway
             self.rested()
 
     def breathing(self, ask: Callable[[], bool]) -> Callable[[], bool]:

@@ -46,7 +46,7 @@ def log_file(path: Path) -> Iterator[None]:
     except PeerError as error:
         _said.error("%s", harmless(f"{type(error).__name__} (exit code {error.exit_code}): {error.found}. {error.fix}"))
         raise
-    except Exception:
+    except Exception:  # a defect of any kind: the log keeps its traceback, and it is raised again
         file.handle(logging.LogRecord("peer", logging.CRITICAL, "", 0, "a defect", None, sys.exc_info()))
         raise
     finally:

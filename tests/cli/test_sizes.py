@@ -7,9 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli.bootstrap import command as bootstrap
+from peer.cli.doctor import command as doctor_command
 from peer.cli.durations import Duration
 from peer.cli.join import command
 from peer.cli.sizes import ByteRate, Size
+from peer.config.options import options_of
+
+JOIN, DOCTOR = options_of(command), options_of(doctor_command)
 
 
 @pytest.mark.parametrize(
@@ -72,3 +76,10 @@ def test_waits_take_seconds_or_a_unit(text: str, seconds: float) -> None:
 def test_other_waits_are_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no time"):
         Duration(plain=True).convert(text, None, None)
+
+
+@pytest.mark.parametrize("flag", sorted(JOIN.keys() & DOCTOR.keys()))
+def test_doctor_spells_its_options_as_join_does(flag: str) -> None:
+    join, doctor = JOIN[flag], DOCTOR[flag]
+    assert type(doctor.type) is type(join.type)
+    assert (doctor.metavar, doctor.multiple, doctor.is_flag) == (join.metavar, join.multiple, join.is_flag)
