@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import plistlib
 import re
-import subprocess
 from pathlib import Path
 
 from peer.errors import ServiceUnavailable
 from peer.service.plan import MARK, RESTART_S, STOP_S, ServicePlan, ServiceState
-
-ANSWER_S = STOP_S + 30.0
+from peer.service.question import answer_of
 
 
 def label_of(name: str) -> str:
@@ -82,20 +80,4 @@ class Launchd:
         return dict(re.findall(r"^\s*([a-z ]+) = (.+)$", answer, re.MULTILINE))
 
     def _ask(self, *arguments: str) -> str:
-        try:
-            result = subprocess.run(  # noqa: S603 - our own words
-                [self._program, *arguments],
-                capture_output=True,
-                text=True,
-                timeout=ANSWER_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-        except FileNotFoundError as error:
-            raise ServiceUnavailable("there is no launchctl on this machine") from error
-        except subprocess.TimeoutExpired as error:
-            raise ServiceUnavailable(f"launchctl {arguments[0]} did not end in {ANSWER_S:.0f} s") from error
-        if result.returncode != 0:
-            said = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[0]
-            raise ServiceUnavailable(f"launchctl {' '.join(arguments)}: {said}")
-        return result.stdout
+        return answer_of(self._program, *arguments)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
-from peer.errors import ServiceUnavailable
 from peer.service.plan import MARK, RESTART_S, STOP_S, ServicePlan, ServiceState, useless_retries
+from peer.service.question import answer_of
 
-ANSWER_S = STOP_S + 30.0
 ASKED = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "ExecMainStatus", "NRestarts", "Result")
 NO_LINGER = "The service ends when you log out. To keep it running: loginctl enable-linger"
 UNIT = """\
@@ -89,23 +87,7 @@ class Systemd:
         return dict(line.split("=", 1) for line in answer.splitlines() if "=" in line)
 
     def _ask(self, *arguments: str) -> str:
-        try:
-            result = subprocess.run(  # noqa: S603 - our own words
-                [self._program, "--user", *arguments],
-                capture_output=True,
-                text=True,
-                timeout=ANSWER_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-        except FileNotFoundError as error:
-            raise ServiceUnavailable("there is no systemctl on this machine") from error
-        except subprocess.TimeoutExpired as error:
-            raise ServiceUnavailable(f"systemctl --user {arguments[0]} did not end in {ANSWER_S:.0f} s") from error
-        if result.returncode != 0:
-            said = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[0]
-            raise ServiceUnavailable(f"systemctl --user {' '.join(arguments)}: {said}")
-        return result.stdout
+        return answer_of(self._program, "--user", *arguments)
 
 
 def quoted(word: str) -> str:
