@@ -116,7 +116,7 @@ async def sight(daemon: Daemon, host: str) -> Sight:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a run of the swarm showed."""
+    """Measurements of one run of the swarm."""
 
     looks: list[tuple[Sight, Sight]]
     known_s: float

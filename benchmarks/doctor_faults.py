@@ -228,7 +228,7 @@ CASES = {
 
 @dataclass
 class Found:
-    """What came of a case. `wrong`: what should be otherwise, for a person."""
+    """Outcome of a case. `wrong`: each difference from what the case asks for, as a person reads it."""
 
     name: str
     seconds: float

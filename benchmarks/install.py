@@ -87,7 +87,7 @@ def plain(**more: str) -> dict[str, str]:
 
 
 def output(*command: str | Path, cwd: Path, **more: str) -> str:
-    """What a program prints. Raises SystemExit with it when it fails."""
+    """Return what a program prints. Raises SystemExit with that text when the program fails."""
     done = subprocess.run(
         command, cwd=cwd, env=plain(**more), capture_output=True, text=True, timeout=1800, check=False
     )

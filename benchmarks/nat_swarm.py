@@ -93,7 +93,7 @@ class PlacedDaemon(Daemon):
 
 @dataclass(frozen=True)
 class Run:
-    """What a swarm trains, and for how long. `round_s`: seconds from one round to the next, of any fragment."""
+    """The run that a swarm trains, and its length. `round_s`: seconds from one round to the next, of any fragment."""
 
     preset: str = "noloco"
     rounds: int = 20

@@ -64,7 +64,7 @@ KEPT = {"volunteer-desktop-light", "volunteer-phone-dark", "run-desktop-dark", "
 """Pictures that are kept for the guide."""
 URL = re.compile(r"page: (http://\S+/)")
 Row = dict[str, Any]
-# What both tell: the name in the page, and where it stands in the status.
+# Numbers that the page and the status both tell: the name in the page, and the place in the status.
 VOLUNTEER = {
     "round": ("round",),
     "tokens": ("tokens",),
@@ -109,7 +109,7 @@ class Daemon:
         return found.group(1) if found else ""
 
     async def status(self) -> Row:
-        """What `peer status --json` prints; empty while nobody answers."""
+        """Return what `peer status --json` prints; empty while no daemon answers."""
         try:
             return await ask(self.home / "control.sock", "status")
         except NotRunning:
@@ -271,7 +271,7 @@ async def refused(page: Page, url: str) -> tuple[int, int]:
 
 
 async def forge(folder: Path) -> str:
-    """What the node answers to a summary that its key did not sign."""
+    """Return the answer of the node to a summary that its key did not sign."""
     ticket = Ticket.decode((folder / "ticket").read_text())
     home, operator = folder / "forger", ticket.addresses[0].rpartition("/")[2]
     wishes = NodeOptions(

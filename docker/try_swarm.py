@@ -48,7 +48,7 @@ def containers(service: str) -> list[str]:
 
 
 def status(container: str) -> dict[str, Any] | None:
-    """What the peer tells of itself; None: it does not answer yet."""
+    """Return what the peer tells of itself; None: it does not answer yet."""
     words = ["docker", "exec", container, "peer", "status", "--json"]
     run = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=False)
     return json.loads(run.stdout) if run.returncode == 0 else None
