@@ -71,6 +71,9 @@ class Ticket:
         word = "".join(text[: 2 * MAX_CHARACTERS].split()).lower()
         raw = _from_base32(word)
         if raw[: len(_MAGIC)] != _MAGIC[: len(raw)] or len(raw) < len(_MAGIC):
+            if word.startswith(_BEGINS):
+                wrong = f"mistyped: none begins with {word[:7]}" if len(raw) >= len(_MAGIC) else "truncated"
+                raise TicketError(f"the ticket is {wrong}", _FIX)
             raise TicketError("this is not a ticket: tickets begin with peersw", _FIX)
         version = raw[len(_MAGIC)] if len(raw) > len(_MAGIC) else _VERSION
         if version > _VERSION:

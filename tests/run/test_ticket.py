@@ -112,6 +112,8 @@ def test_a_pasted_line_is_understood(pasted: str, tmp_path: Path) -> None:
     ("argument", "told"),
     [
         ("peer join TICKET", "this is not a ticket: tickets begin with peersw"),
+        ("peerswaaaa", "the ticket is mistyped: none begins with peerswa"),
+        ("peersw", "the ticket is truncated"),
         (f"peer join {WORD[:-9]}", "truncated"),
         (f"peer join {WORD[:20]}1{WORD[21:]} --data texts", "'1' is in none"),
         (f"peer join {WORD[:20]}{'a' if WORD[20] != 'a' else 'b'}{WORD[21:]}", "its checksum does not match"),
