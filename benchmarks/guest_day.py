@@ -5,13 +5,17 @@ exchange broken, processor time and bytes outside the allowed times at most 1 % 
 
     python -m benchmarks.guest_day [--minutes 10] [--pauses 20] [--seed 1] [--json FILE] [--results]
 
-A day in ten minutes. A bootstrap node and two peers run as real processes; one of the two is the guest, with `--when
-idle,plugged-in,unmetered` and quiet hours of one minute of the clock. logind, UPower and NetworkManager are played on a
+A day in ten minutes. A bootstrap node and three peers run as real processes; one of them is the guest, with `--when
+idle,plugged-in,unmetered` and quiet hours of one minute of the clock. So in each round one of the three is left over,
+and a partner that the guest lets go can exchange with that one. logind, UPower and NetworkManager are played on a
 private D-Bus. They forbid training at drawn moments, for 4 to 6 seconds each. Each time one condition is lost.
 
 A forbidden time begins when the service says so, or the minute of the quiet hours begins. It ends likewise. So the
 daemon's drain is outside of the allowed times, and its waiting before it goes on is inside. Processor time is that of
-daemon, trainer and p2pd. Bytes are payloads and control traffic in both directions."""
+daemon, trainer and p2pd. Bytes are payloads and control traffic in both directions.
+
+An exchange is broken when one side alone ends it, when it fails, or when a partner that the guest let go exchanges with
+nobody in that round."""
 
 from __future__ import annotations
 
@@ -75,6 +79,8 @@ class Spent:
     cpu: dict[tuple[int, float], float]
     """Seconds of each process, which is named by its id and the time of its start."""
     nbytes: int
+    payload: int
+    """The part of `nbytes` that is no control traffic."""
 
     def since(self, before: Spent) -> tuple[float, int]:
         """Return the processor seconds and bytes since an earlier look. A process that ended between the two is left
@@ -101,6 +107,12 @@ class Day:
     """From the word of the service until training went on."""
     causes: Counter[str] = field(default_factory=Counter)
     why_paused: set[str] = field(default_factory=set)
+    payload_of: list[tuple[float, float, int]] = field(default_factory=list)
+    """Of each pause: when it began and ended, by the clock on the wall, and the bytes of payloads within."""
+
+    def payload_at(self, at: float) -> int:
+        """Return the bytes of payloads of the pause around this moment."""
+        return next(nbytes for began, ended, nbytes in self.payload_of if began - LOOK_S <= at <= ended)
 
 
 class Guest:
@@ -122,7 +134,8 @@ class Guest:
         for process in (daemon, *daemon.children(recursive=True)):
             times = process.cpu_times()
             cpu[process.pid, process.create_time()] = times.user + times.system
-        return Spent(cpu, report["bytes_sent"] + report["bytes_received"] + control)
+        payload = report["bytes_sent"] + report["bytes_received"]
+        return Spent(cpu, payload + control, payload)
 
     async def is_in(self, status: str, within_s: float = 120.0) -> float:
         """Wait until it is; the seconds that took."""
@@ -136,11 +149,11 @@ class Guest:
 async def forbid(guest: Guest, day: Day, system: FakeSystem, cause: int, seconds: float) -> None:
     """One condition is lost for so long."""
     name, forbids, allows = LOSSES[cause]
-    before, began = await guest.spent(), time.monotonic()
+    before, began, at = await guest.spent(), time.monotonic(), time.time()
     await system.change(name, forbids)
     await _stands_still(guest, day, before)
     await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
-    _count(day, (await guest.spent()).since(before), time.monotonic() - began)
+    _count(day, before, await guest.spent(), at)
     await system.change(name, allows)
     day.causes[name] += 1
     day.back_after_s.append(await guest.is_in("training"))
@@ -152,7 +165,7 @@ async def quiet_minute(guest: Guest, day: Day, begins: float) -> None:
     before = await guest.spent()
     await _stands_still(guest, day, before)
     await asyncio.sleep(max(0.0, begins + QUIET_S - time.time()))
-    _count(day, (await guest.spent()).since(before), QUIET_S)
+    _count(day, before, await guest.spent(), begins)
     day.causes["quiet hours"] += 1
     day.back_after_s.append(await guest.is_in("training"))
 
@@ -165,10 +178,13 @@ async def _stands_still(guest: Guest, day: Day, before: Spent) -> None:
     day.bytes_drained += nbytes
 
 
-def _count(day: Day, spent: tuple[float, int], seconds: float) -> None:
-    day.forbidden_s += seconds
-    day.cpu_outside += spent[0]
-    day.bytes_outside += spent[1]
+def _count(day: Day, before: Spent, after: Spent, began: float) -> None:
+    """Add a pause that is over now. `began`: by the clock on the wall."""
+    cpu, nbytes = after.since(before)
+    day.forbidden_s += time.time() - began
+    day.cpu_outside += cpu
+    day.bytes_outside += nbytes
+    day.payload_of.append((began, time.time(), after.payload - before.payload))
 
 
 async def live(guest: Guest, system: FakeSystem, quiet_at: float, ends: float, pauses: int, rng: random.Random) -> Day:
@@ -225,9 +241,12 @@ def quiet_hours(after_s: float) -> tuple[str, float]:
     return f"{first}-{last}", begins
 
 
-def journal_of(daemon: Daemon, signed: SignedManifest) -> list[events.Event]:
-    file = Home(daemon.home).run(signed.run_id).journal
-    return [found[0] for found in read_lines(file) if found is not None]
+Journal = list[tuple[events.Event, float]]
+"""Events, with their times by the clock on the wall."""
+
+
+def journal_of(daemon: Daemon, signed: SignedManifest) -> Journal:
+    return [found for found in read_lines(Home(daemon.home).run(signed.run_id).journal) if found is not None]
 
 
 def imbalance(daemon: Daemon, signed: SignedManifest) -> int:
@@ -239,57 +258,86 @@ def imbalance(daemon: Daemon, signed: SignedManifest) -> int:
     return abs(book.imbalance)
 
 
-BEFORE_A_BYTE = frozenset({"taken", "later", "paused"})
-"""Codes of partners that failed before a payload was sent."""
+def outcomes(journal: Journal) -> dict[int, events.RoundEnded]:
+    """Return the end of each round that has one, by its number."""
+    return {event.round: event for event, _ in journal if isinstance(event, events.RoundEnded)}
 
 
-def broken(one: list[events.Event], other: list[events.Event]) -> list[str]:
-    """Exchanges that did not end on both sides, and partners that failed in one."""
-    rounds = [
-        {event.round for event in journal if isinstance(event, events.RoundEnded) and event.outcome == "exchanged"}
-        for journal in (one, other)
+def broken(journals: dict[str, Journal]) -> list[str]:
+    """Exchanges that one side alone ended, or that failed. `journals`: by peer id."""
+    ends = {me: outcomes(journal) for me, journal in journals.items()}
+    one_sided = [
+        f"round {end.round}: one side alone"
+        for me, ended in ends.items()
+        for end in ended.values()
+        if end.outcome == "exchanged" and getattr(ends[end.partner].get(end.round), "partner", "") != me
     ]
-    one_sided = [f"round {number}: one side alone" for number in sorted(rounds[0] ^ rounds[1])]
-    failed = [event for event in failures(one, other) if event.code not in BEFORE_A_BYTE]
-    return one_sided + [f"round {event.round}: {event.reason}" for event in failed]
+    failed = [
+        f"round {event.round}: {event.reason}"
+        for journal in journals.values()
+        for event, _ in journal
+        if isinstance(event, events.PartnerFailed)
+    ]
+    return one_sided + failed
 
 
-def failures(*journals: list[events.Event]) -> list[events.PartnerFailed]:
-    return [event for journal in journals for event in journal if isinstance(event, events.PartnerFailed)]
+@dataclass(frozen=True)
+class LetGo:
+    """A partner that the guest let go."""
+
+    heard: bool
+    """Whether it was told at once."""
+    outcome: str
+    """Its round's."""
+    payload: int
+    """Bytes of payloads that the guest sent and got in that pause."""
+
+
+def let_go(guest: Journal, journals: dict[str, Journal], day: Day) -> list[LetGo]:
+    """Return what became of all partners that the guest let go in a pause."""
+    found = [(event, at) for event, at in guest if isinstance(event, events.PartnerLetGo)]
+    ended = [outcomes(journals[event.peer]).get(event.round) for event, _ in found]
+    return [
+        LetGo(event.heard, end.outcome if end else "none", day.payload_at(at))
+        for (event, at), end in zip(found, ended, strict=True)
+    ]
 
 
 async def measure(home: Path, minutes: float, pauses: int, seed: int, priority: str) -> dict[str, Any]:
     """All of it. Nothing is left running."""
-    node, guest, other = (Daemon(name, home / name) for name in ("node", "guest", "other"))
+    node, guest, *others = (Daemon(name, home / name) for name in ("node", "guest", "second", "third"))
     text = apply_overrides(default_text(), SETTINGS)
     signed = sign_text(text, load_or_create(Home(node.home).identity), home / "run.toml")
     async with fake_system(home) as system:
         try:
             ticket = await start_bootstrap(node, home / "run.toml", 1)
-            await start_peer(other, ticket, threads=1, speed=0.2, min_peers=1)
+            for other in others:
+                await start_peer(other, ticket, threads=1, speed=0.1, min_peers=1)
             span, quiet_at = quiet_hours(60 * minutes / 2)
             await guest.start(
                 *("join", ticket, "--host-maddrs", LOOPBACK, "--threads", "2", "--plain", "--checkpoint-every", "15"),
                 *("--when", "idle,plugged-in,unmetered", "--quiet-hours", span, "--priority", priority),
                 env={"DBUS_SYSTEM_BUS_ADDRESS": system.address},
             )
-            await _begun(guest, other)
+            await _begun(guest, *others)
             ends = time.time() + 60 * minutes
             day = await live(Guest(guest), system, quiet_at, ends, pauses, random.Random(seed))
         finally:
-            for daemon in (guest, other, node):
+            for daemon in (guest, *others, node):
                 await daemon.stop(20.0)
-    journals = journal_of(guest, signed), journal_of(other, signed)
+    peers = guest, *others
+    journals = {load_or_create(Home(peer.home).identity).peer_id: journal_of(peer, signed) for peer in peers}
+    own = next(iter(journals.values()))
     return {
         "day": day,
-        "broken": broken(*journals),
-        "given up": sum(event.code in BEFORE_A_BYTE for event in failures(*journals)),
-        "imbalance": imbalance(guest, signed) + imbalance(other, signed),
-        "exits": [daemon.process.returncode for daemon in (guest, other) if daemon.process is not None],
-        "outcomes": Counter(event.outcome for event in journals[0] if isinstance(event, events.RoundEnded)),
-        "paused": sum(isinstance(event, events.Paused) for event in journals[0]),
-        "went on": sum(isinstance(event, events.WentOn) for event in journals[0]),
-        "dropped": Counter(event.reason for event in journals[0] if isinstance(event, events.Dropped)),
+        "broken": broken(journals),
+        "let go": let_go(own, journals, day),
+        "imbalance": sum(imbalance(peer, signed) for peer in peers),
+        "exits": [peer.process.returncode for peer in peers if peer.process is not None],
+        "outcomes": Counter(end.outcome for end in outcomes(own).values()),
+        "paused": sum(isinstance(event, events.Paused) for event, _ in own),
+        "went on": sum(isinstance(event, events.WentOn) for event, _ in own),
+        "dropped": Counter(event.reason for event, _ in own if isinstance(event, events.Dropped)),
     }
 
 
@@ -313,12 +361,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="guest-day-") as folder:
         found = asyncio.run(measure(Path(folder), given.minutes, given.pauses, given.seed, given.priority))
     day: Day = found["day"]
+    gone: list[LetGo] = found["let go"]
+    alone = sum(one.outcome != "exchanged" for one in gone)
     for name, value in found.items():
         print(f"{name:>12}  {value}")
     allowed_s = 60 * given.minutes - day.forbidden_s
     figures = [
         Figure("ledgers, off by", "", found["imbalance"], 0),
-        Figure("exchanges broken", "", len(found["broken"]), 0),
+        Figure("exchanges broken", "", len(found["broken"]) + alone, 0),
+        Figure("payload bytes of pauses that let a partner go", "", sum(one.payload for one in gone), 0),
         Figure("pauses that were entered and left", "", min(found["paused"], found["went on"]), at_least=given.pauses),
         Figure("processor time outside the allowed times", "%", 100 * day.cpu_outside / day.cpu_all, OUTSIDE),
         Figure("bytes outside the allowed times", "%", 100 * day.bytes_outside / day.bytes_all, OUTSIDE),
@@ -336,8 +387,13 @@ def main() -> int:
         Figure("from the word of a service to training again, worst", "s", max(day.back_after_s)),
         Figure("exit codes other than 0", "", sum(code != 0 for code in found["exits"]), 0),
     ]
-    let_go = [["partners that were locked and let go before a byte", found["given up"]]]
-    rows = let_go + [[name, count] for name, count in (*day.causes.items(), *found["outcomes"].items())]
+    fates = {
+        "partners that were let go before a byte": len(gone),
+        "of these told at once": sum(one.heard for one in gone),
+        "of these left without an exchange": alone,
+        "pauses with the end of an exchange": sum(nbytes > 0 for _, _, nbytes in day.payload_of),
+    }
+    rows = [[name, count] for name, count in {**fates, **day.causes, **found["outcomes"]}.items()]
     kept = publish(given, ABOUT, figures, Table("pauses by cause, rounds by outcome", ["", "count"], rows))
     return 0 if kept else 1
 

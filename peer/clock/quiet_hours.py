@@ -36,6 +36,10 @@ class QuietHours:
     def __str__(self) -> str:
         return f"{self.begin // 60:02d}:{self.begin % 60:02d}-{self.end // 60:02d}:{self.end % 60:02d}"
 
+    def begin_in(self, minute: int) -> int:
+        """Return the minutes until they begin next: from 1 to a day."""
+        return (self.begin - minute - 1) % DAY + 1
+
     def hold(self, minute: int) -> bool:
         """Return whether this minute of the day is a quiet one."""
         if self.begin < self.end:

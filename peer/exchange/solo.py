@@ -49,6 +49,9 @@ class SoloSession:
     async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> AsyncIterator[ExchangeResult]:
         yield solo_result(work, cut, "solo", self._why)
 
+    def finishes(self, due_in_s: float) -> bool:
+        return False
+
     def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
         return late_alone(work, cut)
 

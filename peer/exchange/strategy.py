@@ -45,11 +45,13 @@ class ExchangeControls:
     """The lines between this peer's own rounds and an exchange."""
 
     wanted: Callable[[], bool]
-    """Whether others are still looked for: not when we are leaving."""
+    """Whether others are still looked for: not when we are leaving or pausing."""
     why_not: Callable[[], str]
     """Why nothing is to be sent now, for a person; empty: it may be."""
     tell: Callable[[str], None]
     """Told what is going on, for `peer status`."""
+    exchange_fits: Callable[[float], bool] = lambda ends_at: True
+    """Whether an exchange that may last until then (run time) ends before a pause that is known already."""
     transfers: TransferMeter = field(default_factory=TransferMeter)
     """The transfers under way."""
 
@@ -91,6 +93,10 @@ class ExchangeSession(Protocol):
     ) -> AbstractAsyncContextManager[ExchangeResult]:
         """Enter with what the others gave for this work. The values of the result lie in borrowed memory: nobody may
         read them once the context is left. Never raises for what others do; a cancelled one leaves nothing running."""
+
+    def finishes(self, due_in_s: float) -> bool:
+        """Whether a peer that is to stand still finishes this exchange, which begins in so many seconds. Not where it
+        has promised nothing, and not where the others still have time to do without it."""
 
     def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
         """Return the result of an exchange that was given up because the fragment is due again."""

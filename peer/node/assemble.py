@@ -36,6 +36,7 @@ from peer.membership.slow_peers import SlowPeerMonitor
 from peer.membership.suspend import SuspendRecovery, refresh
 from peer.observe import events
 from peer.outer.state import OuterState
+from peer.ports.clock import Clock
 from peer.ports.memory_store import ExchangeStores
 from peer.ports.peer import PeerPorts
 from peer.ports.receipt_store import ReceiptStore
@@ -193,11 +194,7 @@ def assemble(
             matchmaker=matchmaker,
             stores=state.stores,
             emit=emit,
-            wishes=ExchangeControls(
-                wanted=lambda: not leaving and not policy.pause.active.is_set(),
-                why_not=policy.quota.why_not,
-                tell=live.is_doing,
-            ),
+            wishes=_wishes(policy, live, ports.clock, leaving),
         )
     )
     supervisor = TrainerSupervisor(ports.trainer, state.outer, emit, leaving, state.upto)
@@ -228,6 +225,17 @@ def assemble(
         directives=directives,
         recovery=recovery,
         background=lambda: _background(setting.tempo, ports, policy, members, recovery),
+    )
+
+
+def _wishes(policy: LocalPolicy, live: RoundStatus, clock: Clock, leaving: Shutdown) -> ExchangeControls:
+    """What exchanges have to obey. A payload takes as long as the last one, as far as is known."""
+    rest = policy.pause
+    return ExchangeControls(
+        wanted=lambda: not leaving and not rest.active.is_set(),
+        why_not=policy.quota.why_not,
+        tell=live.is_doing,
+        exchange_fits=lambda ends_at: ends_at + live.last_seconds < clock.now() + rest.known_in(),
     )
 
 

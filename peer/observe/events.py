@@ -310,6 +310,18 @@ class PartnerFailed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartnerLetGo(Event):
+    """This peer pauses or leaves, and let a locked partner go before a byte was sent. The partner looks for another."""
+
+    kind: ClassVar[str] = "partner_let_go"
+    peer: str
+    """Peer id."""
+    round: int
+    heard: bool
+    """Whether the partner was told in time. Else it learns that when it asks."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartnerJudged(Event):
     """A partner's params are judged. RoundEnded follows."""
 

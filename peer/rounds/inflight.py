@@ -7,7 +7,8 @@ step; group: what was worked is dropped, by name); a trainer that dies takes the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import math
+from collections.abc import Awaitable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
@@ -15,10 +16,14 @@ from peer.aio.events import Latch
 from peer.aio.tasks import cancel_and_wait
 from peer.errors import TrainerDied
 from peer.exchange.strategy import ExchangeSession, ExchangeStrategy
+from peer.ports.clock import Clock
 from peer.protocol.messages import RoundKey
 from peer.rounds.commit import RoundCommitter, Snapshot
 
 T = TypeVar("T")
+
+FINISH_S = 1.0
+"""A trainer that is to stand still may end its inner step within this for a partner that waits, seconds."""
 
 
 class InFlightRound:
@@ -28,6 +33,7 @@ class InFlightRound:
         self, key: RoundKey, opened: AbstractAsyncContextManager[ExchangeSession], landing: RoundCommitter
     ) -> None:
         self.ready: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
+        self._session: ExchangeSession | None = None
         self._key = key
         self.due_again = Latch()
         self._landing = landing
@@ -35,6 +41,7 @@ class InFlightRound:
 
     async def _fly(self, opened: AbstractAsyncContextManager[ExchangeSession]) -> None:
         async with opened as session:
+            self._session = session
             apart = await self._landing.follow(session, self._key, self.ready)
             ready = await self.ready
             if apart:
@@ -46,6 +53,15 @@ class InFlightRound:
             self._landing.release(ready.work.key)
         else:
             await self._landing.merge(ready.work, merge)
+
+    async def must_stop(self, told: Iterable[asyncio.Future[Any]], due: float | None, clock: Clock) -> None:
+        """Return when the trainer has to stop although the round is not due: once one of `told` is done.
+
+        It may go on for a moment where a partner counts on us that has no time left to find another."""
+        await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
+        due_in_s = math.inf if due is None else max(0.0, due - clock.now())
+        if self._session is not None and self._session.finishes(due_in_s):
+            await clock.sleep(due_in_s + FINISH_S)
 
 
 class InFlightRounds:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from peer.aio.events import Shutdown
+from peer.aio.tasks import background_task
 from peer.errors import TrainerDied
 from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
@@ -296,7 +297,7 @@ class RoundLoop:
         flight = self._flights.begin(key, *self._times.window(round_, started, due))
         hold = self._hold_after(round_)
         began = self._clock.now()
-        work = await self._work(key, due, hold)
+        work = await self._work(flight, key, due, hold)
         self._times.trainer_stopped()
         self._diagnosis.ready(key, began if due is None else max(began, due), 0 if work is None else work.tokens)
         if work is None:
@@ -330,7 +331,7 @@ class RoundLoop:
             return Merge(alpha, after_steps=int(method.fragment_sync_delay))
         return Merge(alpha, after=self._clock.raw(due + method.fragment_sync_delay))
 
-    async def _work(self, key: RoundKey, due: float | None, hold: bool) -> WorkSnapshot | None:
+    async def _work(self, flight: InFlightRound, key: RoundKey, due: float | None, hold: bool) -> WorkSnapshot | None:
         """Train until the round is due; None when we are leaving, or are to pause: the work goes on later."""
         steps = self._times.rounds.steps_of(key.round) if due is None else None
         until = None if due is None else self._clock.raw(due)
@@ -338,7 +339,8 @@ class RoundLoop:
         round_s = None if due is None else self._times.rounds.round_length
         request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold), round_s)
         told = self._leaving.future, self._orders.rest.active.future
-        return await self._flights.beside(self._trainer.work(request), *told)
+        async with background_task(flight.must_stop(told, due, self._clock)) as stop:
+            return await self._flights.beside(self._trainer.work(request), stop)
 
     def _pause_after(self, hold: bool) -> int | None:
         """In steps, alike machines wait for each other where the result is due to be merged, as the paper's do: they

@@ -106,12 +106,13 @@ class LocalPause:
     async def watch(self, sleep: Callable[[float], Any] = asyncio.sleep) -> None:
         """Keep `active` right; for ever, the owner cancels."""
         while True:
+            now = self._now()  # before the look, as the minute may change after it
             self.look()
             if self._until is None and self._quiet is None:
                 self._told.clear()
                 await self._told.wait_for(IDLE_S)  # time alone changes nothing
             else:
-                await sleep(min(LOOK_EVERY_S, MINUTE_S - self._now() % MINUTE_S))
+                await sleep(min(LOOK_EVERY_S, MINUTE_S - now % MINUTE_S))
 
     async def until_unmetered(self, tell: Callable[[str], None], sleep: Callable[[float], Any] = asyncio.sleep) -> None:
         """Wait while the network is metered, for who joins fetches the run's state. `tell` names the wait.
@@ -128,6 +129,11 @@ class LocalPause:
             until = "" if self._until is None else f" until {_moment(self._until)}"
             return f"paused by you since {_moment(self._since)}{until}"
         return "; ".join(why for name, why in self._reasons(now).items() if name not in self._overruled)
+
+    def known_in(self) -> float:
+        """Return the seconds until the next pause that is known already: that of the quiet hours."""
+        now = self._now()
+        return math.inf if self._quiet is None else self._quiet.begin_in(self._minute(now)) * MINUTE_S - now % MINUTE_S
 
     def report(self) -> dict[str, Any]:
         """For `peer status`. Times in seconds since the epoch."""

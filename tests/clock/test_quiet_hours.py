@@ -27,3 +27,16 @@ def test_they_hold_from_begin_until_before_the_end(
 def test_what_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         QuietHours.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "now", "minutes"),
+    [
+        ("22:00-07:00", (21, 59), 1),
+        ("22:00-07:00", (22, 0), 24 * 60),
+        ("22:00-07:00", (7, 0), 15 * 60),
+        ("0:00-6:00", (23, 30), 30),
+    ],
+)
+def test_it_is_known_when_they_begin_next(text: str, now: tuple[int, int], minutes: int) -> None:
+    assert QuietHours.parse(text).begin_in(now[0] * 60 + now[1]) == minutes

@@ -147,3 +147,31 @@ def test_a_file_it_may_not_read_leaves_the_machine_alone(tmp_path: Path) -> None
     kept = tmp_path / "paused.json"
     kept.mkdir()  # what cannot be read, whoever asks: root may read any file
     assert Wall().rest(kept).active.is_set()
+
+
+def test_it_knows_how_soon_the_quiet_hours_begin() -> None:
+    assert Wall().rest().known_in() == float("inf")
+    wall = Wall(21.5)
+    wall.now += 20.0
+    assert wall.rest(quiet=NIGHT).known_in() == 30 * 60 - 20.0
+
+
+def test_a_minute_that_changes_after_a_look_is_noticed_at_once() -> None:
+    wall, asked = Wall(), list[float]()
+
+    def now() -> float:
+        """Time passes between two looks at the clock."""
+        wall.now += 0.001
+        return wall.now
+
+    async def sleep(seconds: float) -> None:
+        asked.append(seconds)
+        if len(asked) == 2:
+            raise asyncio.CancelledError
+
+    rest = LocalPause(None, NIGHT, now, lambda now: int(now // 60) % DAY)
+    wall.now = 22 * 3600.0 - 0.0035
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(rest.watch(sleep))
+    assert asked[0] < 0.01
+    assert rest.active.is_set()

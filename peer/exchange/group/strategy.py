@@ -121,6 +121,10 @@ class GroupSession:
             await groups.group.pause(self._ask_every_s)
         return None
 
+    def finishes(self, due_in_s: float) -> bool:
+        """A group closes its roster without those that pause."""
+        return False
+
     @asynccontextmanager
     async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> AsyncIterator[ExchangeResult]:
         with self._groups.buffers.acquire() as buffer:

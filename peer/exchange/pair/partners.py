@@ -66,6 +66,10 @@ class PartnerMemory:
             self._conduct.penalize(partner, code, str(error))
         self._emit(events.PartnerFailed(peer=partner, round=key.round, code=code, reason=str(error)))
 
+    def let_go(self, partner: PeerId, key: RoundKey, *, heard: bool) -> None:
+        """Note a locked partner that we let go before a byte was sent. `heard`: it knows."""
+        self._emit(events.PartnerLetGo(peer=partner, round=key.round, heard=heard))
+
     def judged(
         self, partner: PeerId, key: RoundKey, report: SwapReport, opinion: SwapOpinion, *, dialled: bool
     ) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from peer.aio.events import Signal
 from peer.errors import BadPayload, NotDialled, PartnerLost, PartnerRefused
 from peer.exchange.pair.context import PairContext
+from peer.exchange.pair.hand_over import hand_over_s, let_go
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, Reach, RoundKey, Send, Verdict
 from peer.protocol.pair.address_quota import over_quota
 from peer.protocol.pair.matching import AWAIT_S, Matching
@@ -224,6 +225,15 @@ class PartnerSearch:
     def _is_roomless(self, sender: PeerId) -> bool:
         full = len(self._roomless) >= MOST_ROOMLESS
         return sender in self._roomless or (full and self._pairing.needs_relay(sender) and not self._is_near(sender))
+
+    def has_no_time_for_another(self, seconds: float) -> bool:
+        """Whether a partner is locked that could not find another in so many seconds."""
+        return self.locked is not None and seconds <= hand_over_s(self._around)
+
+    async def let_go(self) -> bool:
+        """Leave the locked partner to others. Return whether it heard that."""
+        assert self.locked is not None
+        return await let_go(self._around, self._held_record(self.locked), self.key)
 
     def close(self) -> None:
         """The outcome is reached; late offers hear `taken`, the partner's heartbeat still hears `locked`."""

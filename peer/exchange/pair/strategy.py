@@ -34,6 +34,8 @@ from peer.protocol.messages import PeerId, RoundKey, SwapReport
 from peer.protocol.pair.receipt import SwapOpinion
 from peer.run.plan import RunPlan
 
+RESTS_SOON = "quiet hours begin before an exchange is sure to be over"
+
 
 @dataclass(frozen=True, slots=True)
 class PairStrategy:
@@ -67,10 +69,20 @@ class PairStrategy:
             return
         match = self.matchmaker.open(key, opens_at, closes_at)
         try:
+            if not self.controls.exchange_fits(closes_at):
+                match.close()  # others hear at once that we take no partner
+                yield SoloSession(RESTS_SOON)
+                return
             async with background_task(match.run()):
                 yield PairSession(self, match)
         finally:
             self.matchmaker.end(match)
+            if match.locked is not None and not match.begun:
+                await self._let_go(match, match.locked)
+
+    async def _let_go(self, match: PartnerSearch, partner: PeerId) -> None:
+        """The round ends here before it was due: leave the partner to others."""
+        self.partners.let_go(partner, match.key, heard=await match.let_go())
 
     async def find_later_state(self, fragment: int, reason: str, at_last: bool = False) -> None:
         return None
@@ -93,6 +105,9 @@ class PairSession:
     async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> AsyncIterator[ExchangeResult]:
         with self._pairs.buffers.acquire() as buffer:
             yield await self._exchange(work, cut, closes_at, buffer)
+
+    def finishes(self, due_in_s: float) -> bool:
+        return self._match.has_no_time_for_another(due_in_s)
 
     def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
         return late_alone(work, cut)
@@ -145,7 +160,7 @@ class PairSession:
         controls = self._pairs.controls
         controls.tell("looking for a partner")
         promised = self._match.locked is not None
-        sought = controls.wanted() and (promised or not controls.why_not())
+        sought = promised or (controls.wanted() and not controls.why_not())
         return await self._match.partner(closes_at) if sought else None
 
     async def _swap(

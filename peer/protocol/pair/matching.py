@@ -19,6 +19,8 @@ A lock is safe. A peer has one offer in flight at a time, and until that is answ
 asked. So a peer that answers LOCKED knows that the asker takes the lock. After a lost answer the asker asks again, and
 the answer is the same.
 
+A lock ends where one of the two sits the round out, as it pauses. It sends `withdraw`, and the other looks on.
+
 One silent candidate must not hold up the search. An offer whose answer is late no longer counts as the one in flight,
 and the next candidate is asked. A late LOCKED waits for the offer in flight. If that one locks, the late one hears
 `withdraw`, which ends a lock that its asker did not take. Candidates that did not answer lately are asked last."""
@@ -39,6 +41,7 @@ MAX_NOTICES = 32
 """Most peers that an undialable peer tells of its lock. They could only wait for its call."""
 HELD_BACK = "our last choice"
 LATE = "not answering yet"
+LET_GO = "let go of us"
 MOST_OUT = 3
 """Offers whose answers are late, beyond which no other candidate is asked."""
 POLL_S = 0.5
@@ -101,8 +104,6 @@ class Matching:
         """Those whose late answer was LOCKED, and waits for the answer to the offer in flight."""
         self.promising: set[PeerId] = set()
         """Candidates that said in this round that they may exchange with us."""
-        self._by_offer = False
-        """Whether the lock came by an offer of the other."""
         self._retry_at = 0.0
         self._waiting: set[PeerId] = set()
         """Peers that offered and were told HELD: they learn it when this peer locks with another."""
@@ -163,19 +164,18 @@ class Matching:
         if not reach:
             self._called_at[sender] = now
         if self._in_flight == sender or (self._in_flight is None and self._best() == sender):
-            self._lock(sender, by_offer=True)
+            self._lock(sender)
             return Answer(Verdict.LOCKED)
         self._waiting.add(sender)
         return Answer(Verdict.HELD, proven=sender in self._proven)
 
     def on_withdraw(self, sender: PeerId) -> None:
-        """Drop a candidate: it is locked elsewhere. A lock that it asked for ends: it had asked another too."""
+        """Drop a candidate: it is locked elsewhere, or sits the round out. A lock with it ends."""
         self._waiting.discard(sender)
         self._promised.discard(sender)
-        if sender == self.locked and self._by_offer:
-            self.locked = None
-        if sender in self._candidates and sender != self.locked:
-            self._gone[sender] = "taken"
+        if sender in self._candidates:
+            self._gone[sender] = LET_GO if sender == self.locked else "taken"
+        self.locked = None if sender == self.locked else self.locked
 
     def on_late(self, peer: PeerId) -> None:
         """Ask others too: the offer in flight has not been answered for a while. Its answer still counts."""
@@ -380,8 +380,8 @@ class Matching:
         if self._promised and self.locked is None and self._in_flight is None and not self.closed:
             self._lock(max(self._promised, key=self._weight))
 
-    def _lock(self, peer: PeerId, *, by_offer: bool = False) -> None:
-        self.locked, self._by_offer = peer, by_offer
+    def _lock(self, peer: PeerId) -> None:
+        self.locked = peer
         self.we_dial = initiates(self.me, peer, self.reach, self._reaches.of(peer))
         self._waiting = (self._waiting | self._promised) - {peer}
         self._promised.clear()

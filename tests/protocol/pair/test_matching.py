@@ -469,9 +469,9 @@ def test_a_late_lock_is_taken_when_the_offer_in_flight_comes_to_nothing() -> Non
         assert mine.locked == first
 
 
-def test_a_lock_that_its_asker_did_not_take_ends() -> None:
-    me, *others = peers(3)
-    best, second = ranked(me, others)
+def test_a_lock_ends_whoever_asked_for_it_when_the_other_takes_it_back() -> None:
+    me, *others = peers(4)
+    best, second, third = ranked(me, others)
     mine = pairing(me, others)
     assert mine.on_offer(best, 0.0).verdict is Verdict.LOCKED
     mine.on_withdraw(best)
@@ -479,7 +479,9 @@ def test_a_lock_that_its_asker_did_not_take_ends() -> None:
     assert [send.to for send in mine.actions(0.0)] == [second]
     mine.on_answer(second, Answer(Verdict.LOCKED), 0.0)
     mine.on_withdraw(second)
-    assert mine.locked == second, "we asked, and it had only us"
+    assert mine.locked is None
+    assert [send.to for send in mine.actions(0.0)] == [third]
+    assert mine.why_alone() == "3 candidates: 2 let go of us, 1 undecided"
 
 
 def test_those_that_did_not_answer_lately_are_asked_last_unless_they_call() -> None:
