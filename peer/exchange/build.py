@@ -109,6 +109,7 @@ def _pairs(parts: ExchangeContext, sayings: Sayings) -> PairStrategy:
             members.diagnosis,
             parts.emit,
             members.receipts,
+            ports.transport.relay_gone,
         ),
         acceptance=PartnerAcceptance(
             plan.method.acceptance,

@@ -33,7 +33,7 @@ from peer.observe import events
 from peer.observe.log_file import log_file
 from peer.ports.console import Say
 from peer.protocol.endpoints import host_of, join_host
-from peer.protocol.messages import MAX_ENDPOINTS, PeerId, RunId
+from peer.protocol.messages import MAX_ENDPOINTS, PeerId, PeerRecord, RunId
 from peer.run.home import Home, RunFolder, write_whole
 from peer.run.options import NodeOptions
 from peer.transport.client.dialling import Dialler, OwnPlace, resolve
@@ -280,7 +280,7 @@ class _LateParts:
 
     def relay_policy(self, options: NodeOptions) -> RelayPolicy:
         """Return what the transport asks of relays."""
-        return RelayPolicy(rate=options.relay, left=self._left, endpoints_of=self._endpoints_of, mapped=self._carries)
+        return RelayPolicy(rate=options.relay, left=self._left, record_of=self._record_of, mapped=self._carries)
 
     def _left(self, relay: PeerId, why: str) -> None:
         if self._reservations is not None:
@@ -289,10 +289,8 @@ class _LateParts:
     def _carries(self) -> bool:
         return self._mapping is not None and self._mapping.carries()
 
-    def _endpoints_of(self, peer: PeerId) -> tuple[str, ...]:
-        """Return the endpoints in a peer's own record."""
-        record = None if self._directory is None else self._directory.known().get(peer)
-        return () if record is None else record.endpoints
+    def _record_of(self, peer: PeerId) -> PeerRecord | None:
+        return None if self._directory is None else self._directory.known().get(peer)
 
 
 def _reservations(

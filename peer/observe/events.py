@@ -305,7 +305,8 @@ class PartnerFailed(Event):
     """Peer id."""
     round: int
     code: str
-    """`lost`, `late`, `silent`, or the code of the refusal or of what was wrong with its bytes."""
+    """`lost`, `late`, `silent`, `path` where a relay was gone, or the code of the refusal or of what was wrong with its
+    bytes."""
     reason: str
 
 

@@ -65,6 +65,7 @@ CODES = (
     "norm",
     "not_finite",
     "order",
+    "path",
     "record",
     "refused",
     "request",

@@ -83,6 +83,9 @@ class Transport(Protocol):
         Neither source nor sink is touched after that: what they lie in is used again. `told`: what the partner is told
         of us; the report holds what it told."""
 
+    def relay_gone(self, partner: PeerId, within_s: float) -> PeerId | None:
+        """The relay that was gone in the middle of a transfer with a partner, in so many last seconds. None: none."""
+
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
         """Ask a peer to dial us where it sees us calling from, at the ports of these endpoints.
 

@@ -12,7 +12,7 @@ from functools import partial
 import grpc
 from blake3 import blake3
 
-from peer.errors import BadPayload, PartnerLost, PartnerRefused, RelayBusy
+from peer.errors import BadPayload, NotDialled, PartnerLost, PartnerRefused, PartnerSilent, RelayBusy
 from peer.identity import Identity
 from peer.observe.control_bytes import ControlMeter
 from peer.ports.directory import Shown
@@ -106,7 +106,7 @@ class GrpcTransport:
         callers = CallerTable(policy.front.within(files_in_force()))
         self.dialler = Dialler(policy.place)
         self.desk = RelayDesk(throttle_of(policy.relaying.rate, policy.max_upload, self._caps), time.monotonic)
-        self.relays = Relays(self._ask_relay, self._serve_circuit, self.dialler, policy.relaying.left)
+        self.relays = Relays(self._ask_relay, self._serve_circuit, self.dialler, policy.relaying)
         ways = SwapWays(partial(_way_of, callers, policy.relaying.mapped), self.relays.ended)
         self._service = ExchangeService(
             self._facts, handler, self._caps, policy.reputation, callers, self.dialler, ways, self._why_silent
@@ -116,7 +116,6 @@ class GrpcTransport:
         self._calls = Calls(self._facts, self._channels, self.dialler, correction, self.relays)
         self.group = GroupCalls(self._calls.unary, self._calls.resumed, self._fetch, self._caps)
         self.upload_test = UploadTest(self._calls, self._caps)
-        self._endpoints_of = policy.relaying.endpoints_of
         self._port = 0
 
     @property
@@ -343,6 +342,9 @@ class GrpcTransport:
         held = self._channels.held(peer.peer_id)
         return None if held is None else held.way(mapped=peer.mapped)
 
+    def relay_gone(self, partner: PeerId, within_s: float) -> PeerId | None:
+        return self.relays.broke_by(partner, within_s)
+
     async def hold_reservation(self, relay: PeerRecord, granted: Granted) -> None:
         """Hold a place at a relay, and take the calls that come over it, until it ends.
 
@@ -364,10 +366,15 @@ class GrpcTransport:
 
     async def _ask_relay(self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float) -> tuple[bytes, str]:
         """Ask a relay for a circuit; return our slip and the address at which the relay answered."""
-        known = (self._channels.endpoint_of(relay.peer_id), *self._endpoints_of(relay.peer_id))
+        known = (self._channels.endpoint_of(relay.peer_id), *self.relays.endpoints_of(relay.peer_id))
         record = record_of(relay, self._facts.run_id, known, self._facts.now())
         request = pb.RelayRequest(target=target, bulk=bulk, needs=needs)
-        reply = await self._calls.unary(record, "Relay", request, pb.RelayReply, ASK_RELAY_S)
+        try:
+            reply = await self._calls.unary(record, "Relay", request, pb.RelayReply, ASK_RELAY_S)
+        except PartnerLost as error:
+            if not isinstance(error, PartnerSilent | NotDialled):
+                self.relays.gone(relay.peer_id)
+            raise
         if len(reply.slip) != SLIP_BYTES or (held := self._channels.held(relay.peer_id)) is None or held.relay:
             raise PartnerLost(f"{relay.peer_id}: the relay hung up")
         return reply.slip, held.address

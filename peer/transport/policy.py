@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from peer.ports.reputation import CallerReputation, NoReputation
-from peer.protocol.messages import PeerId
+from peer.protocol.messages import PeerId, PeerRecord
 from peer.transport.client.dialling import OwnPlace
 from peer.transport.front.callers import FrontLimits
 from peer.transport.wire.payload_stream import NoBudget, UploadBudget
@@ -20,8 +20,9 @@ class RelayPolicy:
     """Bytes per second that are relayed for closed peers; 0: none are. None: see `default_rate`."""
     left: Callable[[PeerId, str], None] = lambda relay, why: None
     """Told each relay that is left because it failed us, and why."""
-    endpoints_of: Callable[[PeerId], tuple[str, ...]] = lambda peer: ()
-    """The endpoints in a peer's own record, as far as it is known: another peer may name only one of a relay's."""
+    record_of: Callable[[PeerId], PeerRecord | None] = lambda peer: None
+    """The newest record of a peer that is known. Another peer may name only one of a relay's endpoints, and a peer may
+    change its relays in the middle of a transfer."""
     mapped: Callable[[], bool] = lambda: False
     """Whether others reach us through a port that our router opened."""
 

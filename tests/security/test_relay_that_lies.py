@@ -21,6 +21,7 @@ from peer.transport.client import connections
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import RelayPolicy, TransportPolicy
+from peer.transport.relay import relays
 from peer.transport.server import swap_rendezvous
 from peer.transport.wire import payload_stream
 from tests.conformance.test_transport import RUN, Owner, record_of
@@ -114,6 +115,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "STALL_S", STALL_S)
     monkeypatch.setattr(connections, "SLOW_S", SLOW_S)
     monkeypatch.setattr(grpc_transport, "ASK_RELAY_S", 1.5)
+    monkeypatch.setattr(relays, "SETTLE_S", 0.1)
 
 
 async def until(holds: Callable[[], bool]) -> None:

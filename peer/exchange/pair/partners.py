@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from peer.errors import BadPayload, ExchangeError, PartnerRefused, PartnerSilent
+from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused, PartnerSilent
 from peer.membership.pair_receipts import PairReceipts
 from peer.membership.peer_table import PeerTable
 from peer.membership.reputation import Reputation
@@ -12,11 +12,13 @@ from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.ports.clock import Clock
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport
+from peer.protocol.pair.broken_paths import BrokenPaths
 from peer.protocol.pair.receipt import SwapOpinion
 
 HELD_S = 3.0
 """Seconds within which a crash of a partner is noticed: by its connection, or by the heartbeat of a second and its
 timeout."""
+RelayGone = Callable[[PeerId, float], PeerId | None]
 ASSUMED_RECORD_S = 60.0
 """Seconds for which the made-up record of an unlisted partner holds."""
 
@@ -33,8 +35,11 @@ class PartnerMemory:
         diagnosis: SlowPeerMonitor,
         emit: Callable[[events.Event], None],
         receipts: PairReceipts | None = None,
+        relay_gone: RelayGone = lambda partner, within_s: None,
     ) -> None:
-        """`receipts`: of our swaps; None: none are exchanged."""
+        """`receipts`: of our swaps; None: none are exchanged. `relay_gone`: as `Transport.relay_gone`."""
+        self._relay_gone = relay_gone
+        self._broken_paths = BrokenPaths()
         self._run_id = run_id
         self.clock = clock
         self._view = view
@@ -59,8 +64,12 @@ class PartnerMemory:
 
     def failed(self, partner: PeerId, key: RoundKey, error: ExchangeError, held_s: float) -> None:
         """Note a swap that failed. `held_s`: seconds for which the partner kept us."""
-        code = _code_of(error, held_s)
         self._conduct.held_up(partner, held_s)
+        if (relay := self._to_blame(partner, error, held_s)) is not None:
+            reason = f"the relay {relay} was gone in the middle of it: {error}"
+            self._emit(events.PartnerFailed(peer=partner, round=key.round, code="path", reason=reason))
+            return
+        code = _code_of(error, held_s)
         self._diagnosis.failed(partner, error)
         if not isinstance(error, PartnerRefused):  # a refusal is the partner's right
             self._conduct.penalize(partner, code, str(error))
@@ -69,6 +78,12 @@ class PartnerMemory:
     def let_go(self, partner: PeerId, key: RoundKey, *, heard: bool) -> None:
         """Note a locked partner that we let go before a byte was sent. `heard`: it knows."""
         self._emit(events.PartnerLetGo(peer=partner, round=key.round, heard=heard))
+
+    def _to_blame(self, partner: PeerId, error: ExchangeError, held_s: float) -> PeerId | None:
+        """Return the relay to blame instead of the partner. None: there is none, or the partner was excused lately."""
+        if not isinstance(error, PartnerLost) or (relay := self._relay_gone(partner, held_s)) is None:
+            return None
+        return relay if self._broken_paths.excuses(partner, self.clock.now()) else None
 
     def judged(
         self, partner: PeerId, key: RoundKey, report: SwapReport, opinion: SwapOpinion, *, dialled: bool

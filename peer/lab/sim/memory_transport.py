@@ -155,6 +155,10 @@ class MemoryTransport:
         finally:
             paths.give_back(at, me)
 
+    def relay_gone(self, partner: PeerId, within_s: float) -> PeerId | None:
+        """None: a simulated swap goes on over another relay as soon as there is one."""
+        return None
+
     def take_callers(self) -> tuple[str, ...]:
         """Nobody: addresses mean nothing here."""
         return ()

@@ -35,6 +35,9 @@ class RelayJudge(Protocol):
     def ended(self, other: PeerId, way: Way, why: str) -> None:
         """Note the end of a stream of a transfer. `why`: it broke; empty: it is complete."""
 
+    def latest(self, to: PeerRecord) -> PeerRecord:
+        """Return the record of a peer with the relays that it names by now."""
+
 
 class Calls:
     """Makes the calls of one peer. All of them raise PartnerLost, PartnerRefused or BadPayload alone."""
@@ -90,9 +93,9 @@ class Calls:
         """Make a call, after a Hello if there is no token yet. A call whose token has run out is made a second time.
         `got` is told the connection before anything is said over it."""
 
-        async def attempt() -> T:
-            connection = await (self._pool if pool is None else pool).get(to, timeout_s)
-            got(connection)
+        connections = self._pool if pool is None else pool
+
+        async def attempt(connection: Connection) -> T:
             if connection.hello_due:
                 await self.greet(to, connection)
             try:
@@ -105,7 +108,17 @@ class Calls:
             await self.greet(to, connection)
             return await call(connection)
 
-        return await self.bounded(attempt(), to, timeout_s)
+        async def connected() -> T:
+            connection = await connections.get(to, timeout_s)
+            got(connection)
+            try:
+                return await attempt(connection)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:  # another call may have a newer connection by now
+                    await connections.drop(to.peer_id, connection)
+                raise translate(error, to.peer_id) from None
+
+        return await self.bounded(connected(), to, timeout_s)
 
     async def greet(self, to: PeerRecord, connection: Connection) -> Welcome:
         async with self._small_call(to, connection), connection.greeting:
@@ -170,7 +183,8 @@ class Calls:
                 nonlocal used
                 used = connection
 
-            return await self.with_token(target, call, timeout_s, got=got)
+            now_at = self._relays.latest(target) if progress.streams else target
+            return await self.with_token(now_at, call, timeout_s, got=got)
 
         def broke_off() -> None:
             nonlocal used

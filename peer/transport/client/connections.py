@@ -132,6 +132,11 @@ class Connection:
             if self._gives_back:
                 await self._renew()
 
+    @property
+    def carries(self) -> bool:
+        """Whether a transfer is under way. The peer may change its addresses meanwhile."""
+        return self._users > 0
+
     def prepare(self) -> None:
         """Begin to find out the path of payloads, so that no swap has to wait for a try to punch."""
         self._preparing = asyncio.create_task(self._prepare(), name="path")
@@ -191,7 +196,8 @@ class ConnectionPool:
 
         Raises PartnerLost; NotDialled when none of them was dialled."""
         held = self._open.get(to.peer_id)
-        if held is not None and (held.endpoint in to.endpoints or held.relay in {r.peer_id for r in to.relays}):
+        named = held is not None and (held.endpoint in to.endpoints or held.relay in {r.peer_id for r in to.relays})
+        if held is not None and (named or held.carries):
             self._open.move_to_end(to.peer_id)
             return held
         await self.drop(to.peer_id)

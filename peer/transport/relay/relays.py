@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import grpc
 
 from peer.observe.control_bytes import ControlMeter
 from peer.protocol.messages import MAX_ENDPOINTS, PathKind, PeerId, PeerRecord, RelayAddress, RunId, Status, Way
@@ -11,6 +15,7 @@ from peer.protocol.relay.punching import PunchMemory
 from peer.protocol.relay.standing import RelayStanding
 from peer.transport.client.connections import Connection
 from peer.transport.client.dialling import Dialler
+from peer.transport.policy import RelayPolicy
 from peer.transport.relay.caller import Ask, CircuitCaller
 from peer.transport.relay.reception import CircuitReception, ServeCircuit
 from peer.transport.relay.reservation import Granted, hold
@@ -19,8 +24,9 @@ from peer.transport.relay.tunnel import RelayTunnel
 ASSUMED_S = 60.0
 """Seconds for which the made-up record of a relay holds, whose address another peer told."""
 
-Left = Callable[[PeerId, str], None]
-"""Told each relay that is left, and why."""
+SETTLE_S = 2.0
+"""Seconds after which a circuit that broke counts as a failure of its relay. By then it shows whether the relay is
+gone."""
 
 
 class Relays:
@@ -31,7 +37,7 @@ class Relays:
         ask: Ask,
         serve: ServeCircuit,
         dialler: Dialler,
-        left: Left,
+        policy: RelayPolicy,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`ask`: asks a relay for a circuit. `serve`: serves a caller that came over one."""
@@ -39,7 +45,9 @@ class Relays:
         self._caller = CircuitCaller(ask, dialler, self._memory, now)
         self._reception = CircuitReception(serve, dialler, self.failed)
         self._standing = RelayStanding()
-        self._left = left
+        self._settling: set[asyncio.TimerHandle] = set()
+        self._left = policy.left
+        self._record_of = policy.record_of
         self._now = now
 
     def tunnel(self, relay: RelayAddress, target: PeerId) -> RelayTunnel:
@@ -49,6 +57,18 @@ class Relays:
     def may_punch(self, target: PeerId) -> bool:
         """Return whether a punched connection to a closed peer may be had."""
         return self._memory.may_try(target, self._now())
+
+    def endpoints_of(self, relay: PeerId) -> tuple[str, ...]:
+        """Return the endpoints in a relay's own record, as far as it is known."""
+        record = self._record_of(relay)
+        return () if record is None else record.endpoints
+
+    def latest(self, to: PeerRecord) -> PeerRecord:
+        """Return the record of a peer with the relays that it names by now. Those of `to` come after them."""
+        if (known := self._record_of(to.peer_id)) is None:
+            return to
+        relays = {relay.peer_id: relay for relay in (*known.relays, *to.relays)}
+        return replace(to, relays=tuple(relays.values()))
 
     def standing(self, relays: Iterable[PeerId]) -> list[PeerId]:
         """Return these relays without those that are left, or all where nothing else remains."""
@@ -60,9 +80,24 @@ class Relays:
 
     def failed(self, relay: PeerId, other: PeerId, why: str, *, bulk: bool = False) -> None:
         """Note that a relay did not do its part. `other`: the peer at the other end, whose fault it may be; the relay
-        where there is none. `bulk`: a transfer over it broke."""
-        if reason := self._standing.failed(relay, other, why, self._now(), bulk=bulk):
-            self._left(relay, reason)
+        where there is none. `bulk`: a transfer over it broke. It counts a moment later, unless the relay is gone."""
+        at = self._now()
+
+        def settle() -> None:
+            self._settling.discard(timer)
+            if reason := self._standing.failed(relay, other, why, at, bulk=bulk):
+                self._left(relay, reason)
+
+        timer = asyncio.get_running_loop().call_later(SETTLE_S, settle)
+        self._settling.add(timer)
+
+    def gone(self, relay: PeerId) -> None:
+        """Note that a relay itself is not there: our own call to it broke off, or nobody answers at its address."""
+        self._standing.gone(relay, self._now())
+
+    def broke_by(self, other: PeerId, within_s: float) -> PeerId | None:
+        """Return a relay that was gone in the middle of a transfer with a peer, in the last `within_s` seconds."""
+        return self._standing.broke_by(other, self._now() - within_s)
 
     def answered(self, relay: PeerId, other: PeerId, why: str) -> None:
         """Note the end of a small call to a peer. `why`: the reason why it was lost; empty: the peer has answered."""
@@ -83,15 +118,24 @@ class Relays:
     async def hold(self, relay: PeerId, connection: Connection, granted: Granted, control: ControlMeter) -> None:
         """Hold a reservation over this connection, and take the calls that come, until it ends.
 
-        `granted` is told what the relay says, and `control` counts it. Raises as the `hold` of a reservation."""
+        `granted` is told what the relay says, and `control` counts it. Raises as the `hold` of a reservation; a relay
+        that breaks off is gone."""
 
         def called(slip: bytes) -> None:
             self._reception.take(relay, connection.address, slip)
 
-        await hold(connection, granted, called, control)
+        try:
+            await hold(connection, granted, called, control)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                self.gone(relay)
+            raise
 
     async def close(self) -> None:
         """End all calls that came over relays."""
+        for timer in self._settling:
+            timer.cancel()
+        self._settling.clear()
         await self._reception.close()
 
 

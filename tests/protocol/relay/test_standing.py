@@ -6,11 +6,13 @@ import pytest
 
 from peer.protocol.messages import PeerId
 from peer.protocol.relay.standing import (
+    AWAY_S,
     FAILURES,
     LEFT_S,
     MAX_KEPT,
     MAX_PEERS_KEPT,
     MAX_RELAYS_KNOWN,
+    TOGETHER_S,
     WINDOW_S,
     RelayStanding,
 )
@@ -124,3 +126,54 @@ def test_what_is_remembered_is_bounded(failed: bool) -> None:
     ends = standing._records[RELAY].bulk.of
     assert len(ends) <= MAX_PEERS_KEPT
     assert max(map(len, ends.values())) <= MAX_KEPT
+
+
+def test_what_breaks_as_a_relay_is_gone_is_no_failure_of_it() -> None:
+    standing = RelayStanding()
+    standing.gone(RELAY, NOW)
+    for at in (NOW - TOGETHER_S, NOW, NOW + AWAY_S - 1):
+        for other in (ONE, TWO, THREE):
+            assert standing.failed(RELAY, other, "it broke", at, bulk=True) == ""
+            assert standing.failed(RELAY, other, "it broke", at, bulk=False) == ""
+    assert not standing.is_left(RELAY, NOW + 1)
+    assert standing.failed(RELAY, ONE, "it stalled", NOW - TOGETHER_S - 1, bulk=True) == ""
+    assert standing.failed(RELAY, ONE, "it stalled", NOW + AWAY_S, bulk=True), "before and after, it was there"
+
+
+def test_a_relay_that_is_gone_is_put_aside_while_there_is_another() -> None:
+    standing = RelayStanding()
+    standing.gone(RELAY, NOW)
+    assert standing.order([RELAY, OTHER], NOW) == [OTHER]
+    assert standing.order([RELAY, OTHER], NOW + AWAY_S) == [RELAY, OTHER]
+    assert standing.order([RELAY], NOW) == [RELAY]
+    standing.gone(OTHER, NOW)
+    assert standing.order([RELAY, OTHER], NOW) == [RELAY, OTHER]
+
+
+def test_a_relay_that_plays_dead_over_and_over_is_soon_hardly_used() -> None:
+    """It is asked again whenever it is not put aside, and is gone each time."""
+    standing, now, times = RelayStanding(), NOW, 0
+    while now < NOW + 4 * 3600:
+        if not standing.is_away(RELAY, now):
+            standing.gone(RELAY, now)
+            standing.gone(RELAY, now + 0.1)  # one death, seen twice
+            times += 1
+        now += 1.0
+    assert times <= 4 * 6 * 6, "six times in ten minutes"
+    standing.gone(RELAY, now + 2 * WINDOW_S)
+    assert not standing.is_away(RELAY, now + 2 * WINDOW_S + AWAY_S), "that is long ago"
+
+
+def test_it_is_known_with_whom_a_transfer_broke_as_a_relay_was_gone() -> None:
+    standing = RelayStanding()
+    standing.gone(RELAY, NOW)
+    standing.failed(RELAY, ONE, "it broke", NOW - 1, bulk=True)
+    standing.failed(RELAY, TWO, "it broke", NOW - 1, bulk=False)
+    standing.failed(OTHER, THREE, "it broke", NOW - 1, bulk=True)
+    assert standing.broke_by(ONE, NOW - 5) == RELAY
+    assert standing.broke_by(ONE, NOW) is None, "that was before"
+    assert standing.broke_by(TWO, NOW - 5) is None, "no transfer broke"
+    assert standing.broke_by(THREE, NOW - 5) is None, "that relay was there"
+    for number in range(3 * MAX_PEERS_KEPT):
+        standing.failed(RELAY, PeerId(f"peer {number}"), "it broke", NOW, bulk=True)
+    assert standing.broke_by(ONE, NOW - 5) is None, "the latest are remembered"
