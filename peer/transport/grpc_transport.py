@@ -12,7 +12,7 @@ from functools import partial
 import grpc
 from blake3 import blake3
 
-from peer.errors import BadPayload, NotDialled, PartnerLost, PartnerRefused, PartnerSilent, RelayBusy
+from peer.errors import BadPayload, PartnerLost, PartnerRefused, RelayBusy
 from peer.identity import Identity
 from peer.observe.control_bytes import ControlMeter
 from peer.ports.directory import Shown
@@ -369,12 +369,7 @@ class GrpcTransport:
         known = (self._channels.endpoint_of(relay.peer_id), *self.relays.endpoints_of(relay.peer_id))
         record = record_of(relay, self._facts.run_id, known, self._facts.now())
         request = pb.RelayRequest(target=target, bulk=bulk, needs=needs)
-        try:
-            reply = await self._calls.unary(record, "Relay", request, pb.RelayReply, ASK_RELAY_S)
-        except PartnerLost as error:
-            if not isinstance(error, PartnerSilent | NotDialled):
-                self.relays.gone(relay.peer_id)
-            raise
+        reply = await self._calls.unary(record, "Relay", request, pb.RelayReply, ASK_RELAY_S)
         if len(reply.slip) != SLIP_BYTES or (held := self._channels.held(relay.peer_id)) is None or held.relay:
             raise PartnerLost(f"{relay.peer_id}: the relay hung up")
         return reply.slip, held.address

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import grpc
 
+from peer.errors import NotDialled, PartnerLost, PartnerSilent
 from peer.observe.control_bytes import ControlMeter
 from peer.protocol.messages import MAX_ENDPOINTS, PathKind, PeerId, PeerRecord, RelayAddress, RunId, Status, Way
 from peer.protocol.relay.punching import PunchMemory
@@ -42,7 +43,8 @@ class Relays:
     ) -> None:
         """`ask`: asks a relay for a circuit. `serve`: serves a caller that came over one."""
         self._memory = PunchMemory()
-        self._caller = CircuitCaller(ask, dialler, self._memory, now)
+        self._ask = ask
+        self._caller = CircuitCaller(self._asked, dialler, self._memory, now)
         self._reception = CircuitReception(serve, dialler, self.failed)
         self._standing = RelayStanding()
         self._settling: set[asyncio.TimerHandle] = set()
@@ -90,6 +92,15 @@ class Relays:
 
         timer = asyncio.get_running_loop().call_later(SETTLE_S, settle)
         self._settling.add(timer)
+
+    async def _asked(self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float) -> tuple[bytes, str]:
+        """Ask a relay for a circuit, and note whether it is there at all."""
+        try:
+            return await self._ask(relay, target, bulk, needs)
+        except PartnerLost as error:
+            if not isinstance(error, PartnerSilent | NotDialled):
+                self.gone(relay.peer_id)
+            raise
 
     def gone(self, relay: PeerId) -> None:
         """Note that a relay itself is not there: our own call to it broke off, or nobody answers at its address."""
