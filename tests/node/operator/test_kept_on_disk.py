@@ -31,24 +31,33 @@ RUN = RunId(b"r" * 32)
 FACTS = KeptFacts(3, 7, None, (), "")
 
 
-def own_memory() -> int:
-    """Bytes of this process's own, without the files that it maps."""
-    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
-    return next(1024 * int(words[1]) for words in lines if words[0] == "RssAnon:")
+def own_bytes_of(values: torch.Tensor) -> int:
+    """Bytes of memory that the mapping of these values takes beside the file that it maps."""
+    here = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if not name.endswith(":"):
+            first, last = (int(end, 16) for end in name.split("-"))
+            here = first <= values.data_ptr() < last
+        elif here and name == "Anonymous:":
+            return 1024 * int(rest[0])
+    raise AssertionError("no mapping holds these values")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's own memory apart")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a mapping's own memory apart")
 @pytest.mark.parametrize("momentum", [False, True])
 def test_a_loaded_state_takes_no_memory_of_the_node(tmp_path: Path, momentum: bool) -> None:
     layout = Layout.whole([TensorSpec("w", (ELEMENTS,))])
     archive = StateArchive(RunFolder(tmp_path), RUN, layout, pytest.fail, momentum=momentum)
     params = torch.randn(ELEMENTS)
     kept = archive.accept(archive.propose(params, -params if momentum else None, FACTS), 1.5)
-    before = own_memory()
     state = archive.load(kept)
     assert torch.equal(state.params, params)
     assert torch.equal(state.momentum, -params if momentum else torch.zeros(ELEMENTS))
-    assert own_memory() - before < ELEMENTS, "bytes: a quarter of what the params alone take"
+    assert own_bytes_of(params) >= 4 * ELEMENTS, "where values lie in memory, it is seen"
+    assert own_bytes_of(state.params) == 0
+    if momentum:
+        assert own_bytes_of(state.momentum) == 0
 
 
 @pytest.fixture
