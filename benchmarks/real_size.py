@@ -76,7 +76,9 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def manifest(folder: Path, home: Path, size: str, preset: str, round_s: float, peers: int) -> dict[str, Any]:
+def manifest(
+    folder: Path, home: Path, size: str, preset: str, round_s: float, peers: int, batch: int = 1
+) -> dict[str, Any]:
     """Write run.toml for the operator whose node has this home; what `manifest show` tells of it."""
     vocabulary, hidden, intermediate, layers, heads = SHAPES[size]
     fragments = FRAGMENTS if preset.startswith("streaming") else 1
@@ -87,7 +89,7 @@ def manifest(folder: Path, home: Path, size: str, preset: str, round_s: float, p
         "model.num_hidden_layers": layers,
         "model.num_attention_heads": heads,
         "model.num_key_value_heads": heads,
-        "train.batch": 1,
+        "train.batch": batch,
         "train.total_rounds": 100000,
         "train.eval_every": 4 * fragments,
         "train.eval_windows": 4,

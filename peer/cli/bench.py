@@ -73,7 +73,9 @@ def trainer(
     data: str | None,
     as_json: bool,
 ) -> None:
-    """Measure how fast this machine trains a run's model, in a child process as the daemon does it."""
+    """Measure how fast this machine trains a run's model, in a child process as the daemon does it.
+
+    Python's standard library stands in for data that would have to be fetched."""
     from peer.lab.bench.trainer import measure
     from peer.run.manifest import default_text, derive, read_text
     from peer.run.schema import parse_manifest

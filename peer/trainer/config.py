@@ -79,6 +79,15 @@ class TrainerConfig(BaseModel):
             **choices,
         )
 
+    def with_data_here(self) -> TrainerConfig:
+        """Return the same with data that this machine has, for what depends on no text. It is Python's standard library
+        where the run's data would have to be fetched. Tokens are bytes then, which every vocabulary has."""
+        if self.data.kind != "tokens" and (self.data.kind != "text" or self.data_dir is not None):
+            return self
+        here = {"data": DataSection(kind="stdlib"), "tokenizer": TokenizerSection()}
+        none = {"data_index": None, "tokenizer_file": None, "mask_end_token": None, "data_dir": None}
+        return self.model_copy(update=here | none)
+
     @property
     def shares(self) -> TrainerShares:
         """Shares of the machine that the volunteer gave."""

@@ -61,7 +61,10 @@ def measure(
     Raises UsageError, TrainerFailed, and what a trainer refuses with: DataError, ManifestError, MachineTooSmall."""
     if not BURSTS <= steps <= 1_000_000:
         raise UsageError(f"--steps {steps} cannot be measured", f"Give {BURSTS} to 1000000.")
-    config = TrainerConfig.of(manifest, "bench", threads=threads, device=device, data_dir=data_dir)
+    config = TrainerConfig.of(manifest, "bench", threads=threads, device=device, data_dir=data_dir).with_data_here()
+    if not isinstance(manifest.model, LlamaSection):
+        fix = "Measure the built-in model here, or run `peer doctor TICKET`: it tries the model of any run."
+        raise UsageError("only the built-in model is measured without its run's files", fix)
     with tempfile.TemporaryDirectory(prefix="peer-bench-") as folder:
         try:
             info, bursts = asyncio.run(_train(manifest, config, Path(folder), steps))

@@ -24,9 +24,7 @@ from peer.run.manifest import Manifest
 from peer.run.model_layout import layout_for
 from peer.run.options import JoinOptions
 from peer.run.presets import resolve
-from peer.run.sections import DataSection, TokenizerSection
 from peer.trainer.client import TrainerClient
-from peer.trainer.config import TrainerConfig
 from peer.trainer.subprocess import TrainerSubprocess
 
 MEASURED_STEPS = 3
@@ -35,15 +33,6 @@ WITHIN_S = 120.0
 """Seconds for the start of the trainer and all steps."""
 LONG_STEP_S = 15.0
 GUEST = PeerId("guest")
-
-
-def replaced_data(config: TrainerConfig) -> TrainerConfig:
-    """Return the configuration with data that is here. Tokens are bytes then, which every vocabulary of shards has."""
-    if config.data.kind != "tokens" and (config.data.kind != "text" or config.data_dir is not None):
-        return config
-    here = {"data": DataSection(kind="stdlib"), "tokenizer": TokenizerSection()}
-    none = {"data_index": None, "tokenizer_file": None, "mask_end_token": None, "data_dir": None}
-    return config.model_copy(update=here | none)
 
 
 class StepTrialRun:
@@ -75,7 +64,7 @@ class StepTrialRun:
         return trial, judged(trial, manifest)
 
     async def _try(self, manifest: Manifest, files: RunFiles, began: float) -> StepTrial:
-        config = replaced_data(trainer_config(self._options, GUEST, manifest, files))
+        config = trainer_config(self._options, GUEST, manifest, files).with_data_here()
         layout = layout_for(manifest.model, resolve(manifest.sync), files.tensors)
         trainer = TrainerClient(self._folder, layout, config, self._early)
         try:

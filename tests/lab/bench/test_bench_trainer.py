@@ -16,6 +16,7 @@ from peer.lab.bench import trainer as bench
 from peer.ports.trainer import Counters, WorkRequest
 from peer.run.manifest import default_text
 from peer.run.schema import parse_manifest
+from peer.run.sections import ArtifactRef, TransformersSection
 from peer.trainer.client import TrainerClient
 
 
@@ -62,6 +63,17 @@ def test_the_parts_are_all_the_steps() -> None:
 def test_too_few_steps_are_refused() -> None:
     with pytest.raises(UsageError, match="--steps 1 "):
         bench.measure(parse_manifest(default_text().encode()), 1)
+
+
+def test_a_foreign_model_is_refused_with_what_to_do() -> None:
+    file = ArtifactRef(digest="a" * 64, size=1)
+    foreign = TransformersSection(kind="transformers", parameters=1, config=file, layout=file)
+    manifest = parse_manifest(default_text().encode()).model_copy(update={"model": foreign})
+
+    with pytest.raises(UsageError) as caught:
+        bench.measure(manifest, 5)
+
+    assert "peer doctor TICKET" in caught.value.fix
 
 
 def test_the_command_tells_the_rates_of_a_real_trainer() -> None:

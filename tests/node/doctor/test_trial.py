@@ -15,23 +15,12 @@ from peer.node.doctor import trial as trials
 from peer.node.doctor.finding import Severity
 from peer.node.doctor.prediction import StepTrial
 from peer.node.doctor.request import NO_RUN
-from peer.node.doctor.trial import StepTrialRun, judged, replaced_data
+from peer.node.doctor.trial import StepTrialRun, judged
 from peer.run.manifest import default_text, derive, parse_manifest
 from peer.run.options import JoinOptions
-from peer.run.sections import DataSection
-from peer.trainer.config import TrainerConfig
 
 MANIFEST = parse_manifest(derive(default_text(), ["sync.sync_every=10"]).encode())
 TRIAL = StepTrial(device="cpu", micro_batch=8, reason="fp32", step_s=1.0, tokens_per_step=512, prepared_s=1.0)
-
-
-def test_data_that_is_not_here_is_replaced() -> None:
-    config = TrainerConfig.of(MANIFEST, "guest")
-    assert replaced_data(config) is config
-    text = config.model_copy(update={"data": DataSection(kind="text")})
-    assert replaced_data(text).data.kind == "stdlib"
-    own = text.model_copy(update={"data_dir": "/texts"})
-    assert replaced_data(own) is own
 
 
 def test_a_machine_that_keeps_up_is_fine() -> None:
