@@ -159,10 +159,10 @@ async def play(folder: Path, size: str, seconds: float) -> tuple[list[Figure], l
     warm = Daemon("warm", home / "warm")
     try:
         alone = await asyncio.to_thread(speeds, home / "run.toml")
-        doctor = await asyncio.to_thread(asked, "doctor", ticket, "--json", "--home", str(home / "doctor"))
         seen = [await trained(one, ticket, gpu, *wish) for one, *wish in each(daemons, seconds)]
         limit = max(COOLEST_LIMIT, float(round((seen[-1].warmest + seen[0].warmest) / 2)))
         heat = await gets_hot(warm, ticket, gpu, limit)
+        doctor = await asyncio.to_thread(asked, "doctor", ticket, "--json", "--home", str(home / "doctor"))
     finally:
         for daemon in (*daemons, warm, bootstrap):
             await daemon.stop(60.0)
