@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Callable
 
 from peer.membership.peer_table import lifetime
 from peer.node.open import OpenNode
@@ -27,26 +29,31 @@ def _record(node: OpenNode, keeper: StateKeeper, lifetime_s: float) -> PeerRecor
 
 
 async def announce(
-    node: OpenNode, run_start: StartTime, giving: GivenState, keeper: StateKeeper, look_every_s: float
+    node: OpenNode,
+    run_start: StartTime,
+    giving: GivenState,
+    keeper: StateKeeper,
+    look_every_s: float,
+    now: Callable[[], float] = time.monotonic,
 ) -> None:
     """Look how far the run has come, and keep our record fresh, for ever. Until the run has begun look every half
     second whether it can."""
-    announced = learnt = 0.0
+    announced = learnt = -math.inf  # zero was a moment ago where the machine has just started
     lifetime_s, look_every_s = lifetime(look_every_s), min(look_every_s, LONGEST_GAP_S)
     said, place = (keeper.status, keeper.round), node.endpoints()
     while True:
         await run_start.settle()
-        if time.monotonic() - learnt >= look_every_s:
+        if now() - learnt >= look_every_s:
             giving.learn((await node.directory.peers()).values())
-            learnt = time.monotonic()
+            learnt = now()
         if keeper.ended and said != (keeper.status, keeper.round):
-            announced = 0.0  # peers wait for this word
+            announced = -math.inf  # peers wait for this word
         if node.endpoints() != place:
-            announced, place = 0.0, node.endpoints()
-        if time.monotonic() - announced >= lifetime_s / 3:
+            announced, place = -math.inf, node.endpoints()
+        if now() - announced >= lifetime_s / 3:
             said = keeper.status, keeper.round
             await node.directory.announce(_record(node, keeper, lifetime_s))
-            announced = time.monotonic()
+            announced = now()
         await asyncio.sleep(1.0 if run_start.value else 0.5)
 
 
