@@ -1,3 +1,3 @@
-from peer.cli.main import main
+from peer.cli.entry import main
 
 main()

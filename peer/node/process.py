@@ -11,14 +11,19 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any
 
-SECOND_SIGNAL_EXIT = 130
+from peer.early_signals import EARLY_SIGNALS, SECOND_SIGNAL_EXIT
+
+STOPS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
 @contextlib.contextmanager
-def on_stop_signals(drain: Callable[[], None], at_last: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Within the context the first SIGINT, SIGTERM or SIGHUP calls `drain`.
+def on_stop_signals(
+    drain: Callable[[], None], at_last: Callable[[], None] = lambda: None, heard: Iterable[signal.Signals] = STOPS
+) -> Iterator[None]:
+    """Within the context the first SIGINT, SIGTERM or SIGHUP calls `drain`. An early signal does so at once.
 
     The second SIGINT or SIGTERM calls `at_last` and ends the process with exit code 130. Its children see their
     connection to it close and exit by themselves.
@@ -38,16 +43,41 @@ def on_stop_signals(drain: Callable[[], None], at_last: Callable[[], None] = lam
             draining = True
             drain()
 
-    heard = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        heard.append(signal.SIGHUP)
-    for number in heard:
+    before = {number: signal.getsignal(number) for number in heard}
+    if before.get(signal.SIGHUP) is signal.SIG_IGN:
+        del before[signal.SIGHUP]
+    for number in before:
         loop.add_signal_handler(number, handle, number)
+    for number in EARLY_SIGNALS.take():
+        handle(number)
     try:
         yield
     finally:
-        for number in heard:
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+async def until_told_early(main: Coroutine[Any, Any, int], say: Callable[[str], None]) -> int:
+    """Run a daemon, and return its exit code. A SIGTERM or SIGHUP ends it with 0 while it cannot drain yet.
+
+    Such a signal cancels it. From its own `on_stop_signals` on, signals are its own matter."""
+    running, told = asyncio.create_task(main), False
+
+    def end() -> None:
+        nonlocal told
+        told = True
+        running.cancel()
+
+    # without Ctrl+C, which ends the loop with exit code 130 until the daemon hears it
+    with on_stop_signals(end, heard=STOPS[1:]):
+        try:
+            return await running
+        except asyncio.CancelledError:
+            if not told:
+                raise
+            say("left: it was told to before there was anything to drain")
+            return 0
 
 
 def leave_with_input() -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from peer.early_signals import EARLY_SIGNALS
 from peer.node import process
-from peer.node.process import on_stop_signals
+from peer.node.process import on_stop_signals, until_told_early
 
 DAEMON = """
 import asyncio, os, pathlib, sys
@@ -25,7 +26,7 @@ for descriptor in (0, 1, 2):
     os.dup2(terminal, descriptor)
 os.close(terminal)
 from peer.cli.run import say
-from peer.node.process import on_stop_signals
+from peer.node.process import on_stop_signals, until_told_early
 from peer.observe.log_file import log_file
 
 async def main():
@@ -147,3 +148,43 @@ def test_under_nohup_a_closed_terminal_means_nothing() -> None:
     signal.signal(HUP, signal.SIG_IGN)
     assert after(HUP) == ""
     assert after(HUP, TERM) == "d"
+
+
+@pytest.mark.usefixtures("_stays")
+@pytest.mark.parametrize("kind", ["early", "later"])
+def test_a_daemon_that_cannot_drain_yet_ends_with_0(kind: str) -> None:
+    said, cleaned = list[str](), list[bool]()
+
+    async def daemon() -> int:
+        try:
+            if kind == "later":
+                signal.raise_signal(TERM)
+            await asyncio.sleep(20)
+        finally:
+            cleaned.append(True)
+        return 7
+
+    async def main() -> int:
+        if kind == "early":
+            EARLY_SIGNALS._hear(HUP, None)
+        return await until_told_early(daemon(), said.append)
+
+    assert asyncio.run(main()) == 0
+    assert said == ["left: it was told to before there was anything to drain"]
+    assert cleaned == [True] * (kind == "later")
+
+
+@pytest.mark.usefixtures("_stays")
+def test_a_daemon_that_drains_keeps_its_exit_code() -> None:
+    async def daemon() -> int:
+        left = asyncio.Event()
+        with on_stop_signals(left.set):
+            signal.raise_signal(TERM)
+            await left.wait()
+        signal.raise_signal(TERM)  # a log-out sends more of them: it is on its way out
+        await asyncio.sleep(0.01)
+        return 7
+
+    said = list[str]()
+    assert asyncio.run(until_told_early(daemon(), said.append)) == 7
+    assert said == []

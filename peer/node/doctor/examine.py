@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from peer.early_signals import SECOND_SIGNAL_EXIT
 from peer.errors import PeerError
 from peer.node.doctor import home, machine, room
 from peer.node.doctor.finding import (
@@ -27,7 +28,7 @@ from peer.node.doctor.finding import (
     warning,
 )
 from peer.node.doctor.prediction import Prediction, StepTrial
-from peer.node.process import SECOND_SIGNAL_EXIT, on_stop_signals
+from peer.node.process import on_stop_signals
 from peer.run.files.artifact_folder import needed
 from peer.run.memory import free_bytes
 from peer.run.options import JoinOptions
