@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from peer.observe.metrics import METRICS, Metric
+from peer.observe.run_metrics import RUN_METRICS, RunMetric
 from tests.docker.compose_file import services
 from tests.docker.promql import Selector, parse
 
@@ -27,10 +28,10 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def samples() -> dict[str, Metric]:
-    """Every name of a sample that the endpoint serves."""
-    found = {}
-    for metric in METRICS:
+def samples() -> dict[str, Metric | RunMetric]:
+    """Every name of a sample that the endpoint of a peer or a node serves."""
+    found = dict[str, Metric | RunMetric]()
+    for metric in (*METRICS, *RUN_METRICS):
         ends = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
         found.update({metric.name + end: metric for end in ends})
     return found
@@ -70,11 +71,19 @@ def test_what_is_wrong_would_be_found() -> None:
         ('peer_status{outcome="solo"}', "no label outcome"),
         ("rate(peer_round[5m])", "no rate"),
         ("peer_exchange_duration_seconds", "no metric"),
+        ('peer_run_peers{doing="dancing"}', "never dancing"),
+        ("rate(peer_run_round[5m])", "no rate"),
     ]:
         assert words in wrong_with(parse(text).selectors[0])
     for text in ("sum(x", "x)", "x{a=b}", "x{a", "a & b", "sum by x"):
         with pytest.raises(ValueError, match=r".+"):
             parse(text)
+
+
+def test_the_whole_run_is_shown_too() -> None:
+    """A node serves what volunteers say, whose own endpoints nobody scrapes."""
+    shown = {it.name for target in TARGETS for it in parse(target["expr"]).selectors}
+    assert {metric.name for metric in RUN_METRICS if metric.label != "peer"} - shown == set()
 
 
 def test_a_counter_is_looked_at_by_its_rate_or_as_a_part() -> None:
