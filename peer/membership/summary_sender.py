@@ -1,10 +1,12 @@
-"""Sends our signed summary to a node of the run: every 80 s or so, and soon when our state has changed.
+"""Sends our signed summary to the nodes of the run: every 80 s or so, and soon when our state has changed.
 
-Of several nodes all peers tell the same one, as far as it answers them: a line to each would cost too much. A node that
-does not answer misses a summary. The next one tells the newest numbers, so none is sent later."""
+Each node hears it, three at most, so that each has the whole run on its page. Each costs below a megabyte a day. Of
+more nodes all peers tell the same three, as far as these answer them. A node that does not answer misses a summary. The
+next one tells the newest numbers, so none is sent later."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +20,7 @@ from peer.protocol.pair.receipt import ShownReceipt
 from peer.protocol.summary.pace import SummaryPace
 from peer.protocol.summary.values import MAX_RECEIPTS
 
+MOST_NODES = 3
 LOOK_S = 2.0
 """Seconds between two looks at our own state."""
 CALL_S = 10.0
@@ -46,58 +49,86 @@ class OwnWord:
     """None: partners sign nothing in this run."""
 
 
+@dataclass(slots=True)
+class ToldNode:
+    """What one node was told."""
+
+    pace: SummaryPace
+    state: Hashable = None
+    """Ours, as it knows it."""
+    shown: int = 0
+    """Number of the last receipt that it has taken."""
+    failed_until: float = -math.inf
+    """Until then it comes behind the others; run time."""
+    left_alone_until: float = -math.inf
+
+    def is_due(self, state: Hashable, now: float) -> bool:
+        """Return whether it hears a summary now; then it counts as told."""
+        if not self.pace.is_due(now, changed=state != self.state):
+            return False
+        self.state = state
+        return True
+
+    def failed(self, now: float) -> None:
+        """It did not answer."""
+        self.failed_until = now + FAILED_S
+
+    def answered(self, dropped: str, shown: int, now: float) -> None:
+        """It took the summary and the receipts up to `shown`, or said why it dropped them."""
+        if dropped == UNWANTED:
+            self.left_alone_until = now + UNWANTED_S
+        elif not dropped:
+            self.shown = shown
+
+
 class SummarySender:
-    """`records`: the peers that we know of. `nodes`: those among them that the operator's word names."""
+    """`records`: the peers that we know of. `nodes`: those among them that the operator's word names.
+
+    `pace`: makes the pace of one node."""
 
     def __init__(
         self,
         transport: Transport,
         clock: Clock,
-        pace: SummaryPace,
+        pace: Callable[[], SummaryPace],
         word: OwnWord,
         records: Callable[[], Sequence[PeerRecord]],
         nodes: Callable[[], frozenset[PeerId]],
     ) -> None:
         self._transport, self._clock, self._pace = transport, clock, pace
         self._word, self._records, self._nodes = word, records, nodes
-        self._said: Hashable = None
-        self._shown: dict[PeerId, int] = {}
-        """Number of the last receipt that a node has taken."""
-        self._left_alone: dict[PeerId, float] = {}
-        self._failed: dict[PeerId, float] = {}
-        """Until when it comes behind the others."""
+        self._told: dict[PeerId, ToldNode] = {}
 
     async def run(self) -> None:
         """For ever; the owner cancels."""
         while True:
             state = self._word.state()
-            node = self._node()
-            if node is not None and self._pace.is_due(self._clock.now(), changed=state != self._said):
-                self._said = state
-                await self._send(node)
+            for node, told in self._hearers():
+                if told.is_due(state, self._clock.now()):
+                    await self._send(node, told)
             await self._clock.sleep(LOOK_S)
 
-    def _node(self) -> PeerRecord | None:
-        """Return the node to tell; None: there is none."""
-        now, wanted = self._clock.now(), self._nodes()
+    def _hearers(self) -> list[tuple[PeerRecord, ToldNode]]:
+        """Return the nodes to tell. Those that did not answer come last, so that they hold up no other."""
+        now, named = self._clock.now(), self._nodes()
+        self._told = {peer: told for peer, told in self._told.items() if peer in named}
         found = [
-            record for record in self._records() if record.peer_id in wanted and record.status in NODES and record.reach
+            (record, self._told.setdefault(record.peer_id, ToldNode(self._pace())))
+            for record in self._records()
+            if record.peer_id in named and record.status in NODES and record.reach
         ]
-        willing = [record for record in found if self._left_alone.get(record.peer_id, now) <= now]
-        return min(willing, key=lambda one: (self._failed.get(one.peer_id, now) > now, one.peer_id), default=None)
+        willing = [(record, told) for record, told in found if told.left_alone_until <= now]
+        return sorted(willing, key=lambda one: (one[1].failed_until > now, one[0].peer_id))[:MOST_NODES]
 
-    async def _send(self, node: PeerRecord) -> None:
+    async def _send(self, node: PeerRecord, told: ToldNode) -> None:
         """Send one summary. Never raises for a node that does not take it."""
-        peer, receipts = node.peer_id, self._word.receipts
-        waiting = [] if receipts is None else receipts.since(self._shown.get(peer, 0))[:MAX_RECEIPTS]
-        going = waiting[: self._pace.receipts(len(waiting), self._clock.now())]
+        receipts = self._word.receipts
+        waiting = [] if receipts is None else receipts.since(told.shown)[:MAX_RECEIPTS]
+        going = waiting[: told.pace.receipts(len(waiting), self._clock.now())]
         raw = self._word.sealed(tuple(receipt for _, receipt in going))
         try:
             dropped = await self._transport.send_summary(node, raw, CALL_S)
         except ExchangeError:
-            self._failed[peer] = self._clock.now() + FAILED_S
-            return
-        if dropped == UNWANTED:
-            self._left_alone[peer] = self._clock.now() + UNWANTED_S
-        elif not dropped and going:
-            self._shown[peer] = going[-1][0]
+            told.failed(self._clock.now())
+        else:
+            told.answered(dropped, going[-1][0] if going else told.shown, self._clock.now())

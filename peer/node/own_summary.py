@@ -83,7 +83,7 @@ class SummarySource:
         return SummarySender(
             node.transport,
             node.local.clock,
-            SummaryPace(random.Random()),
+            lambda: SummaryPace(random.Random()),
             OwnWord(self.state, self.sealed, receipts),
             lambda: list(node.directory.known().values()),
             nodes,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -61,7 +63,8 @@ class Sending:
     def during(self, seconds: float, meanwhile: Callable[[], Any] = lambda: None) -> None:
         async def main() -> None:
             word = OwnWord(lambda: self.status, self.sealed, self)
-            pace = SummaryPace(random.Random(1))
+            rng = random.Random(1)
+            pace = partial(SummaryPace, rng)
             sender = SummarySender(cast(Any, self), self.clock, pace, word, lambda: self.records, lambda: self.nodes)
             running = asyncio.create_task(sender.run())
             await self.clock.sleep(seconds / 2)
@@ -124,8 +127,21 @@ def test_only_nodes_that_the_operator_names_are_told() -> None:
     assert sending.sent == []
 
 
-def test_of_several_nodes_the_same_one_is_told_while_it_answers() -> None:
-    sending = Sending(records=[node("b"), node("a"), node("c")], nodes=frozenset(map(PeerId, "abc")))
+def test_each_of_several_nodes_is_told_as_often_as_one() -> None:
+    sending = Sending(records=[node("b"), node("a")], nodes=frozenset(map(PeerId, "ab")))
+
+    def pause() -> None:
+        sending.status = Status.PAUSED
+
+    sending.during(3600, pause)
+    for name in "ab":
+        times = [at for at, to, _ in sending.sent if to == name]
+        assert 40 <= len(times) <= 46
+        assert any(abs(at - times[0] - 1800.0) <= 2 * LOOK_S for at in times), "the pause is told at once"
+
+
+def test_three_of_many_nodes_are_told_and_another_comes_for_one_that_is_gone() -> None:
+    sending = Sending(records=[node(name) for name in "dcba"], nodes=frozenset(map(PeerId, "abcd")))
 
     def fails() -> str:
         if sending.sent[-1][1] == "a":
@@ -136,12 +152,24 @@ def test_of_several_nodes_the_same_one_is_told_while_it_answers() -> None:
         sending.answer = fails
 
     sending.during(3600, die)
-    told = [to for _, to, _ in sending.sent]
-    half = sum(at < sending.sent[0][0] + 1800 for at, _, _ in sending.sent)
-    assert set(told[:half]) == {"a"}
-    assert told[half] == "a"
-    assert told[half + 1 : half + 4] == ["b"] * 3
-    assert len(told) <= 45
+    middle = sending.sent[0][0] + 1800
+    before, after = (Counter(to for at, to, _ in sending.sent if (at < middle) is early) for early in (True, False))
+    assert set(before) == set("abc")
+    assert set(after) == set("abcd")
+    assert after["a"] < 8, "it is asked now and then"
+    assert min(after[name] for name in "bcd") >= 17
+    assert after.total() <= 3 * 23
+
+
+def test_each_node_is_shown_each_receipt() -> None:
+    me, partner = Signing(), Signing()
+    kept = [(number, shown(partner, me, number)) for number in range(1, 12)]
+    sending = Sending(me=me, kept=kept, records=[node("b"), node("a")], nodes=frozenset(map(PeerId, "ab")))
+    sending.during(600)
+    everything = sending.sent
+    for name in "ab":
+        sending.sent = [one for one in everything if one[1] == name]
+        assert sending.receipts_sent() == [*range(1, 12)]
 
 
 @pytest.mark.parametrize("error", [PartnerLost("gone"), PartnerRefused("busy", "later")])
