@@ -146,7 +146,7 @@ class DonorQuery:
 
     async def _ask(self, donor: PeerRecord, run_round: int, offers: Offers, *, fresh: bool) -> None:
         try:
-            index = await self._described(donor, fresh)
+            index = await described(self._transport, donor, fresh, self._wanted)
             check_index(index, self._layout, momentum=self._momentum)
         except BadPayload as error:
             self.useless.add(donor.peer_id)
@@ -171,16 +171,17 @@ class DonorQuery:
             self._blocks[donor.peer_id] = block_of(where)
         return self._blocks.get(donor.peer_id, "")
 
-    async def _described(self, donor: PeerRecord, fresh: bool) -> StateIndex:
-        """Its index; asked again while it makes its copy."""
-        for left in reversed(range(ASKED_AGAIN)):
-            try:
-                return await self._transport.describe_state(donor, ASK_S, fresh, self._wanted)
-            except PartnerRefused as refusal:
-                if refusal.code != "no_state" or not left:
-                    raise
-            await asyncio.sleep(AGAIN_S)
-        raise AssertionError("the last try returns or raises")
+
+async def described(transport: Transport, donor: PeerRecord, fresh: bool = False, wanted: str = "") -> StateIndex:
+    """Return the index of a donor's state. It is asked again while it copies that. Raises ExchangeError."""
+    for left in reversed(range(ASKED_AGAIN)):
+        try:
+            return await transport.describe_state(donor, ASK_S, fresh, wanted)
+        except PartnerRefused as refusal:
+            if refusal.code != "no_state" or not left:
+                raise
+        await asyncio.sleep(AGAIN_S)
+    raise AssertionError("the last try returns or raises")
 
 
 def _too_old(donor: PeerRecord, round_: int, run_round: int) -> str:

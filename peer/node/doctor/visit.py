@@ -14,7 +14,7 @@ from peer.aio.tasks import cancel_and_wait
 from peer.clock.clock_filter import OPERATOR
 from peer.errors import ClockWrong, ExchangeError, JoinRefused, RunEnded, SwarmUnreachable
 from peer.join.clock import clock_from
-from peer.join.donors import candidates
+from peer.join.donors import candidates, described
 from peer.join.ended import ensure_goes_on
 from peer.join.manifest import obtain_manifest
 from peer.join.messages import CLOCK_LIMIT_S, unreachable
@@ -191,7 +191,7 @@ class RunVisit:
     async def _download(self, peer: PeerRecord) -> MeasuredLine:
         """Read a piece of the peer's state for a while; the piece itself is of no use here."""
         transport = self.node.transport
-        index = await transport.describe_state(peer, CALL_S)
+        index = await described(transport, peer)
         piece = max(range(len(index.pieces)), key=lambda number: index.pieces[number].nbytes)
         had, began = transport.bytes_received, time.monotonic()
         fetching = asyncio.create_task(transport.fetch_piece(peer, index, piece, DOWNLOAD_S + CALL_S))

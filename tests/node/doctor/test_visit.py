@@ -16,7 +16,7 @@ from peer.node.doctor import visit as visits
 from peer.node.doctor.finding import DoctorFinding, Severity
 from peer.node.doctor.visit import RunVisit
 from peer.ports.directory import DialReport
-from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.protocol.messages import PeerId, PeerRecord, Piece, RunId, StateIndex, Status
 from peer.run.manifest import SignedManifest, default_text, derive
 from peer.run.options import JoinOptions
 from peer.transport.client.upload_test import LineRate
@@ -115,6 +115,33 @@ def test_a_slow_measurement_is_made_with_another_peer_too(
     assert what(found) == {"download": Severity.OK, "upload": severity}
     assert len(uploads.rates) == left
     assert one.down == 1e7
+
+
+class Copying:
+    """A donor that needs a moment to copy its state."""
+
+    bytes_received = 0
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def describe_state(self, *_: Any) -> StateIndex:
+        self.asked += 1
+        if self.asked < 3:
+            raise PartnerRefused("no_state", "no complete state yet")
+        return StateIndex("s", 0, b"", (Piece(0, 1, 4096, b""),))
+
+    async def fetch_piece(self, *_: Any) -> bytes:
+        self.bytes_received = 4096
+        return bytes(4096)
+
+
+def test_a_peer_that_copies_its_state_is_asked_again() -> None:
+    donor = Copying()
+    one = visit(DialReport({NODE: ""}, 0.0))
+    one.node.transport = donor  # type: ignore[assignment]
+    found = asyncio.run(one._download(record("first")))
+    assert (found.nbytes, donor.asked) == (4096, 3)
 
 
 def test_without_a_peer_to_dial_the_line_is_not_measured() -> None:
