@@ -27,6 +27,13 @@ def peer_id_of(public_key: bytes) -> str:
     return base58.b58encode(_ID_HEAD + public_key).decode()
 
 
+def key_in(peer_id: bytes) -> bytes:
+    """Return the 32-byte Ed25519 public key inside a peer id in bytes. Raises ValueError when it contains none."""
+    if len(peer_id) != len(_ID_HEAD) + 32 or not peer_id.startswith(_ID_HEAD):
+        raise ValueError(f"not an Ed25519 peer id: {peer_id[:64].hex()}")
+    return peer_id[len(_ID_HEAD) :]
+
+
 def is_peer_id(text: str) -> bool:
     """Return whether this is the peer id of an Ed25519 key."""
     try:
@@ -41,10 +48,7 @@ def public_key_of(peer_id: str) -> bytes:
     # Letters and digits alone: base58 skips white space at the end, and an id has one spelling.
     if not 50 <= len(peer_id) <= 56 or not peer_id.isalnum():
         raise ValueError(f"not an Ed25519 peer id: {peer_id[:60]!r}")
-    raw = base58.b58decode(peer_id)
-    if len(raw) != len(_ID_HEAD) + 32 or not raw.startswith(_ID_HEAD):
-        raise ValueError(f"not an Ed25519 peer id: {peer_id!r}")
-    return raw[len(_ID_HEAD) :]
+    return key_in(base58.b58decode(peer_id))
 
 
 def verify(public_key: bytes, domain: bytes, message: bytes, signature: bytes) -> bool:

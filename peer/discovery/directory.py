@@ -27,7 +27,7 @@ from peer.discovery.record_store import LentRecords, RecordStore, live_record
 from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity
 from peer.ports.directory import DialReport, Shown
-from peer.protocol.messages import PeerId, PeerRecord, RunId, Status, first_expiry
+from peer.protocol.messages import NODES, PeerId, PeerRecord, RunId, Status, first_expiry
 from peer.protocol.swarm.buckets import DirectoryBuckets
 from peer.signed_record import InvalidRecord, seal
 
@@ -57,6 +57,8 @@ class DirectoryListeners:
     """Told of bad records in answers, of which nobody knows who stored them."""
     proven: Callable[[], Iterable[PeerId]] = tuple
     """Asked for the peers whose records are taken first from a large answer, before those known already."""
+    is_closed: Callable[[], bool] = lambda: False
+    """Asked whether other nodes cannot call us."""
 
 
 class DhtDirectory:
@@ -88,6 +90,7 @@ class DhtDirectory:
         self._good_until = math.inf
         self._gate = RecordGate(now, run_id, lambda: [*told.proven(), *self._view.live(now())])
         self._lan: LanPeers | None = None
+        self._operators: Callable[[], Iterable[PeerId]] = lambda: map(PeerId, self._ticket)
         cache = AddressCache(cache_path, now())
         self._helper = DhtNodeSupervisor(
             options, self._gate, initial_peers, cache, now, self._publish, pace, told.helper
@@ -116,7 +119,11 @@ class DhtDirectory:
         check_peers(initial_peers)
         check_announced(announce_maddrs)
         options = DhtNodeOptions(
-            identity_path, identity.public_key, tuple(announce_maddrs), limits=limits or DhtNodeLimits()
+            identity_path,
+            identity.public_key,
+            tuple(announce_maddrs),
+            limits=limits or DhtNodeLimits(),
+            is_closed=told.is_closed if told is not None else lambda: False,
         )
         self = cls(
             identity,
@@ -150,6 +157,18 @@ class DhtDirectory:
         self._own, self._sealed = None, b""
         if self._helper.node is not None:
             await self._store(self._helper.node, farewell, WITHDRAW_S)
+
+    def believe(self, operators: Callable[[], Iterable[PeerId]]) -> None:
+        """From here on take these peers, as far as their records say that they serve, for the operator's nodes. At
+        first they are those of the ticket."""
+        self._operators = operators
+
+    def _nodes(self) -> list[str]:
+        """Return the operator's nodes. We announce there and look there, as long as they answer: so a peer that holds
+        records for a whole swarm is not needed, which would send many times what others do."""
+        live = self._view.live(self._now())
+        found = {str(peer) for peer in self._operators() if peer in live and live[peer].status in NODES}
+        return sorted(found)[:MAX_ASKED]
 
     def read_everybody(self) -> None:
         """From here on see all peers of the run, as groups need it: their records are never spread over buckets."""
@@ -208,13 +227,15 @@ class DhtDirectory:
     async def _read(self, node: DhtNode, wanted: Sequence[str]) -> dict[str, set[PeerId]]:
         """Return the live peers in each of these buckets, and add their records to the store.
 
-        A bucket is searched when one of its holders does not show everybody whom the last look found there."""
-        there, live = dict[str, set[PeerId]](), self._view.live(self._now()).keys()
+        A bucket is searched when nobody that holds it shows everybody whom the last look found there."""
+        there, live, nodes = dict[str, set[PeerId]](), self._view.live(self._now()).keys(), self._nodes()
         for bits in wanted:
-            if known := self._seen.get(bits, set()) & live:
-                near = self._take(await node.find_near(bucket_key(self._run_id, bits)))
-                if known <= near:
-                    there[bits] = near
+            known = self._seen.get(bits, set()) & live
+            if not known and not nodes:
+                continue
+            found_near = await node.find_near(bucket_key(self._run_id, bits), nodes)
+            if found_near is not None and known <= (near := self._take(found_near)):
+                there[bits] = near
         missed = [bits for bits in wanted if bits not in there]
         found = await node.find_in([bucket_key(self._run_id, bits) for bits in missed]) if missed else []
         there |= {bits: self._take(values) for bits, values in zip(missed, found, strict=True)}
@@ -317,6 +338,6 @@ class DhtDirectory:
             async with asyncio.timeout(timeout_s):
                 keys = [bucket_key(self._run_id, bits) for bits in self._buckets.places(self._now())]
                 node.hold({*keys, bucket_key(self._run_id)}, self._identity.public_key, raw, dht_expiry(record))
-                await node.store_in(keys, self._identity.public_key, raw, dht_expiry(record))
+                await node.store_in(keys, self._identity.public_key, raw, dht_expiry(record), self._nodes())
         except LOST as error:
             log.info("could not publish our record: %r", error)

@@ -39,7 +39,7 @@ from peer.observe.journal import Journal
 from peer.observe.receipt_file import ReceiptFile
 from peer.ports.memory_store import ExchangeStores
 from peer.ports.peer import PeerPorts
-from peer.protocol.messages import PeerRecord
+from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import RunPolicy, describe
 from peer.protocol.schedule import RoundClock
@@ -255,6 +255,7 @@ def assemble_daemon(
     `bulk` runs codec and outer step."""
     local, emit, state, amendments = node.local, parts.journal.append, joined.state, joined.amendments
     assert node.handler.papers is not None
+    node.directory.believe(nodes := _operators(node.handler.papers, joined, parts))
     method = resolve(joined.manifest.sync)
     look_every_s = pace_of(method)
     saving = _checkpointer(local, parts, joined, lambda: built.directives.founded)
@@ -306,14 +307,24 @@ def assemble_daemon(
             on_rest=saving.save_now,
         ),
     )
-    return (_with_summaries(node, parts, joined, built) if parts.options.summary else built), saving
+    return (_with_summaries(node, parts, joined, built, nodes) if parts.options.summary else built), saving
 
 
-def _with_summaries(node: OpenNode, parts: DaemonParts, joined: JoinedRun, built: PeerParts) -> PeerParts:
-    """Have the peer tell the run's nodes what it does."""
-    papers, trainer = node.handler.papers, joined.trainer
-    assert papers is not None
+def _operators(papers: PaperSync, joined: JoinedRun, parts: DaemonParts) -> Callable[[], frozenset[PeerId]]:
+    """Return what finds the operator's nodes."""
     named = operator_nodes(joined.manifest, parts.options.initial_peers)
+    return lambda: named | papers.shelf.nodes
+
+
+def _with_summaries(
+    node: OpenNode,
+    parts: DaemonParts,
+    joined: JoinedRun,
+    built: PeerParts,
+    nodes: Callable[[], frozenset[PeerId]],
+) -> PeerParts:
+    """Have the peer tell the run's nodes what it does."""
+    trainer = joined.trainer
     source = SummarySource(
         node,
         trainer,
@@ -323,7 +334,7 @@ def _with_summaries(node: OpenNode, parts: DaemonParts, joined: JoinedRun, built
         status=lambda: parts.live.announced(parts.quota.why_not()),
     )
     parts.journal.listeners.append(source.hear)
-    sender = source.sender(built.members.receipts, lambda: named | papers.shelf.nodes)
+    sender = source.sender(built.members.receipts, nodes)
     return replace(built, background=lambda: [*built.background(), sender.run()])
 
 

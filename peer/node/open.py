@@ -15,6 +15,7 @@ from peer import identity as identities
 from peer.aio.tasks import background_task
 from peer.clock.run_clock import RunClock
 from peer.discovery.dht_node.health import Watcher
+from peer.discovery.dht_node.process import DhtNodeLimits
 from peer.discovery.directory import DhtDirectory, DirectoryListeners
 from peer.discovery.lan import LanPeers
 from peer.discovery.multiaddr import check_announced, check_listen, check_peers, split
@@ -41,6 +42,9 @@ from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import RelayPolicy, TransportPolicy
 from peer.transport.port_mapping.mapper import PortMapper
 from peer.transport.wire.payload_stream import UploadBudget
+
+NODE_LIMITS = DhtNodeLimits(connections=1024)
+"""Of an operator's node: every peer of the run keeps a connection to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +182,11 @@ async def _own_place(options: NodeOptions, endpoints: Callable[[], tuple[str, ..
 
 
 @contextlib.asynccontextmanager
-async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator[OpenNode]:
+async def open_node(
+    local: LocalNode, listeners: NodeListeners, limits: DhtNodeLimits | None = None
+) -> AsyncIterator[OpenNode]:
     """Open everything in order, close it in reverse, whatever happens in between. The caller holds the home's lock.
+    `limits`: of p2pd; None: a peer's.
 
     Raises AddressError, DirectoryFailed or TicketError."""
     options, clock, handler = local.options, local.clock, RequestHandler()
@@ -203,17 +210,7 @@ async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator
         stack.enter_context(_log_of(local))
         port = await _listen(transport, _hosts(options), options.port, ports)
         stack.push_async_callback(transport.close)
-        directory = await DhtDirectory.start(
-            identity=local.identity,
-            identity_path=key_path(options, local.home),
-            run_id=local.run_id,
-            initial_peers=list(options.initial_peers),
-            host_maddrs=list(options.host_maddrs),
-            announce_maddrs=list(options.announce_maddrs),
-            cache_path=local.folder.path / "directory.json",
-            now=clock.now,
-            told=DirectoryListeners(listeners.dht_node, reputation.bad_record, lambda: reputation.proven),
-        )
+        directory = await _start_directory(local, listeners, late, limits)
         stack.push_async_callback(directory.close)
         late.has_directory(directory)
         trusted = trusted_of(options)
@@ -233,10 +230,28 @@ async def open_node(local: LocalNode, listeners: NodeListeners) -> AsyncIterator
         reservations = _reservations(local, listeners, transport, directory, reach)
         await stack.enter_async_context(background_task(reservations.run(directory.known)))
         mapping = port_mapper(_mapped_port(options, port, ports, listeners), transport.dialler, reach, clock)
-        late.has_ways(mapping, reservations)
+        late.has_ways(mapping, reservations, reach)
         stack.push_async_callback(mapping.close)
         _look_around(local, directory, transport.dialler, port)
         yield OpenNode(local, handler, transport, directory, reach, port, mapping, reservations)
+
+
+async def _start_directory(
+    local: LocalNode, listeners: NodeListeners, late: _LateParts, limits: DhtNodeLimits | None
+) -> DhtDirectory:
+    options, reputation = local.options, listeners.reputation
+    return await DhtDirectory.start(
+        identity=local.identity,
+        identity_path=key_path(options, local.home),
+        run_id=local.run_id,
+        initial_peers=list(options.initial_peers),
+        host_maddrs=list(options.host_maddrs),
+        announce_maddrs=list(options.announce_maddrs),
+        cache_path=local.folder.path / "directory.json",
+        now=local.clock.now,
+        limits=limits,
+        told=DirectoryListeners(listeners.dht_node, reputation.bad_record, lambda: reputation.proven, late.is_closed),
+    )
 
 
 @contextlib.contextmanager
@@ -265,14 +280,19 @@ class _LateParts:
         self._directory: DhtDirectory | None = None
         self._mapping: PortMapper | None = None
         self._reservations: RelayReservations | None = None
+        self._reach: ReachabilityProbe | None = None
 
     def has_directory(self, directory: DhtDirectory) -> None:
         """Take note of the directory."""
         self._directory = directory
 
-    def has_ways(self, mapping: PortMapper, reservations: RelayReservations) -> None:
+    def is_closed(self) -> bool:
+        """Whether others cannot call our DHT node: the router opens a port for the exchange alone."""
+        return self._carries() or (self._reach is not None and self._reach.state.reachable() is False)
+
+    def has_ways(self, mapping: PortMapper, reservations: RelayReservations, reach: ReachabilityProbe) -> None:
         """Take note of the ways in which others may reach us."""
-        self._mapping, self._reservations = mapping, reservations
+        self._mapping, self._reservations, self._reach = mapping, reservations, reach
 
     def supposed(self, options: NodeOptions, port: int) -> tuple[str, ...]:
         """Return our own idea of our endpoints, once there is a directory."""

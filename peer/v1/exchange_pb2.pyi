@@ -1758,3 +1758,52 @@ class DiscardReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DiscardReply: _TypeAlias = DiscardReply  # noqa: Y015
+
+@_typing.final
+class NodeAddresses(_message.Message):
+    """Where nodes of the DHT are, beside the fields of hivemind's NodeInfo (the sender's own addresses, no peer id) and
+    FindResponse (those of the nodes that it names). hivemind passes these on unread.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PEER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    peer_id: _builtins.bytes
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """such as /ip4/192.0.2.7/tcp/4001"""
+
+    def __init__(
+        self,
+        *,
+        peer_id: _builtins.bytes = ...,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "peer_id", b"peer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeAddresses: _TypeAlias = NodeAddresses  # noqa: Y015
+
+@_typing.final
+class ToldAddresses(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeAddresses]: ...
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[Global___NodeAddresses] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToldAddresses: _TypeAlias = ToldAddresses  # noqa: Y015

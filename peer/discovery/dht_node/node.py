@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 
 from peer.aio.threads import LowPriorityThread
 from peer.clock.monotonic import run_time
+from peer.discovery.address_book import tell_own
 from peer.discovery.dht_node.answers import AnswerReader, reading_answers
 from peer.discovery.dht_node.entry_store import EntryStore
 from peer.discovery.dht_node.holders import Holders
 from peer.discovery.dht_node.process import LOST, DhtNodeLimits, DhtNodeOptions, Process, failed, start_process, stop
+from peer.discovery.dht_node.reaching import AskedFirst, reaching
 from peer.discovery.dial_report import knock, why_not
 from peer.discovery.multiaddr import split
 from peer.discovery.validator import RecordGate
@@ -107,6 +109,7 @@ class DhtNode:
         self._dht = dht
         self._searches: set[asyncio.Task[Any]] = set()
         self._holders: Holders[PeerID] = Holders(time.monotonic)
+        self._first = AskedFirst(time.monotonic)
         self.pid: int = process._child.pid
         self.tried: dict[str, str] = {}
         """Per address dialled, why it did not answer the last time; empty when it did."""
@@ -129,7 +132,9 @@ class DhtNode:
         except BaseException:
             await stop(process)
             raise
-        return cls(process, dht, reading)
+        self = cls(process, dht, reading)
+        dht.protocol.get_stub = reaching(dht.protocol.get_stub, process.book, self._dial)
+        return self
 
     async def ended(self) -> str:
         """Wait for the process to end, and describe how it ended."""
@@ -152,14 +157,13 @@ class DhtNode:
         answered."""
         plain, peer_id = split(address)
         peer = PeerID.from_base58(peer_id)
-        # Without its /p2p part: hivemind's Multiaddr encodes that one in a way p2pd cannot read.
-        dial = p2pd_pb2.ConnectRequest(peer=peer.to_bytes(), addrs=[Multiaddr(plain).to_bytes()])
         # We try first, for p2pd dials an address that did not answer ever more seldom.
         if deaf := await knock(plain, timeout_s):
             _note(self.tried, address, deaf)
             return False
         try:
-            await self._process.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=dial), timeout_s)
+            await self._connect(peer, [plain], timeout_s)
+            self._process.book.heard(peer.to_bytes(), [plain])
             answered = await self._dht.protocol.call_ping(peer) is not None
         except TimeoutError:
             _note(self.tried, address, f"no answer within {timeout_s:.0f} s")
@@ -171,6 +175,24 @@ class DhtNode:
         if answered:
             await self._compare_clocks(peer_id, peer)
         return answered
+
+    async def _connect(self, peer: PeerID, plain: Sequence[str], timeout_s: float) -> None:
+        # Without its /p2p part: hivemind's Multiaddr encodes that one in a way p2pd cannot read.
+        dial = p2pd_pb2.ConnectRequest(peer=peer.to_bytes(), addrs=[Multiaddr(one).to_bytes() for one in plain])
+        await self._process.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=dial), timeout_s)
+
+    async def _dial(self, peer: PeerID) -> None:
+        """Connect with a node before it is called, unless p2pd is connected or nobody has told where it is."""
+        if plain := self._process.book.of(peer.to_bytes()):
+            await self._connect(peer, plain, _CALL_S)
+
+    def tell(self, addresses: Sequence[str], *, closed: bool) -> None:
+        """Tell other nodes from here on where we are (with our peer id). `closed`: that they cannot call us."""
+        protocol = self._dht.protocol
+        said = dht_pb2.NodeInfo() if closed else dht_pb2.NodeInfo(node_id=protocol.node_id.to_bytes())
+        if not closed:
+            tell_own(said, [split(address)[0] for address in addresses])
+        protocol.node_info.CopyFrom(said)
 
     async def _compare_clocks(self, peer_id: str, peer: PeerID) -> None:
         """Compare the clocks, ignoring failures. hivemind's own ping compares them too, but does not give the
@@ -196,10 +218,13 @@ class DhtNode:
         return _full_addresses(answer.identify.id, [str(Multiaddr(raw)) for raw in answer.identify.addrs])
 
     async def seen_addresses(self) -> list[str]:
-        """Return the remote ends of our connections to nodes in the routing table. Raises as `addresses` does."""
+        """Return the addresses of the connected nodes in the routing table: what they told, and the remote ends. Raises
+        as `addresses` does."""
         connected = await self._process.connections(_EXCHANGE_S)
         nodes = {peer.to_bytes() for peer in self._dht.protocol.routing_table.peer_id_to_uid}
-        return [text for peer, seen in connected.items() if peer in nodes for text in _full_addresses(peer, seen)]
+        told = self._process.book.of
+        ends = {peer: dict.fromkeys([*told(peer)[:2], *seen]) for peer, seen in connected.items() if peer in nodes}
+        return [text for peer, found in ends.items() for text in _full_addresses(peer, list(found))]
 
     async def store(self, key: bytes, subkey: bytes, value: bytes, expiry: float, others_only: bool = False) -> bool:
         """Put an entry into the DHT; return whether it was stored somewhere, which may be this node unless
@@ -207,18 +232,29 @@ class DhtNode:
         ok: bool = await self._search(self._dht.store(key, value, expiry, subkey=subkey, exclude_self=others_only))
         return ok
 
-    async def store_in(self, keys: Sequence[bytes], subkey: bytes, value: bytes, expiry: float) -> None:
-        """Put an entry under each of several keys, at the nodes around it."""
+    async def store_in(
+        self, keys: Sequence[bytes], subkey: bytes, value: bytes, expiry: float, first: Sequence[str] = ()
+    ) -> None:
+        """Put an entry under each of several keys, at the nodes around it. `first`: peer ids of nodes that hold
+        everything, where it is put instead as long as one of them takes it."""
         packed = self._dht.protocol.serializer.dumps(value)
-        await self._search(_all(*(self._store_near(key, subkey, packed, expiry) for key in keys)))
+        await self._search(_all(*(self._store_near(key, subkey, packed, expiry, first) for key in keys)))
 
-    async def _store_near(self, key: bytes, subkey: bytes, packed: bytes, expiry: float) -> None:
-        """Put an entry at the holders of a key, or else at the nearest nodes that a search finds."""
+    async def _store_near(self, key: bytes, subkey: bytes, packed: bytes, expiry: float, first: Sequence[str]) -> None:
+        """Put an entry at the `first` nodes, or else at the holders of a key, or else at the nearest nodes that a
+        search finds."""
         dht, slot = self._dht, DHTID.generate(key)
 
         async def takes(peer: PeerID) -> bool:
-            return bool(any(await dht.protocol.call_store(peer, [slot], [packed], [expiry], subkeys=[subkey]) or ()))
+            answer = await dht.protocol.call_store(peer, [slot], [packed], [expiry], subkeys=[subkey])
+            if answer is None:
+                self._first.failed(peer.to_base58())
+            return bool(any(answer or ()))
 
+        if nodes := [PeerID.from_base58(node) for node in self._first.of(first)]:
+            await self._process.keep_connected([peer.to_bytes() for peer in nodes])
+            if any(await _all(*map(takes, nodes))):
+                return
         if holders := self._holders.of(key, self._nearest(slot)):
             if all(await _all(*map(takes, holders))):
                 return
@@ -237,25 +273,33 @@ class DhtNode:
         known = dht.protocol.routing_table.get_nearest_neighbors(slot, dht.num_replicas, exclude=dht.node_id)
         return [peer for _, peer in known]
 
-    async def find_near(self, key: bytes) -> list[bytes]:
-        """Return the values of all entries that this node and one holder of a key have under it. None: no holder is
-        known, or it did not answer, and `find_in` searches."""
+    async def find_near(self, key: bytes, first: Sequence[str] = ()) -> list[bytes] | None:
+        """Return the values of all entries that this node and one other have under a key: one of the `first` nodes,
+        which hold everything (peer ids), or else a holder. None: none of them answers, and `find_in` searches."""
         slot, protocol = DHTID.generate(key), self._dht.protocol
+        nodes = self._first.of(random.sample(first, len(first)))
+        for node in nodes:
+            if answer := await self._search(protocol.call_find(PeerID.from_base58(node), [slot])):
+                return [*self._own(slot), *self._told(answer[slot][0])]
+            self._first.failed(node)
         if not (holders := self._holders.of(key, self._nearest(slot))):
-            return []
+            return None
         answer = await self._search(protocol.call_find(random.choice(holders), [slot]))
         if not answer:
             self._holders.lost(key)
-            return []
-        return [*self._own(slot), *_values(answer[slot][0])]
+            return None
+        return [*self._own(slot), *self._told(answer[slot][0])]
 
     def _own(self, slot: DHTID) -> list[bytes]:
         """The values that lie under a key in this node's own store."""
-        protocol = self._dht.protocol
-        held = protocol.storage.get(slot)
-        if held is None or not isinstance(held.value, DictionaryDHTValue):
+        return self._told(self._dht.protocol.storage.get(slot))
+
+    def _told(self, found: Any) -> list[bytes]:
+        """The values of a dictionary as one node holds it. A search of hivemind unpacks them, a single question does
+        not."""
+        if found is None or not isinstance(found.value, DictionaryDHTValue):
             return []
-        return [protocol.serializer.loads(entry.value) for _, entry in held.value.items()]
+        return [self._dht.protocol.serializer.loads(entry.value) for _, entry in found.value.items()]
 
     def hold(self, keys: Collection[bytes], subkey: bytes, value: bytes, expiry: float) -> None:
         """Put an entry into this node's own store, wherever in the DHT it belongs."""
@@ -272,7 +316,7 @@ class DhtNode:
         slot, protocol = DHTID.generate(key), self._dht.protocol
         asked = (protocol.call_find(PeerID.from_base58(peer), [slot]) for peer in peers)
         answers = await self._search(_all(*asked))
-        return [value for answer in answers if answer for value in _values(answer[slot][0])]
+        return [value for answer in answers if answer for value in self._told(answer[slot][0])]
 
     async def find(self, key: bytes) -> list[bytes]:
         """The values of all entries under `key` that can be found, this node's own included."""

@@ -18,10 +18,11 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from peer.discovery.address_book import AddressBook, TellingHandlers
 from peer.discovery.dht_node.entry_store import CallerBlocks, Handler, noting_callers
 from peer.discovery.dht_node.exit_report import Tail, in_words, oom_kills
 from peer.discovery.dht_node.hivemind_imports import without_the_rest
@@ -52,6 +53,8 @@ BINARY: Path | None = None
 
 _LIST_S = 2.0
 """Seconds for the question with whom p2pd is connected."""
+_KEPT = 100
+"""Weight of a connection that is kept. Others weigh nothing."""
 LOST = (OSError, TimeoutError, EOFError, P2PDaemonError)
 """Errors of a question to a p2pd when it, or the peer behind it, does not answer."""
 
@@ -74,8 +77,9 @@ class DhtNodeLimits:
     """Bytes of main memory. A p2pd above this is replaced."""
     heap: int = 192 * 2**20
     """Bytes of heap that its garbage collector tries to stay below, at any cost."""
-    connections: int = 256
-    """Connections. Above this, the least used ones are closed until half are left."""
+    connections: int = 8
+    """Connections. Above this, the least used ones are closed until half are left. An idle one costs 1.7 MB a day, as
+    much as 330 new ones."""
     files: int = 8192
     """Open files, sockets included. The system may grant fewer."""
     data: int = 768 * 2**20
@@ -95,20 +99,26 @@ class DhtNodeOptions:
     limits: DhtNodeLimits = DhtNodeLimits()
     control: ControlMeter = dataclasses.field(default_factory=ControlMeter)
     """Counts what is said to other nodes, and what they say."""
+    book: AddressBook = dataclasses.field(default_factory=AddressBook)
+    """Where other nodes are."""
+    is_closed: Callable[[], bool] = lambda: False
+    """Whether others cannot call us: then no node is told to."""
 
 
 class Process(P2P):  # type: ignore[misc]  # hivemind has no types
-    """hivemind's handle on the process, with six changes.
+    """hivemind's handle on the process, with seven changes.
 
     - Ctrl+C in our terminal does not reach p2pd, which would end before our farewell is sent.
     - Its resources are bounded, and what it does not need is taken from it.
     - Its output is kept.
     - The store of the DHT learns who asks it to store.
+    - It has no Kademlia of its own, which would keep a connection to every node. The nodes tell each other's addresses.
     - What is said to other nodes is counted.
     - Once it is dead, its calls fail at once and not by timeout."""
 
     limits = DhtNodeLimits()
     control = ControlMeter()
+    book = AddressBook()
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +130,8 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
     def _make_process_args(self, *args: Any, **options: Any) -> list[str]:
         high = self.limits.connections
         bounds = {"connLo": high // 2, "connHi": high, "connGrace": "30s"}
-        command: list[str] = P2P._make_process_args(*args, **options, **bounds)
+        kept = {name: value for name, value in options.items() if not name.startswith("dht")}
+        command: list[str] = P2P._make_process_args(*args, **kept, **bounds)
         limits = self.limits
         return launched(command, files=limits.files, heap=limits.heap, data=limits.data)
 
@@ -148,7 +159,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
     async def add_protobuf_handler(self, name: str, handler: Any, *args: Any, **options: Any) -> None:
         if name.endswith(".rpc_store"):
             handler = noting_callers(handler, self._callers)
-        handler = counting(handler, self.control)
+        handler = counting(TellingHandlers(self.book).wrap(handler), self.control)
         await super().add_protobuf_handler(name, handler, *args, **options)
 
     async def ask(self, request: p2pd_pb2.Request, timeout_s: float) -> p2pd_pb2.Response:
@@ -169,6 +180,15 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         """Return the remote addresses of each connected node, by its peer id. Raises one of LOST."""
         answer = await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), timeout_s)
         return {peer.id: [str(Multiaddr(raw)) for raw in peer.addrs] for peer in answer.peers}
+
+    async def keep_connected(self, peers: Sequence[bytes]) -> None:
+        """Have p2pd close other connections before those to these peers, by their ids, when it has too many."""
+        for peer in peers:
+            tag = p2pd_pb2.ConnManagerRequest(
+                type=p2pd_pb2.ConnManagerRequest.TAG_PEER, peer=peer, tag="kept", weight=_KEPT
+            )
+            with contextlib.suppress(*LOST):
+                await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag), _LIST_S)
 
     async def _connections(self) -> dict[str, list[str]]:
         found = await self.connections(_LIST_S)
@@ -222,6 +242,7 @@ async def _create(options: DhtNodeOptions, listen: Sequence[str], made: list[Pro
 
         limits = options.limits
         control = options.control
+        book = options.book
 
         def __init__(self) -> None:
             super().__init__()
@@ -232,6 +253,7 @@ async def _create(options: DhtNodeOptions, listen: Sequence[str], made: list[Pro
         announce_maddrs=list(options.announce_maddrs) or None,
         identity_path=str(options.identity_path),
         check_if_identity_free=False,  # it reads RSA keys only
+        auto_nat=False,  # nodes would dial each other for ever to find out what peers find out by themselves
         nat_port_map=False,
         use_relay=False,
         startup_timeout=options.startup_s,

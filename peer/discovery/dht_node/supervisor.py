@@ -17,6 +17,7 @@ from peer.discovery.address_cache import AddressCache
 from peer.discovery.dht_node.health import Health, Watcher
 from peer.discovery.dht_node.launch import files_granted
 from peer.discovery.dht_node.node import LOST, DhtNode, DhtNodeOptions
+from peer.discovery.dht_node.redial import Redial
 from peer.discovery.multiaddr import advertised, claimed
 from peer.discovery.validator import RecordGate
 from peer.errors import AddressError, DirectoryFailed
@@ -24,6 +25,8 @@ from peer.ports.directory import DialReport
 
 ENOUGH = 8
 """Neighbours of which some may come and go unnoticed."""
+SLOWER = 5
+"""A search asks twenty nodes, and dials most of them."""
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +51,9 @@ class SupervisorTimes:
     """Pause between two rounds of healing, give or take a third.
 
     With `dial` it bounds how long a bootstrap node that is back stays alone: 10 s."""
-    refresh: float = 600.0
-    """Pause between two searches for nodes near us, at most. It starts with `heal` and doubles while nobody comes or
-    goes, or `ENOUGH` are known. Those who come dial us, and looks notice those who go."""
+    refresh: float = 3600.0
+    """Pause between two searches for nodes near us, at most. It starts with `heal` and becomes `SLOWER` times as long
+    while nobody comes or goes, or `ENOUGH` are known. Those who come dial us, and looks notice those who go."""
     alone: float = 1.0
     """The same pause while the routing table is empty."""
     dial: float = 5.0
@@ -89,6 +92,7 @@ class DhtNodeSupervisor:
         self._keeper: asyncio.Task[None] | None = None
         self._first_round = Signal()
         self._joined = False
+        self._redial = Redial(pace.heal)
         self.node: DhtNode | None = None
         """The running node; None while p2pd is dead."""
         self.addresses: list[str] = []
@@ -240,7 +244,7 @@ class DhtNodeSupervisor:
                 refreshed = now()
                 with contextlib.suppress(*LOST):
                     await node.refresh()
-                pause = min(2 * pause, self._pace.refresh)
+                pause = min(SLOWER * pause, self._pace.refresh)
             await self._learn_addresses(node)
             if node.neighbours():
                 await self._meet(node)
@@ -252,6 +256,7 @@ class DhtNodeSupervisor:
 
     async def _dial(self, node: DhtNode, address: str) -> None:
         if await node.link(address, self._pace.dial):
+            self._redial.answered(address, asyncio.get_running_loop().time())
             self._cache.saw([address], self._now())
             self._cache.save()
             await self._meet(node)
@@ -273,7 +278,9 @@ class DhtNodeSupervisor:
         each other join again when any two of their members meet. The routing table does not tell that: it lists dead
         nodes until they are asked."""
         known = {_peer(address) for address in [*await node.seen_addresses(), *self.addresses]}
-        bootstraps = [address for address in self._bootstraps if _peer(address) not in known]
+        now = asyncio.get_running_loop().time()
+        missing = [address for address in self._bootstraps if _peer(address) not in known]
+        bootstraps = [one for one in missing if self._redial.is_due(one, now) or not node.neighbours()]
         cached = [address for address in self._cache.addresses() if _peer(address) not in known]
         if node.neighbours() and cached:
             cached = random.sample(cached, 1) if others else []
@@ -283,6 +290,7 @@ class DhtNodeSupervisor:
         """Learn our own addresses, which change with the network, and put those of other nodes into the cache."""
         visible = await node.addresses()
         self.addresses = visible if self._options.announce_maddrs else advertised(visible, self._listen)
+        node.tell(self.addresses, closed=self._options.is_closed())
         self._cache.saw(await node.seen_addresses(), self._now())
         self._cache.save()
 

@@ -29,7 +29,7 @@ from peer.node.daemon_parts import pace_of
 from peer.node.dht_events import DhtNodeEvents
 from peer.node.handler import ServedParts
 from peer.node.metrics import MetricsEndpoint, serving
-from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
+from peer.node.open import NODE_LIMITS, LocalNode, NodeListeners, OpenNode, open_node
 from peer.node.operator.collect import StateCollector
 from peer.node.operator.given import GivenState
 from peer.node.operator.home_files import fill_home, hold
@@ -120,7 +120,7 @@ async def run_bootstrap(options: NodeOptions, manifest_path: Path, wishes: Opera
     check_memory(signed.manifest, need_of(signed.manifest, donates_only=True), free_bytes())
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, run_id, say)
-        async with open_node(local, _listeners(local)) as node:
+        async with open_node(local, _listeners(local), NODE_LIMITS) as node:
             return await _donate(node, OperatorRun(signed, files, sources, manifest_path), wishes)
 
 
