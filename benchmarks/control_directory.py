@@ -1,40 +1,44 @@
-"""How many bytes does the directory of a larger swarm cost each peer? Linux, as root, with nftables.
+"""How many bytes does the directory of a larger swarm cost each peer? Linux, as root.
 
 No bound: what p2pd keeps its connections alive with cannot be turned off. About five minutes and `--minutes`, on a
 machine that does nothing else.
 
     sudo python -m benchmarks.control_directory [--peers 64] [--minutes 10] [--json FILE] [--results]
 
-The directories are real, each with a p2pd of its own, an address of its own on the loopback of one network namespace,
-and the looks and announcements of rounds of 300 s (`peer.membership.peer_table`). All of them run in one process, and
-nothing is trained or exchanged. nftables counts the packets of each address, IP headers included. Count for ten minutes
-at least: then searches that p2pd makes for itself are in it. The first peer is the node of the ticket, which is told
-apart, for it is the operator's."""
+The directories are real, each with a p2pd of its own in a network namespace of its own, and with the looks and
+announcements of rounds of 300 s (`peer.membership.peer_table`). Nothing is trained or exchanged, and one process runs
+all of them. The bytes are those of the interface of each p2pd, IP headers included. Count for ten minutes at least:
+then searches that p2pd makes for itself are in it. The first peer is the node of the ticket, which is told apart, for
+it is the operator's."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import contextlib
-import json
 import random
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.resources import files
 from pathlib import Path
 
+from benchmarks.control_model import UnitCosts, modelled, unit_costs
 from benchmarks.nat_network import Namespaces
 from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.clock.run_clock import RunClock
+from peer.discovery.dht_node import process
 from peer.discovery.directory import DhtDirectory
 from peer.errors import DirectoryFailed
 from peer.identity import load_or_create
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.own_record import OwnRecord
 from peer.membership.peer_table import PeerTable, lifetime, pace
+from peer.node.open import NODE_LIMITS
 from peer.observe.control_bytes import DIRECTORY
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RunId, Status
 
@@ -49,15 +53,15 @@ SETTLE_S = 240.0
 RUN = RunId(b"control directory".ljust(32, b"."))
 PORT = 4811
 STARTS = 5
-RULES = """
-table inet count {
-  set bytes { type ipv4_addr; flags dynamic; size 4096; counter; }
-  chain in {
-    type filter hook input priority 0
-    update @bytes { ip saddr }
-    update @bytes { ip daddr }
-  }
-}
+MODELLED = (4, 24, 64, 1000)
+ETHERNET = 14
+CORE = "core"
+"""Namespace of the switch that joins all others."""
+IN_NAMESPACE = """#!/bin/sh
+for given in "$@"; do
+  case "$given" in -hostAddrs=/ip4/*) host="${given#*/ip4/}"; host="${host%%/*}" ;; esac
+done
+exec IP netns exec "peer-$host-TAG" P2PD "$@"
 """
 
 
@@ -94,7 +98,7 @@ async def member(number: int, home: Path, ticket: list[str]) -> Member:
             wire_max=WIRE_VERSION,
             round=1,
             tokens_per_s=1000.0,
-            status=Status.TRAINING,
+            status=Status.TRAINING if number else Status.SERVING,
             issued_at=now,
             expires_at=now + life_s,
         )
@@ -107,6 +111,7 @@ async def member(number: int, home: Path, ticket: list[str]) -> Member:
             initial_peers=ticket,
             host_maddrs=(f"/ip4/{host}/tcp/{PORT}",),
             cache_path=home / f"{number}.json",
+            limits=None if number else NODE_LIMITS,
         )
 
     for _ in range(STARTS):
@@ -121,16 +126,19 @@ async def member(number: int, home: Path, ticket: list[str]) -> Member:
     return Member(number, directory, view)
 
 
-def counted() -> dict[str, int]:
-    """Return the bytes of each address so far."""
-    command = ["nft", "-j", "list", "set", "inet", "count", "bytes"]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
-    sets = [entry["set"] for entry in json.loads(told)["nftables"] if "set" in entry]
-    return {one["elem"]["val"]: one["elem"]["counter"]["bytes"] for one in sets[0].get("elem", [])}
+def counted(peers: int) -> list[int]:
+    """Return the bytes at the port of each peer so far, without the headers of Ethernet."""
+    return [_told(number, "bytes") - ETHERNET * _told(number, "packets") for number in range(peers)]
 
 
-async def measure(given: argparse.Namespace, home: Path) -> list[list[float]]:
-    """Return a row of each peer: MB a day on its interface, MB a day of messages, connections, and peers it lists."""
+def _told(number: int, what: str) -> int:
+    of = Path(f"/sys/class/net/port{number}/statistics")
+    return sum(int((of / f"{way}_{what}").read_text()) for way in ("rx", "tx"))
+
+
+async def measure(given: argparse.Namespace, home: Path) -> tuple[list[list[float]], UnitCosts]:
+    """Return a row of each peer: MB a day on its interface, MB a day of messages, connections, and peers it lists. And
+    what single things cost in this swarm."""
     members, duties, ticket = list[Member](), list[asyncio.Task[None]](), list[str]()
     try:
         for number in range(given.peers):
@@ -138,20 +146,21 @@ async def measure(given: argparse.Namespace, home: Path) -> list[list[float]]:
             duties.append(asyncio.create_task(members[-1].view.run()))
             ticket = ticket or [one for one in members[0].directory.addresses() if address(0) in one]
         await asyncio.sleep(SETTLE_S)
-        began, wire, said = time.monotonic(), counted(), [one.messages() for one in members]
+        began, wire, said = time.monotonic(), counted(given.peers), [one.messages() for one in members]
         print(f"{given.peers} peers are up; counting for {given.minutes:g} minutes", flush=True)
         await asyncio.sleep(60.0 * given.minutes)
-        now, a_day = counted(), DAY_S / (time.monotonic() - began) / 1e6
-        return [
+        now, a_day = counted(given.peers), DAY_S / (time.monotonic() - began) / 1e6
+        rows = [
             [
-                (now.get(host, 0) - wire.get(host, 0)) * a_day,
+                (now[one.number] - wire[one.number]) * a_day,
                 (one.messages() - before) * a_day,
                 len(await connections(one)),
                 len(one.view.peers),
             ]
             for one, before in zip(members, said, strict=True)
-            for host in [address(one.number)]
         ]
+        one, node = members[1], members[0]
+        return rows, await unit_costs(one.directory, node.directory, RUN, lambda: counted(2)[1], one.view.announce)
     finally:
         for duty in duties:
             duty.cancel()
@@ -164,7 +173,7 @@ async def connections(one: Member) -> dict[bytes, list[str]]:
     return {} if node is None else await node._process.connections(5.0)
 
 
-def show(given: argparse.Namespace, rows: list[list[float]]) -> bool:
+def show(given: argparse.Namespace, rows: list[list[float]], unit: UnitCosts) -> bool:
     node, *peers = rows
     peers.sort()
     kinds = {"least": peers[0], "median": peers[len(peers) // 2], "most": peers[-1], "the ticket's node": node}
@@ -178,29 +187,64 @@ def show(given: argparse.Namespace, rows: list[list[float]]) -> bool:
     table = Table(
         f"{given.peers} peers, {given.minutes:g} minutes", heads, [[name, *row] for name, row in kinds.items()]
     )
-    return publish(given, ABOUT, figures, table, variant=str(given.peers))
+    single = Table("one of each, bytes at the peer", ["what", "bytes"], [[n, v] for n, v in asdict(unit).items()])
+    look_s = pace(ROUND_S)
+    models = {n: modelled(n, unit, look_s, lifetime(look_s) / 3) for n in MODELLED}
+    model = Table(
+        "MODELLED from these, MB a day of a peer",
+        ["peers", *models[MODELLED[0]]],
+        [[str(n), *days.values()] for n, days in models.items()],
+    )
+    return publish(given, ABOUT, figures, table, single, model, variant=str(given.peers))
+
+
+def network(made: Namespaces, peers: int) -> str:
+    """Make a namespace for each peer, all of them at one switch, and return the namespace of the switch."""
+    core = made.add(CORE)
+    made.ip(core, "link", "add", "lan", "type", "bridge", "mcast_snooping", "0")
+    made.ip(core, "address", "add", "20.0.0.1/16", "dev", "lan")
+    made.ip(core, "link", "set", "lan", "up")
+    made.within(core, "sysctl", "-qw", "net.ipv4.ip_nonlocal_bind=1")  # each start asks here whether its port is free
+    for number in range(peers):
+        host = made.add(address(number))
+        made.within(host, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
+        made.link(core, f"port{number}", host, "eth")
+        made.ip(core, "link", "set", f"port{number}", "master", "lan")
+        made.ip(host, "address", "add", f"{address(number)}/16", "dev", "eth")
+        for space, device in ((core, f"port{number}"), (host, "eth")):  # a packet is to be one of the wire
+            made.ip(space, "link", "set", device, "gso_max_segs", "1")
+    return core
+
+
+def in_namespace(folder: Path, tag: str) -> Path:
+    """Write a program that starts p2pd in the namespace of the address that it is told to listen at."""
+    words = {"IP": shutil.which("ip") or "ip", "TAG": tag, "P2PD": str(files("hivemind.hivemind_cli") / "p2pd")}
+    program, path = IN_NAMESPACE, folder / "p2pd"
+    for word, meant in words.items():
+        program = program.replace(word, meant)
+    path.write_text(program)
+    path.chmod(0o700)
+    return path
 
 
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--peers", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if not given.inside:
         made = Namespaces()
         try:
-            network = made.add("directory")
-            made.ip(network, "address", "add", "20.0.0.1/16", "dev", "lo")
-            made.ip(network, "link", "set", "lo", "mtu", "1500")
-            made.within(network, "nft", "-f", "-", given=RULES)
-            again = [sys.executable, "-m", "benchmarks.control_directory", *sys.argv[1:], "--inside"]
-            return subprocess.run(["ip", "netns", "exec", network, *again], check=False).returncode
+            core = network(made, given.peers)
+            again = [sys.executable, "-m", "benchmarks.control_directory", *sys.argv[1:], "--inside", core]
+            return subprocess.run(["ip", "netns", "exec", core, *again], check=False).returncode
         finally:
             made.close()
-    sys.argv.remove("--inside")
+    del sys.argv[-2:]
     with tempfile.TemporaryDirectory(prefix="peer-directory-") as folder:
-        return 0 if show(given, asyncio.run(measure(given, Path(folder)))) else 1
+        process.BINARY = in_namespace(Path(folder), given.inside.rpartition("-")[2])
+        return 0 if show(given, *asyncio.run(measure(given, Path(folder)))) else 1
 
 
 if __name__ == "__main__":
