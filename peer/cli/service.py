@@ -11,7 +11,7 @@ import click
 
 from peer.cli.options import as_json, home
 from peer.cli.telling import tell
-from peer.errors import NotRunning, UsageError
+from peer.errors import NotRunning
 
 if TYPE_CHECKING:
     from peer.service.plan import ServicePlan
@@ -22,16 +22,16 @@ def command() -> None:
     """Keep a peer running: after a crash, a log-in and a restart of this machine.
 
     The service manager is systemd on Linux and launchd on macOS (untested), always your own: no root is needed. The
-    service takes its options from the configuration file: `peer config set join.max-upload 1MB`."""
+    service takes its options from `peer service install`, and from the configuration file."""
 
 
 @command.command(
     "install",
     context_settings={"ignore_unknown_options": True},
-    epilog="Example: peer service install TICKET",
+    epilog="Example: peer service install TICKET -- --max-upload 1MB --when idle",
 )
 @click.argument("ticket", required=False, metavar="[TICKET]")
-@click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")
+@click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF JOIN]")
 @home
 @click.option("--yes", is_flag=True, help="Agree to what the run takes. Otherwise you have joined it once before.")
 @click.option(
@@ -50,22 +50,22 @@ def install(
 ) -> None:
     """Write the service of a TICKET, start it, and let it start when you log in.
 
-    Without a TICKET, the one of the last installation is kept."""
+    Without a TICKET, the one of the last installation is kept. Without options of `peer join`, so are these."""
+    from peer.cli.service_options import checked
     from peer.service import install as service
 
-    manager, plan = service.manager_here(), _plan(context, home)
+    if (ticket or "").startswith("-"):
+        ticket, more = None, (ticket or "", *more)
+    manager, plan = service.manager_here(), service.with_options(_plan(context, home), checked(more))
     if only_print:
         tell(manager.text(plan).decode(), nl=False)
         return
-    if more or (ticket or "").startswith("-"):
-        found = f"a service takes no options of peer join: {' '.join([ticket or '', *more]).strip()}"
-        raise UsageError(found, "Write them into the configuration file, e.g.: peer config set join.max-upload 1MB")
     own = service.ticket_of(plan, ticket)
     if not yes:
         service.ensure_agreed(plan, own)
     manager.ensure_available()
     service.ensure_free(plan, manager)
-    for path in (plan.ticket, manager.file(plan.name)):
+    for path in (plan.ticket, manager.file(plan.name), *([plan.options_file] if plan.options else [])):
         tell(f"writes   {path}")
     tell(f"starts   {plan.name}, now and when you log in: {' '.join(plan.command())}")
     changed = service.write_files(plan, own, manager)

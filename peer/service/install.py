@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,15 @@ from peer.errors import HomeBusy, HomeUnusable, UsageError, file_advice
 from peer.run.home import Home, RunFolder, holder_of
 from peer.run.ticket import Ticket
 from peer.service.launchd import Launchd
-from peer.service.plan import MARK, TICKET_FILE, ServiceManager, ServicePlan, ServiceState, meaning_of, name_of
+from peer.service.plan import (
+    MARK,
+    TICKET_FILE,
+    ServiceManager,
+    ServicePlan,
+    ServiceState,
+    meaning_of,
+    name_of,
+)
 from peer.service.systemd import Systemd
 
 AGREED = "contract.json"
@@ -41,6 +51,19 @@ def ticket_of(plan: ServicePlan, given: str | None) -> Ticket:
     return Ticket.named(f"@{plan.ticket}")
 
 
+def with_options(plan: ServicePlan, given: tuple[str, ...]) -> ServicePlan:
+    """Return the plan with the options that were given, else with those of the last installation. Raises
+    UsageError."""
+    if given or not plan.options_file.exists():
+        return replace(plan, options=given)
+    try:
+        return replace(plan, options=tuple(map(str, json.loads(plan.options_file.read_bytes()))))
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"{plan.options_file} cannot be read: {error}", "Delete it, and give the options again."
+        ) from error
+
+
 def ensure_agreed(plan: ServicePlan, ticket: Ticket) -> None:
     """Raise UsageError unless the volunteer agreed to the run's terms: a service can ask nobody."""
     if not (run_folder(plan, ticket) / AGREED).exists():
@@ -64,6 +87,8 @@ def write_files(plan: ServicePlan, ticket: Ticket, manager: ServiceManager) -> l
     if unit.exists() and not _is_ours(unit):
         raise UsageError(f"{unit} was not made by `peer service install`", "Move it away first.")
     wanted = {plan.ticket: f"{ticket.encode()}\n".encode(), unit: manager.text(plan)}
+    if plan.options:
+        wanted[plan.options_file] = json.dumps(plan.options).encode()
     changed = [path for path, content in wanted.items() if not path.exists() or path.read_bytes() != content]
     for path in changed:
         _write(path, wanted[path])
@@ -79,7 +104,7 @@ def remove(plan: ServicePlan, manager: ServiceManager) -> list[Path]:
         if not _is_ours(unit):
             raise UsageError(f"{unit} was not made by `peer service install`", "It is left as it is.")
         manager.stop(plan.name)
-    gone = [path for path in (unit, plan.ticket) if path.is_file()]
+    gone = [path for path in (unit, plan.ticket, plan.options_file) if path.is_file()]
     for path in gone:
         path.unlink()
     return gone

@@ -18,6 +18,8 @@ STOP_S = 120
 RESTART_S = 30
 """Seconds between an end that a retry may mend and the next start."""
 TICKET_FILE = "service.ticket"
+OPTIONS_FILE = "service.options"
+"""Holds the options of the last installation, as a JSON list."""
 STOPPED_AT_ONCE = 130
 
 
@@ -32,12 +34,19 @@ class ServicePlan:
     """Absolute path of the interpreter."""
     config: Path | None = None
     """A configuration file other than the user's own."""
+    options: tuple[str, ...] = ()
+    """Further options of `peer join`."""
+
+    @property
+    def options_file(self) -> Path:
+        """Path of the file that keeps the options for the next installation."""
+        return self.home / OPTIONS_FILE
 
     def command(self) -> list[str]:
         """Return the program and its arguments."""
         config = [] if self.config is None else ["--config", str(self.config)]
         start = [self.python, "-P", "-m", "peer", *config, "join", f"@{self.ticket}"]
-        return [*start, "--home", str(self.home), "--plain"]
+        return [*start, "--home", str(self.home), "--plain", *self.options]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ OWN = frozenset(
         "artifacts",
         "uploads.json",
         "service.ticket",
+        "service.options",
         "daemon.log",
         "config.toml",
         "web.token",

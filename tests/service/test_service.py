@@ -164,12 +164,60 @@ def test_a_service_asks_nobody(machine: Machine, ticket: str) -> None:
     done("service", "install", ticket)
 
 
-def test_options_come_from_the_file(machine: Machine, ticket: str) -> None:
-    for arguments in ([ticket, "--max-upload", "1MB"], ["--max-upload", "1MB"]):
-        error = fails("service", "install", *arguments)
-        assert isinstance(error, UsageError)
-        assert "peer config set" in error.fix
+def started(machine: Machine) -> str:
+    """The line of the unit that starts the peer."""
+    return next(line for line in machine.unit.read_text().splitlines() if line.startswith("ExecStart="))
+
+
+@pytest.mark.parametrize("between", [["--"], []])
+def test_options_of_join_go_to_the_service_and_are_kept(machine: Machine, ticket: str, between: list[str]) -> None:
+    told = done("service", "install", "--yes", ticket, *between, "--max-upload", "1MB", "--when", "idle,plugged-in")
+    assert started(machine).endswith('"--plain" "--max-upload" "1MB" "--when" "idle,plugged-in"')
+    kept = machine.home / "service.options"
+    assert str(kept) in told
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    before = machine.unit.read_text()
+    done("service", "install", "--yes")
+    assert machine.unit.read_text() == before
+    done("service", "install", "--yes", *between, "--threads", "2")
+    assert started(machine).endswith('"--plain" "--threads" "2"')
+    assert done("service", "install", "--print") == machine.unit.read_text()
+    done("service", "remove")
+    assert list(machine.home.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "found", "fix"),
+    [
+        (["--max-uplod", "1MB"], "--max-upload", "peer join --help"),
+        (["--max-upload", "fast"], "fast", "peer join --help"),
+        (["--threads"], "requires an argument", "peer join --help"),
+        (["extra"], "no option of peer join: extra", "--lan"),
+        (["--invitation", "peerinv-secret"], "read by other users", "@/path"),
+        (["--invitation=peerinv-secret"], "read by other users", "@/path"),
+        (["--invitation", "@mine"], "the whole path of mine", "Write: --invitation @/"),
+        (["--data", "texts"], "the whole path of texts", "Write: --data /"),
+        (["--home=/tmp/x"], "cannot have --home", "before the ticket"),
+        (["--leave-on-eof"], "cannot have --leave-on-eof", "no standard input"),
+    ],
+)
+def test_an_option_that_no_service_can_have_is_refused(
+    machine: Machine, ticket: str, options: list[str], found: str, fix: str
+) -> None:
+    error = fails("service", "install", "--yes", ticket, "--", *options)
+    assert isinstance(error, UsageError)
+    assert found in error.found
+    assert fix in error.fix
+    assert "peerinv-secret" not in f"{error.found} {error.fix}"
     assert machine.asked() == []
+    assert not machine.unit.exists()
+
+
+def test_kept_options_that_cannot_be_read_are_told(machine: Machine, ticket: str) -> None:
+    done("service", "install", "--yes", ticket, "--", "--lan")
+    (machine.home / "service.options").write_text("{")
+    assert "service.options cannot be read" in fails("service", "install", "--yes").found
+    done("service", "install", "--yes", "--", "--lan")
 
 
 def test_state_and_last_end_are_told(machine: Machine, ticket: str) -> None:
