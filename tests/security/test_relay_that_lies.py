@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from peer.clock.run_clock import RunClock
-from peer.errors import PartnerLost
+from peer.errors import PartnerLost, PartnerSilent
 from peer.identity import Identity
 from peer.protocol.messages import PathKind, PeerId, PeerRecord, RelayAddress, RoundKey, SwapReport
 from peer.protocol.wire.payload import BufferSink, BytesSource
@@ -182,6 +182,23 @@ def test_where_there_is_no_other_relay_a_swap_fails_and_its_content_is_never_wro
             assert all(isinstance(result, PartnerLost) for result in results)
             assert set(bytes(sinks[0].data)) <= {0, ord("2")}
             assert set(bytes(sinks[1].data)) <= {0, ord("1")}
+
+    asyncio.run(main())
+
+
+def test_calls_over_a_relay_that_begins_to_stall_go_over_another_one() -> None:
+    """The connection stands, and nothing comes over it: a caller must not go on to ask there in each round."""
+
+    async def main() -> None:
+        async with asyncio.timeout(30), street() as here:
+            caller = here.callers[0].transport
+            await caller.hello(here.closed, TIMEOUT_S)
+            assert caller.answered_at(here.home.me).endswith(here.liar.me)
+            here.meddler.begin(here.meddler.passes_nothing_on)
+            with pytest.raises(PartnerSilent):
+                await caller.fetch_peers(here.closed, b"", 0.4)
+            await until(lambda: caller.answered_at(here.home.me).endswith(here.honest.me))
+            await caller.fetch_peers(here.closed, b"", TIMEOUT_S)
 
     asyncio.run(main())
 

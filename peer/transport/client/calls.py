@@ -92,8 +92,8 @@ class Calls:
     ) -> T:
         """Make a call, after a Hello if there is no token yet. A call whose token has run out is made a second time.
         `got` is told the connection before anything is said over it."""
-
         connections = self._pool if pool is None else pool
+        used: Connection | None = None
 
         async def attempt(connection: Connection) -> T:
             if connection.hello_due:
@@ -109,7 +109,8 @@ class Calls:
             return await call(connection)
 
         async def connected() -> T:
-            connection = await connections.get(to, timeout_s)
+            nonlocal used
+            connection = used = await connections.get(to, timeout_s)
             got(connection)
             try:
                 return await attempt(connection)
@@ -118,7 +119,12 @@ class Calls:
                     await connections.drop(to.peer_id, connection)
                 raise translate(error, to.peer_id) from None
 
-        return await self.bounded(connected(), to, timeout_s)
+        try:
+            return await self.bounded(connected(), to, timeout_s)
+        except PartnerSilent:
+            if used is not None:
+                connections.doubt(to, used)
+            raise
 
     async def greet(self, to: PeerRecord, connection: Connection) -> Welcome:
         async with self._small_call(to, connection), connection.greeting:

@@ -10,9 +10,9 @@ import contextlib
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 
@@ -190,6 +190,8 @@ class ConnectionPool:
         self._dialler = dialler
         self._circuits = circuits
         self._lingering: set[asyncio.Task[None]] = set()
+        self._doubted = set[PeerId]()
+        """Peers that did not answer over a relay and are looked for over others."""
 
     async def get(self, to: PeerRecord, timeout_s: float) -> Connection:
         """Return the open connection to a peer, or connect to the first of its endpoints and relays that answers.
@@ -230,8 +232,6 @@ class ConnectionPool:
         except TimeoutError:
             connection = None
         if connection is not None:
-            if connection.relay and self._circuits is not None and self._circuits.may_punch(to.peer_id):
-                connection.prepare()
             return await self._keep(to.peer_id, connection)
         if refused and not relays and len(refused) >= len(near):
             raise refused[0]
@@ -257,6 +257,35 @@ class ConnectionPool:
             return []
         kept = self._circuits.standing(relay.peer_id for relay in to.relays)
         return [relay for relay in to.relays if relay.peer_id in kept]
+
+    def doubt(self, to: PeerRecord, silent: Connection) -> None:
+        """Look whether a peer that did not answer over a relay does so over another one. Then that relay is to blame,
+        and the new connection takes the place of the old one."""
+        others = [relay for relay in self._relays_of(to) if relay.peer_id != silent.relay]
+        if silent.relay is None or not others or to.peer_id in self._doubted:
+            return
+        if self._open.get(to.peer_id) is silent:
+            self._doubted.add(to.peer_id)
+            self._linger(self._second_opinion(to.peer_id, silent, silent.relay, others))
+
+    async def _second_opinion(
+        self, peer: PeerId, silent: Connection, blamed: PeerId, others: Sequence[RelayAddress]
+    ) -> None:
+        assert self._circuits is not None
+        ways = [partial(self._connect_over, peer, relay, SLOW_S) for relay in others]
+        try:
+            found = await first_of(ways, STAGGER_S, lambda late: late.close())
+        finally:
+            self._doubted.discard(peer)
+        if found is None:
+            return
+        self._circuits.failed(blamed, peer, "a peer was silent over it, and answered over another relay")
+        if silent.carries or self._open.get(peer) is not silent:
+            await found.close()
+            return
+        del self._open[peer]
+        await self._keep(peer, found)
+        await silent.close()
 
     def held(self, peer: PeerId) -> Connection | None:
         """Return the open connection to a peer."""
@@ -303,7 +332,10 @@ class ConnectionPool:
             if late is not None:
                 await late.close()
 
-        task = asyncio.create_task(linger(), name="slow relay")
+        self._linger(linger())
+
+    def _linger(self, trying: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(trying, name="slow relay")
         self._lingering.add(task)
         task.add_done_callback(self._lingering.discard)
 
@@ -312,6 +344,8 @@ class ConnectionPool:
             await connection.close()
             return other
         self._open[peer] = connection
+        if connection.relay and self._circuits is not None and self._circuits.may_punch(peer):
+            connection.prepare()
         while len(self._open) > MAX_PEERS:
             _, oldest = self._open.popitem(last=False)
             await oldest.close()
@@ -323,9 +357,9 @@ class ConnectionPool:
         return await _ready_or_closed(Connection(endpoint, make, address), timeout_s)
 
     async def _connect_over(
-        self, peer: PeerId, relay: RelayAddress, timeout_s: float, trouble: list[str]
+        self, peer: PeerId, relay: RelayAddress, timeout_s: float, trouble: list[str] | None = None
     ) -> Connection | None:
-        """Connect over a relay. `trouble` is told why that fails."""
+        """Connect over a relay. `trouble` is told why that fails, and the relay is blamed. None: nobody is."""
         assert self._circuits is not None
         tunnel = self._circuits.tunnel(relay, peer)
         try:
@@ -333,7 +367,8 @@ class ConnectionPool:
             make = channels_to(peer, lambda is_bulk: bulk if is_bulk else control)
             connection = Connection(f"{RELAYED}{relay.peer_id}", make, tunnel=tunnel)
         except OSError as error:
-            trouble.append(error.strerror or str(error))
+            if trouble is not None:
+                trouble.append(error.strerror or str(error))
             await tunnel.close()
             return None
         except BaseException:
@@ -343,10 +378,10 @@ class ConnectionPool:
         try:
             ready = await _ready_or_closed(connection, timeout_s)
         except asyncio.CancelledError:
-            if time.monotonic() - began >= SLOW_S:
+            if trouble is not None and time.monotonic() - began >= SLOW_S:
                 self._circuits.failed(relay.peer_id, peer, f"nobody answered over it within {SLOW_S:.0f} s")
             raise
-        if ready is None:
+        if ready is None and trouble is not None:
             trouble.append(tunnel.trouble or "nobody answered over it with the peer's key")
             if not tunnel.refused:  # an honest relay refuses a peer that has no place there any more
                 self._circuits.failed(relay.peer_id, peer, trouble[-1])

@@ -145,6 +145,43 @@ async def test_one_that_stalls_is_found_out_though_another_one_wins(one: Here) -
 
 
 @scenario
+async def test_a_peer_that_is_silent_over_one_relay_is_looked_for_over_the_others(one: Here) -> None:
+    """Else each call to it would go over the relay that stalls, round after round."""
+    first = await one.pool.get(one.over("a", "b"), TIMEOUT_S)
+    one.pool.doubt(one.over("a", "b"), first)
+    one.pool.doubt(one.over("a", "b"), first)
+    await until(lambda: not one.pool._lingering)
+    assert (await one.pool.get(one.over("a", "b"), TIMEOUT_S)).relay == "b"
+    assert one.relays.opened == ["a", "b"]
+    assert one.relays.blamed == [("a", "a peer was silent over it, and answered over another relay")]
+
+
+@scenario
+async def test_where_a_peer_is_silent_over_all_relays_none_is_blamed(one: Here) -> None:
+    one.relays.stalled.update("bc")
+    first = await one.pool.get(one.over("a"), TIMEOUT_S)
+    one.pool.doubt(one.over("a", "b", "c"), first)
+    await until(lambda: not one.pool._lingering)
+    one.relays.errors["b"] = PartnerLost("the relay hung up")
+    one.pool.doubt(one.over("a", "b"), first)
+    await until(lambda: not one.pool._lingering)
+    one.pool.doubt(one.over("a"), first)
+    assert not one.pool._lingering, "there is no other way"
+    assert await one.pool.get(one.over("a"), TIMEOUT_S) is first
+    assert not one.relays.blamed
+
+
+@scenario
+async def test_a_transfer_under_way_keeps_its_connection(one: Here) -> None:
+    first = await one.pool.get(one.over("a", "b"), TIMEOUT_S)
+    async with first.in_use():
+        one.pool.doubt(one.over("a", "b"), first)
+        await until(lambda: not one.pool._lingering)
+        assert await one.pool.get(one.over("b"), TIMEOUT_S) is first
+    assert one.relays.blamed
+
+
+@scenario
 async def test_one_that_stalls_alone_is_blamed_at_the_callers_deadline(one: Here) -> None:
     one.relays.stalled.add("a")
     with pytest.raises(PartnerLost, match="cannot connect to relay:a"):
