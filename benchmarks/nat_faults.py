@@ -5,7 +5,7 @@ but those under way when a relay died. A home uses a relay that lies in at most 
 journal. With 1,000 silent connections a relay loses no round of its own, and grows by at most 64 MiB.
 
     sudo python -m benchmarks.nat_faults killed|lying|silent [--kills 10] [--lie drop|delay|flip|swap] [--rounds N]
-                                         [--homes 4] [--sync-every 16] [--preset noloco] [--json [FILE]]
+                                         [--homes 4] [--sync-every 16] [--preset noloco] [--json [FILE]] [--results]
 
 The homes' routers draw ports, so nothing is punched. There are three bootstrap nodes, which relay and do not train. A
 home sends so slowly that a swap takes about 4 s.
@@ -46,6 +46,7 @@ from benchmarks.nat_swarm import (
     resident_bytes,
     write,
 )
+from benchmarks.result import Benchmark, Figure, Table, publish
 from peer.observe.events import Event, RelayLeft, RoundDue, RoundEnded
 
 NODES = ("node1", "node2", "node3")
@@ -61,6 +62,11 @@ MOST_GROWTH_MIB = 64
 LEFT_AFTER = 2
 """Rounds in which a home may use a relay that lies."""
 Journal = Sequence[tuple[float, Event]]
+ABOUT = Benchmark(
+    "nat_faults",
+    "What do closed homes lose when a relay dies, lies, or is held up by strangers?",
+    "2 (conservation), 8 (local progress survives), 10 (every fault has a reason)",
+)
 
 
 @contextlib.contextmanager
@@ -265,6 +271,35 @@ async def _stay_silent(namespace: str, host: str, seen: Counter[str]) -> None:
         await asyncio.sleep(1.0)
 
 
+def figures(report: dict[str, Any]) -> list[Figure]:
+    """Return the figures of one fault. Its complaints are what breaks its bounds."""
+    found = [
+        Figure("complaints", "", len(report["complaints"]), 0),
+        Figure("participation", "", report["participation"]),
+        Figure("ledger, off by", "", abs(report["ledger_imbalance"]), 0),
+    ]
+    if "kills" in report:
+        found += [
+            Figure("relays killed in the middle of swaps", "", len(report["kills"])),
+            Figure("swaps that went on over a kill, one for each side", "", report["went_on_over_a_kill"]),
+            Figure("rounds lost that were under way at a kill", "", len(report["lost_under_way"])),
+            Figure("rounds lost beyond those", "", len(report["lost_beyond"]), 0),
+        ]
+    if "lie" in report:
+        homes = report["homes"].values()
+        most = max(len(home["uses_by_round"]) for home in homes)
+        found += [
+            Figure("rounds of the lies in which a home used that relay, at most", "", most, LEFT_AFTER),
+            Figure("homes whose journal names it", "", sum(bool(home["named"]) for home in homes), None, 1),
+        ]
+    if "growth_mib" in report:
+        found += [
+            Figure("silent connections open at once", "", report["silent"]["most_open"]),
+            Figure("growth of the relay", "MiB", report["growth_mib"], MOST_GROWTH_MIB),
+        ]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fault", choices=["killed", "lying", "silent"])
@@ -275,6 +310,7 @@ def main() -> None:
     parser.add_argument("--preset", default="noloco")
     parser.add_argument("--sync-every", type=float, default=16.0)
     json_option(parser)
+    parser.add_argument("--results", action="store_true", help="write the figures to results/nat_faults-FAULT.json")
     given = parser.parse_args()
     if reason := why_not():
         sys.exit(reason)
@@ -285,6 +321,12 @@ def main() -> None:
     for name, one in found.items():
         print(f"{name}: {'; '.join(one['complaints']) or 'as it should be'}", file=sys.stderr)
     write(found, given.json)
+    given.json = None
+    with contextlib.redirect_stdout(sys.stderr):
+        for name, one in found.items():
+            ends = sorted({end for peer in one["peers"].values() for end in peer["outcomes"]})
+            rows = [[name, peer["due"], *map(peer["outcomes"].get, ends)] for name, peer in one["peers"].items()]
+            publish(given, ABOUT, figures(one), Table("", ["peer", "due rounds", *ends], rows), variant=name)
     sys.exit(any(one["complaints"] for one in found.values()))
 
 
