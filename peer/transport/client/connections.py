@@ -10,9 +10,9 @@ import contextlib
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
@@ -23,6 +23,7 @@ from peer.protocol.endpoints import RELAYED, host_of, interleaved
 from peer.protocol.messages import PathKind, PeerId, PeerRecord, Reach, RelayAddress, Way
 from peer.protocol.swarm.nearness import is_private
 from peer.transport.client.channels import MakeChannel, channels_to, is_ready
+from peer.transport.client.circuits import Circuits
 from peer.transport.client.dialling import Dialler
 from peer.transport.relay.tunnel import RelayTunnel
 
@@ -165,22 +166,6 @@ class Connection:
         return None if self._tunnel is None else PeerId(self.endpoint.removeprefix(RELAYED))
 
 
-class Circuits(Protocol):
-    """The way to closed peers."""
-
-    def tunnel(self, relay: RelayAddress, target: PeerId) -> RelayTunnel:
-        """Make a tunnel to a closed peer over this relay, not started."""
-
-    def standing(self, relays: Iterable[PeerId]) -> Collection[PeerId]:
-        """Return which of these relays are to be used."""
-
-    def may_punch(self, target: PeerId) -> bool:
-        """Return whether a punched connection to a closed peer may be had."""
-
-    def failed(self, relay: PeerId, other: PeerId, why: str) -> None:
-        """Note that a relay did not lead to a peer."""
-
-
 class ConnectionPool:
     """Pool of at most `MAX_PEERS` connections. It closes the least recently used one first."""
 
@@ -190,6 +175,7 @@ class ConnectionPool:
         self._dialler = dialler
         self._circuits = circuits
         self._lingering: set[asyncio.Task[None]] = set()
+        self._retired = set[Connection]()
         self._doubted = set[PeerId]()
         """Peers that did not answer over a relay and are looked for over others."""
 
@@ -259,18 +245,16 @@ class ConnectionPool:
         return [relay for relay in to.relays if relay.peer_id in kept]
 
     def doubt(self, to: PeerRecord, silent: Connection) -> None:
-        """Look whether a peer that did not answer over a relay does so over another one. Then that relay is to blame,
-        and the new connection takes the place of the old one."""
+        """Look whether a peer that did not answer over a relay does so over another one. Then that relay is to blame:
+        all calls over it begin anew, and the new connection takes the place of the old one."""
         others = [relay for relay in self._relays_of(to) if relay.peer_id != silent.relay]
         if silent.relay is None or not others or to.peer_id in self._doubted:
             return
         if self._open.get(to.peer_id) is silent:
             self._doubted.add(to.peer_id)
-            self._linger(self._second_opinion(to.peer_id, silent, silent.relay, others))
+            self._linger(self._second_opinion(to.peer_id, silent.relay, others))
 
-    async def _second_opinion(
-        self, peer: PeerId, silent: Connection, blamed: PeerId, others: Sequence[RelayAddress]
-    ) -> None:
+    async def _second_opinion(self, peer: PeerId, blamed: PeerId, others: Sequence[RelayAddress]) -> None:
         assert self._circuits is not None
         ways = [partial(self._connect_over, peer, relay, SLOW_S) for relay in others]
         try:
@@ -280,12 +264,17 @@ class ConnectionPool:
         if found is None:
             return
         self._circuits.failed(blamed, peer, "a peer was silent over it, and answered over another relay")
-        if silent.carries or self._open.get(peer) is not silent:
-            await found.close()
-            return
-        del self._open[peer]
+        for one, held in list(self._open.items()):
+            if held.relay == blamed and not held.carries:
+                self._retired.add(self._open.pop(one))
+                self._linger(self._retire(held))
         await self._keep(peer, found)
-        await silent.close()
+
+    async def _retire(self, connection: Connection) -> None:
+        """Close a connection once the small calls that are under way over it have ended."""
+        await asyncio.sleep(SLOW_S)
+        self._retired.discard(connection)
+        await connection.close()
 
     def held(self, peer: PeerId) -> Connection | None:
         """Return the open connection to a peer."""
@@ -315,6 +304,8 @@ class ConnectionPool:
         for task in lingering:
             task.cancel()
         await asyncio.gather(*lingering, return_exceptions=True)
+        while self._retired:
+            await self._retired.pop().close()
         while self._open:
             _, connection = self._open.popitem()
             await connection.close()

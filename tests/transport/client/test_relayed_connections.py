@@ -147,12 +147,16 @@ async def test_one_that_stalls_is_found_out_though_another_one_wins(one: Here) -
 @scenario
 async def test_a_peer_that_is_silent_over_one_relay_is_looked_for_over_the_others(one: Here) -> None:
     """Else each call to it would go over the relay that stalls, round after round."""
+    await one.pool.get(one.over("a", "b"), TIMEOUT_S)
+    another = PeerId("another")
+    one.pool._open[another] = one.pool._open.pop(one.home.peer_id)
     first = await one.pool.get(one.over("a", "b"), TIMEOUT_S)
     one.pool.doubt(one.over("a", "b"), first)
     one.pool.doubt(one.over("a", "b"), first)
     await until(lambda: not one.pool._lingering)
     assert (await one.pool.get(one.over("a", "b"), TIMEOUT_S)).relay == "b"
-    assert one.relays.opened == ["a", "b"]
+    assert one.relays.opened == ["a", "a", "b"]
+    assert one.pool.held(another) is None, "nor is another peer asked over it first"
     assert one.relays.blamed == [("a", "a peer was silent over it, and answered over another relay")]
 
 
