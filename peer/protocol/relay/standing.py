@@ -75,8 +75,9 @@ class _Record:
     """When a transfer with a peer last broke as the relay was gone."""
 
     def fell(self, at: float) -> bool:
-        """Return whether what broke then broke as the relay was gone."""
-        return bool(self.gone_at) and self.gone_at[-1] - TOGETHER_S <= at < self.away_until
+        """Return whether what broke then broke as the relay was gone. Later it counts, though the relay is still put
+        aside: it is used where nothing else remains."""
+        return bool(self.gone_at) and self.gone_at[-1] - TOGETHER_S <= at < self.gone_at[-1] + AWAY_S
 
     def breaks(self, other: PeerId, at: float) -> None:
         self.broken[other] = at

@@ -140,6 +140,17 @@ def test_what_breaks_as_a_relay_is_gone_is_no_failure_of_it() -> None:
     assert standing.failed(RELAY, ONE, "it stalled", NOW + AWAY_S, bulk=True), "before and after, it was there"
 
 
+def test_a_relay_that_was_gone_often_may_not_lie_for_longer() -> None:
+    standing, now = RelayStanding(), NOW
+    for _ in range(4):
+        standing.gone(RELAY, now)
+        now += WINDOW_S / 6
+    standing.gone(RELAY, now)
+    assert standing.is_away(RELAY, now + AWAY_S)
+    assert standing.failed(RELAY, ONE, "it stalled", now + AWAY_S, bulk=True) == ""
+    assert standing.failed(RELAY, ONE, "it stalled", now + AWAY_S + 1, bulk=True)
+
+
 def test_a_relay_that_is_gone_is_put_aside_while_there_is_another() -> None:
     standing = RelayStanding()
     standing.gone(RELAY, NOW)
