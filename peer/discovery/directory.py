@@ -19,6 +19,7 @@ from typing import Any
 from peer.discovery.address_cache import AddressCache
 from peer.discovery.dht_node.health import Unwatched, Watcher
 from peer.discovery.dht_node.node import LOST, DhtNode, DhtNodeLimits, DhtNodeOptions
+from peer.discovery.dht_node.process import NodeStanding
 from peer.discovery.dht_node.supervisor import DhtNodeSupervisor, SupervisorTimes
 from peer.discovery.keys import bucket_key
 from peer.discovery.lan import LanPeers
@@ -41,6 +42,9 @@ HELD_LIFE_S = 40.0
 
 MAX_ASKED = 4
 """Nodes asked directly in one look, at most."""
+SELDOM_LIFE_S = 300.0
+"""A record that lives so long is renewed and looked for seldom. In runs of shorter rounds the operator's nodes could
+not serve a large swarm."""
 ALSO_ASKED = 2
 """Those of them that the ticket does not name."""
 
@@ -123,7 +127,7 @@ class DhtDirectory:
             identity.public_key,
             tuple(announce_maddrs),
             limits=limits or DhtNodeLimits(),
-            is_closed=told.is_closed if told is not None else lambda: False,
+            standing=lambda: self._standing(told or DirectoryListeners()),
         )
         self = cls(
             identity,
@@ -137,6 +141,9 @@ class DhtDirectory:
         )
         await self._helper.start(host_maddrs)
         return self
+
+    def _standing(self, told: DirectoryListeners) -> NodeStanding:
+        return NodeStanding(told.is_closed(), seldom=self._own is not None and _is_seldom(self._own))
 
     async def announce(self, record: PeerRecord) -> None:
         """Sign and publish a record, which replaces the former one; returns within `STORE_S`.
@@ -167,7 +174,8 @@ class DhtDirectory:
         """Return the operator's nodes. We announce there and look there, as long as they answer: so a peer that holds
         records for a whole swarm is not needed, which would send many times what others do."""
         live = self._view.live(self._now())
-        found = {str(peer) for peer in self._operators() if peer in live and live[peer].status in NODES}
+        named = (live[peer] for peer in self._operators() if peer in live)
+        found = {str(record.peer_id) for record in named if record.status in NODES and _is_seldom(record)}
         return sorted(found)[:MAX_ASKED]
 
     def read_everybody(self) -> None:
@@ -341,3 +349,7 @@ class DhtDirectory:
                 await node.store_in(keys, self._identity.public_key, raw, dht_expiry(record), self._nodes())
         except LOST as error:
             log.info("could not publish our record: %r", error)
+
+
+def _is_seldom(record: PeerRecord) -> bool:
+    return record.expires_at - record.issued_at >= SELDOM_LIFE_S

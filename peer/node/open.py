@@ -43,7 +43,7 @@ from peer.transport.policy import RelayPolicy, TransportPolicy
 from peer.transport.port_mapping.mapper import PortMapper
 from peer.transport.wire.payload_stream import UploadBudget
 
-NODE_LIMITS = DhtNodeLimits(connections=1024)
+NODE_LIMITS = DhtNodeLimits(connections=1024, kept=512)
 """Of an operator's node: every peer of the run keeps a connection to it."""
 
 

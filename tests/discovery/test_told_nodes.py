@@ -29,7 +29,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 def record(identity: Identity, round_: int = 0, status: Status = Status.TRAINING) -> PeerRecord:
     now = time.time()
     return PeerRecord(
-        PeerId(identity.peer_id), RUN, ("192.0.2.7:4810",), True, 1, 1, round_, 1.0, status, now, now + 60
+        PeerId(identity.peer_id), RUN, ("192.0.2.7:4810",), True, 1, 1, round_, 1.0, status, now, now + 900
     )
 
 
@@ -91,21 +91,24 @@ async def until_shown(reader: DhtDirectory, of: Identity, round_: int) -> None:
 
 def test_peers_announce_at_the_operators_node_and_at_each_other_once_it_is_gone(tmp_path: Path) -> None:
     async def scenario() -> None:
-        operator, one, other = (Identity.generate() for _ in range(3))
+        operator, one, other, liar = (Identity.generate() for _ in range(4))
         async with contextlib.AsyncExitStack() as stack:
             serving = await stack.enter_async_context(started(tmp_path, operator))
             ticket = serving.addresses()[:1]
             a = await stack.enter_async_context(started(tmp_path, one, initial_peers=ticket))
             b = await stack.enter_async_context(started(tmp_path, other, initial_peers=ticket))
+            claims = await stack.enter_async_context(started(tmp_path, liar, initial_peers=ticket))
+            await claims.announce(record(liar, status=Status.SERVING))
             await serving.announce(record(operator, status=Status.SERVING))
             for directory, identity in ((a, one), (b, other)):
                 await directory.announce(record(identity, 1))
-            for reader, identity in ((a, operator), (b, operator), (b, one), (a, other)):
+            for reader, identity in ((a, operator), (b, operator), (b, one), (a, other), (a, liar)):
                 await until_shown(reader, identity, 0)
             await a.announce(record(one, 2))
             await until_shown(b, one, 2)
             assert stored(serving, one) == 2
             assert stored(b, one) < 2
+            assert stored(claims, one) < 2, "its record says that it serves, and the ticket names another"
             await serving.close()
             await a.announce(record(one, 3))
             await until_shown(b, one, 3)

@@ -176,6 +176,10 @@ class DhtNode:
             await self._compare_clocks(peer_id, peer)
         return answered
 
+    async def trim(self) -> None:
+        """Close the connections that are used least. Raises one of LOST when p2pd does not answer."""
+        await self._process.trim()
+
     async def _connect(self, peer: PeerID, plain: Sequence[str], timeout_s: float) -> None:
         # Without its /p2p part: hivemind's Multiaddr encodes that one in a way p2pd cannot read.
         dial = p2pd_pb2.ConnectRequest(peer=peer.to_bytes(), addrs=[Multiaddr(one).to_bytes() for one in plain])

@@ -77,13 +77,25 @@ class DhtNodeLimits:
     """Bytes of main memory. A p2pd above this is replaced."""
     heap: int = 192 * 2**20
     """Bytes of heap that its garbage collector tries to stay below, at any cost."""
-    connections: int = 8
-    """Connections. Above this, the least used ones are closed until half are left. An idle one costs 1.7 MB a day, as
-    much as 330 new ones."""
+    connections: int = 256
+    """Connections. Above this, the least used ones are closed until `kept` are left."""
+    kept: int = 4
+    """Connections that are left when the least used ones are closed. An idle one costs 1.7 MB a day, as much as 330 new
+    ones."""
     files: int = 8192
     """Open files, sockets included. The system may grant fewer."""
     data: int = 768 * 2**20
     """Bytes of writable memory that the system grants. A p2pd that asks for more dies, and is replaced."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeStanding:
+    """How a node stands to others at the moment."""
+
+    closed: bool = False
+    """Others cannot call it: no node is told to."""
+    seldom: bool = False
+    """It asks others seldom: connections beyond `DhtNodeLimits.kept` are closed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,8 +113,8 @@ class DhtNodeOptions:
     """Counts what is said to other nodes, and what they say."""
     book: AddressBook = dataclasses.field(default_factory=AddressBook)
     """Where other nodes are."""
-    is_closed: Callable[[], bool] = lambda: False
-    """Whether others cannot call us: then no node is told to."""
+    standing: Callable[[], NodeStanding] = lambda: NodeStanding()
+    """Asked every few seconds."""
 
 
 class Process(P2P):  # type: ignore[misc]  # hivemind has no types
@@ -128,8 +140,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         self._callers = CallerBlocks(self._connections, time.monotonic)
 
     def _make_process_args(self, *args: Any, **options: Any) -> list[str]:
-        high = self.limits.connections
-        bounds = {"connLo": high // 2, "connHi": high, "connGrace": "30s"}
+        bounds = {"connLo": self.limits.kept, "connHi": self.limits.connections, "connGrace": "30s"}
         kept = {name: value for name, value in options.items() if not name.startswith("dht")}
         command: list[str] = P2P._make_process_args(*args, **kept, **bounds)
         limits = self.limits
@@ -189,6 +200,11 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
             )
             with contextlib.suppress(*LOST):
                 await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag), _LIST_S)
+
+    async def trim(self) -> None:
+        """Have p2pd close connections now, until `DhtNodeLimits.kept` are left. Those that are new stay."""
+        trim = p2pd_pb2.ConnManagerRequest(type=p2pd_pb2.ConnManagerRequest.TRIM)
+        await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=trim), _LIST_S)
 
     async def _connections(self) -> dict[str, list[str]]:
         found = await self.connections(_LIST_S)

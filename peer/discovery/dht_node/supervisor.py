@@ -54,6 +54,8 @@ class SupervisorTimes:
     refresh: float = 3600.0
     """Pause between two searches for nodes near us, at most. It starts with `heal` and becomes `SLOWER` times as long
     while nobody comes or goes, or `ENOUGH` are known. Those who come dial us, and looks notice those who go."""
+    trim: float = 60.0
+    """Pause between two times that idle connections are closed, where nodes are asked seldom."""
     alone: float = 1.0
     """The same pause while the routing table is empty."""
     dial: float = 5.0
@@ -234,7 +236,7 @@ class DhtNodeSupervisor:
     async def _heal(self, node: DhtNode) -> None:
         """Dial in rounds, for ever. Raises one of LOST when p2pd no longer answers."""
         now, known = asyncio.get_running_loop().time, set[str]()
-        refreshed, pause = -math.inf, self._pace.heal
+        refreshed, pause, trimmed = -math.inf, self._pace.heal, now()
         while True:
             if node.neighbours() != known and len(known) < ENOUGH:
                 pause = self._pace.heal
@@ -246,6 +248,9 @@ class DhtNodeSupervisor:
                     await node.refresh()
                 pause = min(SLOWER * pause, self._pace.refresh)
             await self._learn_addresses(node)
+            if self._options.standing().seldom and now() - trimmed >= self._pace.trim:
+                trimmed = now()
+                await node.trim()
             if node.neighbours():
                 await self._meet(node)
             else:
@@ -290,7 +295,7 @@ class DhtNodeSupervisor:
         """Learn our own addresses, which change with the network, and put those of other nodes into the cache."""
         visible = await node.addresses()
         self.addresses = visible if self._options.announce_maddrs else advertised(visible, self._listen)
-        node.tell(self.addresses, closed=self._options.is_closed())
+        node.tell(self.addresses, closed=self._options.standing().closed)
         self._cache.saw(await node.seen_addresses(), self._now())
         self._cache.save()
 

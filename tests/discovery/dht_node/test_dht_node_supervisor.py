@@ -151,7 +151,7 @@ def test_one_that_outgrows_its_bound_is_replaced_again_and_again_ever_more_slowl
 
 def test_it_runs_within_its_limits(tmp_path: Path) -> None:
     async def scenario() -> None:
-        limits = DhtNodeLimits(files=200, heap=50 * 2**20, connections=40)
+        limits = DhtNodeLimits(files=200, heap=50 * 2**20, connections=40, kept=20)
         async with started(tmp_path, limits=limits) as directory:
             proc = Path(f"/proc/{pid_of(directory)}")
             (files,) = [line for line in (proc / "limits").read_text().splitlines() if "open files" in line]
@@ -159,6 +159,8 @@ def test_it_runs_within_its_limits(tmp_path: Path) -> None:
             assert f"GOMEMLIMIT={limits.heap}".encode() in (proc / "environ").read_bytes().split(b"\0")
             command = (proc / "cmdline").read_bytes().split(b"\0")
             assert {b"-connHi=40", b"-connLo=20"} <= set(command)
+            assert not [word for word in command if word.startswith(b"-dht")], "p2pd would connect with every node"
+            assert b"-autonat=0" in command
 
     run(scenario())
 
