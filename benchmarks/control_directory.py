@@ -3,7 +3,7 @@
 No bound: what p2pd keeps its connections alive with cannot be turned off. About five minutes and `--minutes`, on a
 machine that does nothing else.
 
-    sudo python -m benchmarks.control_directory [--peers 64] [--minutes 10] [--json FILE] [--results]
+    sudo python -m benchmarks.control_directory [--peers 64] [--minutes 10] [--gone] [--json FILE] [--results]
 
 The directories are real, each with a p2pd of its own in a network namespace of its own, and with the looks and
 announcements of rounds of 300 s (`peer.membership.peer_table`). Nothing is trained or exchanged, and one process runs
@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from benchmarks.control_model import UnitCosts, modelled, unit_costs
+from benchmarks.control_model import UnitCosts, modelled, relays_in_record, unit_costs
 from benchmarks.nat_network import Namespaces
 from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.clock.run_clock import RunClock
@@ -50,6 +50,8 @@ ABOUT = Benchmark(
 ROUND_S, DAY_S = 300.0, 86_400.0
 SETTLE_S = 240.0
 """Seconds after the last start in which looks become rare."""
+RUN_OUT_S = 60.0
+"""Seconds after the node's end in which peers notice it."""
 RUN = RunId(b"control directory".ljust(32, b"."))
 PORT = 4811
 STARTS = 5
@@ -146,6 +148,11 @@ async def measure(given: argparse.Namespace, home: Path) -> tuple[list[list[floa
             duties.append(asyncio.create_task(members[-1].view.run()))
             ticket = ticket or [one for one in members[0].directory.addresses() if address(0) in one]
         await asyncio.sleep(SETTLE_S)
+        one, node = members[1], members[0]
+        unit = await unit_costs(one.directory, node.directory, RUN, lambda: counted(2)[1], one.view.announce)
+        if given.gone:
+            await node.directory.close()
+            await asyncio.sleep(RUN_OUT_S)
         began, wire, said = time.monotonic(), counted(given.peers), [one.messages() for one in members]
         print(f"{given.peers} peers are up; counting for {given.minutes:g} minutes", flush=True)
         await asyncio.sleep(60.0 * given.minutes)
@@ -159,8 +166,7 @@ async def measure(given: argparse.Namespace, home: Path) -> tuple[list[list[floa
             ]
             for one, before in zip(members, said, strict=True)
         ]
-        one, node = members[1], members[0]
-        return rows, await unit_costs(one.directory, node.directory, RUN, lambda: counted(2)[1], one.view.announce)
+        return rows, unit
     finally:
         for duty in duties:
             duty.cancel()
@@ -177,11 +183,12 @@ def show(given: argparse.Namespace, rows: list[list[float]], unit: UnitCosts) ->
     node, *peers = rows
     peers.sort()
     kinds = {"least": peers[0], "median": peers[len(peers) // 2], "most": peers[-1], "the ticket's node": node}
+    listed = given.peers - (2 if given.gone else 1)
     mean = statistics.mean(wire for wire, *_ in peers)
     figures = [
         Figure("the directory, mean of the peers", "MB/day", mean),
         Figure("the directory, of the peer that has most", "MB/day", peers[-1][0]),
-        Figure("peers that the peer with the fewest lists", "", min(row[3] for row in peers), at_least=given.peers - 1),
+        Figure("peers that the peer with the fewest lists", "", min(row[3] for row in peers), at_least=listed),
     ]
     heads = ["peer", "MB a day", "of it messages", "connections at the end", "peers listed"]
     table = Table(
@@ -189,13 +196,16 @@ def show(given: argparse.Namespace, rows: list[list[float]], unit: UnitCosts) ->
     )
     single = Table("one of each, bytes at the peer", ["what", "bytes"], [[n, v] for n, v in asdict(unit).items()])
     look_s = pace(ROUND_S)
-    models = {n: modelled(n, unit, look_s, lifetime(look_s) / 3) for n in MODELLED}
+    renewal_s, relayed = lifetime(look_s) / 3, relays_in_record()
+    models = {f"{n}, all open": modelled(n, unit, look_s, renewal_s) for n in MODELLED}
+    models |= {f"{n}, all behind relays": modelled(n, unit, look_s, renewal_s, relayed) for n in MODELLED[-2:]}
     model = Table(
-        "MODELLED from these, MB a day of a peer",
-        ["peers", *models[MODELLED[0]]],
-        [[str(n), *days.values()] for n, days in models.items()],
+        "MODELLED from these, not measured: MB a day of a peer",
+        ["peers", *models[f"{MODELLED[0]}, all open"]],
+        [[name, *days.values()] for name, days in models.items()],
     )
-    return publish(given, ABOUT, figures, table, single, model, variant=str(given.peers))
+    variant = f"{given.peers}-gone" if given.gone else str(given.peers)
+    return publish(given, ABOUT, figures, table, single, model, variant=variant)
 
 
 def network(made: Namespaces, peers: int) -> str:
@@ -231,6 +241,7 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--peers", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--gone", action="store_true", help="count when the operator's node is gone")
     parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if not given.inside:

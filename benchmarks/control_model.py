@@ -12,8 +12,10 @@ from peer.discovery.dht_node.process import DhtNodeLimits
 from peer.discovery.dht_node.supervisor import SupervisorTimes
 from peer.discovery.directory import DhtDirectory
 from peer.discovery.keys import bucket_key
-from peer.protocol.messages import RunId
+from peer.identity import Identity
+from peer.protocol.messages import MAX_RELAYS, RunId
 from peer.protocol.swarm.buckets import SPLIT
+from peer.v1 import exchange_pb2 as pb
 
 IDLE_MB = 1.69
 """MB a day of a connection on which nothing is said: libp2p asks every 30 s from both ends whether it lives. Measured
@@ -86,11 +88,19 @@ def _node(directory: DhtDirectory) -> DhtNode:
     return node
 
 
-def modelled(peers: int, unit: UnitCosts, look_s: float, renewal_s: float) -> dict[str, float]:
-    """Return MB a day of a peer in a swarm of so many that can all be called, while the operator's node answers.
+def relays_in_record() -> int:
+    """Return the bytes that three relays add to a record."""
+    word = pb.RelayWord(block="192.0.2.0/24", until=1_800_000_000, signature=bytes(64))
+    relay = pb.RelayAddress(peer_id=Identity.generate().peer_id, endpoint="192.0.2.70:4810", word=word)
+    return pb.RecordBody(relays=[relay] * MAX_RELAYS).ByteSize()
 
-    Connections are as many as p2pd keeps at most. Searches are those that a settled peer makes, and as many of
-    others reach it. They find none of the nodes connected."""
+
+def modelled(peers: int, unit: UnitCosts, look_s: float, renewal_s: float, relayed: int = 0) -> dict[str, float]:
+    """Return MB a day of a peer in a swarm of so many while the operator's node answers. `relayed`: bytes of the relays
+    in each record; 0: all can be called directly.
+
+    Connections are twice as many as p2pd keeps, for others come meanwhile. Searches are those that a settled peer
+    makes, and as many of others reach it. They find none of the nodes connected."""
     depth = 0
     while peers / 2**depth > SPLIT:
         depth += 1
@@ -98,9 +108,9 @@ def modelled(peers: int, unit: UnitCosts, look_s: float, renewal_s: float) -> di
     shown = peers / 2**depth
     searched = 2 * DAY_S / SupervisorTimes().refresh * min(ASKED, peers - 1)
     day = {
-        "idle connections": min(DhtNodeLimits().connections, peers) * IDLE_MB,
-        "looks": DAY_S / look_s * buckets * (unit.look + shown * unit.record) / 1e6,
-        "announcements": DAY_S / renewal_s * unit.announcement * buckets / 1e6,
+        "idle connections": min(2 * DhtNodeLimits().kept, peers) * IDLE_MB,
+        "looks": DAY_S / look_s * buckets * (unit.look + shown * (unit.record + relayed)) / 1e6,
+        "announcements": DAY_S / renewal_s * (unit.announcement + relayed) * buckets / 1e6,
         "searches for nodes": searched * (unit.dial + unit.question) / 1e6,
     }
     return {**day, "all": sum(day.values())}
