@@ -1,15 +1,14 @@
 """How many bytes does the directory of a larger swarm cost each peer? Linux, as root.
 
-No bound: what p2pd keeps its connections alive with cannot be turned off. About five minutes and `--minutes`, on a
-machine that does nothing else.
+No bound. About five minutes and `--minutes`; what else the machine does matters little.
 
     sudo python -m benchmarks.control_directory [--peers 64] [--minutes 10] [--gone] [--json FILE] [--results]
 
 The directories are real, each with a p2pd of its own in a network namespace of its own, and with the looks and
 announcements of rounds of 300 s (`peer.membership.peer_table`). Nothing is trained or exchanged, and one process runs
-all of them. The bytes are those of the interface of each p2pd, IP headers included. Count for ten minutes at least:
-then searches that p2pd makes for itself are in it. The first peer is the node of the ticket, which is told apart, for
-it is the operator's."""
+all of them. The bytes are those of the interface of each p2pd, IP headers included. Five minutes
+have no search for nodes in them, and ten have one, which a settled peer makes once an hour: see the model for its cost.
+The first peer is the node of the ticket, which is told apart, for it is the operator's."""
 
 from __future__ import annotations
 
