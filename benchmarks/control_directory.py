@@ -22,12 +22,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from benchmarks.control_model import UnitCosts, modelled, relays_in_record, unit_costs
-from benchmarks.nat_network import Namespaces
+from benchmarks.nat_network import Site, internet, run
 from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.clock.run_clock import RunClock
 from peer.discovery.dht_node import process
@@ -56,8 +57,6 @@ PORT = 4811
 STARTS = 5
 MODELLED = (4, 24, 64, 1000)
 ETHERNET = 14
-CORE = "core"
-"""Namespace of the switch that joins all others."""
 IN_NAMESPACE = """#!/bin/sh
 for given in "$@"; do
   case "$given" in -hostAddrs=/ip4/*) host="${given#*/ip4/}"; host="${host%%/*}" ;; esac
@@ -133,7 +132,7 @@ def counted(peers: int) -> list[int]:
 
 
 def _told(number: int, what: str) -> int:
-    of = Path(f"/sys/class/net/port{number}/statistics")
+    of = Path(f"/sys/class/net/to{number}/statistics")
     return sum(int((of / f"{way}_{what}").read_text()) for way in ("rx", "tx"))
 
 
@@ -207,22 +206,20 @@ def show(given: argparse.Namespace, rows: list[list[float]], unit: UnitCosts) ->
     return publish(given, ABOUT, figures, table, single, model, variant=variant)
 
 
-def network(made: Namespaces, peers: int) -> str:
-    """Make a namespace for each peer, all of them at one switch, and return the namespace of the switch."""
-    core = made.add(CORE)
-    made.ip(core, "link", "add", "lan", "type", "bridge", "mcast_snooping", "0")
-    made.ip(core, "address", "add", "20.0.0.1/16", "dev", "lan")
-    made.ip(core, "link", "set", "lan", "up")
-    made.within(core, "sysctl", "-qw", "net.ipv4.ip_nonlocal_bind=1")  # each start asks here whether its port is free
-    for number in range(peers):
-        host = made.add(address(number))
-        made.within(host, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
-        made.link(core, f"port{number}", host, "eth")
-        made.ip(core, "link", "set", f"port{number}", "master", "lan")
-        made.ip(host, "address", "add", f"{address(number)}/16", "dev", "eth")
-        for space, device in ((core, f"port{number}"), (host, "eth")):  # a packet is to be one of the wire
-            made.ip(space, "link", "set", device, "gso_max_segs", "1")
-    return core
+@contextlib.contextmanager
+def network(peers: int) -> Iterator[tuple[str, str]]:
+    """Make a namespace for each peer, all of them at one router. Yield the router's, and the end of all names."""
+    with internet([Site(address(number), address(number)) for number in range(peers)]) as made:
+        tag = made[address(0)].rpartition("-")[2]
+        core = f"peer-core-{tag}"
+        # Each start asks there whether its port is free.
+        run("ip", "netns", "exec", core, "sysctl", "-qw", "net.ipv4.ip_nonlocal_bind=1")
+        for number in range(peers):
+            host = made[address(number)]
+            run("ip", "netns", "exec", host, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
+            for space, device in ((core, f"to{number}"), (host, "wan")):  # a packet is to be one of the wire
+                run("ip", "-n", space, "link", "set", device, "gso_max_segs", "1")
+        yield core, tag
 
 
 def in_namespace(folder: Path, tag: str) -> Path:
@@ -244,16 +241,12 @@ def main() -> int:
     parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if not given.inside:
-        made = Namespaces()
-        try:
-            core = network(made, given.peers)
-            again = [sys.executable, "-m", "benchmarks.control_directory", *sys.argv[1:], "--inside", core]
+        with network(given.peers) as (core, tag):
+            again = [sys.executable, "-m", "benchmarks.control_directory", *sys.argv[1:], "--inside", tag]
             return subprocess.run(["ip", "netns", "exec", core, *again], check=False).returncode
-        finally:
-            made.close()
     del sys.argv[-2:]
     with tempfile.TemporaryDirectory(prefix="peer-directory-") as folder:
-        process.BINARY = in_namespace(Path(folder), given.inside.rpartition("-")[2])
+        process.BINARY = in_namespace(Path(folder), given.inside)
         return 0 if show(given, *asyncio.run(measure(given, Path(folder)))) else 1
 
 
