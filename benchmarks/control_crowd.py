@@ -9,11 +9,13 @@ import asyncio
 import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from peer.discovery.dht_node.node import LOST
 from peer.discovery.directory import DhtDirectory
 from peer.discovery.keys import bucket_key
+from peer.discovery.multiaddr import split
 from peer.discovery.validator import dht_expiry
 from peer.identity import Identity, load_or_create
 from peer.membership.peer_table import lifetime, pace
@@ -24,8 +26,10 @@ from peer.signed_record import seal
 ROUND_S = 300.0
 
 
-async def announce(directory: DhtDirectory, run_id: RunId, key: Identity, lifetime_s: float) -> None:
-    """Store the record of one key."""
+async def announce(
+    directory: DhtDirectory, run_id: RunId, key: Identity, lifetime_s: float, nodes: Sequence[str]
+) -> None:
+    """Store the record of one key at these nodes, as a peer does."""
     now, node = time.time(), directory._helper.node
     record = PeerRecord(
         peer_id=PeerId(key.peer_id),
@@ -42,7 +46,7 @@ async def announce(directory: DhtDirectory, run_id: RunId, key: Identity, lifeti
     )
     if node is not None:
         with contextlib.suppress(*LOST):
-            await node.store_in([bucket_key(run_id)], key.public_key, seal(record, key), dht_expiry(record))
+            await node.store_in([bucket_key(run_id)], key.public_key, seal(record, key), dht_expiry(record), nodes)
 
 
 async def show(ticket: Ticket, count: int, listen: str, home: Path) -> None:
@@ -56,9 +60,10 @@ async def show(ticket: Ticket, count: int, listen: str, home: Path) -> None:
         host_maddrs=(listen,),
     )
     keys = [Identity.generate() for _ in range(count)]
+    nodes = [split(address)[1] for address in ticket.addresses]
     while True:
         for key in keys:
-            await announce(directory, run_id, key, lifetime_s)
+            await announce(directory, run_id, key, lifetime_s, nodes)
             await asyncio.sleep(lifetime_s / 3 / count)
 
 
