@@ -66,11 +66,11 @@ class HostileCaller:
             "public_key": self.identity.public_key,
             "clock": time.time(),
         } | changes
-        await call.write(pb.HelloRequest(open=pb.HelloOpen(**opening)))
+        await self._say(call, pb.HelloRequest(open=pb.HelloOpen(**opening)))
         nonce = (await self._reply(call)).challenge.nonce
         message = signed or opening["run_id"] + public_key_of(self._server) + nonce
         proof = pb.HelloProof(signature=(signer or self.identity).sign(HELLO_DOMAIN, message))
-        await call.write(pb.HelloRequest(proof=proof))
+        await self._say(call, pb.HelloRequest(proof=proof))
         reply = await self._reply(call)
         await call.done_writing()
         return bytes(reply.granted.token)
@@ -105,6 +105,13 @@ class HostileCaller:
             if not hang:
                 await call.done_writing()
         return await ended(call)
+
+    @staticmethod
+    async def _say(call: Any, message: Any) -> None:
+        try:
+            await call.write(message)
+        except grpc.aio.AioRpcError as error:  # it may be refused before it has said anything
+            raise refused(error) from None
 
     @staticmethod
     async def _reply(call: Any) -> Any:
