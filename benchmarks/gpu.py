@@ -42,7 +42,7 @@ START_S, PAUSE_S = 300.0, 50.0
 WARM_S = 10.0
 """Before anything is measured."""
 COOLEST_LIMIT = 40.0
-"""What `--max-temperature` takes at least."""
+"""The lowest limit that `--max-temperature` takes."""
 
 
 class Gpu:
@@ -63,7 +63,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Watched:
-    """What was read while a peer trained for some seconds."""
+    """Readings of the GPU, and of a peer that trained for some seconds."""
 
     share: float
     busy_percent: float

@@ -14,8 +14,8 @@ A forbidden time begins when the service says so, or the minute of the quiet hou
 daemon's drain is outside of the allowed times, and its waiting before it goes on is inside. Processor time is that of
 daemon, trainer and p2pd. Bytes are payloads and control traffic in both directions.
 
-An exchange is broken when one side alone ends it, when it fails, or when a partner that the guest let go exchanges with
-nobody in that round."""
+An exchange is broken when it fails, or when one side alone ends it. It is broken, too, when a partner that the guest
+let go exchanges with nobody in that round."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Day:
     causes: Counter[str] = field(default_factory=Counter)
     why_paused: set[str] = field(default_factory=set)
     payload_of: list[tuple[float, float, int]] = field(default_factory=list)
-    """Of each pause: when it began and ended, by the clock on the wall, and the bytes of payloads within."""
+    """Each pause: when it began and ended, by the clock on the wall, and the bytes of payloads that the guest moved."""
 
     def payload_at(self, at: float) -> int:
         """Return the bytes of payloads of the pause around this moment."""

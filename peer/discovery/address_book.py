@@ -19,9 +19,9 @@ from peer.v1 import exchange_pb2 as pb
 
 MAX_NODES = 1024
 MAX_ADDRESSES = 4
-"""Of one node and one kind."""
+"""The book keeps so many addresses of a node: its own, and as many that others told."""
 MAX_TOLD = 64
-"""Nodes in one answer of which the addresses are read."""
+"""The addresses of so many nodes are read from one answer."""
 _FIELD = pb.ToldAddresses.DESCRIPTOR.fields_by_name["nodes"].number
 
 

@@ -51,7 +51,7 @@ class OwnWord:
 
 @dataclass(slots=True)
 class ToldNode:
-    """What one node was told."""
+    """One node that hears our summaries, and what it knows by now."""
 
     pace: SummaryPace
     state: Hashable = None

@@ -1,4 +1,4 @@
-"""When to dial an address again that answered and whose connection has ended since.
+"""When to dial an address again whose connection has ended.
 
 A node that was restarted is to be found again at once. One that has too many connections ends ours again and again, and
 is left alone ever longer."""
