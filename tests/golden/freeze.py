@@ -73,6 +73,7 @@ STILL: dict[str, Callable[[Path], Any]] = {
     "commands": lambda folder: names.commands(),
     "files": lambda folder: names.files(),
     "trainer_line": overhear,
+    "run_view": names.run_view,
     "control": control,
     "run": kept_run,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from google.protobuf import descriptor_pb2
 from torch import Tensor
 
 import peer
+from peer.aio.threads import inline
 from peer.cli.main import COMMANDS
 from peer.cli.main import peer as command_line
 from peer.clock.run_clock import RunClock
@@ -32,6 +34,7 @@ from peer.errors import PeerError
 from peer.exchange.group.contribution import Contribution
 from peer.exchange.group.sparse_result import SparseResult
 from peer.identity import Identity
+from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.observe.event_codec import encode
 from peer.observe.events import KINDS, OUTCOMES, Event
 from peer.observe.exposition import exposition
@@ -74,8 +77,9 @@ from peer.transport.wire.hello import HELLO_DOMAIN
 from peer.transport.wire.refusals import BAD_PAYLOAD, REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 from tests import prometheus_text
-from tests.golden.shapes import described_fields, described_model
+from tests.golden.shapes import described_fields, described_model, shape
 from tests.support.signed_receipts import Signing, chained, countersigned, file_of
+from tests.support.summaries import shown, signed_summary, view_at
 
 RUN = RunId(bytes(range(32)))
 PACKAGE = Path(peer.__file__).parent
@@ -489,6 +493,24 @@ def _command(command: Any) -> Any:
         " ".join([*parameter.opts, *parameter.secondary_opts, f"[{parameter.envvar}]" if parameter.envvar else ""])
         for parameter in command.params
     ]
+
+
+def run_view(scratch: Path) -> Any:
+    """The file in which a node keeps what its peers say, of one peer that has exchanged. Keys of maps are peers."""
+    path, peer = scratch / "run_view.json", Signing()
+
+    async def main() -> None:
+        clock = VirtualClock()
+        view = view_at(clock, path)
+        told = signed_summary(peer, clock.now(), receipts=(shown(Signing(), peer, 1),))
+        assert view.on_summary(peer.id, "home", told) == ""
+        running = asyncio.create_task(view.run(inline, print))
+        await clock.sleep(1.0)
+        running.cancel()
+        await asyncio.wait({running})
+
+    run_virtual(main())
+    return shape(json.loads(path.read_text()), ("board", "tokens"))
 
 
 _FILE = re.compile(r"[\w-]+(\.[a-z]+)*\.(json|jsonl|toml|sig|bin|log|key|sock|safetensors)")
