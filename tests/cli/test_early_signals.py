@@ -29,32 +29,37 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells when a process has a handler")
-@pytest.mark.parametrize("numbers", [(TERM,), (HUP,), (HUP, TERM)])
-def test_one_that_comes_first_of_all_lets_the_daemon_end_in_order(
-    numbers: tuple[signal.Signals, ...], tmp_path: Path
-) -> None:
-    command = [sys.executable, "-m", "peer", "join", WORD, "--home", str(tmp_path / "home")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as daemon:
-        by = time.monotonic() + WITHIN_S
-        while not catches(daemon.pid, HUP):
-            assert time.monotonic() < by
-        for number in numbers:
-            daemon.send_signal(number)
-        told, _ = daemon.communicate(timeout=WITHIN_S)
-    assert daemon.returncode == 0, told
-    assert told.splitlines()[-1].endswith("left: it was told to before there was anything to drain")
-    assert not list((tmp_path / "home").rglob("*.log"))
-
-
 @pytest.fixture
 def _handlers() -> Iterator[None]:
+    """The signals as a shell gives them to its programs, also where the tests run under `nohup`."""
     before = {number: signal.getsignal(number) for number in (HUP, TERM)}
     for number in before:
         signal.signal(number, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells when a process has a handler")
+@pytest.mark.parametrize("numbers", [(TERM,), (HUP,), (HUP, TERM)])
+@pytest.mark.usefixtures("_handlers")
+def test_one_that_comes_first_of_all_lets_the_daemon_end_in_order(
+    numbers: tuple[signal.Signals, ...], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "peer", "join", WORD, "--home", str(tmp_path / "home")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as daemon:
+        try:
+            by = time.monotonic() + WITHIN_S
+            while not catches(daemon.pid, HUP):
+                assert time.monotonic() < by
+            for number in numbers:
+                daemon.send_signal(number)
+            told, _ = daemon.communicate(timeout=WITHIN_S)
+        finally:
+            daemon.kill()
+    assert daemon.returncode == 0, told
+    assert told.splitlines()[-1].endswith("left: it was told to before there was anything to drain")
+    assert not list((tmp_path / "home").rglob("*.log"))
 
 
 @pytest.mark.usefixtures("_handlers")
