@@ -82,6 +82,8 @@ class DhtNodeLimits:
     kept: int = 4
     """Connections that are left when the least used ones are closed. An idle one costs far more in a day than dialling
     anew whenever a node is asked."""
+    grace: float = 30.0
+    """Seconds for which a new connection is not closed."""
     files: int = 8192
     """Open files, sockets included. The system may grant fewer."""
     data: int = 768 * 2**20
@@ -140,10 +142,10 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         self._callers = CallerBlocks(self._connections, time.monotonic)
 
     def _make_process_args(self, *args: Any, **options: Any) -> list[str]:
-        bounds = {"connLo": self.limits.kept, "connHi": self.limits.connections, "connGrace": "30s"}
+        limits = self.limits
+        bounds = {"connLo": limits.kept, "connHi": limits.connections, "connGrace": f"{limits.grace}s"}
         kept = {name: value for name, value in options.items() if not name.startswith("dht")}
         command: list[str] = P2P._make_process_args(*args, **kept, **bounds)
-        limits = self.limits
         return launched(command, files=limits.files, heap=limits.heap, data=limits.data)
 
     async def _read_outputs(self, ready: asyncio.Future[None]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from peer.discovery import directory as dht
@@ -95,6 +96,12 @@ def pid_of(directory: DhtDirectory) -> int:
     return directory.helper_pid
 
 
+def connections(directory: DhtDirectory) -> int:
+    """Of its p2pd with others."""
+    found = psutil.Process(pid_of(directory)).net_connections("tcp")
+    return sum(one.status == psutil.CONN_ESTABLISHED for one in found)
+
+
 def test_a_hung_p2pd_is_replaced(tmp_path: Path) -> None:
     async def scenario() -> None:
         told = Told()
@@ -161,6 +168,27 @@ def test_it_runs_within_its_limits(tmp_path: Path) -> None:
             assert {b"-connHi=40", b"-connLo=20"} <= set(command)
             assert not [word for word in command if word.startswith(b"-dht")], "p2pd would connect with every node"
             assert b"-autonat=0" in command
+
+    run(scenario())
+
+
+def test_idle_connections_are_closed_once_rounds_are_long(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        own, limits = Identity.generate(), DhtNodeLimits(kept=1, grace=0.1)
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def start(identity: Identity | None, heal: float, **options: Any) -> DhtDirectory:
+                pace = replace(PACE, heal=heal, trim=0.1)
+                return await stack.enter_async_context(started(tmp_path, identity, pace=pace, **options))
+
+            hub = await start(own, 0.1, limits=limits)
+            for _ in range(3):  # these do not dial again
+                await start(None, 60.0, initial_peers=hub.addresses())
+            said = record(own)
+            await hub.announce(said)
+            assert connections(hub) == 3
+            await hub.announce(replace(said, expires_at=said.issued_at + 900.0))
+            await until(lambda: connections(hub) == 1)
 
     run(scenario())
 
