@@ -11,10 +11,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
+from dataclasses import dataclass
 
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
-from peer.join.offers import NETWORKS, Offers, SnapshotOffer, named_block, offers_of_peers
+from peer.join.offers import (
+    NETWORKS,
+    OLD_ROUNDS,
+    Offers,
+    SnapshotOffer,
+    compatible_offers,
+    named_block,
+    offers_of_peers,
+)
 from peer.ports.transport import Transport
 from peer.protocol.endpoints import block_of
 from peer.protocol.messages import NODES, PeerId, PeerRecord, StateIndex, Status
@@ -25,7 +34,12 @@ from peer.state.snapshot import check_index
 from peer.state.transfer.scheduler import DonorRates
 
 MAX_DONORS = 6
-"""Asked for pieces at once. Each has one in flight, so this bounds what a kill of the joiner costs."""
+"""Peers asked for pieces at once. Each has one in flight, so this bounds what a kill of the joiner costs."""
+MAX_NODES = 3
+"""Nodes of the operator that are asked with them. A home's line is slow, and a node's usually fast."""
+CLOSE_SYNCS = 3
+"""Pair runs: a node's state goes with peers' pieces up to so many `sync_every` behind. A piece of it makes the whole as
+old as it is, by that piece's share."""
 MAX_ASKED = 16
 """Asked at once."""
 WAVES = 3
@@ -194,3 +208,52 @@ def _too_old(donor: PeerRecord, round_: int, run_round: int) -> str:
     if round_ > 0 and run_round - round_ > KEPT_ROUNDS:
         return f"has kept the state of round {round_}, and the run has come to round {run_round}"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class DonorPlaces:
+    """The places of donors in one fetch. No kind takes places of the other.
+
+    `nodes`: the operator's. `fragments`: of the run, so many rounds make one `sync_every`."""
+
+    nodes: Container[PeerId]
+    fragments: int
+    momentum: bool
+
+    def with_nodes(self, chosen: Sequence[SnapshotOffer], offered: Sequence[SnapshotOffer]) -> list[SnapshotOffer]:
+        """Return the chosen offers, and those of the operator's nodes that go with the newest of them."""
+        if not chosen:
+            return []
+        newest = max(chosen, key=lambda one: one.index.round)
+        return [*chosen, *(one for one in offered if one not in chosen and self._close(one, newest))]
+
+    def go_together(self, one: SnapshotOffer, other: SnapshotOffer) -> bool:
+        """Return whether the pieces of two donors may be mixed."""
+        if self.momentum:
+            return one.mark == other.mark
+        if self._is_node(one) == self._is_node(other):
+            return len(compatible_offers([one, other], momentum=False)) == 2
+        return self._close(one, other) or self._close(other, one)
+
+    def free(self, fitting: Sequence[SnapshotOffer], asked: Collection[PeerId]) -> list[SnapshotOffer]:
+        """Return those of the fitting donors that have a place beside the ones asked already, in their order."""
+        at_nodes = sum(peer in self.nodes for peer in asked)
+        left = {True: MAX_NODES - at_nodes, False: MAX_DONORS - (len(asked) - at_nodes)}
+        taken = []
+        for one in fitting:
+            kind = one.donor.peer_id in self.nodes
+            if one.donor.peer_id not in asked and left[kind] > 0:
+                left[kind] -= 1
+                taken.append(one)
+        return taken
+
+    def _close(self, node: SnapshotOffer, peer: SnapshotOffer) -> bool:
+        """Return whether a node of the operator has kept a pair's state that goes with the state of this peer."""
+        apart = abs(peer.index.round - node.index.round)
+        kept = node.donor.peer_id in self.nodes and self._is_node(node)
+        kept = kept and node.index.round > FIRST_ROUNDS  # up to there it may be the very first state, untrained
+        return not self.momentum and kept and apart <= min(OLD_ROUNDS, CLOSE_SYNCS * self.fragments)
+
+    @staticmethod
+    def _is_node(one: SnapshotOffer) -> bool:
+        return one.donor.status in NODES

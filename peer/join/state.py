@@ -16,7 +16,7 @@ from peer.aio.tasks import background_task
 from peer.aio.threads import Offload, inline
 from peer.errors import ClockWrong, JoinRefused, PartnerRefused, PeerError, StateError
 from peer.join.context import JoinContext
-from peer.join.donors import MAX_DONORS, DonorQuery, candidates, live_round
+from peer.join.donors import MAX_DONORS, DonorPlaces, DonorQuery, candidates, live_round
 from peer.join.fetch_terms import FetchTerms
 from peer.join.messages import check_clock, unreachable, waiting_for
 from peer.join.offers import OLD_ROUNDS, Offers, SnapshotOffer, compatible_offers
@@ -147,6 +147,7 @@ class StateFetch:
             fresh=terms.fresh,
             first=terms.knows.proven | terms.knows.nodes,
         )
+        self._places = DonorPlaces(terms.knows.nodes, len(layout.fragments), terms.momentum)
         self._folder = context.folder
         self._weighing = StateWeighing(terms, context.say, offload)
         self._refused: dict[PeerId, float] = {}
@@ -193,7 +194,7 @@ class StateFetch:
             )
             if chosen and not self._pieces.complete:
                 before = self._pieces.done
-                await self._fetch(chosen)
+                await self._fetch(self._places.with_nodes(chosen, offers.offered))
                 if self._pieces.done > before and not self._refused:
                     deadline = self._now() + self._patience_s
             seconds = self._clock.now() - began
@@ -227,7 +228,7 @@ class StateFetch:
         """One attempt: until all is here or no donor is left."""
         await self._forget_others(chosen)
         transfer = Download(self._transport, self._pieces, self._rates, self._outcome, self._told, self._offload)
-        for offered in chosen[:MAX_DONORS]:
+        for offered in self._places.free(chosen, ()):
             transfer.add(offered.donor, offered.index)
         async with background_task(self._recruit(transfer, chosen[0])):
             await transfer.run()
@@ -257,21 +258,15 @@ class StateFetch:
         pause = RECRUIT_FIRST_S
         while True:
             await self._clock.sleep(pause)
-            pause = min(2 * pause, RECRUIT_S)
+            settled, pause = pause == RECRUIT_S, min(2 * pause, RECRUIT_S)
             now = self._now()
             self._left_at = {p: self._left_at.get(p, now + BACKOFF_S) for p in self._outcome.left}
-            room = MAX_DONORS - len(transfer.donors)
-            if room <= 0:
+            if settled and len(transfer.donors) >= MAX_DONORS:
                 continue
             offers = await self._offers()
-            fitting = [o for o in offers.offered if self._fits(o, first) and o.donor.peer_id not in transfer.donors]
-            for offered in fitting[:room]:
+            fitting = [one for one in offers.offered if self._places.go_together(one, first)]
+            for offered in self._places.free(fitting, transfer.donors):
                 transfer.add(offered.donor, offered.index)
-
-    def _fits(self, offered: SnapshotOffer, first: SnapshotOffer) -> bool:
-        if self._momentum:
-            return offered.mark == first.mark
-        return len(compatible_offers([offered, first], momentum=False)) == 2
 
     # -- is it good? -------------------------------------------------------------------------------------------------
 
