@@ -97,7 +97,7 @@ def pid_of(directory: DhtDirectory) -> int:
 
 
 def connections(directory: DhtDirectory) -> int:
-    """Of its p2pd with others."""
+    """Return how many connections its p2pd has with others."""
     found = psutil.Process(pid_of(directory)).net_connections("tcp")
     return sum(one.status == psutil.CONN_ESTABLISHED for one in found)
 
