@@ -40,6 +40,8 @@ with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.s
 
 for _module in (node, protocol, routing, timed_storage):
     _module.get_dht_time = run_time  # hivemind reads the wall clock: when it jumps, every record would expire at once
+# A node that comes back may be called before hivemind has set what it says of itself.
+protocol.DHTProtocol.node_info = dht_pb2.NodeInfo()
 
 __all__ = ["LOST", "DhtNode", "DhtNodeLimits", "DhtNodeOptions", "DictionaryDHTValue"]
 

@@ -209,3 +209,12 @@ def test_what_is_noted_of_newcomers_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     for address in ("a", "b", "c", "a", "d", "e"):
         p2pd._note(noted, address, f"word of {address}")
     assert noted == {"a": "word of a", "d": "word of d", "e": "word of e"}
+
+
+def test_a_call_that_comes_before_the_node_has_begun_is_answered() -> None:
+    async def scenario() -> None:
+        begun = p2pd.protocol.DHTProtocol(_initialized_with_create=True)
+        answer = await begun.rpc_ping(p2pd.dht_pb2.PingRequest(), None)
+        assert not answer.peer.node_id, "nobody takes it into a routing table"
+
+    run(scenario())
