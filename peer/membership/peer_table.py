@@ -31,6 +31,8 @@ GLANCE_S = 0.5
 """How soon we see at the earliest that our own record has changed."""
 ANNOUNCE_ROUND_EVERY_S = 2.0
 """A new round alone is not announced more often than this."""
+EACH_WAITS_S, WAITS_S = 0.05, 5.0
+"""See `waiting_pause`: seconds for each peer, and at most."""
 
 
 def pace(round_s: float | None) -> float:
@@ -47,6 +49,12 @@ def lifetime(look_every_s: float) -> float:
     """Seconds for which a record holds: it is announced again at a third, and one that was as old as that when others
     saw it must not expire before their next look."""
     return max(RECORD_TTL_S, 3 * look_every_s)
+
+
+def waiting_pause(least_s: float, peers: int) -> float:
+    """Seconds between two looks of each of so many peers that wait for one another. They all look at the same time, so
+    each looks the more seldom the more there are."""
+    return max(least_s, min(EACH_WAITS_S * peers, WAITS_S))
 
 
 class _Sorted(NamedTuple):

@@ -16,7 +16,7 @@ from peer.errors import TrainerDied
 from peer.exchange.group.member import GroupMember
 from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.strategy import ExchangeStrategy
-from peer.membership.peer_table import PeerTable
+from peer.membership.peer_table import PeerTable, waiting_pause
 from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.outer.state import OuterState
@@ -44,6 +44,8 @@ FAREWELL_S = 3.0
 """A group's members stay so much longer when all are done."""
 GATE_S = 120.0
 """How long the first round waits for `min_peers`."""
+GATE_LOOK_S, LAST_LOOK_S = 0.2, 0.5
+"""Between two looks at who is ready for the first round, and at who is not done with the last one, at least."""
 
 
 Boundary = Callable[[int], Awaitable[None]]
@@ -194,13 +196,13 @@ class RoundLoop:
 
     async def _gate(self) -> None:
         """Peers of a local swarm begin together; and a clock in seconds has to have begun."""
-        deadline = self._clock.now() + GATE_S
+        deadline, look_s = self._clock.now() + GATE_S, waiting_pause(GATE_LOOK_S, self._plan.min_peers)
         while self._view.others_training() + 1 < self._plan.min_peers and self._clock.now() < deadline:
-            if await self._leaving.wait_for(0.2):
+            if await self._leaving.wait_for(look_s):
                 return
             await self._view.look()
         while not self._times.in_steps and (wait := self._times.until_start()) > 0:
-            if await self._leaving.wait_for(min(0.2, wait)):
+            if await self._leaving.wait_for(min(look_s, wait)):
                 return
             await self._view.look()
 
@@ -211,7 +213,7 @@ class RoundLoop:
         over = self._clock.now() + LINGER_S
         kept_by = over + 4 * self._outer.layout.elements / LAST_STATE_RATE
         while self._clock.now() < (kept_by if self._unkept() else over if self._view.others_training() else 0.0):
-            if await self._leaving.wait_for(0.5):
+            if await self._leaving.wait_for(waiting_pause(LAST_LOOK_S, self._view.others_training())):
                 return
             await self._view.look()
         if await self._follow_to_the_end(round_, at_last=not self._view.others_training()):
