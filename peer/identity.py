@@ -5,6 +5,7 @@ message`, so that one made for one purpose is worthless for another."""
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from pathlib import Path
@@ -19,8 +20,11 @@ from peer.errors import IdentityError, file_advice
 _PRIVATE_HEAD = b"\x08\x01\x12\x40"  # protobuf: key type Ed25519, 64 bytes of data follow
 _PUBLIC_HEAD = b"\x08\x01\x12\x20"
 _ID_HEAD = b"\x00\x24" + _PUBLIC_HEAD  # identity multihash of the 36-byte public key message
+_SPELT = 2048
+"""So many ids are kept in both spellings: a node reads those of its neighbours again and again, and base58 is slow."""
 
 
+@functools.lru_cache(_SPELT)
 def peer_id_of(public_key: bytes) -> str:
     """Return the libp2p peer id (`12D3Koo…`) of a 32-byte Ed25519 public key."""
     assert len(public_key) == 32, len(public_key)
@@ -48,6 +52,11 @@ def public_key_of(peer_id: str) -> bytes:
     # Letters and digits alone: base58 skips white space at the end, and an id has one spelling.
     if not 50 <= len(peer_id) <= 56 or not peer_id.isalnum():
         raise ValueError(f"not an Ed25519 peer id: {peer_id[:60]!r}")
+    return _key_spelt(peer_id)
+
+
+@functools.lru_cache(_SPELT)
+def _key_spelt(peer_id: str) -> bytes:
     return key_in(base58.b58decode(peer_id))
 
 

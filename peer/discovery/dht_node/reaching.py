@@ -2,35 +2,73 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from peer.discovery.address_book import AddressBook, note_others, note_sender
+from peer.discovery.address_book import MAX_NODES, AddressBook, note_others, note_sender
 
 LEFT_ALONE_S = 120.0
 """A node of the operator that did not answer is asked again after so long. Meanwhile the other nodes are."""
+CONNECTED_S = 10.0
+"""A node that answered so lately is called without being dialled first. p2pd keeps a new connection for longer."""
 
 
-def reaching(get_stub: Callable[..., Any], book: AddressBook, dial: Callable[[Any], Awaitable[None]]) -> Any:
-    """Wrap hivemind's maker of stubs. `dial` connects with a peer, or raises what p2pd says."""
+def reaching(
+    get_stub: Callable[..., Any],
+    book: AddressBook,
+    dial: Callable[[Any], Awaitable[None]],
+    now: Callable[[], float] = time.monotonic,
+) -> Any:
+    """Wrap hivemind's maker of stubs. `dial` connects with a peer, or raises what p2pd says. `now`: seconds, of any
+    origin."""
+    answering = _Answering(now)
 
     def wrapped(peer: Any) -> Any:
-        return _ReachingStub(get_stub(peer), peer, book, dial)
+        return _ReachingStub(get_stub(peer), peer, book, dial, answering)
 
     return wrapped
 
 
+class _Answering:
+    """The nodes that answered last, by their ids, and when."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._at: OrderedDict[bytes, float] = OrderedDict()
+
+    def lately(self, peer: bytes) -> bool:
+        return self._now() - self._at.get(peer, -math.inf) < CONNECTED_S
+
+    def note(self, peer: bytes) -> None:
+        self.forget(peer)
+        self._at[peer] = self._now()
+        if len(self._at) > MAX_NODES:
+            self._at.popitem(last=False)
+
+    def forget(self, peer: bytes) -> None:
+        self._at.pop(peer, None)
+
+
 class _ReachingStub:
-    def __init__(self, stub: Any, peer: Any, book: AddressBook, dial: Callable[[Any], Awaitable[None]]) -> None:
-        self._stub, self._peer, self._book, self._dial = stub, peer, book, dial
+    def __init__(
+        self, stub: Any, peer: Any, book: AddressBook, dial: Callable[[Any], Awaitable[None]], answering: _Answering
+    ) -> None:
+        self._stub, self._peer, self._book, self._dial, self._answering = stub, peer, book, dial, answering
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._stub, name)
 
         async def reached(*args: Any, **kwargs: Any) -> Any:
-            await self._dial(self._peer)
+            peer = self._peer.to_bytes()
+            if not self._answering.lately(peer):
+                await self._dial(self._peer)
+            self._answering.forget(peer)  # until it has answered again
             answer = await call(*args, **kwargs)
-            note_sender(self._book, self._peer.to_bytes(), answer)
+            self._answering.note(peer)
+            note_sender(self._book, peer, answer)
             note_others(self._book, answer)
             return answer
 
