@@ -343,9 +343,9 @@ class DhtNode:
                 async with asyncio.timeout(1.0):
                     await self._dht.shutdown()
         self._process.fail_calls()
-        self._reading.close()
-        if self._searches:
+        if self._searches:  # they end soon: each still needs the thread for the answers that are here
             await asyncio.wait(self._searches, timeout=2.0)
+        self._reading.close()
         await stop(self._process, at_once)
 
     async def _search(self, search: Coroutine[Any, Any, Any]) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -125,6 +127,37 @@ def test_calls_fail_at_once_when_p2pd_is_gone(tmp_path: Path) -> None:
             assert time.monotonic() - began < 0.5 * p2pd._CALL_S
         finally:
             await other.close()
+
+    run(scenario())
+
+
+def test_a_search_that_still_reads_an_answer_ends_before_the_node_does(tmp_path: Path) -> None:
+    """hivemind's search would die of a reading that is dropped, and print that when the daemon is gone."""
+
+    async def scenario() -> None:
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+        gate = RecordGate(time.time, RUN)
+        one = await DhtNode.start(options(tmp_path / "one"), LISTEN, gate)
+        two = await DhtNode.start(options(tmp_path / "two"), LISTEN, gate)
+        faults: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+        begun, free = threading.Event(), threading.Event()
+        try:
+            assert await one.link((await two.addresses())[0], 5.0)
+            one._reading.start(lambda: (begun.set(), free.wait(10.0)))  # as a thread that a busy machine hardly serves
+            searching = asyncio.create_task(one.find(b"key"))
+            while one._reading._pool._work_queue.empty():
+                await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(0.1, free.set)
+            await one.close()
+            assert searching.done()
+            assert await searching == []
+        finally:
+            free.set()
+            await two.close()
+        gc.collect()
+        assert not faults
 
     run(scenario())
 
