@@ -90,7 +90,8 @@ class PlainLines:
     async def run(self, report: Report, /) -> None:
         now = asyncio.get_running_loop().time
         while True:
-            if line := self.due(report(), now()):
+            too_soon = self._said_at is not None and now() - self._said_at < min(WAIT_LINE_EVERY_S, STATUS_LINE_EVERY_S)
+            if not too_soon and (line := self.due(report(), now())):  # a report takes milliseconds to make
                 self._say(line)
             await asyncio.sleep(self._look_every_s)
 

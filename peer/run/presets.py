@@ -3,6 +3,7 @@ manifest may override any. docs/explanation/methods.md tells where each number c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
@@ -80,6 +81,7 @@ CHOICES = tuple(name for name in asdict(PRESETS[CONTROL]) if name not in NO_CHOI
 """The choices of a preset, in the order of Method. A manifest may override them."""
 
 
+@functools.lru_cache(16)  # a daemon asks for its run's method many times a minute
 def resolve(sync: SyncSection) -> Method:
     """Return the preset with the manifest's overrides. Raises ManifestError with every reason why it cannot be."""
     if findings := method_findings(sync):

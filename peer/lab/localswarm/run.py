@@ -172,9 +172,12 @@ class Swarm:
 
     async def _until_training(self) -> None:
         deadline = time.monotonic() + STARTUP_S + EACH_STARTUP_S * len(self._peers)
+        waiting = list(self._peers.values())
         while time.monotonic() < deadline and not self._stop.is_set():
-            reports = await asyncio.gather(*(peer.status() for peer in self._peers.values()))
-            if all(r is not None and r["status"] in ("training", "finished") for r in reports):
+            reports = await asyncio.gather(*(peer.status() for peer in waiting))
+            asked = zip(waiting, reports, strict=True)
+            waiting = [peer for peer, r in asked if r is None or r["status"] not in ("training", "finished")]
+            if not waiting:
                 self._say("all peers are ready; training begins")
                 return
             dead = [peer for peer in self._peers.values() if not peer.running]
