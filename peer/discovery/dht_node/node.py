@@ -40,8 +40,7 @@ with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.s
 
 for _module in (node, protocol, routing, timed_storage):
     _module.get_dht_time = run_time  # hivemind reads the wall clock: when it jumps, every record would expire at once
-# A node that comes back may be called before hivemind has set what it says of itself.
-protocol.DHTProtocol.node_info = dht_pb2.NodeInfo()
+protocol.DHTProtocol.node_info = dht_pb2.NodeInfo()  # a node that comes back may be called before hivemind sets it
 
 __all__ = ["LOST", "DhtNode", "DhtNodeLimits", "DhtNodeOptions", "DictionaryDHTValue"]
 
@@ -343,9 +342,9 @@ class DhtNode:
                 async with asyncio.timeout(1.0):
                     await self._dht.shutdown()
         self._process.fail_calls()
-        if self._searches:  # they end soon: each still needs the thread for the answers that are here
+        if self._searches:
             await asyncio.wait(self._searches, timeout=2.0)
-        self._reading.close()
+        self._reading.close()  # not before: searches still read what was answered
         await stop(self._process, at_once)
 
     async def _search(self, search: Coroutine[Any, Any, Any]) -> Any:
