@@ -9,7 +9,7 @@ from typing import Any
 
 from peer.clock.phases import PhaseTimer
 from peer.errors import MachineTooSlow
-from peer.join.resume import JoinedState
+from peer.join.resume import JoinedState, StateTransfer
 from peer.observe import events
 from peer.observe.formatting import amount
 from peer.ports.trainer import TrainerInfo, TrainerProgress
@@ -64,8 +64,7 @@ class JoinReport:
             self.end("first evaluation")
 
     def state(self, state: JoinedState) -> None:
-        given = state.fetched
-        self.end("state", "own checkpoint" if given is None else f"{amount(given.nbytes, 'bytes')} from a donor")
+        self.end("state", "own checkpoint" if state.fetched is None else _fetched(state.fetched))
 
     def trainer(self, info: TrainerInfo) -> None:
         """It is ready."""
@@ -157,3 +156,9 @@ class JoinReport:
         self._unfit.append(verdict.found)
         self._say(f"slow: {verdict.found}. {verdict.fix}")
         self._emit(events.Unfit(reason=verdict.found))
+
+
+def _fetched(given: StateTransfer) -> str:
+    """Return how much of the state came, and how fast, for a person."""
+    told = amount(given.nbytes, "bytes")
+    return told if given.seconds <= 0 else f"{told} at {amount(given.nbytes / given.seconds, 'bytes')}/s"

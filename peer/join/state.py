@@ -29,7 +29,7 @@ from peer.protocol.model.layout import Layout
 from peer.run.admission import invitation
 from peer.run.home import RunFolder
 from peer.state.checkpoint import CheckpointStore
-from peer.state.transfer.download import Download, Outcome
+from peer.state.transfer.download import Download, Outcome, TransferFlow
 from peer.state.transfer.pieces import PieceStore, shares
 from peer.state.transfer.scheduler import DonorRates
 from peer.state.unnamed import unnamed_values
@@ -155,6 +155,8 @@ class StateFetch:
         self._outcome = Outcome()
         self._left_at: dict[PeerId, float] = {}
         self._said = ""
+        self._fetching_s = 0.0
+        """Seconds in which pieces came, without the waits for a donor."""
         self._wanted = ""
         """Of a group: names the state that pieces are here of."""
 
@@ -180,9 +182,10 @@ class StateFetch:
     async def state(self, own: OwnCheckpoint | None) -> JoinedState:
         """Raises StateError."""
         self._wanted = self._pieces.mark
-        began, deadline, had = self._clock.now(), self._now() + self._patience_s, self._pieces.done
+        deadline, had = self._now() + self._patience_s, self._pieces.done
         if had:
             self._say(f"{had / 1e6:.1f} MB of the state are here from before")
+        self._progress("asking who gives the state", 0.0, None, "s")
         while True:
             offers = await self._offers()
             chosen = compatible_offers(
@@ -197,9 +200,8 @@ class StateFetch:
                 await self._fetch(self._places.with_nodes(chosen, offers.offered))
                 if self._pieces.done > before and not self._refused:
                     deadline = self._now() + self._patience_s
-            seconds = self._clock.now() - began
             if self._pieces.complete and await self._passes():
-                return self._first_state(seconds, own)
+                return self._first_state(own)
             if self._now() >= deadline:
                 raise self._no_donor()
             await self._wait(offers, deadline)
@@ -230,8 +232,10 @@ class StateFetch:
         transfer = Download(self._transport, self._pieces, self._rates, self._outcome, self._told, self._offload)
         for offered in self._places.free(chosen, ()):
             transfer.add(offered.donor, offered.index)
+        began = self._now()
         async with background_task(self._recruit(transfer, chosen[0])):
             await transfer.run()
+        self._fetching_s += self._now() - began
         self._left_at = dict.fromkeys(self._outcome.left, self._now() + BACKOFF_S)
 
     async def _forget_others(self, chosen: list[SnapshotOffer]) -> None:
@@ -276,6 +280,7 @@ class StateFetch:
         if self._momentum:
             return True
         params, round_, givers = self._pieces.state()[0], self._round(), self.donors
+        self._progress("checking the fetched state", 0.0, None, "s")
         found = await self._weighing.weigh(params, round_)
         if not found.doubted:
             return True
@@ -332,9 +337,9 @@ class StateFetch:
         """Return the round of the oldest piece."""
         return min(held.round for held in self._pieces.held.values())
 
-    def _told(self, donors: int) -> None:
-        total = self._pieces.nbytes
-        self._progress(f"{FETCHING} ({donors} donor{'s' * (donors != 1)})", self._pieces.done, total, "bytes")
+    def _told(self, flow: TransferFlow) -> None:
+        here = self._pieces.done + flow.arriving
+        self._progress(f"{FETCHING} ({flow})", here, self._pieces.nbytes, "bytes")
 
     async def _wait(self, offers: Offers, deadline: float) -> None:
         """Say why, and wait a moment."""
@@ -358,7 +363,7 @@ class StateFetch:
             "Try again later.",
         )
 
-    def _first_state(self, seconds: float, own: OwnCheckpoint | None) -> JoinedState:
+    def _first_state(self, own: OwnCheckpoint | None) -> JoinedState:
         params, momentum = self._pieces.state()
         outer = OuterState.fresh(self._layout, params)
         if momentum is not None:
@@ -369,7 +374,7 @@ class StateFetch:
         why = f"fetched from {donors} (round {round_}; {shares(given)})"
         if own is not None:
             why += f"; {own.left}"
-        return JoinedState(outer, round_, why, StateTransfer(most, sum(given.values()), seconds))
+        return JoinedState(outer, round_, why, StateTransfer(most, sum(given.values()), self._fetching_s))
 
     @staticmethod
     def _now() -> float:

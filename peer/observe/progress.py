@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard
 
 from peer.observe.formatting import amount, duration
 
 SHOWN_AFTER_S = 2.0
 """A shorter wait is not worth a person's look."""
+RATE_S = 15.0
+"""Seconds over which the rate is measured: donors come and go."""
+SAMPLE_S = 0.5
+"""Seconds between two values that are kept for that."""
 
 
 class WaitProgress(Protocol):
@@ -30,6 +35,25 @@ class _Wait:
     total: float | None
     unit: str
     since: float
+    first: float
+    """What there was at the beginning."""
+    samples: deque[tuple[float, float]] = field(default_factory=deque)
+    """(time, done) of the last seconds, oldest first."""
+
+    def observe(self, now: float) -> None:
+        """Keep what is there now."""
+        samples = self.samples
+        if samples and self.done < samples[-1][1]:
+            samples.clear()
+        if not samples or now - samples[-1][0] >= SAMPLE_S:
+            samples.append((now, self.done))
+        while len(samples) > 1 and samples[1][0] <= now - RATE_S:
+            samples.popleft()
+
+    def rate(self, now: float) -> float:
+        """Return units a second of late; 0: not known, or nothing came."""
+        at, done = self.samples[0]
+        return (self.done - done) / (now - at) if now > at else 0.0
 
 
 class Waits:
@@ -41,26 +65,29 @@ class Waits:
         self._wait: _Wait | None = None
 
     def tell(self, name: str, done: float, total: float | None, unit: str) -> None:
-        """Set the progress, as a `Progress`. A smaller value begins the wait again."""
-        last, since = self._wait, self._now()
-        if unit == "s":
-            since -= done
-        elif last is not None and _what(last.name) == _what(name) and last.done <= done:
-            since = last.since
-        self._wait = _Wait(name, done, total, unit, since)
+        """Set the progress, as a `WaitProgress`. A value below the first one begins the wait again."""
+        last, now = self._wait, self._now()
+        wait = _Wait(name, done, total, unit, now - done if unit == "s" else now, done)
+        if unit != "s" and last is not None and _what(last.name) == _what(name) and last.first <= done:
+            wait = _Wait(name, done, total, unit, last.since, last.first, last.samples)
+        wait.observe(now)
+        self._wait = wait
 
     def end(self) -> None:
         """End the wait."""
         self._wait = None
 
     def report(self) -> dict[str, Any] | None:
-        """JSON-able: name, done, total (or None), unit, seconds since its begin. None when nothing is waited for."""
+        """JSON-able: name, done, total (or None), unit, seconds since its begin, and rate (units a second; 0: not
+        known). None when nothing is waited for."""
         wait = self._wait
         if wait is None:
             return None
-        seconds = round(self._now() - wait.since, 1)
-        done = seconds if wait.unit == "s" else wait.done
-        return {"name": wait.name, "done": done, "total": wait.total, "unit": wait.unit, "seconds": seconds}
+        now = self._now()
+        seconds = round(now - wait.since, 1)
+        done, rate = (seconds, 0.0) if wait.unit == "s" else (wait.done, round(wait.rate(now), 1))
+        kept = {"name": wait.name, "done": done, "total": wait.total, "unit": wait.unit}
+        return {**kept, "seconds": seconds, "rate": rate}
 
 
 def _what(name: str) -> str:
@@ -74,15 +101,20 @@ def worth_showing(wait: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]
 def words(wait: Mapping[str, Any]) -> str:
     """Write the numbers of a reported wait: how much of how much, how fast, how long still."""
     done, total, unit, seconds = wait["done"], wait["total"], wait["unit"], wait["seconds"]
+    rate = wait.get("rate", done / seconds if seconds > 0 else 0.0)  # an older daemon tells none
     if unit == "s":
         return amount(done, "s") + (f" of at most {amount(total, 's')}" if total is not None else "")
-    parts = [amount(done, unit) + (f" of {amount(total, unit)}" if total is not None else "")]
-    rate = done / seconds if seconds > 0 else 0.0
+    parts = [amount(done, unit) + (f" of {amount(total, unit)} ({percent(done, total)})" if total else "")]
     if rate > 0:
         parts.append(f"{amount(rate, unit)}/s")
         if total is not None:
             parts.append(f"{duration((total - done) / rate)} left")
     return ", ".join(parts)
+
+
+def percent(done: float, total: float) -> str:
+    """Write how much of a total is done. Only all of it is 100 %."""
+    return f"{int(100 * min(done, total) / total)} %"
 
 
 def wait_line(wait: Mapping[str, Any]) -> str:

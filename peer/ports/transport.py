@@ -26,7 +26,7 @@ from peer.protocol.messages import (
     Welcome,
 )
 from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
-from peer.protocol.wire.payload import Sink, Source
+from peer.protocol.wire.payload import Arrived, Sink, Source, untold
 
 
 class GroupTransport(Protocol):
@@ -130,14 +130,17 @@ class Transport(Protocol):
     def answered_at(self, peer: PeerId) -> str:
         """The address, `host:port`, at which a peer answered us with its key; empty: it does not now."""
 
-    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
-        """One piece, its digest verified."""
+    async def fetch_piece(
+        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived = untold
+    ) -> bytes:
+        """One piece, its digest verified. `arrived` is told its bytes while they come, unverified."""
 
     async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
         """Ask which of at most `MAX_ARTIFACTS` artifacts a peer would give; one answer each, in that order. A peer of
         an older version holds none."""
 
     async def fetch_artifact(
-        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float
+        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
     ) -> bytes:
-        """Fetch a piece of an artifact, of exactly this length. Its caller checks the digest, over all pieces."""
+        """Fetch a piece of an artifact, of exactly this length. Its caller checks the digest, over all pieces.
+        `arrived` as in `fetch_piece`."""

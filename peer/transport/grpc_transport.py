@@ -47,7 +47,7 @@ from peer.protocol.messages import (
 from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 from peer.protocol.swarm.nearness import is_private
 from peer.protocol.swarm.relay_word import new_word
-from peer.protocol.wire.payload import BufferSink, Sink, Source
+from peer.protocol.wire.payload import Arrived, CountedSink, Sink, Source, untold
 from peer.transport.client.calls import Calls
 from peer.transport.client.connections import Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler
@@ -245,18 +245,18 @@ class GrpcTransport:
         self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
     ) -> StateIndex:
         request = pb.StateRequest(fresh=fresh, wanted=wanted)
-        reply = await self._calls.unary(donor, "State", request, pb.StateReply, timeout_s)
-        return index_of(reply)
+        return index_of(await self._calls.unary(donor, "State", request, pb.StateReply, timeout_s))
 
     def answered_at(self, peer: PeerId) -> str:
         return self._channels.endpoint_of(peer)
 
-    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
+    async def fetch_piece(
+        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived = untold
+    ) -> bytes:
         wanted = index.pieces[piece]
         if wanted.nbytes > max(self._facts.terms.max_payload, PIECE_BYTES):
             raise BadPayload("length", f"a piece of {wanted.nbytes} bytes is beyond the run's limits")
-
-        data = await self._fetch(donor, index.snapshot, piece, wanted.nbytes, timeout_s)
+        data = await self._fetch(donor, index.snapshot, piece, wanted.nbytes, timeout_s, arrived)
         if blake3(data).digest() != wanted.digest:
             raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
         return data
@@ -273,13 +273,15 @@ class GrpcTransport:
         return held_of(reply, len(digests))
 
     async def fetch_artifact(
-        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float
+        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
     ) -> bytes:
         assert 0 < nbytes <= PIECE_BYTES
-        return await self._fetch(donor, artifact_name(digest), piece, nbytes, timeout_s)
+        return await self._fetch(donor, artifact_name(digest), piece, nbytes, timeout_s, arrived)
 
-    async def _fetch(self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float) -> bytes:
-        progress, sink = TransferProgress.fetching(nbytes), BufferSink(nbytes)
+    async def _fetch(
+        self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
+    ) -> bytes:
+        progress, sink = TransferProgress.fetching(nbytes), CountedSink(nbytes, arrived)
         stream = partial(fetch, snapshot=snapshot, piece=piece, sink=sink, progress=progress, caps=self._caps)
         await self._calls.resumed(donor, stream, progress, timeout_s)
         return bytes(sink.data)
@@ -361,8 +363,7 @@ class GrpcTransport:
 
     def _word(self, peer: PeerId, block: str) -> RelayWord:
         """Sign from where a closed peer calls this relay."""
-        facts = self._facts
-        return new_word(facts.run_id, peer, block, facts.now(), KeySigner(facts.identity).sign)
+        return new_word(self._facts.run_id, peer, block, self._facts.now(), KeySigner(self._facts.identity).sign)
 
     async def _ask_relay(self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float) -> tuple[bytes, str]:
         """Ask a relay for a circuit; return our slip and the address at which the relay answered."""

@@ -57,6 +57,31 @@ def test_pieces_of_another_node_are_not_mixed_in(behind: int, told: bool, first:
 
 
 @virtually
+async def test_who_waits_is_told_percent_rate_and_donors_all_the_time() -> None:
+    world = DonorWorld()
+    world.donor("home", state_of(1), 40)
+    world.network.links[PeerId("home")] = HOME
+    await world.join()
+    assert world.shown[0] == ("asking who gives the state", 0.0, None, "s")
+    fetching = [told for told in world.shown if told[0].startswith("fetching the state (1 donor: home 1")]
+    done = [told[1] for told in fetching]
+    assert done == sorted(done)
+    assert len(set(done)) > LAYOUT.elements * 4 / 2**18, "more often than whole pieces come"
+    assert world.shown[-1][0] == "checking the fetched state"
+
+
+@virtually
+async def test_a_wait_for_a_donor_is_no_slow_line() -> None:
+    world = DonorWorld()
+    joining = asyncio.create_task(world.join())
+    await asyncio.sleep(60)
+    world.donor("home", state_of(1), 40)
+    got = (await joining).fetched
+    assert got is not None
+    assert got.seconds < 10
+
+
+@virtually
 async def test_a_node_that_copies_its_state_joins_in_when_it_has_it() -> None:
     world = DonorWorld()
     world.donor("home", state_of(1), 40)

@@ -39,7 +39,8 @@ async def test_a_group_s_state_comes_from_all_its_members_bit_for_bit() -> None:
     assert "3 donors" in got.why
     assert got.fetched.nbytes == 8 * LAYOUT.elements
     fetching = [told for told in world.shown if told[0].startswith("fetching")]
-    assert fetching[-1] == ("fetching the state (3 donors)", 8 * LAYOUT.elements, 8 * LAYOUT.elements, "bytes")
+    assert fetching[-1][0].startswith("fetching the state (3 donors: ")
+    assert fetching[-1][1:] == (8 * LAYOUT.elements, 8 * LAYOUT.elements, "bytes")
 
 
 @virtually

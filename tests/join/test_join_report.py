@@ -71,7 +71,7 @@ def test_each_phase_is_told_and_journaled() -> None:
     asyncio.run(told.watched(lambda: TrainerProgress(steps=MEASURED_STEPS, step_s=0.1), 60.0))
     line = told.said[-1]
     assert line.startswith("joined in ")
-    assert "12.0 MB from a donor)" in line
+    assert "12.0 MB at 12.0 MB/s)" in line
     assert "(torch import 4.1 s, data 0.5 s, model 0.2 s)" in line
     assert told.kinds() == ["micro_batch", "joined"]
     joined = told.events[-1]

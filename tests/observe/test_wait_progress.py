@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from peer.observe.formatting import amount, duration, harmless
-from peer.observe.progress import Waits, wait_line, words, worth_showing
+from peer.observe.progress import RATE_S, Waits, wait_line, words, worth_showing
 
 
 class Clock:
@@ -20,8 +22,43 @@ def test_a_transfer_tells_bytes_rate_and_time_left() -> None:
     clock.now += 2
     waits.tell("fetching", 1e6, 4e6, "bytes")
     report = waits.report()
-    assert report == {"name": "fetching", "done": 1e6, "total": 4e6, "unit": "bytes", "seconds": 2.0}
-    assert wait_line(report) == "fetching: 1.0 MB of 4.0 MB, 500.0 kB/s, 6 s left"
+    told = {"name": "fetching", "done": 1e6, "total": 4e6, "unit": "bytes", "seconds": 2.0, "rate": 5e5}
+    assert report == told
+    assert wait_line(report) == "fetching: 1.0 MB of 4.0 MB (25 %), 500.0 kB/s, 6 s left"
+
+
+def test_what_was_here_before_is_no_speed() -> None:
+    clock = Clock()
+    waits = Waits(clock)
+    waits.tell("fetching (1 donor)", 300e6, 400e6, "bytes")
+    clock.now += 2
+    waits.tell("fetching (2 donors)", 301e6, 400e6, "bytes")
+    assert words(waits.report() or {}) == "301.0 MB of 400.0 MB (75 %), 500.0 kB/s, 3 min left"
+
+
+def test_the_rate_is_that_of_the_last_seconds() -> None:
+    """A fast donor left a minute ago. What it gave does not shorten the time that is told."""
+    clock = Clock()
+    waits = Waits(clock)
+    for second in range(61):
+        waits.tell("fetching", 100e6 * min(second, 1) + 1e5 * second, 200e6, "bytes")
+        clock.now += 1
+    report = waits.report()
+    assert report is not None
+    assert report["rate"] == pytest.approx(1e5, rel=0.1)
+    clock.now += 10 * RATE_S
+    assert (waits.report() or {})["rate"] < 1e4, "nothing comes"
+
+
+def test_a_lost_part_of_a_piece_takes_nothing_of_the_time_away() -> None:
+    clock = Clock()
+    waits = Waits(clock)
+    for done in (0.0, 2e6, 1e6):
+        waits.tell("fetching", done, 4e6, "bytes")
+        clock.now += 2
+    report = waits.report()
+    assert report is not None
+    assert (report["seconds"], report["rate"]) == (6.0, 0.0)
 
 
 def test_a_transfer_that_begins_anew_counts_anew() -> None:
@@ -34,7 +71,7 @@ def test_a_transfer_that_begins_anew_counts_anew() -> None:
     report = waits.report()
     assert report is not None
     assert report["seconds"] == 1.0
-    assert words(report) == "0 B of 4.0 MB", "no rate is made up"
+    assert words(report) == "0 B of 4.0 MB (0 %)", "no rate is made up"
 
 
 def test_a_wait_for_a_moment_goes_on_over_interruptions() -> None:

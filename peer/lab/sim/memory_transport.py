@@ -46,7 +46,7 @@ from peer.protocol.pair.receipt import MAX_SHOWN, ShownReceipt, SignedOpinion
 from peer.protocol.summary.book import FORGED
 from peer.protocol.swarm.failure_detection import HEARD_S
 from peer.protocol.swarm.relay_word import is_stale
-from peer.protocol.wire.payload import Sink, Source
+from peer.protocol.wire.payload import Arrived, Sink, Source, untold
 from peer.transport.policy import OPEN, TransportPolicy
 from peer.transport.server.indirect_probe import DIAL_S
 from peer.transport.wire.payload_stream import UploadBudget
@@ -331,31 +331,33 @@ class MemoryTransport:
         return await self._ask(holder.peer_id, timeout_s, serve)
 
     async def fetch_artifact(
-        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float
+        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
     ) -> bytes:
         async def call() -> bytes:
-            data = await self._given(donor.peer_id, artifact_name(digest), piece)
+            data = await self._given(donor.peer_id, artifact_name(digest), piece, arrived)
             if len(data) != nbytes:
                 raise BadPayload("length", f"{len(data)} bytes announced, {nbytes} are due")
             return bytes(data)
 
         return await _bounded(call(), timeout_s, donor.peer_id)
 
-    async def _given(self, donor: PeerId, snapshot: str, piece: int) -> memoryview:
+    async def _given(self, donor: PeerId, snapshot: str, piece: int, arrived: Arrived = untold) -> memoryview:
         """Fetch one piece, unchecked. Raises PartnerRefused and PartnerLost."""
         host = await self._network.reach(self._me, donor)
         host.admit(self._me)
         data = host._handler.on_piece(snapshot, piece)
         if data is None:
             raise PartnerRefused("gone", f"{donor} no longer keeps {snapshot}")
-        arriving = ReconnectingSink(len(data))
+        arriving = ReconnectingSink(len(data), arrived=arrived)
         patience_s = partial(lingering, True)
         await carried(self._network, donor, self._me, arriving, calls=self._me, patience_s=patience_s, giving=True)
         return data
 
-    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
+    async def fetch_piece(
+        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived = untold
+    ) -> bytes:
         async def call() -> bytes:
-            data = await self._given(donor.peer_id, index.snapshot, piece)
+            data = await self._given(donor.peer_id, index.snapshot, piece, arrived)
             if blake3(data).digest() != index.pieces[piece].digest:
                 raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
             return bytes(data)

@@ -13,7 +13,7 @@ from blake3 import blake3
 from peer.errors import PartnerLost
 from peer.lab.sim.virtual_clock import nap
 from peer.protocol.messages import PeerId, Way
-from peer.protocol.wire.payload import Sink, Source
+from peer.protocol.wire.payload import Arrived, Sink, Source, untold
 from peer.transport.wire.resumption import FIRST_PAUSE_S, LINGER_S, LONGEST_PAUSE_S, REACH_S
 
 if TYPE_CHECKING:
@@ -29,8 +29,11 @@ class ReconnectingSink:
     """The received part of a payload, handed over up to where it has arrived. The sink sees every byte once, in
     order."""
 
-    def __init__(self, nbytes: int, sink: Sink | None = None, source: Source | None = None) -> None:
+    def __init__(
+        self, nbytes: int, sink: Sink | None = None, source: Source | None = None, arrived: Arrived = untold
+    ) -> None:
         self.nbytes = nbytes
+        self._arrived = arrived
         self._sink, self._source = sink, source
         self.at = 0
         self._digest = blake3()
@@ -55,6 +58,8 @@ class ReconnectingSink:
             data = self._source.read(self.at, mark - self.at)
             self._digest.update(data)
             self._sink.write(self.at, data)
+        if mark > self.at:
+            self._arrived(mark - self.at)
         self.at = max(self.at, mark)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from peer.protocol.wire.frames import MAX_CHUNK
@@ -37,6 +38,26 @@ class BufferSink:
     def write(self, offset: int, data: bytes) -> None:
         assert offset + len(data) <= len(self.data), "the frame reader checks lengths"
         self.data[offset : offset + len(data)] = data
+
+
+Arrived = Callable[[int], None]
+"""Is told how many more bytes of a payload have come."""
+
+
+def untold(nbytes: int) -> None:
+    """Tell nobody."""
+
+
+class CountedSink(BufferSink):
+    """A `BufferSink` that tells `arrived` what comes."""
+
+    def __init__(self, nbytes: int, arrived: Arrived) -> None:
+        super().__init__(nbytes)
+        self._arrived = arrived
+
+    def write(self, offset: int, data: bytes) -> None:
+        super().write(offset, data)
+        self._arrived(len(data))
 
 
 class Source(Protocol):

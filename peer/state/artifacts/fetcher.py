@@ -20,11 +20,12 @@ from peer.aio.threads import Offload, inline
 from peer.errors import ArtifactMissing
 from peer.observe.progress import WaitProgress, untold
 from peer.protocol.messages import PIECE_BYTES, PeerId, PeerRecord
+from peer.protocol.wire.payload import Arrived
 from peer.run.files.artifact import ArtifactRef
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.draft import ArtifactDraft, ArtifactOffer, Origin
 from peer.state.artifacts.holders import ArtifactTransport, HolderSearch, Peers
-from peer.state.transfer.download import Download, Outcome
+from peer.state.transfer.download import Download, Outcome, TransferFlow
 from peer.state.transfer.scheduler import DonorRates
 
 MOST_DONORS = 6
@@ -154,7 +155,7 @@ class ArtifactFetcher:
         while True:
             while not draft.complete:
                 await self._attempt(fetch, draft, alone=bool(suspects))
-            fetch.arrived(draft, 0)
+            fetch.arrived(draft, TransferFlow())
             origins = draft.origins
             if (path := await self._offload(partial(self._cache.finish, draft))) is not None:
                 for wrong in suspects:
@@ -256,14 +257,14 @@ class _Fetch:
         """Take note that another process fetches the artifact."""
         self.other = "another process of this home is fetching it"
 
-    def arrived(self, draft: ArtifactDraft, donors: int) -> None:
+    def arrived(self, draft: ArtifactDraft, flow: TransferFlow) -> None:
         """Tell the progress. A new piece puts the deadline off."""
         now, done = asyncio.get_running_loop().time(), draft.done
         if done > self._done:
             self._done, self._since = done, now
             if self._starts < MOST_STARTS:
                 self._limit.reschedule(now + self._timeout_s)
-        self._progress(f"fetching {self.what} ({donors} donor{'s' * (donors != 1)})", done, self.ref.size, "bytes")
+        self._progress(f"fetching {self.what} ({flow})", done + flow.arriving, self.ref.size, "bytes")
 
     def waiting(self) -> None:
         """Tell how long nothing has come, while nothing is here yet."""
@@ -278,7 +279,9 @@ class _Pieces:
     def __init__(self, transport: ArtifactTransport) -> None:
         self._transport = transport
 
-    async def fetch_piece(self, donor: PeerRecord, index: ArtifactOffer, piece: int, timeout_s: float) -> bytes:
+    async def fetch_piece(
+        self, donor: PeerRecord, index: ArtifactOffer, piece: int, timeout_s: float, arrived: Arrived
+    ) -> bytes:
         ref = index.ref
         nbytes = min(PIECE_BYTES, ref.size - PIECE_BYTES * piece)
-        return await self._transport.fetch_artifact(donor, bytes.fromhex(ref.digest), piece, nbytes, timeout_s)
+        return await self._transport.fetch_artifact(donor, bytes.fromhex(ref.digest), piece, nbytes, timeout_s, arrived)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from peer.errors import ExchangeError
 from peer.protocol.messages import MAX_ARTIFACTS, NODES, PeerId, PeerRecord, Status
+from peer.protocol.wire.payload import Arrived
 
 ASK_S = 5.0
 """Seconds for one answer."""
@@ -34,7 +35,7 @@ class ArtifactTransport(Protocol):
     async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]: ...
 
     async def fetch_artifact(
-        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float
+        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived
     ) -> bytes: ...
 
 

@@ -9,7 +9,8 @@ asked again at the time it names. Without any donor left `run` returns, and all 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Sequence
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -17,13 +18,17 @@ from typing import Generic, Protocol, TypeVar
 from peer.aio.events import Signal
 from peer.aio.threads import Offload, inline
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
+from peer.observe.formatting import amount
 from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.wire.payload import Arrived
 from peer.state.transfer.scheduler import DonorRates, PieceScheduler
 
 IDLE_S = 0.25
 """Seconds after which a donor without work looks for a piece to race."""
-MOST_IDLE_S = 30.0
-"""Seconds that a donor of unknown rate waits. It races no other donor, and is woken when one gives a piece back."""
+TOLD_S = 0.25
+"""Seconds between two calls of `changed`, at least, while nothing but bytes comes."""
+MOST_NAMED = 3
+"""Donors that are named to a person with their rates."""
 BUSY_S = 1.0
 BUSY_TRIES = 30
 """Busy answers in a row after which a donor leaves."""
@@ -36,7 +41,9 @@ Asked = TypeVar("Asked", contravariant=True)
 class PieceTransport(Protocol[Asked]):
     """The part of a transport that a download needs."""
 
-    async def fetch_piece(self, donor: PeerRecord, index: Asked, piece: int, timeout_s: float) -> bytes: ...
+    async def fetch_piece(
+        self, donor: PeerRecord, index: Asked, piece: int, timeout_s: float, arrived: Arrived
+    ) -> bytes: ...
 
 
 class PieceTarget(Protocol[Asked]):
@@ -83,10 +90,27 @@ class Outcome:
         self.given[donor] = self.given.get(donor, 0) + nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class TransferFlow:
+    """The part of a download that is under way."""
+
+    rates: Mapping[PeerId, float] = field(default_factory=dict)
+    """Bytes per second of the donors that are asked; 0: not known yet."""
+    arriving: int = 0
+    """Bytes that are here of pieces that are not complete."""
+
+    def __str__(self) -> str:
+        """Name the donors for a person, the fastest first."""
+        told = f"{len(self.rates)} donor{'s' * (len(self.rates) != 1)}"
+        known = sorted((-rate, peer) for peer, rate in self.rates.items() if rate > 0)
+        named = [f"{peer[-8:]} {amount(-rate, 'bytes')}/s" for rate, peer in known[:MOST_NAMED]]
+        return f"{told}: {', '.join(named)}" if named else told
+
+
 class Download(Generic[Index]):
     """One attempt to download all pieces.
 
-    `changed(donors)` is called when a piece has arrived, and when a donor comes or leaves."""
+    `changed(flow)` is called when bytes have come, and when a donor comes or leaves."""
 
     def __init__(
         self,
@@ -94,7 +118,7 @@ class Download(Generic[Index]):
         pieces: PieceTarget[Index],
         rates: DonorRates,
         outcome: Outcome,
-        changed: Callable[[int], None] = lambda donors: None,
+        changed: Callable[[TransferFlow], None] = lambda flow: None,
         offload: Offload = inline,
     ) -> None:
         self._transport = transport
@@ -110,6 +134,7 @@ class Download(Generic[Index]):
         self._idle: dict[Signal, None] = {}
         """Signals of the donors without work, one each."""
         self._over = False
+        self._told_at = -math.inf
 
     @property
     def donors(self) -> frozenset[PeerId]:
@@ -124,7 +149,7 @@ class Download(Generic[Index]):
             return
         self.outcome.left.pop(peer, None)
         self._serving[peer] = asyncio.get_running_loop().create_task(self._serve(donor, index))
-        self._changed(len(self.donors))
+        self._tell()
 
     async def run(self) -> None:
         """Run until all pieces are here, or no donor is left. Cancellation, or an error of a worker, ends all
@@ -148,7 +173,7 @@ class Download(Generic[Index]):
         while not self._board.complete:
             piece = self._board.take(peer, self._now())
             if piece is None:
-                await self._wait(IDLE_S if self._board.may_race(peer) else MOST_IDLE_S)
+                await self._wait(IDLE_S)
                 continue
             try:
                 await self._bring(donor, index, piece)
@@ -176,7 +201,8 @@ class Download(Generic[Index]):
         """Fetch one piece and take it, unless another donor was first."""
         peer, began = donor.peer_id, self._now()
         nbytes = self._sizes[piece]
-        call = self._transport.fetch_piece(donor, index, piece, self._rates.deadline_s(peer, nbytes))
+        arrived = partial(self._arrived, peer, piece)
+        call = self._transport.fetch_piece(donor, index, piece, self._rates.deadline_s(peer, nbytes), arrived)
         task = asyncio.ensure_future(call)
         self._fetching[piece, peer] = task
         try:
@@ -203,12 +229,24 @@ class Download(Generic[Index]):
             if (slower := self._fetching.get((piece, other))) is not None:
                 slower.cancel()
         self._ring()
-        self._changed(len(self.donors))
+        self._tell()
+
+    def _arrived(self, peer: PeerId, piece: int, nbytes: int) -> None:
+        self._board.arrived(peer, piece, nbytes)
+        if self._now() - self._told_at >= TOLD_S:
+            self._tell()
 
     def _leaves(self, peer: PeerId, why: str) -> None:
         self.outcome.left[peer] = why
         self._ring()
-        self._changed(max(0, len(self.donors) - 1))
+        self._tell(without=peer)
+
+    def _tell(self, without: PeerId | None = None) -> None:
+        """Tell what is under way. `without`: a donor that leaves now."""
+        self._told_at = self._now()
+        flying = self._board.rates(self._told_at)
+        rates = {peer: flying.get(peer, self._rates.of(peer)) for peer in self.donors if peer != without}
+        self._changed(TransferFlow(rates, self._board.arriving))
 
     def _ring(self) -> None:
         """Wake the donors without work."""

@@ -2,12 +2,13 @@
 
 Each donor has one piece in flight and takes the next as fast as it sends. A lost or slow donor's piece goes to another
 donor at once. Only pieces in flight are fetched twice: at the end, a donor without work races the piece that would be
-last."""
+last. A donor counts for what it sends, as measured here, whatever it says of itself."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass
 
 from peer.protocol.messages import PeerId
 
@@ -18,6 +19,10 @@ SLACK_S = 4.0
 FACTOR = 4.0
 FLOOR = 32_000.0
 """Bytes per second expected of a donor without a measurement."""
+MEASURED_S = 2.0
+"""Seconds after which the bytes that have come of a piece tell its donor's rate."""
+UNMEASURED_RACE_S = 10.0
+"""A donor whose rate is not known races a piece that would take so many seconds more."""
 WEIGHT = 0.5
 """Weight of the last piece in a donor's rate."""
 
@@ -47,6 +52,19 @@ class DonorRates:
         return SLACK_S + FACTOR * nbytes / (self.of(peer) or FLOOR)
 
 
+@dataclass(slots=True)
+class _Flight:
+    """A piece under way from one donor."""
+
+    began: float
+    arrived: int = 0
+
+    def rate(self, now: float) -> float | None:
+        """Return the rate so far; None: it is too early to tell."""
+        elapsed = now - self.began
+        return self.arrived / elapsed if elapsed >= MEASURED_S else None
+
+
 class PieceScheduler:
     """Schedule of one download. `sizes` are the bytes of each piece, and `have` the pieces that are here already."""
 
@@ -54,7 +72,7 @@ class PieceScheduler:
         self._sizes = sizes
         self._rates = rates
         self._missing = deque(number for number in range(len(sizes)) if number not in have)
-        self._flying: dict[int, dict[PeerId, float]] = {}
+        self._flying: dict[int, dict[PeerId, _Flight]] = {}
         self.raced = 0
         """Bytes asked for a second time while the first request was in flight."""
 
@@ -71,12 +89,27 @@ class PieceScheduler:
             self.raced += self._sizes[piece]
         else:
             return None
-        self._flying.setdefault(piece, {})[peer] = now
+        self._flying.setdefault(piece, {})[peer] = _Flight(now)
         return piece
 
-    def may_race(self, peer: PeerId) -> bool:
-        """Return whether waiting may give this donor a piece to race. It needs a measured rate."""
-        return bool(self._rates.of(peer))
+    def arrived(self, peer: PeerId, piece: int, nbytes: int) -> None:
+        """Take note of more bytes of a piece in flight."""
+        if (flight := self._flying.get(piece, {}).get(peer)) is not None:
+            flight.arrived += nbytes
+
+    @property
+    def arriving(self) -> int:
+        """Bytes that are here of pieces in flight."""
+        return sum(max((f.arrived for f in flights.values()), default=0) for flights in self._flying.values())
+
+    def rates(self, now: float) -> Mapping[PeerId, float]:
+        """Return the rates of the donors with a piece in flight, in bytes per second; 0: not known yet."""
+        found = dict[PeerId, float]()
+        for flights in self._flying.values():
+            for peer, flight in flights.items():
+                rate = flight.rate(now)
+                found[peer] = self._rates.of(peer) if rate is None else rate
+        return found
 
     def landed(self, piece: int) -> Collection[PeerId]:
         """Take note that a piece is here; return the donors that still fetch it and may stop."""
@@ -96,16 +129,22 @@ class PieceScheduler:
     def _latest(self, peer: PeerId, now: float) -> int | None:
         """Return the piece in flight that would come last, if this donor would be much sooner.
 
-        Only pieces that a single donor fetches are raced."""
+        Only pieces that a single donor fetches are raced. A donor of unknown rate is tried where much could be won."""
         own = self._rates.of(peer)
         alone = {piece: next(iter(f.items())) for piece, f in self._flying.items() if len(f) == 1 and peer not in f}
-        if not own or not alone:
+        if not own:
+            alone = {piece: one for piece, one in alone.items() if one[1].rate(now) is not None}
+        if not alone:
             return None
-        left = {piece: self._left_s(piece, other, now - began) for piece, (other, began) in alone.items()}
+        left = {piece: self._left_s(piece, other, flight, now) for piece, (other, flight) in alone.items()}
         piece = max(left, key=lambda number: (left[number], number))
-        return piece if left[piece] > RACE * self._sizes[piece] / own + RACE_S else None
+        worth = RACE * self._sizes[piece] / own + RACE_S if own else UNMEASURED_RACE_S
+        return piece if left[piece] > worth else None
 
-    def _left_s(self, piece: int, peer: PeerId, elapsed: float) -> float:
-        """Return the seconds left of a fetch. A late donor is expected to take as long again as it is late."""
+    def _left_s(self, piece: int, peer: PeerId, flight: _Flight, now: float) -> float:
+        """Return the seconds left of a fetch, at its rate so far. Where that is not known, a late donor is expected to
+        take as long again as it is late."""
+        if rate := flight.rate(now):
+            return (self._sizes[piece] - flight.arrived) / rate
         expected = self._sizes[piece] / (self._rates.of(peer) or FLOOR)
-        return abs(expected - elapsed)
+        return abs(expected - (now - flight.began))

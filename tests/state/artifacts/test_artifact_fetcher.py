@@ -14,6 +14,7 @@ import pytest
 from peer.errors import ArtifactMissing, CacheTooSmall, PartnerLost, PartnerRefused
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.protocol.messages import MAX_ARTIFACTS, PeerId, PeerRecord, RunId, Status
+from peer.protocol.wire.payload import Arrived
 from peer.run.files.artifact import ArtifactRef
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.fetcher import ArtifactFetcher
@@ -57,7 +58,7 @@ class Swarm:
         return [digest.hex() in self.files[holder.peer_id] for digest in digests]
 
     async def fetch_artifact(
-        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float
+        self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived
     ) -> bytes:
         peer = donor.peer_id
         self.fetched[peer] += 1

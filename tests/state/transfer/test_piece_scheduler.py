@@ -12,8 +12,9 @@ from peer.lab.sim.virtual_clock import run_virtual
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
 from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.wire.payload import Arrived
 from peer.state.snapshot import StateSnapshot, copy_of
-from peer.state.transfer.download import Download, Outcome
+from peer.state.transfer.download import Download, Outcome, TransferFlow
 from peer.state.transfer.pieces import PieceStore
 from peer.state.transfer.scheduler import DonorRates, PieceScheduler
 
@@ -27,7 +28,7 @@ def virtually(test):
 
 
 A, B, C = (PeerId(name) for name in "abc")
-PIECE = 2**18
+PIECE, PARTS = 2**18, 64
 LAYOUT = Layout.whole([TensorSpec(f"t{n}", (PIECE // 4,)) for n in range(20)])
 STATE = OuterState(LAYOUT, torch.randn(LAYOUT.elements), torch.randn(LAYOUT.elements))
 
@@ -89,6 +90,41 @@ def test_a_donor_long_past_its_time_is_raced():
     assert board.take(A, 5.0) == 1
 
 
+def test_bytes_on_their_way_tell_more_than_earlier_pieces():
+    board = PieceScheduler([1000] * 2, (), rates_of(a=1000, b=1000))
+    assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
+    board.landed(0)
+    board.arrived(B, 1, 10)
+    assert board.take(A, 1.5) is None, "at its former rate it would be there in a moment"
+    board.arrived(B, 1, 10)
+    assert board.take(A, 2.5) == 1, "98 % to come at 8 bytes a second"
+
+
+def test_an_unmeasured_donor_races_one_that_was_seen_to_be_slow():
+    board = PieceScheduler([1000] * 2, (), rates_of(b=10))
+    assert [board.take(B, 0.0), board.take(A, 0.0)] == [0, 1]
+    board.landed(1)
+    assert board.take(C, 1.0) is None, "too early to tell"
+    board.arrived(B, 0, 20)
+    assert board.take(C, 2.0) == 0, "98 s to come"
+
+
+def test_what_is_under_way_is_counted_once_however_many_race_it():
+    board = PieceScheduler([1000] * 2, (), rates_of(a=500, b=10))
+    assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
+    board.arrived(A, 0, 700)
+    board.landed(0)
+    board.arrived(A, 0, 300)
+    board.arrived(B, 1, 50)
+    assert board.take(A, 4.0) == 1
+    board.arrived(A, 1, 600)
+    assert board.arriving == 600
+    assert board.rates(5.0) == {A: 500.0, B: 10.0}
+    assert board.rates(8.0) == {A: 150.0, B: 6.25}
+    board.failed(A, 1)
+    assert board.arriving == 50
+
+
 def test_deadlines_come_from_each_donors_own_rate():
     rates = rates_of(a=1_000_000, b=1000)
     assert rates.deadline_s(A, 1_000_000) == pytest.approx(4 + 4 * 1)
@@ -97,6 +133,19 @@ def test_deadlines_come_from_each_donors_own_rate():
     assert rates.of(A) == pytest.approx(500_000)
     rates.observe(A, 1_500_000, 1.0)
     assert rates.of(A) == pytest.approx(1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [
+        ({}, "0 donors"),
+        ({A: 0.0}, "1 donor"),
+        ({A: 1e5, B: 2e6, C: 0.0}, "3 donors: b 2.0 MB/s, a 100.0 kB/s"),
+        ({A: 4e6, B: 2e6, C: 3e6, PeerId("d"): 1e5}, "4 donors: a 4.0 MB/s, c 3.0 MB/s, b 2.0 MB/s"),
+    ],
+)
+def test_a_person_hears_who_gives_and_how_fast(rates, told):
+    assert str(TransferFlow(rates)) == told
 
 
 # -- fetching from several -------------------------------------------------------------------------------------------
@@ -120,7 +169,9 @@ class Donors:
     async def describe_state(self, donor: PeerRecord, timeout_s: float) -> StateIndex:
         raise AssertionError("the index is known")
 
-    async def fetch_piece(self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float) -> bytes:
+    async def fetch_piece(
+        self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived
+    ) -> bytes:
         peer = donor.peer_id
         self.asked[piece] += 1
         self.under_way[peer] += 1
@@ -130,7 +181,9 @@ class Donors:
             async with asyncio.timeout(timeout_s):
                 if peer in self.faults:
                     data = await self.faults[peer](piece, data)
-                await asyncio.sleep(len(data) / self.rates[peer])
+                for _ in range(PARTS):
+                    await asyncio.sleep(len(data) / self.rates[peer] / PARTS)
+                    arrived(len(data) // PARTS)
         except TimeoutError:
             raise PartnerLost(f"{peer} did not answer within {timeout_s:.1f} s") from None
         finally:
@@ -164,6 +217,25 @@ async def test_three_donors_bring_it_bit_for_bit_in_the_time_of_all_their_rates(
     assert set(donors.most.values()) == {1}, "one piece in flight a donor"
     assert outcome.given[A] > outcome.given[B] > outcome.given[C]
     assert sum(outcome.given.values()) == pieces.nbytes
+
+
+@virtually
+async def test_of_a_state_in_one_piece_the_slow_donor_that_was_first_holds_nobody_up() -> None:
+    donors, pieces, outcome = Donors(a=1e4, b=2e6, c=2e6), PieceStore(LAYOUT, None, momentum=True), Outcome()
+    await donors.transfer(pieces, outcome, "c").run()
+    pieces.keep(lambda number, held: number != 0)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    flows = []
+    transfer = Download(donors, pieces, DonorRates(), outcome, flows.append)
+    for peer in (A, B):
+        transfer.add(record(peer), donors.snapshot.index)
+    await transfer.run()
+    whole(pieces)
+    assert loop.time() - began < 3.0, "26 s at the slow one's rate"
+    assert outcome.given[B] == PIECE
+    told = [flow.arriving for flow in flows if flow.rates.get(A) == pytest.approx(1e4, rel=0.5)]
+    assert 0 < max(told) < PIECE, "the bytes are told before the piece is here"
 
 
 @virtually
