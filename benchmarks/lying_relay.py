@@ -59,6 +59,8 @@ class LyingBox:
     lies_from: float = float("inf")
     """Seconds since the epoch."""
     uses: list[tuple[float, str]] = field(default_factory=list)
+    spoilt: int = 0
+    """Bytes of circuits that came since the lies began."""
     _circuits: list[Circuit] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -141,14 +143,16 @@ class LyingBox:
                     await late.put((0.0, chunk))
                     continue
                 self._note(circuit, len(chunk))
-                if self.lie == "delay":
+                if not outward and self.lie != "drop":  # what both ends' boxes flip is right again
+                    await late.put((0.0, chunk))
+                elif self.lie == "delay":
                     await late.put((time.monotonic() + DELAY_S, chunk))
                 elif self.lie == "drop" and circuit.passed > DROP_AFTER:
                     raise EOFError
                 elif self.lie == "flip" and len(chunk) >= LEAST:
                     middle = len(chunk) // 2
                     await late.put((0.0, chunk[:middle] + bytes([chunk[middle] ^ 1]) + chunk[middle + 1 :]))
-                elif self.lie == "swap" and outward and (other := self._another(circuit)) is not None:
+                elif self.lie == "swap" and (other := self._another(circuit)) is not None:
                     other.to_relay.write(chunk)
                 else:
                     await late.put((0.0, chunk))
@@ -157,6 +161,7 @@ class LyingBox:
     def _note(self, circuit: Circuit, size: int) -> None:
         now = time.time()
         circuit.passed += size
+        self.spoilt += size
         if size >= LEAST and now - circuit.noted_at >= 1.0:
             circuit.noted_at = now
             self.uses.append((now, circuit.host))

@@ -48,6 +48,7 @@ from benchmarks.nat_swarm import (
 )
 from benchmarks.result import Benchmark, Figure, Table, publish
 from peer.observe.events import Event, RelayLeft, RoundDue, RoundEnded
+from peer.protocol.relay.testimony import FAULTS
 
 NODES = ("node1", "node2", "node3")
 LARGE = ("model.hidden_size=128", "model.intermediate_size=352")
@@ -171,7 +172,7 @@ def play_lie(given: argparse.Namespace, lie: str) -> dict[str, Any]:
         uses = [at for at, user in box.uses if user == host]
         homes[name] = _under_the_lie(one.events, box.lies_from, uses, relay_id, given.sync_every)
     wrong = complaints(report)
-    wrong += ["no circuit went over the relay that lies: the run shows nothing"] * (not box.uses)
+    wrong += ["nothing went over the relay that lies: the run shows nothing"] * (not box.spoilt)
     wrong += ["no journal names it"] * (not any(home["named"] for home in homes.values()))
     for name, home in homes.items():
         rounds = list(home["uses_by_round"])
@@ -202,10 +203,15 @@ def _under_the_lie(journal: Journal, since: float, uses: list[float], relay: str
     begun = [at - round_s / 4 for at, event in journal if isinstance(event, RoundDue) and at >= since]
     by_round = Counter(max(1, sum(start <= at for start in begun)) for at in uses)
     ends = [(at >= since, event) for at, event in journal if isinstance(event, RoundEnded)]
-    left = [e.reason for at, e in journal if isinstance(e, RelayLeft) and e.relay == relay and at >= since]
+    left = [
+        f"{e.code}: {e.reason}"
+        for at, e in journal
+        if isinstance(e, RelayLeft) and e.relay == relay and at >= since and e.code in FAULTS
+    ]
     return {
         "rounds_under_the_lie": len(begun),
         "exchanged_under_the_lie": sum(late and event.outcome == "exchanged" for late, event in ends),
+        "lost_under_the_lie": sum(late and event.outcome != "exchanged" for late, event in ends),
         "over_it_before": sum(not late and event.path_via == relay for late, event in ends),
         "over_it_since": sum(late and event.path_via == relay for late, event in ends),
         "uses_by_round": dict(sorted(by_round.items())),
@@ -288,9 +294,13 @@ def figures(report: dict[str, Any]) -> list[Figure]:
     if "lie" in report:
         homes = report["homes"].values()
         most = max(len(home["uses_by_round"]) for home in homes)
+        under = sum(home["rounds_under_the_lie"] for home in homes)
+        lost = sum(home["lost_under_the_lie"] for home in homes)
         found += [
             Figure("rounds of the lies in which a home used that relay, at most", "", most, LEFT_AFTER),
             Figure("homes whose journal names it", "", sum(bool(home["named"]) for home in homes), None, 1),
+            Figure("rounds due under the lies, of all homes", "", under),
+            Figure("rounds that ended under the lies without an exchange", "", lost),
         ]
     if "growth_mib" in report:
         found += [

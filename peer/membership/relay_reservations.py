@@ -13,6 +13,7 @@ from peer.errors import ExchangeError, PartnerRefused
 from peer.observe import events
 from peer.ports.clock import Clock
 from peer.protocol.messages import MAX_RELAYS, PeerId, PeerRecord, Reach, RelayAddress, RelayWord
+from peer.protocol.relay.testimony import RelayFault
 from peer.protocol.swarm.relay_choice import HeldRelay, RelayCandidate, RelayMemory, choose_relays
 
 LOOK_EVERY_S = 5.0
@@ -100,17 +101,18 @@ class RelayReservations:
             for peer, place in self._places.items()
         ]
 
-    def left(self, relay: PeerId, why: str) -> None:
+    def left(self, relay: PeerId, fault: RelayFault) -> None:
         """Leave a relay that failed us, and shun it for a while.
 
         The last one that holds a place for us stays until there is another. What failed may have been the peers that we
         called over it, and then they would part us from everybody."""
+        why = fault.why
         self.memory.failed(relay, why, self.clock.now())
-        self.setting.emit(events.RelayLeft(relay=relay, reason=why))
+        self.setting.emit(events.RelayLeft(relay=relay, reason=why, code=fault.code))
         if (place := self._places.get(relay)) is not None:
             place.told = why
             if not self._is_last(place):
-                self._give_back(relay, why)
+                self._give_back(relay, why, fault.code)
         self._news.set()
 
     async def run(self, known: Callable[[], Mapping[PeerId, PeerRecord]]) -> None:
@@ -121,7 +123,7 @@ class RelayReservations:
                     self._choose(known().values())
                 else:
                     for relay in list(self._places):
-                        self._give_back(relay, "others can dial us now")
+                        self._give_back(relay, "others can dial us now", "open")
                 await self._news.wait_for(LOOK_EVERY_S if len(self._places) < MAX_RELAYS else SETTLED_EVERY_S)
                 self._news.clear()
         finally:
@@ -140,7 +142,7 @@ class RelayReservations:
         choice = choose_relays(candidates, held, self.memory, now, self.rng)
         for peer, why in choice.leave.items():
             if not self._is_last(self._places[peer]):
-                self._give_back(peer, why)
+                self._give_back(peer, why, "surplus")
         for address, why in choice.ask.items():
             if address.peer_id not in self._places:
                 self._ask(known[address.peer_id], self._candidate(known[address.peer_id]), why)
@@ -186,7 +188,7 @@ class RelayReservations:
             return
         del self._places[peer]
         if place.rate > 0:
-            self.setting.emit(events.RelayLeft(relay=peer, reason=why))
+            self.setting.emit(events.RelayLeft(relay=peer, reason=why, code="ended"))
             self.setting.changed()
         self._news.set()
 
@@ -194,11 +196,11 @@ class RelayReservations:
         """Return whether others can call us over this relay alone."""
         return [other for other in self._places.values() if other.rate > 0] == [place]
 
-    def _give_back(self, relay: PeerId, why: str) -> None:
+    def _give_back(self, relay: PeerId, why: str, code: str) -> None:
         """Give a place back, and say why."""
         place = self._places.pop(relay)
         place.task.cancel()
         if place.rate > 0:
             if place.told != why:
-                self.setting.emit(events.RelayLeft(relay=relay, reason=why))
+                self.setting.emit(events.RelayLeft(relay=relay, reason=why, code=code))
             self.setting.changed()

@@ -35,6 +35,7 @@ from peer.observe.log_file import log_file
 from peer.ports.console import Say
 from peer.protocol.endpoints import host_of, join_host
 from peer.protocol.messages import MAX_ENDPOINTS, PeerId, PeerRecord, RunId
+from peer.protocol.relay.testimony import RelayFault
 from peer.run.home import Home, RunFolder, write_whole
 from peer.run.options import NodeOptions
 from peer.transport.client.dialling import Dialler, OwnPlace, resolve
@@ -302,9 +303,9 @@ class _LateParts:
         """Return what the transport asks of relays."""
         return RelayPolicy(rate=options.relay, left=self._left, record_of=self._record_of, mapped=self._carries)
 
-    def _left(self, relay: PeerId, why: str) -> None:
+    def _left(self, relay: PeerId, fault: RelayFault) -> None:
         if self._reservations is not None:
-            self._reservations.left(relay, why)
+            self._reservations.left(relay, fault)
 
     def _carries(self) -> bool:
         return self._mapping is not None and self._mapping.carries()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from peer.ports.reputation import CallerReputation, NoReputation
 from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.relay.testimony import RelayFault
 from peer.transport.client.dialling import OwnPlace
 from peer.transport.front.callers import FrontLimits
 from peer.transport.wire.payload_stream import NoBudget, UploadBudget
@@ -18,7 +19,7 @@ class RelayPolicy:
 
     rate: float | None = None
     """Bytes per second that are relayed for closed peers; 0: none are. None: see `default_rate`."""
-    left: Callable[[PeerId, str], None] = lambda relay, why: None
+    left: Callable[[PeerId, RelayFault], None] = lambda relay, fault: None
     """Told each relay that is left because it failed us, and why."""
     record_of: Callable[[PeerId], PeerRecord | None] = lambda peer: None
     """The newest record of a peer that is known. Another peer may name only one of a relay's endpoints, and a peer may

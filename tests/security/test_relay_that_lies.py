@@ -15,9 +15,10 @@ from peer.clock.run_clock import RunClock
 from peer.errors import PartnerLost, PartnerSilent
 from peer.identity import Identity
 from peer.protocol.messages import PathKind, PeerId, PeerRecord, RelayAddress, RoundKey, SwapReport
+from peer.protocol.relay.testimony import RelayFault
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport import grpc_transport
-from peer.transport.client import connections
+from peer.transport.client import connections, second_opinion
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import RelayPolicy, TransportPolicy
@@ -39,10 +40,15 @@ class Peer:
     def __init__(self) -> None:
         self.identity, self.owner = Identity.generate(), Owner()
         self.left: list[PeerId] = []
-        policy = TransportPolicy(relaying=RelayPolicy(rate=1e9, left=lambda relay, why: self.left.append(relay)))
+        self.faults: list[RelayFault] = []
+        policy = TransportPolicy(relaying=RelayPolicy(rate=1e9, left=self._leaves))
         self.transport = GrpcTransport(self.identity, RUN, self.owner, RunClock().now, policy)
         self.transport.begin_run(RunTerms(b"L" * 32, 2**26))
         self.record: PeerRecord = record_of(self.identity.peer_id, "")
+
+    def _leaves(self, relay: PeerId, fault: RelayFault) -> None:
+        self.left.append(relay)
+        self.faults.append(fault)
 
     @property
     def me(self) -> PeerId:
@@ -113,7 +119,8 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (payload_stream, swap_rendezvous):
         monkeypatch.setattr(module, "STALL_S", STALL_S)
-    monkeypatch.setattr(connections, "SLOW_S", SLOW_S)
+    for pool in (connections, second_opinion):
+        monkeypatch.setattr(pool, "SLOW_S", SLOW_S)
     monkeypatch.setattr(grpc_transport, "ASK_RELAY_S", 1.5)
     monkeypatch.setattr(relays, "SETTLE_S", 0.1)
 
@@ -182,6 +189,38 @@ def test_where_there_is_no_other_relay_a_swap_fails_and_its_content_is_never_wro
             assert all(isinstance(result, PartnerLost) for result in results)
             assert set(bytes(sinks[0].data)) <= {0, ord("2")}
             assert set(bytes(sinks[1].data)) <= {0, ord("1")}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("how", "codes"),
+    [
+        ("flips_a_bit", {"broken"}),
+        ("drops_some", {"late", "silent"}),
+        ("swaps_streams", {"broken", "late", "silent"}),
+        ("delays", {"late", "silent"}),
+    ],
+)
+def test_one_that_was_honest_for_long_and_begins_to_lie_is_named_at_the_first_call(how: str, codes: set[str]) -> None:
+    """What it did well before does not count: nothing goes over it any more, so nothing more would be found."""
+
+    async def main() -> None:
+        async with asyncio.timeout(30), street() as here:
+            caller = here.callers[0]
+            for number in range(12):
+                await caller.transport.fetch_peers(here.closed, b"", TIMEOUT_S)
+                if number % 6 == 0:
+                    await here.swap(caller, number)
+            assert caller.transport.answered_at(here.home.me).endswith(here.liar.me), "it is honest at first"
+            here.meddler.begin(getattr(here.meddler, how))
+            with contextlib.suppress(PartnerLost):
+                await caller.transport.fetch_peers(here.closed, b"", 0.4)
+            await until(lambda: bool(caller.left))
+            assert caller.left == [here.liar.me]
+            assert {fault.code for fault in caller.faults} <= codes
+            await caller.transport.fetch_peers(here.closed, b"", TIMEOUT_S)
+            assert caller.transport.answered_at(here.home.me).endswith(here.honest.me)
 
     asyncio.run(main())
 

@@ -12,6 +12,7 @@ from peer.aio.servers import close_servers
 from peer.transport.relay.wire import MARK, PREAMBLE_BYTES
 
 CHUNK = 2**14
+DELAY_S = 2.0
 AGREED = 200
 """Bytes of a circuit's beginning that pass as they are: addresses, and what both ends agree on."""
 Alter = Callable[["Strand", bytes], bytes]
@@ -19,11 +20,14 @@ Alter = Callable[["Strand", bytes], bytes]
 
 
 class Strand:
-    """One direction of one connection to the relay."""
+    """One direction of one connection to the relay. `outward`: to the relay.
 
-    def __init__(self, number: int, target: asyncio.StreamWriter) -> None:
+    What is passed on has two such connections before it. A bit that is flipped at both is as it was."""
+
+    def __init__(self, number: int, target: asyncio.StreamWriter, *, outward: bool) -> None:
         self.number = number
         self.target = target
+        self.outward = outward
         self.passed = 0
         """Bytes of it that have come, with the preamble."""
 
@@ -56,7 +60,7 @@ class Meddler:
                 begin += await reader.read(CHUNK)
             circuit = begin.startswith(MARK)
             self.ends += circuit
-            there, back = (Strand(self.ends, one) for one in (far_writer, writer))
+            there, back = Strand(self.ends, far_writer, outward=True), Strand(self.ends, writer, outward=False)
             if circuit:
                 self._strands += [there, back]
             with contextlib.suppress(OSError, ExceptionGroup):
@@ -91,6 +95,8 @@ class Meddler:
     # -- ways to meddle ------------------------------------------------------------------------------------------------
 
     def flips_a_bit(self, strand: Strand, data: bytes) -> bytes:
+        if not strand.outward:
+            return data
         middle = len(data) // 2
         return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
@@ -100,9 +106,24 @@ class Meddler:
     def passes_nothing_on(self, strand: Strand, data: bytes) -> bytes:
         return b""
 
+    def delays(self, strand: Strand, data: bytes) -> bytes:
+        if not strand.outward:
+            return data
+
+        def passes() -> None:
+            if not strand.target.is_closing():
+                strand.target.write(data)
+
+        asyncio.get_running_loop().call_later(DELAY_S, passes)
+        return b""
+
     def swaps_streams(self, strand: Strand, data: bytes) -> bytes:
-        """Send it to the end of another circuit that goes the same way."""
-        others = [one for one in self._strands if one.number != strand.number and not one.target.is_closing()]
+        """Send what one end says as if another one had said it."""
+        if not strand.outward:
+            return data
+        others = [
+            one for one in self._strands if one.number != strand.number and one.outward and not one.target.is_closing()
+        ]
         if not others:
             return self.flips_a_bit(strand, data)
         others[0].target.write(data)

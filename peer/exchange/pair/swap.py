@@ -173,7 +173,8 @@ class PairSwap:
             holds_us = await terms.alive()
             watched.mark_back()
         except ExchangeError as error:
-            if running.done() or (isinstance(error, PartnerLost) and watched.may_come_back()):
+            again = watched.may_come_back() or (terms.relayed and watched.missed_once())
+            if running.done() or (isinstance(error, PartnerLost) and again):
                 return
             raise PartnerLost(f"the partner stopped answering: {error}") from error
         if holds_us or running.done():
@@ -195,6 +196,8 @@ class _Watched:
         self._received = 0
         self._away_since: float | None = None
         """When the partner was first called in vain."""
+        self._missed = 0
+        """Calls in vain since it last answered."""
 
     @property
     def nbytes(self) -> int:
@@ -214,14 +217,18 @@ class _Watched:
 
     def may_come_back(self) -> bool:
         """The partner does not answer: whether the swap may go on all the same when it does."""
-        now = self._clock.now()
+        now, self._missed = self._clock.now(), self._missed + 1
         if self._away_since is None:
             self._away_since = now
         return self._began > 0 and now - self._away_since < AWAY_S
 
+    def missed_once(self) -> bool:
+        """Whether the partner is to be asked once more: the relay may be to blame, and the next call takes another."""
+        return self._missed == 1
+
     def mark_back(self) -> None:
         """The partner answers."""
-        self._away_since = None
+        self._away_since, self._missed = None, 0
 
     def behind(self, begin_by: float, budget_s: float, slack_s: float) -> float:
         """For how many seconds from now it cannot be, even if nothing comes. `budget_s`: for the whole transfer, from

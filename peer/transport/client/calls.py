@@ -14,9 +14,11 @@ import grpc
 from peer.clock.clock_filter import OPERATOR
 from peer.errors import PartnerLost, PartnerRefused, PartnerSilent
 from peer.protocol.messages import PeerId, PeerRecord, Way, Welcome
+from peer.transport.client.circuits import Circuits
 from peer.transport.client.connections import SLOW_S, Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler
 from peer.transport.client.handshake import say_hello
+from peer.transport.client.second_opinion import SecondOpinions
 from peer.transport.client.streams import SERVICE, Stream, metadata
 from peer.transport.config import TransportConfig
 from peer.transport.wire.refusals import translate
@@ -26,8 +28,8 @@ T = TypeVar("T")
 BROKE_OFF, SILENT = "a transfer over it broke off", "a call over it was lost"
 
 
-class RelayJudge(Protocol):
-    """Told how relays do their part."""
+class RelayJudge(Circuits, Protocol):
+    """Told how relays do their part, as far as calls show it."""
 
     def answered(self, relay: PeerId, other: PeerId, why: str) -> None:
         """Note the end of a small call to a peer over a relay. `why`: it was lost; empty: the peer has answered."""
@@ -56,6 +58,7 @@ class Calls:
         self._dialler = dialler
         self._correction = correction
         self._relays = relays
+        self._opinions = SecondOpinions(pool, relays)
 
     async def unary(
         self,
@@ -121,9 +124,9 @@ class Calls:
 
         try:
             return await self.bounded(connected(), to, timeout_s)
-        except PartnerSilent:
-            if used is not None:
-                connections.doubt(to, used)
+        except PartnerLost as lost:
+            if used is not None and pool is None:
+                self._opinions.seek(to, used, silent=isinstance(lost, PartnerSilent))
             raise
 
     async def greet(self, to: PeerRecord, connection: Connection) -> Welcome:

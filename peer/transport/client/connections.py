@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from peer.aio.tasks import cancel_and_wait
 from peer.errors import NotDialled, PartnerLost
 from peer.protocol.endpoints import RELAYED, host_of, interleaved
 from peer.protocol.messages import PathKind, PeerId, PeerRecord, Reach, RelayAddress, Way
+from peer.protocol.relay.testimony import BROKEN, LATE, RelayFault
 from peer.protocol.swarm.nearness import is_private
 from peer.transport.client.channels import MakeChannel, channels_to, is_ready
 from peer.transport.client.circuits import Circuits
@@ -176,8 +177,6 @@ class ConnectionPool:
         self._circuits = circuits
         self._lingering: set[asyncio.Task[None]] = set()
         self._retired = set[Connection]()
-        self._doubted = set[PeerId]()
-        """Peers that did not answer over a relay and are looked for over others."""
 
     async def get(self, to: PeerRecord, timeout_s: float) -> Connection:
         """Return the open connection to a peer, or connect to the first of its endpoints and relays that answers.
@@ -193,7 +192,7 @@ class ConnectionPool:
             raise PartnerLost(f"{to.peer_id}: no address is known")
         refused, trouble = list[NotDialled](), list[str]()
         near = self._near(to, refused)
-        relays = self._relays_of(to)
+        relays = self.relays_of(to)
 
         async def direct(endpoint: str) -> Connection | None:
             try:
@@ -204,7 +203,7 @@ class ConnectionPool:
                 return None
 
         async def relayed(relay: RelayAddress) -> Connection | None:
-            trying = asyncio.ensure_future(self._connect_over(to.peer_id, relay, timeout_s, trouble))
+            trying = asyncio.ensure_future(self._relayed(to.peer_id, relay, timeout_s, trouble))
             try:
                 return await asyncio.shield(trying)
             except asyncio.CancelledError:
@@ -218,7 +217,7 @@ class ConnectionPool:
         except TimeoutError:
             connection = None
         if connection is not None:
-            return await self._keep(to.peer_id, connection)
+            return await self.keep(to.peer_id, connection)
         if refused and not relays and len(refused) >= len(near):
             raise refused[0]
         tried = ", ".join([*near, *(f"{RELAYED}{relay.peer_id[-8:]}" for relay in relays)])
@@ -237,38 +236,23 @@ class ConnectionPool:
             return ()
         return interleaved(e for e in near if to.reachable or not to.relays or is_private(host_of(e)))
 
-    def _relays_of(self, to: PeerRecord) -> list[RelayAddress]:
-        """Return the relays to try, without those that failed us lately while there are others."""
+    def relays_of(self, to: PeerRecord) -> list[RelayAddress]:
+        """Return the relays to try, the best first, without those that failed us lately while there are others."""
         if to.reach is Reach.DIRECT or self._circuits is None:
             return []
-        kept = self._circuits.standing(relay.peer_id for relay in to.relays)
-        return [relay for relay in to.relays if relay.peer_id in kept]
+        kept = self._circuits.standing((relay.peer_id for relay in to.relays), to.peer_id)
+        named = {relay.peer_id: relay for relay in to.relays}
+        return [named[relay] for relay in kept]
 
-    def doubt(self, to: PeerRecord, silent: Connection) -> None:
-        """Look whether a peer that did not answer over a relay does so over another one. Then that relay is to blame:
-        all calls over it begin anew, and the new connection takes the place of the old one."""
-        others = [relay for relay in self._relays_of(to) if relay.peer_id != silent.relay]
-        if silent.relay is None or not others or to.peer_id in self._doubted:
-            return
-        if self._open.get(to.peer_id) is silent:
-            self._doubted.add(to.peer_id)
-            self._linger(self._second_opinion(to.peer_id, silent.relay, others))
-
-    async def _second_opinion(self, peer: PeerId, blamed: PeerId, others: Sequence[RelayAddress]) -> None:
-        assert self._circuits is not None
-        ways = [partial(self._connect_over, peer, relay, SLOW_S) for relay in others]
-        try:
-            found = await first_of(ways, STAGGER_S, lambda late: late.close())
-        finally:
-            self._doubted.discard(peer)
-        if found is None:
-            return
-        self._circuits.failed(blamed, peer, "a peer was silent over it, and answered over another relay")
-        for one, held in list(self._open.items()):
-            if held.relay == blamed and not held.carries:
-                self._retired.add(self._open.pop(one))
-                self._linger(self._retire(held))
-        await self._keep(peer, found)
+    def retire_over(self, relay: PeerId) -> set[PeerId]:
+        """Let all calls over a relay begin anew, but the transfers that are under way. Return whom they called."""
+        peers = {peer for peer, held in self._open.items() if held.relay == relay}
+        for peer in peers:
+            if not (held := self._open[peer]).carries:
+                del self._open[peer]
+                self._retired.add(held)
+                self.linger(self._retire(held))
+        return peers
 
     async def _retire(self, connection: Connection) -> None:
         """Close a connection once the small calls that are under way over it have ended."""
@@ -323,14 +307,16 @@ class ConnectionPool:
             if late is not None:
                 await late.close()
 
-        self._linger(linger())
+        self.linger(linger())
 
-    def _linger(self, trying: Coroutine[Any, Any, None]) -> None:
+    def linger(self, trying: Coroutine[Any, Any, None]) -> None:
+        """Run this to its end, or until the pool is closed."""
         task = asyncio.create_task(trying, name="slow relay")
         self._lingering.add(task)
         task.add_done_callback(self._lingering.discard)
 
-    async def _keep(self, peer: PeerId, connection: Connection) -> Connection:
+    async def keep(self, peer: PeerId, connection: Connection) -> Connection:
+        """Keep a new connection to a peer, unless another call was quicker. Return the one that is kept."""
         if (other := self._open.get(peer)) is not None:  # another call was quicker
             await connection.close()
             return other
@@ -347,36 +333,47 @@ class ConnectionPool:
         make = channels_to(peer, lambda bulk: address)
         return await _ready_or_closed(Connection(endpoint, make, address), timeout_s)
 
-    async def _connect_over(
-        self, peer: PeerId, relay: RelayAddress, timeout_s: float, trouble: list[str] | None = None
+    async def _relayed(
+        self, peer: PeerId, relay: RelayAddress, timeout_s: float, trouble: list[str]
     ) -> Connection | None:
-        """Connect over a relay. `trouble` is told why that fails, and the relay is blamed. None: nobody is."""
+        """Connect over a relay. `trouble` is told why that fails, and the relay is blamed."""
         assert self._circuits is not None
-        tunnel = self._circuits.tunnel(relay, peer)
+        began, tunnel = time.monotonic(), self._circuits.tunnel(relay, peer)
+        try:
+            ready = await self.connect_over(peer, relay, timeout_s, tunnel)
+        except OSError as error:
+            trouble.append(error.strerror or str(error))
+            return None
+        except asyncio.CancelledError:
+            if time.monotonic() - began >= SLOW_S:
+                self._blame(relay, peer, RelayFault(LATE, f"nobody answered over it within {SLOW_S:.0f} s"))
+            raise
+        if ready is None:
+            trouble.append(tunnel.trouble or "nobody answered over it with the peer's key")
+            if not tunnel.refused:  # an honest relay refuses a peer that has no place there any more
+                self._blame(relay, peer, RelayFault(BROKEN, trouble[-1]))
+        return ready
+
+    def _blame(self, relay: RelayAddress, peer: PeerId, fault: RelayFault) -> None:
+        assert self._circuits is not None
+        self._circuits.failed(relay.peer_id, peer, fault)
+
+    async def connect_over(
+        self, peer: PeerId, relay: RelayAddress, timeout_s: float, tunnel: RelayTunnel | None = None
+    ) -> Connection | None:
+        """Connect over a relay, and blame nobody. `tunnel`: the one to use. None: the peer did not answer with its key.
+
+        Raises OSError when no socket is to be had."""
+        assert self._circuits is not None
+        tunnel = tunnel or self._circuits.tunnel(relay, peer)
         try:
             control, bulk = await tunnel.start()
             make = channels_to(peer, lambda is_bulk: bulk if is_bulk else control)
             connection = Connection(f"{RELAYED}{relay.peer_id}", make, tunnel=tunnel)
-        except OSError as error:
-            if trouble is not None:
-                trouble.append(error.strerror or str(error))
-            await tunnel.close()
-            return None
         except BaseException:
             await tunnel.close()
             raise
-        began = time.monotonic()
-        try:
-            ready = await _ready_or_closed(connection, timeout_s)
-        except asyncio.CancelledError:
-            if trouble is not None and time.monotonic() - began >= SLOW_S:
-                self._circuits.failed(relay.peer_id, peer, f"nobody answered over it within {SLOW_S:.0f} s")
-            raise
-        if ready is None and trouble is not None:
-            trouble.append(tunnel.trouble or "nobody answered over it with the peer's key")
-            if not tunnel.refused:  # an honest relay refuses a peer that has no place there any more
-                self._circuits.failed(relay.peer_id, peer, trouble[-1])
-        return ready
+        return await _ready_or_closed(connection, timeout_s)
 
 
 async def _ready_or_closed(connection: Connection, timeout_s: float) -> Connection | None:

@@ -35,11 +35,22 @@ class CircuitCaller:
         self._memory = memory
         self._now = now
 
-    async def open(self, relay: RelayAddress, target: PeerId, *, bulk: bool, needs: float = 0.0) -> tuple[Stream, Way]:
+    async def open(
+        self,
+        relay: RelayAddress,
+        target: PeerId,
+        *,
+        bulk: bool,
+        needs: float = 0.0,
+        answered: Callable[[float], None] = lambda asked_s: None,
+    ) -> tuple[Stream, Way]:
         """Open a circuit, and return its stream and path. Only one for bulk is worth the wait for a punched one.
+        `answered` is told in how many seconds the relay gave us the circuit.
 
         Raises PartnerLost, PartnerRefused or BadPayload when the relay or the target does not do its part."""
+        began = self._now()
         slip, address = await self._ask(relay, target, bulk, needs)
+        answered(self._now() - began)
         through = await connected(host_of(address), int(address.rpartition(":")[2]), CONNECT_S)
         chosen: Stream | None = None
         try:

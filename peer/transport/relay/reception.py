@@ -11,6 +11,7 @@ from peer.errors import PartnerLost
 from peer.protocol.endpoints import host_of
 from peer.protocol.messages import PathKind, PeerId, Way
 from peer.protocol.relay.circuits import CIRCUITS_OF_TARGET, CLAIM_S
+from peer.protocol.relay.testimony import UNREACHABLE, RelayFault
 from peer.protocol.swarm.nearness import is_private
 from peer.transport.client.dialling import Dialler
 from peer.transport.relay.caller import CONNECT_S, punch_to, seen_endpoint
@@ -29,7 +30,9 @@ class CircuitReception:
     What a caller does cannot be told from what the relay passes on. So a relay fails only if its own port does not
     answer: else anybody that calls and falls silent could part a closed peer from its relays."""
 
-    def __init__(self, serve: ServeCircuit, dialler: Dialler, failed: Callable[[PeerId, PeerId, str], None]) -> None:
+    def __init__(
+        self, serve: ServeCircuit, dialler: Dialler, failed: Callable[[PeerId, PeerId, RelayFault], None]
+    ) -> None:
         """`failed` is told each relay that does not answer, twice, and why."""
         self._serve = serve
         self._dialler = dialler
@@ -56,7 +59,7 @@ class CircuitReception:
         try:
             through = await connected(host_of(address), int(address.rpartition(":")[2]), CONNECT_S)
         except PartnerLost as error:
-            self._failed(relay, relay, str(error))
+            self._failed(relay, relay, RelayFault(UNREACHABLE, str(error)))
             return
         chosen: Stream | None = None
         try:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import grpc
 
@@ -14,10 +15,12 @@ from peer.observe.control_bytes import ControlMeter
 from peer.protocol.messages import MAX_ENDPOINTS, PathKind, PeerId, PeerRecord, RelayAddress, RunId, Status, Way
 from peer.protocol.relay.punching import PunchMemory
 from peer.protocol.relay.standing import RelayStanding
+from peer.protocol.relay.testimony import BROKEN, SILENT, RelayFault
 from peer.transport.client.connections import Connection
 from peer.transport.client.dialling import Dialler
 from peer.transport.policy import RelayPolicy
 from peer.transport.relay.caller import Ask, CircuitCaller
+from peer.transport.relay.pipe import Stream
 from peer.transport.relay.reception import CircuitReception, ServeCircuit
 from peer.transport.relay.reservation import Granted, hold
 from peer.transport.relay.tunnel import RelayTunnel
@@ -54,7 +57,15 @@ class Relays:
 
     def tunnel(self, relay: RelayAddress, target: PeerId) -> RelayTunnel:
         """Make a tunnel to a closed peer over this relay, not started."""
-        return RelayTunnel(lambda bulk, needs: self._caller.open(relay, target, bulk=bulk, needs=needs))
+
+        async def opened(bulk: bool, needs: float) -> tuple[Stream, Way]:
+            return await self._caller.open(relay, target, bulk=bulk, needs=needs, answered=answered)
+
+        def answered(asked_s: float) -> None:
+            made.asked_s = asked_s
+
+        made = RelayTunnel(opened)
+        return made
 
     def may_punch(self, target: PeerId) -> bool:
         """Return whether a punched connection to a closed peer may be had."""
@@ -72,23 +83,36 @@ class Relays:
         relays = {relay.peer_id: relay for relay in (*known.relays, *to.relays)}
         return replace(to, relays=tuple(relays.values()))
 
-    def standing(self, relays: Iterable[PeerId]) -> list[PeerId]:
-        """Return these relays without those that are left, or all where nothing else remains."""
-        return self._standing.order(list(relays), self._now())
+    def known(self, peer: PeerId) -> PeerRecord | None:
+        """Return the newest record of a peer that is known."""
+        return self._record_of(peer)
+
+    def standing(self, relays: Iterable[PeerId], to: PeerId | None = None) -> list[PeerId]:
+        """Return these relays without those that are left, or all where nothing else remains. `to`: whom to call; the
+        relays over which a transfer with it breaks come last."""
+        return self._standing.order(list(relays), self._now(), to)
 
     def is_left(self, relay: PeerId) -> bool:
         """Return whether this relay is left now."""
         return self._standing.is_left(relay, self._now())
 
-    def failed(self, relay: PeerId, other: PeerId, why: str, *, bulk: bool = False) -> None:
+    def failed(self, relay: PeerId, other: PeerId, fault: RelayFault, *, bulk: bool = False) -> None:
         """Note that a relay did not do its part. `other`: the peer at the other end, whose fault it may be; the relay
         where there is none. `bulk`: a transfer over it broke. It counts a moment later, unless the relay is gone."""
         at = self._now()
+        self._settle(relay, lambda: self._standing.failed(relay, other, fault, at, bulk=bulk))
+
+    def tried(self, relay: PeerId, found: Mapping[PeerId, RelayFault | None]) -> None:
+        """Note what peers that answer elsewhere testify on a relay. None: such a peer answered over it, too."""
+        self._settle(relay, lambda: self._standing.tried(relay, found, self._now()))
+
+    def _settle(self, relay: PeerId, judge: Callable[[], RelayFault | None]) -> None:
+        """Judge a relay in a moment: by then it shows whether it is gone."""
 
         def settle() -> None:
             self._settling.discard(timer)
-            if reason := self._standing.failed(relay, other, why, at, bulk=bulk):
-                self._left(relay, reason)
+            if (fault := judge()) is not None:
+                self._left(relay, fault)
 
         timer = asyncio.get_running_loop().call_later(SETTLE_S, settle)
         self._settling.add(timer)
@@ -113,18 +137,24 @@ class Relays:
     def answered(self, relay: PeerId, other: PeerId, why: str) -> None:
         """Note the end of a small call to a peer. `why`: the reason why it was lost; empty: the peer has answered."""
         if why:
-            self.failed(relay, other, why)
+            self.failed(relay, other, RelayFault(SILENT, why))
         else:
             self._standing.worked(relay, other, self._now(), bulk=False)
 
     def ended(self, other: PeerId, way: Way, why: str = "") -> None:
         """Note the end of a transfer. `why`: the reason why it broke; empty: it is complete."""
-        if way.path is not PathKind.RELAYED or not way.via:
-            return
-        if why:
-            self.failed(PeerId(way.via), other, why, bulk=True)
-        else:
-            self._standing.worked(PeerId(way.via), other, self._now(), bulk=True)
+        over = PeerId(way.via) if way.path is PathKind.RELAYED and way.via else None
+        if not why:
+            self._completed(other, over)
+        elif over is not None:
+            self._standing.cut(over, other, self._now())
+            self.failed(over, other, RelayFault(BROKEN, why), bulk=True)
+
+    def _completed(self, other: PeerId, over: PeerId | None) -> None:
+        if over is not None:
+            self._standing.worked(over, other, self._now(), bulk=True)
+        for relay, at in self._standing.completed(other, over, self._now()):
+            self._settle(relay, partial(self._standing.outdone, relay, other, at))
 
     async def hold(self, relay: PeerId, connection: Connection, granted: Granted, control: ControlMeter) -> None:
         """Hold a reservation over this connection, and take the calls that come, until it ends.

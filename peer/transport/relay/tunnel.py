@@ -36,6 +36,8 @@ class RelayTunnel:
         """Whether it was refused, as an honest relay may."""
         self.no_room = ""
         """Why the relay has no room for the swap at hand; empty: it did not say so."""
+        self.asked_s: float | None = None
+        """Seconds in which the relay itself answered us last; None: it has not yet."""
         self._needs = 0.0
         self._closed = False
 

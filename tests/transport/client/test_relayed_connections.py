@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,9 +13,11 @@ from peer.clock.run_clock import RunClock
 from peer.errors import ExchangeError, NotDialled, PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.protocol.messages import PathKind, PeerId, PeerRecord, RelayAddress, Way
-from peer.transport.client import connections
-from peer.transport.client.connections import ConnectionPool
+from peer.protocol.relay.testimony import LATE, RelayFault
+from peer.transport.client import connections, second_opinion
+from peer.transport.client.connections import Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler, OwnPlace
+from peer.transport.client.second_opinion import SecondOpinions
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.relay.pipe import Stream
@@ -32,13 +34,18 @@ class Relays:
         self.port = port
         self.errors: dict[str, ExchangeError] = {}
         self.stalled: set[str] = set()
+        self.asked_s: float | None = 0.01
+        self.late: dict[str, float] = {}
         self.left: set[PeerId] = set()
         self.opened: list[str] = []
         self.blamed: list[tuple[str, str]] = []
+        self.records: dict[PeerId, PeerRecord] = {}
+        self.tries: list[tuple[PeerId, Mapping[PeerId, RelayFault | None]]] = []
 
     def tunnel(self, relay: RelayAddress, target: PeerId) -> RelayTunnel:
         async def opened(bulk: bool, needs: float) -> tuple[Stream, Way]:
             self.opened.append(relay.peer_id)
+            await asyncio.sleep(self.late.get(relay.peer_id, 0.0))
             if relay.peer_id in self.stalled:
                 await asyncio.Event().wait()
             if (error := self.errors.get(relay.peer_id)) is not None:
@@ -46,22 +53,34 @@ class Relays:
             stream = Stream.of(*await asyncio.open_connection("127.0.0.1", self.port))
             return stream, Way(PathKind.RELAYED, relay.peer_id)
 
-        return RelayTunnel(opened)
+        made = RelayTunnel(opened)
+        made.asked_s = self.asked_s
+        return made
 
-    def standing(self, relays: Iterable[PeerId]) -> Collection[PeerId]:
+    def known(self, peer: PeerId) -> PeerRecord | None:
+        return self.records.get(peer)
+
+    def tried(self, relay: PeerId, found: Mapping[PeerId, RelayFault | None]) -> None:
+        self.tries.append((relay, found))
+
+    def standing(self, relays: Iterable[PeerId], to: PeerId) -> Sequence[PeerId]:
         named = list(relays)
         return [relay for relay in named if relay not in self.left] or named
 
     def may_punch(self, target: PeerId) -> bool:
         return False
 
-    def failed(self, relay: PeerId, other: PeerId, why: str) -> None:
-        self.blamed.append((relay, why))
+    def failed(self, relay: PeerId, other: PeerId, fault: RelayFault) -> None:
+        self.blamed.append((relay, fault.why))
 
 
 class Here:
     def __init__(self, home: PeerRecord, relays: Relays, pool: ConnectionPool) -> None:
         self.home, self.relays, self.pool = home, relays, pool
+        self.opinions = SecondOpinions(pool, relays)
+
+    def seek(self, used: Connection, *names: str, silent: bool = True) -> None:
+        self.opinions.seek(self.over(*names), used, silent=silent)
 
     def over(self, *names: str) -> PeerRecord:
         relays = tuple(RelayAddress(PeerId(name), "192.0.2.1:4810") for name in names)
@@ -99,7 +118,8 @@ def scenario(test: Callable[[Here], Awaitable[None]]) -> Callable[[], None]:
 
 @pytest.fixture(autouse=True)
 def _soon_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "SLOW_S", 0.3)
+    for module in (connections, second_opinion):
+        monkeypatch.setattr(module, "SLOW_S", 0.3)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -151,25 +171,84 @@ async def test_a_peer_that_is_silent_over_one_relay_is_looked_for_over_the_other
     another = PeerId("another")
     one.pool._open[another] = one.pool._open.pop(one.home.peer_id)
     first = await one.pool.get(one.over("a", "b"), TIMEOUT_S)
-    one.pool.doubt(one.over("a", "b"), first)
-    one.pool.doubt(one.over("a", "b"), first)
+    one.seek(first, "a", "b")
+    one.seek(first, "a", "b")
     await until(lambda: not one.pool._lingering)
     assert (await one.pool.get(one.over("a", "b"), TIMEOUT_S)).relay == "b"
-    assert one.relays.opened == ["a", "a", "b"]
+    assert one.relays.opened[:2] == ["a", "a"]
+    assert sorted(one.relays.opened[2:]) == ["a", "b"], "it was asked once more over both"
     assert one.pool.held(another) is None, "nor is another peer asked over it first"
     assert one.relays.blamed == [("a", "a peer was silent over it, and answered over another relay")]
+
+
+def witness(one: Here, name: str, *relays: str) -> PeerId:
+    """Let another peer be called over the first of these relays. It lives where the first peer does, so only the key of
+    that one answers, and a call to it by its own key ends in vain."""
+    peer = PeerId(name)
+    one.relays.records[peer] = replace(one.over(*relays), peer_id=peer)
+    one.pool._open[peer] = one.pool._open.pop(one.home.peer_id)
+    return peer
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_relay_over_which_a_peer_answers_no_more_is_tried_and_who_is_not_there_is_no_witness(silent: bool) -> None:
+    @scenario
+    async def attempt(one: Here) -> None:
+        await one.pool.get(one.over("a", "b"), TIMEOUT_S)
+        witness(one, Identity.generate().peer_id, "a", "b")
+        first = await one.pool.get(one.over("a", "b"), TIMEOUT_S)
+        one.relays.stalled.add("a")
+        one.seek(first, "a", "b", silent=silent)
+        await until(lambda: not one.opinions._sought)
+        ((relay, found),) = one.relays.tries
+        assert (relay, list(found)) == ("a", [one.home.peer_id])
+        (fault,) = found.values()
+        assert fault is not None
+        assert fault.code == LATE
+        assert (await one.pool.get(one.over("a", "b"), TIMEOUT_S)).relay == "b"
+
+    attempt()
+
+
+@scenario
+async def test_a_slow_relay_that_answers_slowly_itself_is_waited_for(one: Here) -> None:
+    first = await one.pool.get(one.over("a", "b"), TIMEOUT_S)
+    one.relays.late["a"] = 0.6
+    one.relays.asked_s = 0.3
+    one.seek(first, "a", "b", silent=False)
+    await until(lambda: not one.opinions._sought)
+    assert not one.relays.tries
+    assert not one.relays.blamed
+    one.relays.asked_s = 0.01
+    one.seek(first, "a", "b", silent=False)
+    await until(lambda: not one.opinions._sought)
+    assert [relay for relay, _ in one.relays.tries] == ["a"], "one that answers at once has no reason"
+
+
+@pytest.mark.parametrize("error", [PartnerRefused("unreserved", "no place"), PartnerLost("the relay hung up")])
+def test_a_relay_that_refuses_or_is_gone_itself_is_not_tried(error: ExchangeError) -> None:
+    @scenario
+    async def attempt(one: Here) -> None:
+        first = await one.pool.get(one.over("a", "b"), TIMEOUT_S)
+        one.relays.errors["a"] = error
+        one.relays.asked_s = None
+        one.seek(first, "a", "b", silent=False)
+        await until(lambda: not one.opinions._sought)
+        assert not one.relays.tries
+
+    attempt()
 
 
 @scenario
 async def test_where_a_peer_is_silent_over_all_relays_none_is_blamed(one: Here) -> None:
     one.relays.stalled.update("bc")
     first = await one.pool.get(one.over("a"), TIMEOUT_S)
-    one.pool.doubt(one.over("a", "b", "c"), first)
+    one.seek(first, "a", "b", "c")
     await until(lambda: not one.pool._lingering)
     one.relays.errors["b"] = PartnerLost("the relay hung up")
-    one.pool.doubt(one.over("a", "b"), first)
+    one.seek(first, "a", "b")
     await until(lambda: not one.pool._lingering)
-    one.pool.doubt(one.over("a"), first)
+    one.seek(first, "a")
     assert not one.pool._lingering, "there is no other way"
     assert await one.pool.get(one.over("a"), TIMEOUT_S) is first
     assert not one.relays.blamed
@@ -179,7 +258,7 @@ async def test_where_a_peer_is_silent_over_all_relays_none_is_blamed(one: Here) 
 async def test_a_transfer_under_way_keeps_its_connection(one: Here) -> None:
     first = await one.pool.get(one.over("a", "b"), TIMEOUT_S)
     async with first.in_use():
-        one.pool.doubt(one.over("a", "b"), first)
+        one.seek(first, "a", "b")
         await until(lambda: not one.pool._lingering)
         assert await one.pool.get(one.over("b"), TIMEOUT_S) is first
     assert one.relays.blamed

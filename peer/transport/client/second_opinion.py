@@ -1,0 +1,144 @@
+"""A peer did not answer over a relay: it is asked again over that relay and over its others, at the same time.
+
+If it answers over another one, it is there, and is called over that one from now on. If it does not over the first one,
+that relay is to blame, and some of the other peers that we call over it are asked in the same way
+(`peer.protocol.relay.testimony`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from peer.aio.staggered import first_of
+from peer.aio.tasks import cancel_and_wait
+from peer.protocol.messages import PeerId, PeerRecord, RelayAddress
+from peer.protocol.relay.testimony import MOST_PATIENCE_S, SILENT, RelayFault, fault_of, patience_s
+from peer.transport.client.circuits import Circuits
+from peer.transport.client.connections import SLOW_S, STAGGER_S, Connection, ConnectionPool
+
+WITNESSES = 3
+"""Other peers that are asked about a relay, at most."""
+SILENT_HERE = RelayFault(SILENT, "a peer was silent over it, and answered over another relay")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What became of a call to a peer over the relay in question."""
+
+    answered: bool
+    fault: RelayFault | None = None
+    """None where it says nothing of the relay: that one is gone itself, or refused."""
+
+
+class SecondOpinions:
+    """Looks for the fault when peers do not answer over a relay. Its tasks are the pool's."""
+
+    def __init__(self, pool: ConnectionPool, circuits: Circuits) -> None:
+        self._pool = pool
+        self._circuits = circuits
+        self._sought = set[tuple[PeerId, PeerId]]()
+        """Peers that are being asked again, with the relay in question."""
+
+    def seek(self, to: PeerRecord, used: Connection, *, silent: bool) -> None:
+        """Begin to look whether a peer answers, of which a call was lost over a relay. `silent`: the connection stands,
+        and nothing came over it."""
+        if used.relay is None or (to.peer_id, used.relay) in self._sought:
+            return
+        over = next((one for one in to.relays if one.peer_id == used.relay), None)
+        if over is not None and (others := self._others(to, over)):
+            self._sought.add((to.peer_id, used.relay))
+            self._pool.linger(self._look(to.peer_id, over, others, silent=silent))
+
+    async def _look(self, peer: PeerId, over: RelayAddress, others: Sequence[RelayAddress], *, silent: bool) -> None:
+        callees = set[PeerId]()
+
+        def there() -> None:
+            if silent:
+                self._circuits.failed(over.peer_id, peer, SILENT_HERE)
+                callees.update(self._pool.retire_over(over.peer_id))
+
+        try:
+            with contextlib.suppress(OSError):  # we have no sockets left, and learn nothing
+                async with self._asking(peer, over, others, there) as (elsewhere, again):
+                    if await elsewhere is None:
+                        return
+                    answer = await again
+                if answer.fault is not None:
+                    callees |= self._pool.retire_over(over.peer_id)
+                    found = await self._witnesses(callees - {peer}, over)
+                    self._circuits.tried(over.peer_id, {peer: answer.fault, **found})
+        finally:
+            self._sought.discard((peer, over.peer_id))
+
+    async def _witnesses(self, peers: set[PeerId], over: RelayAddress) -> dict[PeerId, RelayFault | None]:
+        """Ask some other peers about the relay. Return what those testify that are there."""
+        some = random.sample(sorted(peers), min(WITNESSES, len(peers)))
+        answers = await asyncio.gather(*(self._witness(peer, over) for peer in some))
+        return {
+            peer: one.fault for peer, one in zip(some, answers, strict=True) if one.answered or one.fault is not None
+        }
+
+    async def _witness(self, peer: PeerId, over: RelayAddress) -> _Answer:
+        record = self._circuits.known(peer)
+        address = next((one for one in record.relays if one.peer_id == over.peer_id), None) if record else None
+        if record is None or address is None:
+            return _Answer(False)
+        async with self._asking(peer, address, self._others(record, address)) as (elsewhere, again):
+            answer = await again
+            return answer if answer.answered or await elsewhere is not None else _Answer(False)
+
+    @contextlib.asynccontextmanager
+    async def _asking(
+        self, peer: PeerId, over: RelayAddress, others: Sequence[RelayAddress], there: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[tuple[asyncio.Task[float | None], asyncio.Task[_Answer]]]:
+        """Ask a peer over the other relays, and over the one in question. Both end with the block. `there`: called when
+        it answers over another one."""
+        elsewhere = asyncio.create_task(self._elsewhere(peer, others, there), name="asked elsewhere")
+        again = asyncio.create_task(self._ask(peer, over, elsewhere), name="asked again")
+        try:
+            yield elsewhere, again
+        finally:
+            await cancel_and_wait(again)
+            await cancel_and_wait(elsewhere)
+
+    async def _elsewhere(self, peer: PeerId, others: Sequence[RelayAddress], there: Callable[[], None]) -> float | None:
+        """Return in how many seconds a peer answers over one of these relays, and keep that connection. None: it does
+        not."""
+        began = time.monotonic()
+        ways = [partial(self._pool.connect_over, peer, relay, SLOW_S) for relay in others]
+        found = await first_of(ways, STAGGER_S, lambda late: late.close())
+        if found is None:
+            return None
+        answered_s = time.monotonic() - began
+        there()
+        await self._pool.keep(peer, found)
+        return answered_s
+
+    async def _ask(self, peer: PeerId, over: RelayAddress, elsewhere: asyncio.Task[float | None]) -> _Answer:
+        """Call a peer over a new circuit of this relay, and wait as long as the relay's own answer lets expect."""
+        began, tunnel = time.monotonic(), self._circuits.tunnel(over, peer)
+        trying = asyncio.create_task(self._pool.connect_over(peer, over, MOST_PATIENCE_S + SLOW_S, tunnel))
+        try:
+            waits_s = SLOW_S
+            while not trying.done() and waits_s > time.monotonic() - began:
+                await asyncio.wait({trying}, timeout=waits_s - (time.monotonic() - began))
+                took_s = elsewhere.result() if elsewhere.done() and not elsewhere.cancelled() else None
+                waits_s = patience_s(SLOW_S, tunnel.asked_s, took_s)
+            ended = trying.done()
+            made = trying.result() if ended else None
+            if made is not None:
+                await made.close()
+                return _Answer(True)
+            if tunnel.asked_s is None or tunnel.refused:
+                return _Answer(False)
+            return _Answer(False, fault_of(tunnel.asked_s, time.monotonic() - began, ended=ended))
+        finally:
+            await cancel_and_wait(trying)
+
+    def _others(self, to: PeerRecord, over: RelayAddress) -> list[RelayAddress]:
+        return [one for one in self._pool.relays_of(to) if one.peer_id != over.peer_id]
