@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from benchmarks.nat_network import inside, run
 
 LIES = ("drop", "delay", "flip", "swap")
+CLIENT_HELLO = b"\x16\x03\x01"
+"""Begin of a caller's first record (RFC 8446, 5.1)."""
 TLS = b"\x16"
 """First byte of a TLS connection (RFC 8446, 5.1)."""
 BOX_PORT = 4899
@@ -46,6 +48,9 @@ class Circuit:
 
     host: str
     to_relay: asyncio.StreamWriter
+    calls: bool = False
+    """Whether it is the caller's end. It sends the first message of TLS. A peer is called without its
+    will."""
     passed: int = 0
     """Bytes since the lies began."""
     noted_at: float = 0.0
@@ -53,12 +58,13 @@ class Circuit:
 
 @dataclass
 class LyingBox:
-    """`uses`: when a home's circuit passed bytes under the lie, at most once a second, and whose host."""
+    """`uses`: when a home's circuit passed bytes under the lie, at most once a second, whose host, and whether it
+    calls."""
 
     lie: str
     lies_from: float = float("inf")
     """Seconds since the epoch."""
-    uses: list[tuple[float, str]] = field(default_factory=list)
+    uses: list[tuple[float, str, bool]] = field(default_factory=list)
     spoilt: int = 0
     """Bytes of circuits that came since the lies began."""
     _circuits: list[Circuit] = field(default_factory=list)
@@ -139,6 +145,8 @@ class LyingBox:
         async with asyncio.TaskGroup() as group:
             group.create_task(_deliver(late, writer))
             while chunk := await reader.read(CHUNK):
+                if circuit is not None and outward and CLIENT_HELLO in chunk[:LEAST]:
+                    circuit.calls = True
                 if circuit is None or time.time() < self.lies_from:
                     await late.put((0.0, chunk))
                     continue
@@ -164,7 +172,7 @@ class LyingBox:
         self.spoilt += size
         if size >= LEAST and now - circuit.noted_at >= 1.0:
             circuit.noted_at = now
-            self.uses.append((now, circuit.host))
+            self.uses.append((now, circuit.host, circuit.calls))
 
     def _another(self, circuit: Circuit) -> Circuit | None:
         """Return an end of another home, if there is one: what this one sends goes out as that one's."""

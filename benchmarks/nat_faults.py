@@ -1,7 +1,7 @@
 """What do closed homes lose when a relay dies, lies, or is held up by strangers? Linux, as root.
 
 Promises 2 (the ledger balances), 8 (local progress survives), 10 (every fault has a reason). Bounds: no round is lost
-but those under way when a relay died. A home uses a relay that lies in at most two rounds, and it is named in a
+but those under way when a relay died. A home calls over a relay that lies in at most two rounds, and it is named in a
 journal. With 1,000 silent connections a relay loses no round of its own, and grows by at most 64 MiB.
 
     sudo python -m benchmarks.nat_faults killed|lying|silent [--kills 10] [--lie drop|delay|flip|swap] [--rounds N]
@@ -61,7 +61,7 @@ AWAY_S = 1.0
 SILENT, STRANGERS = 1000, 4
 MOST_GROWTH_MIB = 64
 LEFT_AFTER = 2
-"""Rounds in which a home may use a relay that lies."""
+"""Rounds in which a home may call over a relay that lies. Others call it until each of them has found out."""
 Journal = Sequence[tuple[float, Event]]
 ABOUT = Benchmark(
     "nat_faults",
@@ -169,14 +169,14 @@ def play_lie(given: argparse.Namespace, lie: str) -> dict[str, Any]:
     box, homes = boxes[relay], {}
     for number, (name, one) in enumerate(accounts.items(), 1):
         host = home_site(number).public
-        uses = [at for at, user in box.uses if user == host]
+        uses = [(at, calls) for at, user, calls in box.uses if user == host]
         homes[name] = _under_the_lie(one.events, box.lies_from, uses, relay_id, given.sync_every)
     wrong = complaints(report)
     wrong += ["nothing went over the relay that lies: the run shows nothing"] * (not box.spoilt)
     wrong += ["no journal names it"] * (not any(home["named"] for home in homes.values()))
     for name, home in homes.items():
-        rounds = list(home["uses_by_round"])
-        wrong += [f"{name} uses it in rounds {rounds} of its lies"] * (len(rounds) > LEFT_AFTER)
+        rounds = list(home["calls_by_round"])
+        wrong += [f"{name} calls over it in rounds {rounds} of its lies"] * (len(rounds) > LEFT_AFTER)
     return report | {"lie": lie, "relay": relay_id, "homes": homes, "complaints": wrong}
 
 
@@ -197,11 +197,16 @@ async def _play_behind_boxes(swarm: NatSwarm, hosts: dict[str, str], boxes: dict
         await swarm.play(lie())
 
 
-def _under_the_lie(journal: Journal, since: float, uses: list[float], relay: str, round_s: float) -> dict[str, Any]:
+def _under_the_lie(
+    journal: Journal, since: float, uses: list[tuple[float, bool]], relay: str, round_s: float
+) -> dict[str, Any]:
     """Tell what one home did with a relay that lied from then on. Rounds of the lies count from 1, and each begins a
-    quarter before it is due: then offers open."""
+    quarter before it is due: then offers open. `uses`: when, and whether it called; else others called it."""
     begun = [at - round_s / 4 for at, event in journal if isinstance(event, RoundDue) and at >= since]
-    by_round = Counter(max(1, sum(start <= at for start in begun)) for at in uses)
+    by_round = {
+        which: Counter(max(1, sum(start <= at for start in begun)) for at, calls in uses if calls == which)
+        for which in (True, False)
+    }
     ends = [(at >= since, event) for at, event in journal if isinstance(event, RoundEnded)]
     left = [
         f"{e.code}: {e.reason}"
@@ -214,7 +219,8 @@ def _under_the_lie(journal: Journal, since: float, uses: list[float], relay: str
         "lost_under_the_lie": sum(late and event.outcome != "exchanged" for late, event in ends),
         "over_it_before": sum(not late and event.path_via == relay for late, event in ends),
         "over_it_since": sum(late and event.path_via == relay for late, event in ends),
-        "uses_by_round": dict(sorted(by_round.items())),
+        "calls_by_round": dict(sorted(by_round[True].items())),
+        "called_by_round": dict(sorted(by_round[False].items())),
         "named": left[:3],
     }
 
@@ -293,11 +299,13 @@ def figures(report: dict[str, Any]) -> list[Figure]:
         ]
     if "lie" in report:
         homes = report["homes"].values()
-        most = max(len(home["uses_by_round"]) for home in homes)
+        most = max(len(home["calls_by_round"]) for home in homes)
+        called = max(len(home["called_by_round"]) for home in homes)
         under = sum(home["rounds_under_the_lie"] for home in homes)
         lost = sum(home["lost_under_the_lie"] for home in homes)
         found += [
-            Figure("rounds of the lies in which a home used that relay, at most", "", most, LEFT_AFTER),
+            Figure("rounds of the lies in which a home called over that relay, at most", "", most, LEFT_AFTER),
+            Figure("rounds of the lies in which a home was called over it, at most", "", called),
             Figure("homes whose journal names it", "", sum(bool(home["named"]) for home in homes), None, 1),
             Figure("rounds due under the lies, of all homes", "", under),
             Figure("rounds that ended under the lies without an exchange", "", lost),

@@ -59,10 +59,7 @@ class Relays:
         """Make a tunnel to a closed peer over this relay, not started."""
 
         async def opened(bulk: bool, needs: float) -> tuple[Stream, Way]:
-            return await self._caller.open(relay, target, bulk=bulk, needs=needs, answered=answered)
-
-        def answered(asked_s: float) -> None:
-            made.asked_s = asked_s
+            return await self._caller.open(relay, target, bulk=bulk, needs=needs, answered=made.relay_answered)
 
         made = RelayTunnel(opened)
         return made

@@ -63,6 +63,10 @@ class RelayTunnel:
         """Take what the next swap needs, for the next circuit for bulk: bytes per second each way."""
         self._needs, self.no_room = needs, ""
 
+    def relay_answered(self, asked_s: float) -> None:
+        """Take note in how many seconds the relay itself answered us."""
+        self.asked_s = asked_s
+
     async def _carry(self, ours: Stream, *, bulk: bool) -> None:
         needs = 0.0
         if bulk:

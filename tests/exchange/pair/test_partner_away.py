@@ -44,7 +44,9 @@ class Away:
         return SwapReport(0, sink.nbytes, 1.0, False)
 
 
-def outcome(away: Away, error: Exception | None = None, *, asked: bool = True, lasts: float = 1.0) -> float:
+def outcome(
+    away: Away, error: Exception | None = None, *, asked: bool = True, lasts: float = 1.0, relayed: bool = False
+) -> float:
     """How long a swap took; raises what it raised."""
 
     async def alive() -> bool:
@@ -56,7 +58,7 @@ def outcome(away: Away, error: Exception | None = None, *, asked: bool = True, l
         rate = ASSUMED_RATE / lasts
         exchange = PairSwap(cast(Transport, away), VirtualClock(), EVERY["bf16"], inline, None, rates=SwapRates(rate))
         own = torch.zeros(ELEMENTS)
-        terms = PartnerTerms(PARTNER, RoundKey(1, 0), 2.0, True, alive)
+        terms = PartnerTerms(PARTNER, RoundKey(1, 0), 2.0, True, alive, relayed=relayed)
         swap: Awaitable[object] = exchange.swap(terms, own, own, own.clone())
         await swap
         return asyncio.get_running_loop().time()
@@ -73,6 +75,15 @@ def test_one_that_comes_back_in_time_is_waited_for(away_s: float) -> None:
 def test_who_sent_nothing_or_refuses_is_not(leaves: float, error: Exception | None) -> None:
     with pytest.raises(PartnerLost, match="stopped answering"):
         outcome(Away(leaves, leaves + 5.0), error)
+
+
+def test_over_a_relay_one_that_has_sent_nothing_is_asked_once_more() -> None:
+    """The relay may have broken the call, and the next goes over another one."""
+    assert outcome(Away(0.0, 1.5), relayed=True) == pytest.approx(NBYTES / RATE + 1.5, abs=0.5)
+    with pytest.raises(PartnerLost, match="stopped answering"):
+        outcome(Away(0.0, 2.5), relayed=True)
+    with pytest.raises(PartnerLost, match="stopped answering"):
+        outcome(Away(0.0, 1.5), PartnerRefused("standing", "go"), relayed=True)
 
 
 def test_it_is_not_waited_for_for_ever() -> None:

@@ -54,7 +54,8 @@ class Relays:
             return stream, Way(PathKind.RELAYED, relay.peer_id)
 
         made = RelayTunnel(opened)
-        made.asked_s = self.asked_s
+        if self.asked_s is not None:
+            made.relay_answered(self.asked_s)
         return made
 
     def known(self, peer: PeerId) -> PeerRecord | None:
