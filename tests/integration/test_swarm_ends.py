@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def beside(error: BaseException) -> object:
     async def main() -> object:
         flights = InFlightRounds(cast(ExchangeStrategy, Opens(fails(error))), cast(RoundCommitter, None))
         flights.begin(RoundKey(0, 0), 0.0, 1.0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await flights.beside(asyncio.sleep(0.05, "done"))
 
     return asyncio.run(main())
@@ -134,12 +134,12 @@ def test_work_that_was_taken_while_the_state_changed_under_it_is_not_exchanged(i
         assert landing.stepping.locked(), "no checkpoint of two grounds"
         if in_time:
             trainer.free.set()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await lags.whole.wait()
         work = WorkSnapshot(RoundKey(1, 0), torch.ones(4), 3, 30, 30, 0.0, 1.0)
         flight.ready.set_result(Snapshot(work, WorkShare(1.0, 120, 0), 1.0, Merge(), 0.5))
         trainer.free.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await flights.finish()
         assert [(moved.tolist(), merge.shift) for moved, merge in trainer.given] == [([1.0] * 4, True)]
         assert lags.exchanged == in_time

@@ -166,7 +166,7 @@ def test_without_a_token_nothing_is_served(method: str, token: bytes | None) -> 
             metadata = () if token is None else ((TOKEN_KEY, token),)
             call = channel.unary_unary(f"/peer.v1.Exchange/{method}")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call(b"", metadata=metadata, timeout=5)
+                await call(b"", metadata=metadata, timeout=60)
             assert code_of(caught.value) == "no_token"
         assert victim.owner.calls == 0
 
@@ -177,9 +177,9 @@ def test_without_a_token_nothing_is_served(method: str, token: bytes | None) -> 
 async def test_streams_need_a_token_too(victim: Victim) -> None:
     async with victim.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_stream("/peer.v1.Exchange/FetchPiece")(b"", timeout=5).read()
+            await channel.unary_stream("/peer.v1.Exchange/FetchPiece")(b"", timeout=60).read()
         assert code_of(caught.value) == "no_token"
-        call = channel.stream_stream("/peer.v1.Exchange/Swap")(timeout=5)
+        call = channel.stream_stream("/peer.v1.Exchange/Swap")(timeout=60)
         assert code_of(await drained(call)) == "no_token"
     assert victim.owner.calls == 0
 
@@ -188,7 +188,7 @@ async def test_streams_need_a_token_too(victim: Victim) -> None:
 async def test_a_server_with_another_key_is_not_connected_to(victim: Victim) -> None:
     async with victim.channel(pinned=Identity.generate().peer_id) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_unary("/peer.v1.Exchange/Offer")(b"", timeout=5)
+            await channel.unary_unary("/peer.v1.Exchange/Offer")(b"", timeout=60)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
@@ -294,7 +294,7 @@ async def test_messages_beyond_the_limit_are_not_taken(victim: Victim) -> None:
         token = await victim.hello(channel, Identity.generate())
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary("/peer.v1.Exchange/Offer")(
-                b"\0" * (2 * 2**20), metadata=((TOKEN_KEY, token),), timeout=5
+                b"\0" * (2 * 2**20), metadata=((TOKEN_KEY, token),), timeout=60
             )
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 

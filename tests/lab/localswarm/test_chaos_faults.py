@@ -40,7 +40,7 @@ def state_of(pid: int) -> str:
 
 
 async def until(pid: int, states: str) -> None:
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(60.0):
         while state_of(pid) not in states:
             await asyncio.sleep(0.005)
 

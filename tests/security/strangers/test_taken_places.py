@@ -76,22 +76,28 @@ async def street() -> AsyncIterator[Street]:
 @contextlib.asynccontextmanager
 async def _from(host: str, port: int) -> AsyncIterator[int]:
     """A port whose callers are passed on as if they came from `host`."""
+    passing = set[asyncio.Task[None]]()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
-        await asyncio.gather(_copy(reader, back), _copy(there, writer))
+        passing.update((asyncio.create_task(_copy(reader, back)), asyncio.create_task(_copy(there, writer))))
 
     server = await asyncio.start_server(pass_on, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
+        for one in passing:
+            one.cancel()
+        await asyncio.gather(*passing, return_exceptions=True)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while chunk := await reader.read(2**16):
-            writer.write(chunk)
-            await writer.drain()
-    writer.close()
+    try:
+        with contextlib.suppress(OSError):
+            while chunk := await reader.read(2**16):
+                writer.write(chunk)
+                await writer.drain()
+    finally:
+        writer.close()
 
 
 def fetch(caller: HostileCaller, token: bytes) -> object:
