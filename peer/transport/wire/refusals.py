@@ -27,11 +27,18 @@ def eta_of(said: float) -> float:
     return said if 0 <= said < MAX_ETA_S else 0.0
 
 
+class UnheardRefusal(grpc.aio.InternalError):  # type: ignore[misc]  # gRPC has no types
+    """The caller cannot be told: it has not taken what was sent before. gRPC ends the call."""
+
+
 async def refuse(context: Context, code: str, reason: str, eta_s: float = 0.0) -> NoReturn:
     """End a served call with a typed refusal. `eta_s`: seconds until asking again makes sense; 0: not known."""
     body = pb.Refusal(code=code, reason=reason[:MAX_REASON], eta_s=eta_s).SerializeToString()
     context.set_trailing_metadata(((REFUSAL_KEY, body),))
-    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, code)
+    try:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, code)
+    except grpc.aio.InternalError as error:
+        raise UnheardRefusal(str(error)) from None
     raise AssertionError("abort raises")
 
 
@@ -49,6 +56,8 @@ def served(method: Callable[[Any, Context], Awaitable[None]], serialize: Callabl
             error.__traceback__ = error.__context__ = error.__cause__ = None
             del request, context
             raise
+        except UnheardRefusal:  # gRPC would print it
+            return
 
     return grpc.stream_stream_rpc_method_handler(serve, response_serializer=serialize)
 
