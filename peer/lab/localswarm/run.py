@@ -12,14 +12,17 @@ from typing import Any
 
 from peer import identity as identities
 from peer.errors import RunEnded, SwarmFailed, UsageError
+from peer.guest.options import machine_cores
 from peer.lab.attack.sybil_records import SybilRecords, sybil_records
 from peer.lab.localswarm.chaos import Chaos
 from peer.lab.localswarm.plan import SwarmPlan
 from peer.lab.localswarm.processes import ANYWHERE, STARTUP_S, Daemon, start_bootstrap, start_peer
 from peer.lab.localswarm.report import account, attack_report, swarm_report, was_killed
+from peer.lab.localswarm.room import shortages, told_start
 from peer.node.process import on_stop_signals
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, sign_text
+from peer.run.memory import free_bytes
 from peer.run.ticket import Ticket
 
 PROGRESS_S = 5.0
@@ -93,6 +96,7 @@ class Swarm:
     async def _launch(self, beside: contextlib.AsyncExitStack) -> None:
         plan = self._plan
         self._say(f"swarm of {plan.peers} peers under {plan.home}")
+        self._warn()
         where = self._chaos.seats[0].options if self._chaos is not None else ANYWHERE
         manifest = plan.home / "run.toml"
         self._ticket = await start_bootstrap(self._bootstrap, manifest, plan.peers, plan.state, where)
@@ -101,7 +105,15 @@ class Swarm:
             self._sybils = await beside.enter_async_context(farming)
         for number in range(1, plan.peers + 1):
             await self._start_peer(number, plan.peers)
-        self._say("the processes start; that takes a quarter of a minute")
+        self._say(told_start(plan.peers, machine_cores()))
+
+    def _warn(self) -> None:
+        """Say what this machine is short of for so many peers."""
+        assert self._signed is not None
+        setups = self._plan.setups
+        paced = "--step-seconds" in setups.join_options or len(setups.speeds) >= self._plan.peers
+        for shortage in shortages(self._signed.manifest, self._plan.peers, machine_cores(), free_bytes(), paced=paced):
+            self._say(f"warning: {shortage}")
 
     async def _start_peer(self, number: int, min_peers: int) -> None:
         daemon = self._peers.setdefault(number, Daemon(f"peer {number}", self._plan.home / f"peer-{number}"))
