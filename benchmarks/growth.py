@@ -1,14 +1,15 @@
 """How much does a daemon cost, by the number of peers and by the size of the fragment? Linux only.
 
 Promise 8: local progress; every due round of a calm swarm is exchanged. Processor seconds have no bound. About ten
-minutes with all sizes.
+minutes with all sizes. Twenty-four peers need 12 GB of memory.
 
     python -m benchmarks.growth [--peers 2,4,8,16] [--sizes 0.9,20,100] [--rounds 6] [--round-s 10] [--json FILE]
                                 [--results]
 
 Swarms of real processes on loopback run one after the other: a bootstrap node and the peers, whose trainers are slow.
-Counted are the processor seconds of each daemon, without its trainer and its directory helper, in the length of a
-round. Figures are medians over rounds and peers."""
+Counted are the processor seconds of each daemon in the length of a round. Figures are medians over rounds and peers.
+Its trainer and its directory helper (p2pd) are counted beside it, and what all three need from their start until the
+last peer is ready."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.identity import load_or_create
@@ -38,6 +41,8 @@ ABOUT = Benchmark(
 )
 SPEED = 0.03
 """Part of the time the trainers may work: sixteen of them share this machine."""
+KINDS = ("daemon", "trainer", "p2pd")
+READY = ("training", "finished")
 SHAPES = {
     0.9: (64, 176, 4),
     5.0: (128, 352, 6),
@@ -70,12 +75,15 @@ async def swarm(folder: Path, text: str, peers: int, rounds: int, round_s: float
     daemons = [Daemon(f"peer-{number}", folder / f"peer-{number}") for number in range(peers)]
     try:
         ticket = await start_bootstrap(bootstrap, manifest, peers)
+        began = time.monotonic()
         for daemon in daemons:
             await start_peer(daemon, ticket, threads=1, speed=SPEED, min_peers=peers)
+        await all_ready(daemons)
+        ready_s, start = time.monotonic() - began, [used(daemon) for daemon in daemons]
         await all_exchanged(daemons)
-        before = [await counts(daemon) for daemon in daemons]
+        before, used_before = [await counts(daemon) for daemon in daemons], [used(daemon) for daemon in daemons]
         costs = await asyncio.gather(*(rounds_of(daemon, rounds, round_s) for daemon in daemons))
-        after = [await counts(daemon) for daemon in daemons]
+        used_after, after = [used(daemon) for daemon in daemons], [await counts(daemon) for daemon in daemons]
     finally:
         await asyncio.gather(*(daemon.stop(15.0) for daemon in [*daemons, bootstrap]))
     each = [cost for daemon in costs for cost in daemon]
@@ -85,7 +93,38 @@ async def swarm(folder: Path, text: str, peers: int, rounds: int, round_s: float
         "most": max(each),
         "daemon_rounds": len(each),
         "exchanged": _more(before, after, "exchanged") / max(1, _more(before, after, "due")),
+        "ready_s": ready_s,
+        **{f"start, {kind}": statistics.median(one[kind] for one in start) for kind in KINDS},
+        **{
+            f"a round, {kind}": statistics.median(
+                (late[kind] - early[kind]) / rounds for early, late in zip(used_before, used_after, strict=True)
+            )
+            for kind in KINDS[1:]
+        },
     }
+
+
+def used(daemon: Daemon) -> dict[str, float]:
+    """Processor seconds so far of a daemon, its trainer and its directory helper."""
+    assert daemon.process is not None
+    own = psutil.Process(daemon.process.pid)
+    found = {"daemon": cpu_of(daemon)}
+    for child in own.children():
+        times = child.cpu_times()
+        found["trainer" if "peer.trainer" in child.cmdline() else "p2pd"] = times.user + times.system
+    return found
+
+
+async def all_ready(daemons: list[Daemon]) -> None:
+    """Wait until each may train, and ask no one that may."""
+    waiting = list(daemons)
+    async with asyncio.timeout(READY_S):
+        while waiting:
+            await asyncio.sleep(0.5)
+            for daemon in list(waiting):
+                assert daemon.running, daemon.last_words()
+                if ((await daemon.status()) or {}).get("status") in READY:
+                    waiting.remove(daemon)
 
 
 async def counts(daemon: Daemon) -> dict[str, int]:
@@ -143,11 +182,15 @@ def main() -> None:
     rounds, round_s = given.rounds, given.round_s
     by_peers = [run(SHAPES[0.9], int(peers), rounds, round_s) for peers in given.peers.split(",") if peers]
     by_size = [run(SHAPES[float(size)], 2, rounds, round_s) for size in given.sizes.split(",") if size]
-    heads = ["peers", "MB of fp32", "CPU s a round", "least", "most", "daemon rounds", "exchanged"]
+    heads = ["peers", "MB of fp32", "CPU s a round", "least", "most", "daemon rounds", "exchanged", "ready after s"]
+    heads += [f"CPU s until all were ready, {kind}" for kind in KINDS]
+    heads += [f"CPU s a round, {kind}" for kind in KINDS[1:]]
     figures, rows = [], by_peers + by_size
     for row in rows:
         swarm = f"{row['peers']} peers, {row['mb']:.3g} MB"
         figures.append(Figure(f"processor time a round, {swarm}", "s", row["cpu_s"]))
+        start_s = sum(row[f"start, {kind}"] for kind in KINDS)
+        figures.append(Figure(f"processor time of a peer's start, {swarm}", "s", start_s))
         figures.append(Figure(f"exchanged of what was due, {swarm}", "", row["exchanged"], None, EXCHANGED))
     publish(given, ABOUT, figures, Table(f"rounds of {round_s:g} s", heads, [list(row.values()) for row in rows]))
 
