@@ -8,8 +8,8 @@ minutes with all sizes. Twenty-four peers need 12 GB of memory.
 
 Swarms of real processes on loopback run one after the other: a bootstrap node and the peers, whose trainers are slow.
 Counted are the processor seconds of each daemon in the length of a round. Figures are medians over rounds and peers.
-Its trainer and its directory helper (p2pd) are counted beside it, and what all three need from their start until the
-last peer is ready."""
+Its trainer and its directory helper (p2pd) have columns of their own. So has what all three need until the last peer
+is ready."""
 
 from __future__ import annotations
 
