@@ -85,7 +85,9 @@ async def joined(topology: str, others: str, megabytes: float) -> dict[str, Any]
     momentum, clock, run = topology == "group", RunClock(), RunId(b"r" * 32)
     tensors = round(megabytes * 1e6 / 4 / 2**17 / (2 if momentum else 1))
     layout = Layout.whole([TensorSpec(f"t{n}", (2**17,)) for n in range(tensors)])
-    donors = [(HOME, Status.TRAINING, 40)] + [(FAST, Status(others), 39)] * 3 * bool(others)
+    donors = [(HOME, Status.TRAINING, 40)]
+    if others:
+        donors += [(FAST, Status(others), 39)] * 3
 
     async def end(stack: AsyncExitStack, handler: Any, rate: float | None = None) -> tuple[Any, PeerId, str]:
         identity = Identity.generate()

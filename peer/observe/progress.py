@@ -11,8 +11,8 @@ from peer.observe.formatting import amount, duration
 
 SHOWN_AFTER_S = 2.0
 """A shorter wait is not worth a person's look."""
-RATE_S = 15.0
-"""Seconds over which the rate is measured: donors come and go."""
+RATE_S = 60.0
+"""Seconds over which the rate is measured. Donors come and go, and give little while they exchange."""
 SAMPLE_S = 0.5
 """Seconds between two values that are kept for that."""
 

@@ -1,15 +1,20 @@
 """The newest state of a run, fetched from its peers for the operator's node to keep.
 
 In groups there is one state: the one that most donors agree on by its digest, momentum included. In pairs there are as
-many as peers: up to `DONORS` whole states are fetched one after another, and their mean is taken. A fetched state lies
-on the disk, so that the node needs no memory for it."""
+many as peers: up to `DONORS` whole states are fetched next to each other, and their mean is taken. Each comes over the
+line of one home, so that takes no longer than one of them. A fetched state lies on the disk, so that the node needs no
+memory for it.
+
+On failure: another donor takes the place of one that gives nothing. Once `ENOUGH` states are here, the others have as
+long again as those took."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -36,6 +41,8 @@ from peer.state.unnamed import unnamed_values
 DONORS = 4
 """Whole states of pairs whose mean is taken: the mean of a few is better than most of them, and more cost the peers'
 lines without a gain that shows."""
+ENOUGH = 2
+"""So many states make a mean that is worth keeping, so a slow home holds nothing up."""
 PATIENCE_S = 20.0
 """Seconds without a piece after which a donor is given up."""
 MEAN_ELEMENTS = 2**20
@@ -54,6 +61,26 @@ class Collected:
     def let_go(self) -> None:
         """Give the space of the tensors back. For a large state that takes long, so a thread does it."""
         self.params = self.momentum = None
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """One donor's state in a file."""
+
+    donor: PeerId
+    round: int
+    file: Path
+
+
+@dataclass(slots=True)
+class _Fetched:
+    """The states that were fetched next to each other."""
+
+    donors: list[PeerRecord]
+    """Those that are left to ask."""
+    taken: list[_State] = field(default_factory=list)
+    problem: str = "no peer with a complete state is there"
+    """Why the last donor gave none, for a person."""
 
 
 class _These:
@@ -98,26 +125,36 @@ class StateCollector:
             self._clear()
 
     async def _mean(self, donors: Sequence[PeerRecord]) -> Collected | str:
-        rounds, given, problem = list[int](), list[PeerId](), "no peer with a complete state is there"
+        some = _Fetched(list(donors[: 2 * DONORS]))
         self._scratch.mkdir(mode=0o700, exist_ok=True)
-        for donor in donors[: 2 * DONORS]:
-            if len(given) == DONORS:
-                break
+        began = asyncio.get_running_loop().time()
+        async with asyncio.TaskGroup() as places:
+            waiting = {places.create_task(self._one(some, donors)) for _ in range(DONORS)}
+            while waiting and len(some.taken) < ENOUGH:
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if waiting:
+                _, waiting = await asyncio.wait(waiting, timeout=asyncio.get_running_loop().time() - began)
+            for slow in waiting:
+                slow.cancel()
+        if not some.taken:
+            return some.problem
+        params = await self._offload(lambda: self._mean_of([one.file for one in some.taken]))
+        round_ = min(one.round for one in some.taken)
+        return Collected(params, None, round_, tuple(sorted(one.donor for one in some.taken)))
+
+    async def _one(self, some: _Fetched, donors: Sequence[PeerRecord]) -> None:
+        """Fetch one state that is close to the run's round, of the next donor that gives it."""
+        while some.donors:
+            donor, file = some.donors.pop(0), self._scratch / str(len(some.donors))
             found = await self._fetch([donor])
             if isinstance(found, str):
-                problem = f"{donor.peer_id}: {found}"
-                continue
-            if abs(found.round - await self._round_of(donors)) > OLD_ROUNDS:
-                problem = f"{donor.peer_id}: its round {found.round} is far from the run's"
-                continue
-            await self._offload(partial(_write, self._scratch / str(len(given)), found))
-            given.append(donor.peer_id)
-            rounds.append(found.round)
-        if not given:
-            return problem
-        files = [self._scratch / str(number) for number in range(len(given))]
-        params = await self._offload(lambda: self._mean_of(files))
-        return Collected(params, None, min(rounds), tuple(sorted(given)))
+                some.problem = f"{donor.peer_id}: {found}"
+            elif abs(found.round - await self._round_of(donors)) > OLD_ROUNDS:
+                some.problem = f"{donor.peer_id}: its round {found.round} is far from the run's"
+            else:
+                await uninterrupted(self._offload(partial(_write, file, found)))
+                some.taken.append(_State(donor.peer_id, found.round, file))
+                return
 
     async def _round_of(self, donors: Sequence[PeerRecord]) -> int:
         """Return the round that the peers among the donors are in now. The first donor's word must not decide it."""

@@ -1,0 +1,89 @@
+"""The states of pairs that an operator's node makes a mean of come next to each other, each over one home's line."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from peer.aio.threads import inline
+from peer.join.context import JoinContext
+from peer.lab.sim.links import Link
+from peer.lab.sim.virtual_clock import run_virtual
+from peer.node.operator.collect import DONORS, ENOUGH, Collected, StateCollector
+from peer.protocol.messages import PeerId
+from tests.support.joining import LAYOUT, RUN, DonorWorld, state_of
+
+UP = 1e5
+ONE_S = 4 * LAYOUT.elements / (UP / 2)
+"""Seconds that a state takes over a home's line, of which joiners get half."""
+
+
+def homes(count: int, slow: int = 0) -> DonorWorld:
+    """Homes with a state each; the first `slow` have a line ten times slower."""
+    world = DonorWorld()
+    for number in range(count):
+        world.donor(f"home {number}", state_of(number), 40)
+        up = UP / (10 if number < slow else 1)
+        world.network.links[PeerId(f"home {number}")] = Link("home", up=up, down=1e7, latency_s=0.02)
+    return world
+
+
+async def collected(world: DonorWorld, folder: Path) -> tuple[Collected, float]:
+    """Return what the node fetched of all these homes, and the seconds it took."""
+    context = JoinContext(
+        run_id=RUN,
+        me=PeerId("joiner"),
+        directory=cast(Any, world),
+        transport=world.transport,
+        clock=world.clock,
+        say=world.said.append,
+        rng=random.Random(0),
+    )
+    began = asyncio.get_running_loop().time()
+    found = await StateCollector(context, LAYOUT, folder / "fetched", inline, momentum=False).collect(world.records)
+    assert isinstance(found, Collected), found
+    return found, asyncio.get_running_loop().time() - began
+
+
+def mean_of(numbers: list[int]) -> torch.Tensor:
+    return torch.stack([state_of(number).params for number in numbers]).double().mean(0).float()
+
+
+@pytest.mark.parametrize(
+    ("slow", "gone", "most_s", "taken"),
+    [
+        (0, (), 1.5 * ONE_S, DONORS),
+        (DONORS - ENOUGH, (), 2.5 * ONE_S, ENOUGH),
+        (0, ("home 0", "home 1"), 1.5 * ONE_S, ENOUGH),
+    ],
+    ids=["all at once", "slow homes are not waited for", "some are gone"],
+)
+def test_a_mean_takes_as_long_as_one_state(
+    tmp_path: Path, slow: int, gone: tuple[str, ...], most_s: float, taken: int
+) -> None:
+    async def test() -> None:
+        world = homes(DONORS, slow)
+        for name in gone:
+            world.network.kill(PeerId(name))
+        found, seconds = await collected(world, tmp_path)
+        assert seconds < most_s
+        assert len(found.donors) == taken
+        numbers = [int(donor.split()[1]) for donor in found.donors]
+        assert found.params is not None
+        assert torch.equal(found.params, mean_of(numbers))
+
+    run_virtual(test())
+    assert list(tmp_path.iterdir()) == [], "nothing is left on the disk"
+
+
+def test_a_single_home_is_waited_for(tmp_path: Path) -> None:
+    async def test() -> None:
+        found, _ = await collected(homes(1, slow=1), tmp_path)
+        assert found.donors == ("home 0",)
+
+    run_virtual(test())
