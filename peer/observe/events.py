@@ -566,9 +566,9 @@ class RelayLeft(Event):
     """Why, as a sentence."""
     code: str = ""
     """What it did: `broken` (what passed it broke off, or did not come from the peer), `late` (it came late or not at
-    all, although the relay itself answers at once), `slow` (the relay itself answers late), `silent` (calls over it were
-    lost) or `unreachable`. Where it did nothing wrong: `ended` (our place ended), `surplus` (there is a better one),
-    `open` (others can dial us). Empty in a journal of an older program."""
+    all, although the relay itself answers at once), `slow` (the relay itself answers late), `silent` (calls over it
+    were lost) or `unreachable`. Where it did nothing wrong: `ended` (our place ended), `surplus` (there is a better
+    one), `open` (others can dial us). Empty in a journal of an older program."""
 
 
 @dataclass(frozen=True, kw_only=True)
