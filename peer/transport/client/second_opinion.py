@@ -63,15 +63,14 @@ class SecondOpinions:
                 callees.update(self._pool.retire_over(over.peer_id))
 
         try:
-            with contextlib.suppress(OSError):  # we have no sockets left, and learn nothing
-                async with self._asking(peer, over, others, there) as (elsewhere, again):
-                    if await elsewhere is None:
-                        return
-                    answer = await again
-                if answer.fault is not None:
-                    callees |= self._pool.retire_over(over.peer_id)
-                    found = await self._witnesses(callees - {peer}, over)
-                    self._circuits.tried(over.peer_id, {peer: answer.fault, **found})
+            async with self._asking(peer, over, others, there) as (elsewhere, again):
+                if await elsewhere is None:
+                    return
+                answer = await again
+            if answer.fault is not None:
+                callees |= self._pool.retire_over(over.peer_id)
+                found = await self._witnesses(callees - {peer}, over)
+                self._circuits.tried(over.peer_id, {peer: answer.fault, **found})
         finally:
             self._sought.discard((peer, over.peer_id))
 
@@ -111,7 +110,9 @@ class SecondOpinions:
         not."""
         began = time.monotonic()
         ways = [partial(self._pool.connect_over, peer, relay, SLOW_S) for relay in others]
-        found = await first_of(ways, STAGGER_S, lambda late: late.close())
+        found: Connection | None = None
+        with contextlib.suppress(OSError):  # we have no sockets left, and learn nothing
+            found = await first_of(ways, STAGGER_S, lambda late: late.close())
         if found is None:
             return None
         answered_s = time.monotonic() - began
@@ -130,7 +131,10 @@ class SecondOpinions:
                 took_s = elsewhere.result() if elsewhere.done() and not elsewhere.cancelled() else None
                 waits_s = patience_s(SLOW_S, tunnel.asked_s, took_s)
             ended = trying.done()
-            made = trying.result() if ended else None
+            try:
+                made = trying.result() if ended else None
+            except OSError:  # as above
+                return _Answer(False)
             if made is not None:
                 await made.close()
                 return _Answer(True)
