@@ -57,6 +57,8 @@ class Collected:
     momentum: torch.Tensor | None
     round: int
     donors: tuple[PeerId, ...]
+    states: int = 1
+    """Whole states that were fetched next to each other for it."""
 
     def let_go(self) -> None:
         """Give the space of the tensors back. For a large state that takes long, so a thread does it."""
@@ -140,7 +142,8 @@ class StateCollector:
             return some.problem
         params = await self._offload(lambda: self._mean_of([one.file for one in some.taken]))
         round_ = min(one.round for one in some.taken)
-        return Collected(params, None, round_, tuple(sorted(one.donor for one in some.taken)))
+        givers = tuple(sorted(one.donor for one in some.taken))
+        return Collected(params, None, round_, givers, min(DONORS, len(donors)))
 
     async def _one(self, some: _Fetched, donors: Sequence[PeerRecord]) -> None:
         """Fetch one state that is close to the run's round, of the next donor that gives it."""

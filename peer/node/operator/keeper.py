@@ -29,7 +29,8 @@ from peer.state.checkpoint import Checkpoint, CheckpointError
 
 LOOK_S = 1.0
 FETCH_SHARE = 0.1
-"""Part of the time that fetching may take: over slow lines states are kept less often, and peers keep their upload."""
+"""Part of the time that fetching may take, as if states came one after another. Over slow lines states are kept less
+often, and peers keep their upload."""
 AGAIN_S = 60.0
 """A state that was refused, or did not come, is tried again after this, with donors that are drawn anew."""
 LAST_S = 120.0
@@ -161,7 +162,7 @@ class StateKeeper:
     async def _keep(self) -> None:
         began, self._tried = self._now(), True
         found = await self._collect(await self._records())
-        took = self._now() - began
+        took = (self._now() - began) * (1 if isinstance(found, str) else found.states)
         candidate = await self._propose(found)
         good = candidate is not None and await self._consider(candidate)
         self._due_at = began + max(self._every_s if good else min(AGAIN_S, self._every_s), took / FETCH_SHARE)

@@ -41,6 +41,8 @@ HERE_S = 1.0
 """Seconds between two such looks while no peer holds the artifact."""
 MOST_STARTS = 8
 """Times that wrong bytes may put the deadline off. Each new identity of a liar gets one."""
+SIGN_OF_LIFE = 2**20
+"""So many further bytes put the deadline off, before their piece is complete. A slow home needs long for a piece."""
 MOST_TOLD = 3
 """Peers whose reasons an error names."""
 
@@ -82,7 +84,7 @@ class ArtifactFetcher:
         """Return the file of an artifact, from the cache or else from other peers. `what` names it, for a person.
 
         It may be deleted again unless the caller is `holding` it. Raises ArtifactMissing when no piece came for
-        `timeout_s`, CacheTooSmall, and HomeUnusable."""
+        `timeout_s`, nor a good part of one, CacheTooSmall, and HomeUnusable."""
         with self._cache.holding(ref.digest):
             was_here = self._cache.has(ref.digest)
             if (path := await self._check(ref)) is not None:
@@ -245,12 +247,14 @@ class _Fetch:
         self._progress = progress
         self._limit = limit
         self._done = 0
+        self._here = 0
+        """The most bytes that were here, with those of incomplete pieces."""
         self._starts = 0
         self._since = asyncio.get_running_loop().time()
 
     def starts_over(self) -> None:
         """Take note that the bytes were wrong."""
-        self._done = 0
+        self._done = self._here = 0
         self._starts += 1
 
     def other_process(self) -> None:
@@ -258,17 +262,17 @@ class _Fetch:
         self.other = "another process of this home is fetching it"
 
     def arrived(self, draft: ArtifactDraft, flow: TransferFlow) -> None:
-        """Tell the progress. A new piece puts the deadline off."""
-        now, done = asyncio.get_running_loop().time(), draft.done
-        if done > self._done:
-            self._done, self._since = done, now
+        """Tell the progress. A new piece puts the deadline off, and so does a good part of one."""
+        now, done, here = asyncio.get_running_loop().time(), draft.done, draft.done + flow.arriving
+        if done > self._done or here >= self._here + SIGN_OF_LIFE:
+            self._done, self._here, self._since = max(self._done, done), max(self._here, here), now
             if self._starts < MOST_STARTS:
                 self._limit.reschedule(now + self._timeout_s)
-        self._progress(f"fetching {self.what} ({flow})", done + flow.arriving, self.ref.size, "bytes")
+        self._progress(f"fetching {self.what} ({flow})", here, self.ref.size, "bytes")
 
     def waiting(self) -> None:
         """Tell how long nothing has come, while nothing is here yet."""
-        if not self._done:
+        if not self._here:
             waited = asyncio.get_running_loop().time() - self._since
             self._progress(f"waiting for a peer with {self.what}", waited, self._timeout_s, "s")
 

@@ -73,6 +73,7 @@ def test_a_mean_takes_as_long_as_one_state(
         found, seconds = await collected(world, tmp_path)
         assert seconds < most_s
         assert len(found.donors) == taken
+        assert found.states == DONORS, "each home's line was used for that long"
         numbers = [int(donor.split()[1]) for donor in found.donors]
         assert found.params is not None
         assert torch.equal(found.params, mean_of(numbers))

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("small_pieces")
 SIZE = 20 * PIECE + 5
 DATA = content(0, SIZE)
 REF = ref_of(DATA)
-RATE = 1e5
+RATE, PARTS = 1e5, 64
 
 Fault = Callable[[int, bytes], Awaitable[bytes]]
 
@@ -41,6 +41,7 @@ class Swarm:
     def __init__(self, **holding: Sequence[bytes]) -> None:
         self.files = {PeerId(peer): {ref_of(data).digest: data for data in files} for peer, files in holding.items()}
         self.faults: dict[str, Fault] = {}
+        self.rate = RATE
         self.asked: list[tuple[PeerId, int]] = []
         self.fetched: Counter[PeerId] = Counter()
         self.under_way: Counter[PeerId] = Counter()
@@ -71,7 +72,9 @@ class Swarm:
                 data = whole[piece * PIECE : piece * PIECE + nbytes]
                 if peer in self.faults:
                     data = await self.faults[peer](piece, data)
-                await asyncio.sleep(len(data) / RATE)
+                for _ in range(PARTS):
+                    await asyncio.sleep(len(data) / self.rate / PARTS)
+                    arrived(len(data) // PARTS)
                 return data
         except TimeoutError:
             raise PartnerLost("too slow") from None
@@ -114,6 +117,26 @@ def test_each_piece_puts_the_deadline_off(tmp_path: Path) -> None:
         timeout_s = 3 * PIECE / RATE
         assert timeout_s < SIZE / RATE / 4
         assert (await Swarm(a=[DATA]).fetcher(tmp_path).fetch(REF, timeout_s)).read_bytes() == DATA
+
+    run_virtual(test())
+
+
+@pytest.mark.parametrize(("parts_in_time", "comes"), [(3, True), (0.3, False)])
+def test_bytes_of_a_slow_home_put_the_deadline_off_but_a_trickle_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts_in_time: float, comes: bool
+) -> None:
+    """A piece takes many times as long as the deadline."""
+    monkeypatch.setattr("peer.state.artifacts.fetcher.SIGN_OF_LIFE", PIECE // 16)
+    swarm, timeout_s = Swarm(a=[DATA]), 0.5
+    swarm.rate = parts_in_time * PIECE / 16 / timeout_s
+
+    async def test() -> None:
+        fetching = swarm.fetcher(tmp_path).fetch(REF, timeout_s)
+        if comes:
+            assert (await fetching).read_bytes() == DATA
+        else:
+            with pytest.raises(ArtifactMissing):
+                await fetching
 
     run_virtual(test())
 
