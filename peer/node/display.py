@@ -83,6 +83,8 @@ class PlainLines:
         self._say = say
         self._look_every_s = look_every_s
         self._said_at: float | None = None
+        self._trains = False
+        """Whether the last line was one of status."""
 
     def say(self, line: str, /) -> None:
         self._say(line)
@@ -90,10 +92,17 @@ class PlainLines:
     async def run(self, report: Report, /) -> None:
         now = asyncio.get_running_loop().time
         while True:
-            too_soon = self._said_at is not None and now() - self._said_at < min(WAIT_LINE_EVERY_S, STATUS_LINE_EVERY_S)
-            if not too_soon and (line := self.due(report(), now())):  # a report takes milliseconds to make
+            if line := self.due(report(), now()):
                 self._say(line)
-            await asyncio.sleep(self._look_every_s)
+            await asyncio.sleep(self.pause_s(now()))
+
+    def pause_s(self, now: float) -> float:
+        """Return the seconds until the next report is worth making, which takes milliseconds: until a line may be due,
+        and longer between two looks while all goes on."""
+        if self._said_at is None:
+            return self._look_every_s
+        look_s = LOG_LOOK_EVERY_S if self._trains else self._look_every_s
+        return max(look_s, self._said_at + min(WAIT_LINE_EVERY_S, STATUS_LINE_EVERY_S) - now)
 
     def due(self, status: dict[str, Any], now: float) -> str:
         """The line to say at this moment (`now` in seconds); empty: none yet."""
@@ -101,7 +110,7 @@ class PlainLines:
         every = WAIT_LINE_EVERY_S if waits else STATUS_LINE_EVERY_S
         if not (waits or trains) or (self._said_at is not None and now - self._said_at < every):
             return ""
-        self._said_at = now
+        self._said_at, self._trains = now, not waits
         return wait_line(status["wait"]) if waits else status_line(status)
 
     async def ask(self, question: str, /) -> bool | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peer.node.display import PlainLines, showing
+from peer.node.display import LOG_LOOK_EVERY_S, LOOK_EVERY_S, WAIT_LINE_EVERY_S, PlainLines, showing
 
 WAIT = {"name": "fetching the state", "done": 10e6, "total": 40e6, "unit": "bytes", "seconds": 5.0, "rate": 2e6}
 JOINING: dict[str, Any] = {"status": "joining", "phase": "getting the state", "wait": WAIT}
@@ -35,6 +35,16 @@ def test_a_short_wait_is_not_told() -> None:
 def test_training_is_told_at_once_and_every_ten_seconds() -> None:
     assert PlainLines(print).due(TRAINING, 100.0) == "training: training · round 3 (due in 4 s)"
     assert said_at(TRAINING, 21) == [0, 20, 40]
+
+
+def test_no_report_is_made_for_a_line_that_cannot_be_due() -> None:
+    lines = PlainLines(lambda line: None)
+    assert lines.pause_s(0.0) == LOOK_EVERY_S
+    assert lines.due(TRAINING, 0.0)
+    assert lines.pause_s(0.0) == WAIT_LINE_EVERY_S
+    assert lines.pause_s(5.0) == LOG_LOOK_EVERY_S
+    assert lines.due(JOINING, 6.0)
+    assert lines.pause_s(10.0) == LOOK_EVERY_S
 
 
 class Display:

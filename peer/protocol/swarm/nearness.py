@@ -7,6 +7,7 @@ pure."""
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
@@ -19,6 +20,8 @@ LAN_PREFIX_6 = 64
 """Length of the IPv6 prefix that the machines of one network share."""
 LOCAL_NAMES = ("local", "lan", "internal", "localdomain", "localhost", "home.arpa")
 """Ends of names that mean something in one network only. Names without a dot do, too."""
+LONGEST_ADDRESS = 45
+"""Characters of an IP address, at most."""
 MAX_WORDS, LEAST_WORDS = 8, 2
 """Peers whose last words about our address count, and those that have to agree."""
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -51,8 +54,14 @@ def is_private(host: str) -> bool:
 def address_of(host: str) -> _Address | None:
     """Return the IP address that a host is, without brackets and zone. An IPv4 address in IPv6 is returned as IPv4.
     None: it is a name."""
+    text = host.strip("[]").partition("%")[0]
+    return _parsed(text) if len(text) <= LONGEST_ADDRESS else None
+
+
+@functools.lru_cache(1024)  # records name the same hosts again and again
+def _parsed(text: str) -> _Address | None:
     try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+        address = ipaddress.ip_address(text)
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
@@ -128,6 +137,7 @@ def seen_hosts(words: Mapping[PeerId, str], trusted: Container[PeerId] = frozens
     return tuple(host for host, weight in most if weight >= LEAST_WORDS)
 
 
+@functools.lru_cache(1024)
 def _range_of(address: _Address) -> int | None:
     """Return which of the private ranges the address lies in. None: it is public."""
     return next((place for place, range_ in enumerate(_PRIVATE) if address in range_), None)
