@@ -10,6 +10,8 @@ START_S, LOADING_S = 5.0, 10.0
 """Processor seconds that a peer's processes take to start, and seconds that one takes on an idle machine at least.
 
 Source: results/growth.json."""
+STOP_S, LEAST_STOP_S = 2.0, 15.0
+"""Processor seconds that a peer takes to leave on a busy machine, with its last evaluation, and seconds at least."""
 P2PD_BYTES = 85 * 2**20
 """Memory of a peer's directory helper."""
 IN_STEP = 6
@@ -21,6 +23,11 @@ STEP_S, ROUND_S = 2.0, 60.0
 def start_s(peers: int, cores: int) -> float:
     """Return about how many seconds so many peers take to start."""
     return LOADING_S + START_S * peers / cores
+
+
+def stop_s(peers: int, cores: int) -> float:
+    """Return the seconds that so many peers get when all leave at once."""
+    return max(LEAST_STOP_S, STOP_S * peers / cores)
 
 
 def shortages(manifest: Manifest, peers: int, cores: int, free: int | None, *, paced: bool) -> list[str]:

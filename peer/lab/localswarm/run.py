@@ -18,7 +18,7 @@ from peer.lab.localswarm.chaos import Chaos
 from peer.lab.localswarm.plan import SwarmPlan
 from peer.lab.localswarm.processes import ANYWHERE, STARTUP_S, Daemon, start_bootstrap, start_peer
 from peer.lab.localswarm.report import account, attack_report, swarm_report, was_killed
-from peer.lab.localswarm.room import shortages, told_start
+from peer.lab.localswarm.room import shortages, stop_s, told_start
 from peer.node.process import on_stop_signals
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, sign_text
@@ -27,7 +27,7 @@ from peer.run.ticket import Ticket
 
 PROGRESS_S = 5.0
 STOP_GRACE_S = 15.0
-"""Seconds that a process gets to leave, at least; one that announces a time gets twice that."""
+"""Seconds that the bootstrap node gets to leave, at least."""
 EACH_STARTUP_S = 15.0
 """Of processor time, about what a peer's processes take to start."""
 QUIET_S = 300.0
@@ -245,7 +245,12 @@ class Swarm:
     async def _leave_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self._say("time is over; the peers leave")
-        await asyncio.gather(*(peer.stop(STOP_GRACE_S) for peer in self._peers.values()))
+        await self._stop_peers()
+
+    async def _stop_peers(self) -> None:
+        """Let all leave. One that announces a time gets twice that, if it is longer."""
+        grace_s = stop_s(len(self._peers), machine_cores())
+        await asyncio.gather(*(peer.stop(grace_s) for peer in self._peers.values()))
 
     async def _progress(self) -> None:
         while True:
@@ -260,7 +265,7 @@ class Swarm:
 
     async def _end(self) -> None:
         """End all processes, also after an error."""
-        await asyncio.gather(*(peer.stop(STOP_GRACE_S) for peer in self._peers.values()))
+        await self._stop_peers()
         await self._bootstrap.stop(STOP_GRACE_S)
         for daemon in self._peers.values():
             if daemon.process is not None and daemon.process.returncode is not None:

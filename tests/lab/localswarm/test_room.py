@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.lab.localswarm.room import IN_STEP, P2PD_BYTES, shortages, start_s
+from peer.lab.localswarm.room import IN_STEP, LEAST_STOP_S, P2PD_BYTES, shortages, start_s, stop_s
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.memory import need_of
 
@@ -33,3 +33,8 @@ def test_too_little_memory_says_for_how_many_there_is_room() -> None:
 
 def test_a_start_takes_longer_the_more_share_a_core() -> None:
     assert start_s(24, 2) > start_s(12, 2) > start_s(12, 4)
+
+
+def test_many_that_leave_at_once_get_longer() -> None:
+    assert stop_s(4, 2) == LEAST_STOP_S
+    assert stop_s(50, 2) == 50.0
