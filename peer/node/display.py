@@ -97,8 +97,7 @@ class PlainLines:
             await asyncio.sleep(self.pause_s(now()))
 
     def pause_s(self, now: float) -> float:
-        """Return the seconds until the next report is worth making, which takes milliseconds: until a line may be due,
-        and longer between two looks while all goes on."""
+        """Return the seconds until a line may be due. Before that no report is made, as that takes milliseconds."""
         if self._said_at is None:
             return self._look_every_s
         look_s = LOG_LOOK_EVERY_S if self._trains else self._look_every_s
