@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -229,7 +230,8 @@ class StateFetch:
     async def _fetch(self, chosen: list[SnapshotOffer]) -> None:
         """One attempt: until all is here or no donor is left."""
         await self._forget_others(chosen)
-        transfer = Download(self._transport, self._pieces, self._rates, self._outcome, self._told, self._offload)
+        told = partial(self._told, pieces=self._pieces)
+        transfer = Download(self._transport, self._pieces, self._rates, self._outcome, told, self._offload)
         for offered in self._places.free(chosen, ()):
             transfer.add(offered.donor, offered.index)
         began = self._now()
@@ -307,10 +309,10 @@ class StateFetch:
         offers, best, passed = await self._offers(), None, 0
         near = compatible_offers(offers.offered, momentum=False, proven=self._knows.proven)
         for offered in [*near, *(one for one in offers.offered if one not in near)][:MOST_SINGLES]:
-            self._progress(f"weighing the state of {offered.donor.peer_id[-8:]} alone", passed, SINGLES, "states")
             state = await self._single(offered)
             if state is None:
                 continue
+            self._progress(f"checking the state of {state.donor[-8:]} alone", 0.0, None, "s")
             found = await self._weighing.weigh(state.params, state.round)
             if found.impossible:
                 self._weighing.refused(state.donor, state.round, found.impossible)
@@ -327,7 +329,8 @@ class StateFetch:
         """Fetch the whole state of one donor; None: it did not give it."""
         room = await self._offload(lambda: _room(self._folder, self._layout))
         pieces, outcome = PieceStore(self._layout, None, momentum=False, into=room), Outcome()
-        transfer = Download(self._transport, pieces, self._rates, outcome, offload=self._offload)
+        told = partial(self._told, pieces=pieces, what=f"{FETCHING} of {offered.donor.peer_id[-8:]} alone")
+        transfer = Download(self._transport, pieces, self._rates, outcome, told, self._offload)
         transfer.add(offered.donor, offered.index)
         await transfer.run()
         self._outcome.wrong.update(outcome.wrong)
@@ -337,9 +340,8 @@ class StateFetch:
         """Return the round of the oldest piece."""
         return min(held.round for held in self._pieces.held.values())
 
-    def _told(self, flow: TransferFlow) -> None:
-        here = self._pieces.done + flow.arriving
-        self._progress(f"{FETCHING} ({flow})", here, self._pieces.nbytes, "bytes")
+    def _told(self, flow: TransferFlow, pieces: PieceStore, what: str = FETCHING) -> None:
+        self._progress(f"{what} ({flow})", pieces.done + flow.arriving, pieces.nbytes, "bytes")
 
     async def _wait(self, offers: Offers, deadline: float) -> None:
         """Say why, and wait a moment."""

@@ -171,6 +171,11 @@ async def test_a_wild_state_among_the_pieces_gives_way_to_that_of_one_donor() ->
     assert not {"a", "b"} & set(refusals(world))
     assert got.fetched is not None
     assert got.fetched.donor in ("a", "b")
+    told = [(name.partition(" (")[0], unit) for name, _, _, unit in world.shown]
+    whose = got.fetched.donor
+    assert ("checking the fetched state", "s") in told
+    assert (f"fetching the state of {whose} alone", "bytes") in told
+    assert (f"checking the state of {whose} alone", "s") in told
 
 
 @virtually
