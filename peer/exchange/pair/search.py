@@ -31,6 +31,8 @@ LOCKED_S = 60.0
 NO_ROOM = "no relay has room for the swap"
 MOST_ROOMLESS = 3
 """Partners with whom no relay had room, after which it is taken for granted with all who need one."""
+AGAIN_S = 0.5
+"""Seconds until an offer is sent again that was lost on the way over a relay: another one is found meanwhile."""
 WORK_LOOK_S = 0.25
 """Seconds between two looks at whether our trainer has something to exchange."""
 PROMISES_S = 0.5
@@ -296,12 +298,16 @@ class PartnerSearch:
             return True  # as above
         return answer.verdict in (Verdict.LOCKED, Verdict.LATER)
 
-    async def _offer(self, record: PeerRecord, offer: Offer, most_s: float = MOST_S) -> Answer:
-        """As the transport's, for as long as this peer takes; what it came to is remembered. A refusal is an answer."""
+    async def _offer(self, record: PeerRecord, offer: Offer, most_s: float = MOST_S, times: int = 1) -> Answer:
+        """As the transport's, for as long as this peer takes; what it came to is remembered. A refusal is an answer.
+        `times`: a relay may lose one call, and the next goes over another one."""
         watch, began, peer = self._around.view.watch, self._around.clock.now(), record.peer_id
         try:
             answer = await self._around.transport.offer(record, offer, min(most_s, watch.timeout(peer)))
         except PartnerLost as error:
+            if times > 1 and not isinstance(error, NotDialled):
+                await self._around.clock.sleep(AGAIN_S)
+                return await self._offer(record, offer, most_s, times - 1)
             watch.lost(peer, "it did not answer an offer", error, self._around.clock.now() - began)
             raise
         except PartnerRefused:
@@ -367,7 +373,7 @@ class PartnerSearch:
             if record is None:
                 raise PartnerLost("its address is not known yet")
             offer = send.offer if send.offer.withdraw else self._complete(send)
-            answer = await self._offer(record, offer)
+            answer = await self._offer(record, offer, times=1 if record.reach is Reach.DIRECT else 2)
         except NotDialled:
             if not send.offer.withdraw:
                 pairing.on_failed(send.to, "not dialled, as others at their addresses did not answer")
