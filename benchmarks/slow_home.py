@@ -1,9 +1,9 @@
 """How long does a newcomer wait for its state, where one home is slow and three other donors are fast?
 
 Bounds: with fast donors it has the state within a tenth of the time that the home alone takes, and never hears nothing
-new for more than two seconds. Six minutes.
+new for more than two seconds. Four minutes.
 
-    python -m benchmarks.slow_home [--old DIR] [--mb 32] [--json FILE] [--results]
+    python -m benchmarks.slow_home [--old DIR] [--mb 20] [--json FILE] [--results]
 
 Each case is one process with five transports on loopback, with TLS and upload caps. A peer gives half of its upload cap
 to joiners, and the rates below are that half. DIR is another checkout: its `peer` plays all cases next to ours, at the
@@ -143,7 +143,7 @@ def begin(root: Path, case: str, megabytes: float) -> subprocess.Popen[str]:
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--old", type=Path, metavar="DIR", help="another checkout, to compare with")
-    parser.add_argument("--mb", type=float, default=32.0, help="megabytes of the state")
+    parser.add_argument("--mb", type=float, default=20.0, help="megabytes of the state")
     given = parser.parse_args()
     roots = {"old": given.old.resolve()} if given.old else {}
     running = {
