@@ -68,7 +68,7 @@ class Waits:
         """Set the progress, as a `WaitProgress`. A value below the first one begins the wait again."""
         last, now = self._wait, self._now()
         wait = _Wait(name, done, total, unit, now - done if unit == "s" else now, done)
-        if unit != "s" and last is not None and _what(last.name) == _what(name) and last.first <= done:
+        if unit != "s" and last is not None and parted(last.name)[0] == parted(name)[0] and last.first <= done:
             wait = _Wait(name, done, total, unit, last.since, last.first, last.samples)
         wait.observe(now)
         self._wait = wait
@@ -90,8 +90,10 @@ class Waits:
         return {**kept, "seconds": seconds, "rate": rate}
 
 
-def _what(name: str) -> str:
-    return name.partition(" (")[0]
+def parted(name: str) -> tuple[str, str]:
+    """Return the part of a wait's name that stays, and the part in brackets that changes."""
+    what, _, details = name.partition(" (")
+    return what, details.removesuffix(")")
 
 
 def worth_showing(wait: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:

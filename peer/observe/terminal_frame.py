@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from peer.observe.formatting import amount, duration, harmless
-from peer.observe.progress import words, worth_showing
+from peer.observe.progress import parted, words, worth_showing
 
 MAX_LOSSES = 2000
 RATE_OVER_S = 5.0
@@ -113,8 +113,11 @@ def _rows(report: Report, history: History) -> Iterable[tuple[str, RenderableTyp
     for refusal in report.get("refusals", [])[:REFUSALS_SHOWN]:
         yield "refused", Text(_refusal(refusal), style="yellow")
     if worth_showing(wait := report.get("wait")):
-        yield "waiting", _bar(wait)
+        what, details = parted(wait["name"])
+        yield "waiting", _bar(wait, what)
         yield "", Text(words(wait))
+        if details:
+            yield "", Text(harmless(details), no_wrap=True, overflow="ellipsis")
 
 
 def _title(report: Report) -> Text:
@@ -197,14 +200,14 @@ def _refusal(refusal: Report) -> str:
     return harmless(f"{duration(refusal['seconds_ago'])} ago, {caller}: {refusal['code']}: {refusal['reason']}")
 
 
-def _bar(wait: Report) -> RenderableType:
+def _bar(wait: Report, what: str) -> RenderableType:
     """Draw a wait: with a known end a bar that fills, else one that moves."""
     row = Table.grid(padding=(0, 1))
     row.add_column(no_wrap=True, overflow="ellipsis")
     row.add_column(width=BAR_WIDTH)
     total = wait["total"]
     bar = ProgressBar(total or 100, min(wait["done"], total or 0), pulse=total is None, animation_time=wait["seconds"])
-    row.add_row(Text(harmless(wait["name"]), style="bold"), bar)
+    row.add_row(Text(harmless(what), style="bold"), bar)
     return row
 
 

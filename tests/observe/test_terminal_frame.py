@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from peer.observe.terminal_frame import MAX_LOSSES, History, picture, sparkline
+from peer.observe.terminal_frame import BAR_WIDTH, MAX_LOSSES, History, picture, sparkline
 
 ME, PARTNER = f"12D3KooW{'x' * 38}ABCDEF", f"12D3KooW{'x' * 38}UVWXYZ"
 
@@ -105,6 +105,15 @@ def test_a_joiner_shows_its_phase_and_how_far_the_wait_is() -> None:
         assert words in text
     assert "12.3 MB of 40.0 MB (30 %), 1.2 MB/s, 23 s left" in text
     assert "round" not in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_many_donors_leave_the_bar_its_room(width: int) -> None:
+    donors = "4 donors: zgNqQD6X 1.9 MB/s, YCF2DdZK 1.8 MB/s, F2DdZKab 100.0 kB/s"
+    wait = JOINING["wait"] | {"name": f"fetching the state ({donors})", "done": 40.0e6}
+    lines = drawn(JOINING | {"wait": wait}, width)
+    assert lines[-3].count("━") == BAR_WIDTH
+    assert lines[-1].strip()[:40] == donors[:40]
 
 
 def test_a_short_wait_is_not_shown() -> None:
