@@ -31,8 +31,9 @@ GLANCE_S = 0.5
 """How soon we see at the earliest that our own record has changed."""
 ANNOUNCE_ROUND_EVERY_S = 2.0
 """A new round alone is not announced more often than this."""
-EACH_WAITS_S, WAITS_S = 0.05, 5.0
-"""See `waiting_pause`: seconds for each peer, and at most."""
+CALLS_S, ASKED, WAITS_S = 80.0, 20, 5.0
+"""Of peers that wait for each other: calls a second of all together, nodes that a look asks, and seconds between two
+looks at most."""
 
 
 def pace(round_s: float | None) -> float:
@@ -52,9 +53,9 @@ def lifetime(look_every_s: float) -> float:
 
 
 def waiting_pause(least_s: float, peers: int) -> float:
-    """Seconds between two looks of each of so many peers that wait for one another. They all look at the same time, so
-    each looks the more seldom the more there are."""
-    return max(least_s, min(EACH_WAITS_S * peers, WAITS_S))
+    """Seconds between two looks of each of so many peers that wait for one another. They all look at the same time, and
+    while records come and go a look asks all nodes. So the pause grows with the square of the swarm."""
+    return max(least_s, min(peers * min(peers, ASKED) / CALLS_S, WAITS_S))
 
 
 class _Sorted(NamedTuple):
