@@ -37,14 +37,14 @@ def shortages(manifest: Manifest, peers: int, cores: int, free: int | None, *, p
     if peers > IN_STEP * cores and not paced:
         found.append(
             f"{peers} peers share {_cores(cores)}. Above {IN_STEP * cores} their trainers get out of step here, and "
-            f"rounds are not exchanged. Let them rest: --step-seconds {STEP_S:g}. "
+            f"some rounds are not exchanged. Let them rest: --step-seconds {STEP_S:g}. "
             f"Longer rounds help, too: --set sync.clock=seconds --set sync.sync_every={ROUND_S:g}"
         )
     need = need_of(manifest).total + P2PD_BYTES
     if free is not None and peers * need > free:
         found.append(
-            f"{peers} peers need about {amount(peers * need, 'B')} of memory, {amount(need, 'B')} each, and "
-            f"{amount(free, 'B')} are free. There is room for {free // need}"
+            f"{peers} peers need about {amount(peers * need, 'bytes')} of memory, {amount(need, 'bytes')} each, and "
+            f"{amount(free, 'bytes')} are free. There is room for {free // need}"
         )
     return found
 
