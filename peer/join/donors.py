@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
@@ -40,6 +40,8 @@ MAX_NODES = 3
 CLOSE_SYNCS = 3
 """Pair runs: a node's state goes with peers' pieces up to so many `sync_every` behind. A piece of it makes the whole as
 old as it is, by that piece's share."""
+SLOW_S = 15.0
+"""Pair runs: where peers' pieces take longer than this, the pieces of nodes are taken, too."""
 MAX_ASKED = 16
 """Asked at once."""
 WAVES = 3
@@ -216,24 +218,29 @@ class DonorPlaces:
 
     `nodes`: the operator's. `fragments`: of the run, so many rounds make one `sync_every`."""
 
-    nodes: Container[PeerId]
+    nodes: Collection[PeerId]
     fragments: int
     momentum: bool
 
-    def with_nodes(self, chosen: Sequence[SnapshotOffer], offered: Sequence[SnapshotOffer]) -> list[SnapshotOffer]:
-        """Return the chosen offers, and those of the operator's nodes that go with the newest of them."""
-        if not chosen:
-            return []
-        newest = max(chosen, key=lambda one: one.index.round)
-        return [*chosen, *(one for one in offered if one not in chosen and self._close(one, newest))]
+    def left(self, asked: Collection[PeerId], left_s: float) -> bool:
+        """Return whether any place is left. `left_s`: as for `fitting`."""
+        at_nodes = sum(peer in self.nodes for peer in asked)
+        nodes = min(MAX_NODES, len(self.nodes)) if left_s > SLOW_S else 0
+        return len(asked) - at_nodes < MAX_DONORS or at_nodes < nodes
 
-    def go_together(self, one: SnapshotOffer, other: SnapshotOffer) -> bool:
-        """Return whether the pieces of two donors may be mixed."""
+    def fitting(self, offered: Sequence[SnapshotOffer], first: SnapshotOffer, left_s: float) -> list[SnapshotOffer]:
+        """Return the donors whose pieces may be mixed with those of the first one.
+
+        `left_s`: seconds until all is here. In pairs the nodes come in only where that is long: peers have a newer
+        state."""
         if self.momentum:
-            return one.mark == other.mark
-        if self._is_node(one) == self._is_node(other):
-            return len(compatible_offers([one, other], momentum=False)) == 2
-        return self._close(one, other) or self._close(other, one)
+            return [one for one in offered if one.mark == first.mark]
+        return [one for one in offered if self._go_together(one, first, left_s)]
+
+    def _go_together(self, one: SnapshotOffer, first: SnapshotOffer, left_s: float) -> bool:
+        if self._is_node(one) == self._is_node(first):
+            return len(compatible_offers([one, first], momentum=False)) == 2
+        return self._close(first, one) or (left_s > SLOW_S and self._close(one, first))
 
     def free(self, fitting: Sequence[SnapshotOffer], asked: Collection[PeerId]) -> list[SnapshotOffer]:
         """Return those of the fitting donors that have a place beside the ones asked already, in their order."""
@@ -252,7 +259,7 @@ class DonorPlaces:
         apart = abs(peer.index.round - node.index.round)
         kept = node.donor.peer_id in self.nodes and self._is_node(node)
         kept = kept and node.index.round > FIRST_ROUNDS  # up to there it may be the very first state, untrained
-        return not self.momentum and kept and apart <= min(OLD_ROUNDS, CLOSE_SYNCS * self.fragments)
+        return kept and apart <= min(OLD_ROUNDS, CLOSE_SYNCS * self.fragments)
 
     @staticmethod
     def _is_node(one: SnapshotOffer) -> bool:

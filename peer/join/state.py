@@ -17,7 +17,7 @@ from peer.aio.tasks import background_task
 from peer.aio.threads import Offload, inline
 from peer.errors import ClockWrong, JoinRefused, PartnerRefused, PeerError, StateError
 from peer.join.context import JoinContext
-from peer.join.donors import MAX_DONORS, DonorPlaces, DonorQuery, candidates, live_round
+from peer.join.donors import DonorPlaces, DonorQuery, candidates, live_round
 from peer.join.fetch_terms import FetchTerms
 from peer.join.messages import check_clock, unreachable, waiting_for
 from peer.join.offers import OLD_ROUNDS, Offers, SnapshotOffer, compatible_offers
@@ -198,7 +198,7 @@ class StateFetch:
             )
             if chosen and not self._pieces.complete:
                 before = self._pieces.done
-                await self._fetch(self._places.with_nodes(chosen, offers.offered))
+                await self._fetch(chosen)
                 if self._pieces.done > before and not self._refused:
                     deadline = self._now() + self._patience_s
             if self._pieces.complete and await self._passes():
@@ -264,13 +264,13 @@ class StateFetch:
         pause = RECRUIT_FIRST_S
         while True:
             await self._clock.sleep(pause)
-            settled, pause = pause == RECRUIT_S, min(2 * pause, RECRUIT_S)
-            now = self._now()
+            pause = min(2 * pause, RECRUIT_S)
+            now, left_s = self._now(), transfer.left_s()
             self._left_at = {p: self._left_at.get(p, now + BACKOFF_S) for p in self._outcome.left}
-            if settled and len(transfer.donors) >= MAX_DONORS:
+            if not self._places.left(transfer.donors, left_s):
                 continue
             offers = await self._offers()
-            fitting = [one for one in offers.offered if self._places.go_together(one, first)]
+            fitting = self._places.fitting(offers.offered, first, left_s)
             for offered in self._places.free(fitting, transfer.donors):
                 transfer.add(offered.donor, offered.index)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from peer.join.donors import CLOSE_SYNCS, FIRST_ROUNDS, MAX_DONORS, MAX_NODES, DonorPlaces
+from peer.join.donors import CLOSE_SYNCS, FIRST_ROUNDS, MAX_DONORS, MAX_NODES, SLOW_S, DonorPlaces
 from peer.join.offers import SnapshotOffer
 from peer.lab.sim.links import Link
 from peer.lab.sim.virtual_clock import run_virtual
@@ -112,14 +112,30 @@ def test_nodes_take_no_place_of_peers_and_peers_none_of_nodes() -> None:
     names = [PeerId(f"node {n}") for n in range(MAX_NODES + 2)]
     places = DonorPlaces(frozenset(names), 1, momentum=False)
     some = [offer(f"peer {n}") for n in range(MAX_DONORS + 2)] + [offer(name, 39, Status.SERVING) for name in names]
-    taken = [one.donor.peer_id for one in places.free(places.with_nodes(some[: MAX_DONORS + 2], some), ())]
+    taken = [one.donor.peer_id for one in places.free(places.fitting(some, some[0], 2 * SLOW_S), ())]
     assert [name.startswith("peer") for name in taken] == [True] * MAX_DONORS + [False] * MAX_NODES
     assert places.free(some, taken) == []
     assert places.free(some, taken[1:]) == [some[0]]
+    assert not places.left(taken, 2 * SLOW_S)
+    peers = taken[:MAX_DONORS]
+    assert (places.left(peers, 2 * SLOW_S), places.left(peers, 0.0), places.left(peers[1:], 0.0)) == (True, False, True)
+
+
+@virtually
+async def test_where_peers_are_fast_nothing_older_is_mixed_in() -> None:
+    world = DonorWorld()
+    world.network.link = replace(world.network.link, up=1e6)
+    world.donor("peer", state_of(1), 40)
+    world.donor("node", state_of(2), 39, Status.SERVING)
+    world.nodes = frozenset({PeerId("node")})
+    assert torch.equal((await world.join()).outer.params, state_of(1).params)
 
 
 def test_rounds_of_a_streaming_run_are_parts_of_a_sync() -> None:
     node, behind = frozenset({PeerId("node")}), 4 * CLOSE_SYNCS
     old = offer("node", 40 - behind, Status.SERVING)
     for fragments, fits in ((1, False), (4, True)):
-        assert DonorPlaces(node, fragments, momentum=False).go_together(old, offer("a")) is fits
+        places, peer = DonorPlaces(node, fragments, momentum=False), offer("a")
+        assert (places.fitting([old], peer, 2 * SLOW_S) == [old]) is fits
+        assert places.fitting([old], peer, 0.0) == []
+        assert (places.fitting([peer], old, 0.0) == [peer]) is fits, "a peer is welcome at any time"

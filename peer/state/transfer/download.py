@@ -141,6 +141,12 @@ class Download(Generic[Index]):
         """Donors that are asked now."""
         return frozenset(peer for peer, task in self._serving.items() if not task.done())
 
+    def left_s(self) -> float:
+        """Return the seconds until all pieces are here, as far as was measured; 0: nothing was yet."""
+        rate = sum(self._board.rates(self._now()).values())
+        here = sum(self._sizes[number] for number in range(len(self._sizes)) if number in self._pieces.held)
+        return max(0, sum(self._sizes) - here - self._board.arriving) / rate if rate > 0 else 0.0
+
     def add(self, donor: PeerRecord, index: Index) -> None:
         """Fetch from this donor too, whose index has been checked. A donor that is asked already is not added twice,
         and none is once `run` has ended."""
