@@ -28,7 +28,7 @@ from peer.protocol.messages import (
     Verdict,
 )
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK
-from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.protocol.wire.payload import BufferSink, BytesSource, CountedSink
 from peer.transport import grpc_transport as transport
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
@@ -374,7 +374,7 @@ def test_what_is_sent_again_is_counted() -> None:
 INDEX = StateIndex("snapshot", 3, b"L" * 32, (Piece(0, 1, len(ONE), blake3(ONE).digest()),))
 
 
-class Marking(BufferSink):
+class Marking(CountedSink):
     """Instead of the transport's own sink."""
 
     marks: ClassVar[list[tuple[int, Callable[[], None]]]] = []
@@ -387,7 +387,7 @@ class Marking(BufferSink):
 
 @pytest.mark.parametrize("times", [1, 4])
 def test_a_piece_goes_on_where_it_was(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "BufferSink", Marking)
+    monkeypatch.setattr(transport, "CountedSink", Marking)
 
     @scenario
     async def attempt(low: End, high: End) -> None:
@@ -401,7 +401,7 @@ def test_a_piece_goes_on_where_it_was(times: int, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_donor_that_does_not_come_back_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "BufferSink", Marking)
+    monkeypatch.setattr(transport, "CountedSink", Marking)
     monkeypatch.setattr(resuming, "LINGER_S", 0.7)
 
     @scenario
@@ -416,7 +416,7 @@ def test_a_donor_that_does_not_come_back_is_left(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_donor_that_goes_on_with_other_bytes_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "BufferSink", Marking)
+    monkeypatch.setattr(transport, "CountedSink", Marking)
 
     @scenario
     async def attempt(low: End, high: End) -> None:
@@ -432,7 +432,7 @@ def test_a_donor_that_goes_on_with_other_bytes_is_found_out(monkeypatch: pytest.
 
 
 def test_an_old_donor_is_left_when_its_link_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "BufferSink", Marking)
+    monkeypatch.setattr(transport, "CountedSink", Marking)
     monkeypatch.setattr(service, "A_PIECE", 0)
 
     @scenario
