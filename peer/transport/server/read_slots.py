@@ -76,13 +76,14 @@ class ReadSlots:
         self._free += 1
 
     async def _read(self, read: Callable[[], Awaitable[T]], timeout_s: float) -> T:
-        now = asyncio.get_running_loop().time
-        began, reading = now(), asyncio.ensure_future(read())
+        passed, reading = 0.0, asyncio.ensure_future(read())
         try:
-            while (passed := now() - began) < (self._patience_s if self._waiting else timeout_s):
-                done, _ = await asyncio.wait({reading}, timeout=min(LOOK_S, timeout_s - passed))
+            while (left := (self._patience_s if self._waiting else timeout_s) - passed) > 0:
+                look_s = min(LOOK_S, left)
+                done, _ = await asyncio.wait({reading}, timeout=look_s)
                 if done:
                     return reading.result()
+                passed += look_s  # not by the clock: where our own loop is late, the caller is not to blame
             raise TimeoutError("the message did not come")
         finally:
             await cancel_and_wait(reading)

@@ -55,6 +55,17 @@ def test_alone_a_caller_has_its_whole_time() -> None:
     assert run_virtual(main()) == [("hi", pytest.approx(4.0)), ("silent", pytest.approx(9.0))]
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_time_in_which_our_own_loop_stood_still_is_not_the_callers(others: int) -> None:
+    async def main() -> str:
+        places, loop = ReadSlots(1, patience_s=1.0), asyncio.get_running_loop()
+        loop.call_later(0.05, lambda: setattr(loop, "_now", loop.time() + 30.0))
+        first, *_ = await asyncio.gather(outcome(places, 0.3), *(outcome(places, 0.1) for _ in range(others)))
+        return first[0]
+
+    assert run_virtual(main()) == "hi"
+
+
 def test_who_says_nothing_loses_its_place_to_one_who_waits() -> None:
     async def main() -> list[tuple[str, float]]:
         places = ReadSlots(1, patience_s=1.0)
