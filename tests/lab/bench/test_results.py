@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def test_a_kept_result_has_every_key_and_keeps_what_it_says(file: Path) -> None:
 def test_every_result_is_of_a_benchmark_that_is_here_and_every_benchmark_has_one() -> None:
     files = {path.stem: path for path in BENCHMARKS.glob("*.py")}
     files |= {path.parent.name: path for path in BENCHMARKS.glob("*/__main__.py")}
-    known = {f"benchmarks.{name}" for name, path in files.items() if "\nABOUT = " in path.read_text()}
+    known = {f"benchmarks.{name}" for name, path in files.items() if re.search(r"^ *ABOUT = ", path.read_text(), re.M)}
 
     assert {json.loads(file.read_text())["command"].split()[2] for file in result.RESULTS.glob("*.json")} == known
 
