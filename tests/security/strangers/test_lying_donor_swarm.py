@@ -13,7 +13,7 @@ UNTRAINED = math.log(256)
 
 
 def test_a_newcomer_beside_a_lying_donor_begins_as_the_honest_are(tmp_path: Path) -> None:
-    command = ["--peers", "3", "--attack", "2@donor", "--join", "4@30", "--step-seconds", "0.2", "--rounds", "16"]
+    command = ["--peers", "3", "--attack", "2@donor", "--join", "4@30", "--step-seconds", "0.4", "--rounds", "16"]
     command += ["--set", "train.eval_every=1", "--set", "sync.clock=seconds", "--set", "sync.sync_every=4"]
     done = subprocess.run(
         [sys.executable, "-m", "peer", "swarm", *command, "--home", tmp_path / "s", "--report", tmp_path / "r.json"],

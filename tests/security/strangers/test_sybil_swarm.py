@@ -38,7 +38,7 @@ def play(folder: Path) -> dict[str, Any]:
         "--report",
         str(report),
     ]
-    choices += ["--set", "sync.clock=seconds", "--set", f"sync.sync_every={ROUND_S}", "--step-seconds", "0.2"]
+    choices += ["--set", "sync.clock=seconds", "--set", f"sync.sync_every={ROUND_S}", "--step-seconds", "0.5"]
     choices += ["--attack", f"sybil-records:{KEYS}", "--home", str(folder / "home")]
     done = subprocess.run(
         [sys.executable, "-m", "peer", "swarm", *choices],
