@@ -36,7 +36,7 @@ if __package__:  # a process of the other checkout has no use for them
 HOME, FAST = 100e3, 2e6
 """Bytes a second that a donor gives to joiners."""
 SHARE = 0.5
-"""Of the upload cap."""
+"""The part of its upload cap that a donor gives to joiners."""
 MOST, SILENT_S = 0.1, 2.0
 LIMIT_S = 600.0
 CASES = {
@@ -49,7 +49,7 @@ CASES = {
 
 @dataclass
 class Heard:
-    """What the newcomer's progress said, and when."""
+    """Notes what the newcomer's progress says, and when."""
 
     began: float
     done: float = 0.0

@@ -51,7 +51,7 @@ class _Wait:
             samples.popleft()
 
     def rate(self, now: float) -> float:
-        """Return units a second of late; 0: not known, or nothing came."""
+        """Return how many units came a second lately; 0: not known, or none came."""
         at, done = self.samples[0]
         return (self.done - done) / (now - at) if now > at else 0.0
 

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import random
-from typing import Any, cast
-
 import pytest
 import torch
 
 from peer.aio.threads import inline
 from peer.errors import SourceError, StateError
-from peer.join.context import JoinContext
-from peer.protocol.messages import PeerId, Status
+from peer.protocol.messages import Status
 from peer.result.remote.fetch import FetchedStates, GuestFetch
-from tests.support.joining import LAYOUT, RUN, DonorWorld, state_of, virtually
+from tests.support.joining import LAYOUT, DonorWorld, state_of, virtually
 
 
 async def fetched(world: DonorWorld, count: int = 1) -> FetchedStates:
-    context = JoinContext(
-        run_id=RUN,
-        me=PeerId("joiner"),
-        directory=cast(Any, world),
-        transport=world.transport,
-        clock=world.clock,
-        say=world.said.append,
-        rng=random.Random(0),
-    )
-    return await GuestFetch(context, LAYOUT, inline, group=world.momentum).states(count, 60.0)
+    return await GuestFetch(world.context(), LAYOUT, inline, group=world.momentum).states(count, 60.0)
 
 
 @virtually

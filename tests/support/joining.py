@@ -145,8 +145,9 @@ class DonorWorld:
         wild = sum(not any(torch.equal(tensor, one[n]) for one in known) for n, tensor in enumerate(tensors))
         return StateLosses(tuple(2.0 + 0.01 * n + wild for n in range(8)), math.log(256), "of the test")
 
-    async def join(self, folder: Path | None = None) -> JoinedState:
-        context = JoinContext(
+    def context(self, folder: Path | None = None) -> JoinContext:
+        """What one that fetches from these donors knows."""
+        return JoinContext(
             run_id=RUN,
             me=PeerId("joiner"),
             directory=cast(Any, self),
@@ -156,7 +157,9 @@ class DonorWorld:
             folder=None if folder is None else RunFolder(folder),
             rng=random.Random(0),
         )
-        kept = cast(CheckpointStore, self.kept)
+
+    async def join(self, folder: Path | None = None) -> JoinedState:
+        context, kept = self.context(folder), cast(CheckpointStore, self.kept)
         shown: Callable[..., None] = lambda *told: self.shown.append(told)  # noqa: E731
         return await obtain_state(context, LAYOUT, kept, self.terms(), progress=shown)
 

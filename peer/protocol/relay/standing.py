@@ -8,7 +8,7 @@ A relay that is gone breaks all that it carries, and lies about nothing. What br
 of the peers at the other ends. It is put aside until it is likely to be back. Each time within `WINDOW_S` that is twice
 as long, so a relay that only plays dead is soon hardly used.
 
-What peers testify that are there counts at once (`peer.protocol.relay.testimony`). The module is pure."""
+The testimony of reachable peers counts at once (`peer.protocol.relay.testimony`). The module is pure."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class RelayStanding:
         return RelayFault(fault.code, times)
 
     def tried(self, relay: PeerId, found: Mapping[PeerId, RelayFault | None], now: float) -> RelayFault | None:
-        """Note what peers that are there testify on a relay. None: such a peer answered over it. Return as `failed`."""
+        """Note what reachable peers testify on a relay. None: that peer answered over it. Return as `failed`."""
         if self._of(relay, now).fell(now):
             return None
         for witness, fault in found.items():

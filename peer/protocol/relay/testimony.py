@@ -1,4 +1,4 @@
-"""Testimony on relays, by peers that are there: each answers over another path, and did or did not over the relay.
+"""Testimony on relays, by reachable peers: each answers over another path, and did or did not over the relay.
 
 A relay that stalls or garbles cannot be told from a peer that is gone by looking at the relay alone. A peer that
 answers elsewhere at the same time is not gone. So it testifies against the relay, and those that answer over the relay
@@ -60,7 +60,7 @@ def patience_s(slow_s: float, asked_s: float | None, elsewhere_s: float | None) 
 
 
 def fault_of(asked_s: float, waited_s: float, *, ended: bool) -> RelayFault:
-    """Return what it is that a peer, which is there, did not answer over a relay.
+    """Return the fault that a relay shows when a reachable peer did not answer over it.
 
     `asked_s`: seconds in which the relay itself answered. `waited_s`: for which the peer was waited for. `ended`: the
     circuit ended before that."""
@@ -94,7 +94,7 @@ class RelayWitnesses:
         """The peers on whose word alone a relay was left, and when."""
 
     def against(self, relay: PeerId, witness: PeerId, fault: RelayFault, now: float, *, bulk: bool) -> None:
-        """Note that a peer which is there was not reached over a relay, or that a transfer with it broke there."""
+        """Note that a relay did not reach a reachable peer, or that a transfer with that peer broke there."""
         words = self._words.setdefault((relay, bulk), _Words())
         self._words.move_to_end((relay, bulk))
         words.behind.pop(witness, None)

@@ -133,7 +133,7 @@ class SecondOpinions:
             ended = trying.done()
             try:
                 made = trying.result() if ended else None
-            except OSError:  # as above
+            except OSError:  # we have no sockets left, and learn nothing
                 return _Answer(False)
             if made is not None:
                 await made.close()

@@ -40,7 +40,8 @@ class ReadSlots:
         """Return the result of `read`, once there is a place.
 
         Raises PartnerRefused (`busy`) without a place in time, TimeoutError without a message in time, and the errors
-        of `read`. The call then has to end, as a part of a message may have arrived."""
+        of `read`. The call then has to end, as a part of a message may have arrived. While our own loop stands still,
+        the caller's time for its message stands still, too."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._enter()

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 import torch
 
 from peer.aio.threads import inline
-from peer.join.context import JoinContext
 from peer.lab.sim.links import Link
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.node.operator.collect import DONORS, ENOUGH, Collected, StateCollector
 from peer.protocol.messages import PeerId
-from tests.support.joining import LAYOUT, RUN, DonorWorld, state_of
+from tests.support.joining import LAYOUT, DonorWorld, state_of
 
 UP = 1e5
 ONE_S = 4 * LAYOUT.elements / (UP / 2)
@@ -35,17 +32,9 @@ def homes(count: int, slow: int = 0) -> DonorWorld:
 
 async def collected(world: DonorWorld, folder: Path) -> tuple[Collected, float]:
     """Return what the node fetched of all these homes, and the seconds it took."""
-    context = JoinContext(
-        run_id=RUN,
-        me=PeerId("joiner"),
-        directory=cast(Any, world),
-        transport=world.transport,
-        clock=world.clock,
-        say=world.said.append,
-        rng=random.Random(0),
-    )
     began = asyncio.get_running_loop().time()
-    found = await StateCollector(context, LAYOUT, folder / "fetched", inline, momentum=False).collect(world.records)
+    collector = StateCollector(world.context(), LAYOUT, folder / "fetched", inline, momentum=False)
+    found = await collector.collect(world.records)
     assert isinstance(found, Collected), found
     return found, asyncio.get_running_loop().time() - began
 
