@@ -29,7 +29,6 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.generated
-	$(BIN)/python -m tests.prose
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir build/site
 
 # Every decoder of bytes from outside against a million damaged inputs each, about twenty minutes. Less: INPUTS=20000.

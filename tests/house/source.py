@@ -127,21 +127,3 @@ def classes_named(annotation: ast.expr | None) -> set[str]:
     if annotation is None:
         return set()
     return {name for node in ast.walk(annotation) if isinstance(node, ast.expr) and (name := dotted(node))}
-
-
-def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
-    """Every function with its qualified name, outer ones first."""
-    for node in ast.iter_child_nodes(tree):
-        name = f"{prefix}{getattr(node, 'name', '')}"
-        if isinstance(node, Function):
-            yield name, node
-        inner = f"{name}." if isinstance(node, ast.ClassDef | Function) else prefix
-        yield from functions(node, inner)
-
-
-def docstring_span(tree: ast.Module) -> int:
-    """Lines that the module's docstring takes."""
-    first = tree.body[0] if tree.body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        return (first.end_lineno or first.lineno) - first.lineno + 1
-    return 0

@@ -47,62 +47,8 @@ def names(check: Check, *texts: str) -> list[str]:
     return [one.name for one in check(Source.of(files))]
 
 
-@pytest.mark.parametrize(("folder", "count", "large"), [("node", 21, True), ("node", 20, False), ("cli", 30, False)])
-def test_a_folder_with_too_many_modules_is_found(folder: str, count: int, large: bool) -> None:
-    files = dict.fromkeys([*(f"peer/{folder}/m{n}.py" for n in range(count)), f"peer/{folder}/__init__.py"], "")
-    assert [one.path for one in structure.large_folders(Source.of(files))] == ([f"peer/{folder}"] if large else [])
-
-
 def test_a_public_class_name_that_is_used_twice_is_found() -> None:
     assert names(structure.names_twice, "class A: ...\nclass _B: ...", "class A: ...\nclass _B: ...") == ["A", "A"]
-
-
-NINE = "\n    ".join(f"n{n}: int" for n in range(9))
-EIGHT = NINE.rpartition("\n")[0]
-NINE_PARAMETERS = ", ".join(f"n{n}" for n in range(9))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"class A:\n  def __init__(self, {NINE_PARAMETERS}): ...",
-        f"class A:\n  def __init__(self, a, *, {NINE_PARAMETERS[4:]}): ...",
-        f"class Base:\n  def __init__(self, {NINE_PARAMETERS}): ...\nclass A(Base): ...",
-        f"@dataclass\nclass A:\n    {EIGHT}\n    call: Callable[[], None]",
-        f"@dataclass(frozen=True)\nclass A:\n    {EIGHT}\n    task: asyncio.Task[int] | None = None",
-        f"class Part: ...\n@dataclass(frozen=True)\nclass A:\n    {EIGHT}\n    parts: dict[str, Part]",
-        f"@dataclass\nclass A:\n    {NINE}\n    def work(self): ...",
-        f"@dataclass\nclass Base:\n    {EIGHT}\n@dataclass\nclass A(Base):\n    last: 'Thing'",
-    ],
-)
-def test_a_part_that_is_made_of_too_much_is_found(text: str) -> None:
-    assert {"A"} <= set(names(structure.long_constructors, text)) <= {"A", "Base"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"class A:\n  def __init__(self, {NINE_PARAMETERS[4:]}): ...",
-        f"@dataclass\nclass A:\n    {EIGHT}\n    call: Callable[[], None] = field(init=False)",
-        f"@dataclass\nclass A:\n    {EIGHT}\n    kind: ClassVar[Thing]",
-        f"@dataclass\nclass A:\n    {NINE}\n    @property\n    def total(self): ...\n    def __str__(self): ...",
-        f"@dataclass(frozen=True)\nclass A:\n    {NINE}\n    def total(self): ...",
-        f"class A(NamedTuple):\n    {NINE}",
-        f"class A(BaseModel):\n    {NINE}\n    late: Literal['a'] = 'a'",
-        f"class Section(BaseModel): ...\nclass A(Section):\n    {NINE}\n    more: tuple[str, ...]",
-        f"Id = NewType('Id', str)\n@dataclass\nclass A:\n    {NINE}\n    ids: Mapping[Id, 'float | None']",
-        f"class Kind(enum.StrEnum): ...\n@dataclass\nclass A:\n    {EIGHT}\n    kind: Kind",
-        f"@dataclass\nclass B:\n    n: int\n@dataclass\nclass A:\n    {EIGHT}\n    b: B",
-    ],
-)
-def test_a_record_may_be_long(text: str) -> None:
-    assert names(structure.long_constructors, text) == []
-
-
-def test_a_record_of_another_module_is_known_as_one() -> None:
-    long = f"from peer.room.b import B\n@dataclass\nclass A:\n    {EIGHT}\n    b: B"
-    assert names(structure.long_constructors, long, "@dataclass\nclass B:\n    n: int") == []
-    assert names(structure.long_constructors, long, "class B: ...") == ["A"]
 
 
 @pytest.mark.parametrize(
@@ -163,41 +109,6 @@ class A:
     {body}
 """
     assert names(structure.foreign_assignments, text) == []
-
-
-ENTRY = "@dataclass(frozen=True)\nclass E{n}:\n    a: int\n    b: int\n\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "long"),
-    [
-        ("x = f()\n" * 401, True),
-        ("x = f()\n" * 400, False),
-        ('"""The list of events."""\n' + "".join(ENTRY.format(n=n) for n in range(100)), False),
-        ('"""The events."""\n' + "".join(ENTRY.format(n=n) for n in range(100)), True),
-        ('"""The events.\n\nNot a list."""\n' + "".join(ENTRY.format(n=n) for n in range(100)), True),
-        ('"""The table of metrics."""\nALL = (\n' + "    f(),\n" * 500 + ")\n", False),
-        ('"""The list of events."""\n' + "x = f()\n" * 450 + ENTRY.format(n=1), True),
-    ],
-)
-def test_a_long_module_is_found_unless_it_is_a_list(text: str, long: bool) -> None:
-    assert names(structure.long_modules, text) == [""] * long
-
-
-@pytest.mark.parametrize(
-    ("head", "lines", "expected"),
-    [
-        ("def work():", 60, ["work"]),
-        ("def work():", 59, []),
-        ("async def work():", 60, ["work"]),
-        ("@click.command()\ndef work():", 80, []),
-        ("@peer.command(epilog='x')\ndef work():", 80, []),
-        ("@cached\ndef work():", 60, ["work"]),
-        ("class A:\n def work(self):", 60, ["A.work"]),
-    ],
-)
-def test_a_long_function_is_found_unless_it_is_a_command(head: str, lines: int, expected: list[str]) -> None:
-    assert names(structure.long_functions, f"{head}\n" + "  x = 1\n" * lines) == expected
 
 
 def test_a_contract_that_is_gone_or_has_a_hole_is_found() -> None:
