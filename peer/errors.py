@@ -2,6 +2,7 @@
 
 PeerError                      an error of use or surroundings, ends the command with `exit_code`
 ├── UsageError            2    a flag or value that cannot be
+├── OutputLost            3    the answer could not be written to standard output
 ├── IdentityError        10    the key file is unreadable, malformed or too open
 ├── HomeBusy             11    a second process on one identity
 ├── HomeUnusable         12    the home directory cannot be made, read or written
@@ -81,6 +82,14 @@ class UsageError(PeerError):
     exit_code = 2
     why = "Nothing was started and nothing was changed."
     fix = "See the command's --help."
+
+
+class OutputLost(PeerError):
+    """What the command printed could not be written to standard output."""
+
+    exit_code = 3
+    why = "The answer is incomplete or missing where it was sent to."
+    fix = "Free some space on the disk of the file that the output goes to, or send it elsewhere. Then run it again."
 
 
 class IdentityError(PeerError):

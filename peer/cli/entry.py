@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from peer.early_signals import EARLY_SIGNALS
+from peer.observe.output import prepare_streams
 
 DAEMONS = frozenset({"join", "bootstrap"})
 
@@ -14,6 +15,7 @@ def main() -> None:
     """Run the command line, as `peer.cli.main.main`."""
     if command_of(sys.argv[1:]) in DAEMONS:
         EARLY_SIGNALS.remember()
+    prepare_streams()
     from peer.cli.main import main as run
 
     run()

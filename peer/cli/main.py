@@ -17,6 +17,7 @@ from peer.cli.systems import check_system
 from peer.cli.telling import tell
 from peer.errors import PeerError, SystemUnsupported
 from peer.observe.formatting import harmless
+from peer.observe.output import OutputFailed, output_lost
 
 COMMANDS = {
     "join": "Take part in a run.",
@@ -108,11 +109,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         check_system()
         code = peer.main(args=arguments, prog_name="peer", standalone_mode=False)
+        sys.stdout.flush()
     except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
         _with_origin(error).show()
         sys.exit(error.exit_code)
+    except OutputFailed as error:
+        lost = output_lost(error)
+        tell(told(lost), err=True)
+        sys.exit(lost.exit_code)
     except SystemUnsupported as error:
         tell(f"error: {error.found}. {error.fix} (exit code {error.exit_code})", err=True)
         sys.exit(error.exit_code)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from peer.observe.formatting import harmless
-from peer.observe.output import outliving
+from peer.observe.output import optional_output
 
 if TYPE_CHECKING:
     from peer.node.display import Display
@@ -26,8 +26,8 @@ def say(line: str) -> None:
 
 
 def _print(line: str) -> None:
-    """Flushed, so that it is seen at once. A closed terminal raises nothing."""
-    with outliving(sys.stdout):
+    """Flushed, so that it is seen at once. A daemon goes on without the line when it cannot be written."""
+    with optional_output():
         print(f"{time.strftime('%H:%M:%S')}  {harmless(line)}", flush=True)
 
 

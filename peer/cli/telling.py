@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from peer.observe.formatting import harmless
-from peer.observe.output import outliving
 
 
 def tell(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print a text on stdout, or on stderr if `err`. JSON stays JSON: `json.dumps` escapes all control characters but
-    one itself."""
-    with outliving(sys.stderr if err else sys.stdout):
-        click.echo(harmless(text.replace("\x7f", r"\u007f")), err=err, nl=nl)
+    one itself.
+
+    Raises OutputFailed when stdout cannot be written, as on a full disk."""
+    click.echo(harmless(text.replace("\x7f", r"\u007f")), err=err, nl=nl)

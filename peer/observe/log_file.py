@@ -15,7 +15,7 @@ from pathlib import Path
 
 from peer.errors import PeerError
 from peer.observe.formatting import harmless
-from peer.observe.output import outliving
+from peer.observe.output import optional_output
 
 MOST_BYTES = 5_000_000
 KEPT_FILES = 3
@@ -64,6 +64,6 @@ class _RotatingFile(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
         error = sys.exc_info()[1]
         if not self._failed:
-            with outliving(sys.stderr):
+            with optional_output():
                 print(f"the log {self.baseFilename} cannot be written: {error}", file=sys.stderr, flush=True)
         self._failed = True

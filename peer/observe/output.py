@@ -1,31 +1,103 @@
-"""Output that outlives its reader: a terminal that was closed, or a pipe whose other end is gone, raises nothing."""
+"""The standard streams of the program: what happens when they are closed, full, without a reader, or cannot show a
+character.
+
+`prepare_streams` replaces Python's own `sys.stdout` and `sys.stderr` once, at the start of the program. A write to
+standard output that fails raises `OutputFailed`, so that a command whose answer is lost ends with an error. A daemon
+goes on without the line: see `optional_output`."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
+import select
+import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-GONE = frozenset({errno.EIO, errno.EPIPE, errno.ENXIO, errno.EBADF})
+from peer.errors import OutputLost
+
+READER_GONE = frozenset({errno.EIO, errno.EPIPE, errno.ENXIO})
+"""Errors of a pipe whose other end was closed and of a terminal that hung up."""
+
+
+class OutputFailed(OSError):
+    """Standard output takes no more text. A reader that has gone raises nothing."""
+
+
+def prepare_streams() -> None:
+    """Make all three standard streams usable, whatever the caller of the program left of them.
+
+    A closed descriptor is opened at once: the next file that the program opens would get its number, and what is
+    printed would be written into that file. Characters that a stream's encoding lacks are written as escapes."""
+    _open_closed_descriptors()
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - stays open until the program ends
+    sys.stdout = _stream(sys.stdout, 1, is_required=True)
+    sys.stderr = _stream(sys.stderr, 2, is_required=False)
 
 
 @contextlib.contextmanager
-def outliving(stream: TextIO) -> Iterator[None]:
-    """Around a write to `stream`. When the stream's reader is gone, later output goes to the null device.
-
-    Other errors of the stream, such as a full disk behind it, lose this write alone."""
-    try:
+def optional_output() -> Iterator[None]:
+    """Around a write that is not worth ending the program for: a failure loses this text alone."""
+    with contextlib.suppress(OSError):
         yield
-    except OSError as error:
-        if error.errno in GONE:
-            _silence(stream)
 
 
-def _silence(stream: TextIO) -> None:
-    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
-        descriptor = stream.fileno()
-        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        os.dup2(null, descriptor)
-        os.close(null)
+def _open_closed_descriptors() -> None:
+    """Descriptor 1 is opened for reading only, so that a write to it fails, as one to a closed descriptor does."""
+    for descriptor, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, mode)  # the lowest free number: `descriptor` itself
+            assert opened == descriptor
+            os.set_inheritable(descriptor, True)
+
+
+def _stream(given: TextIO | None, descriptor: int, *, is_required: bool) -> io.TextIOWrapper:
+    raw = _Descriptor(descriptor, is_required=is_required)
+    encoding = getattr(given, "encoding", None) or "utf-8"
+    # Without a buffer below it, a text whose write failed is not kept to fail once more when the program ends.
+    return io.TextIOWrapper(raw, encoding, errors="backslashreplace", line_buffering=True)
+
+
+class _Descriptor(io.RawIOBase):
+    """Writes to a descriptor until all is written. After its reader has gone, writes do nothing.
+
+    `is_required`: whether other failures raise OutputFailed. Otherwise they lose the text."""
+
+    def __init__(self, descriptor: int, *, is_required: bool) -> None:
+        self.name = descriptor
+        self._is_required = is_required
+        self._reader_gone = False
+
+    def fileno(self) -> int:
+        return self.name
+
+    def isatty(self) -> bool:
+        return os.isatty(self.name)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object, /) -> int:
+        rest = memoryview(data).cast("B")  # type: ignore[arg-type]
+        size = len(rest)
+        while rest and not self._reader_gone:
+            try:
+                rest = rest[os.write(self.name, rest) :]
+            except BlockingIOError:  # another program has made the pipe or terminal non-blocking
+                select.select([], [self.name], [])
+            except OSError as error:
+                self._reader_gone = error.errno in READER_GONE
+                if self._is_required and not self._reader_gone:
+                    raise OutputFailed(error.errno, error.strerror) from error
+                break
+        return size
+
+
+def output_lost(error: OutputFailed) -> OutputLost:
+    """Return the error that a command ends with when its answer could not be written."""
+    return OutputLost(f"cannot write to standard output: {error.strerror}")

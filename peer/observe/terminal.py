@@ -19,7 +19,7 @@ from rich.text import Text
 
 from peer.observe.formatting import harmless
 from peer.observe.nonblocking_writer import PatientStream
-from peer.observe.output import outliving
+from peer.observe.output import optional_output
 from peer.observe.question import ask_terminal
 from peer.observe.terminal_frame import History, picture
 
@@ -58,7 +58,7 @@ class TerminalView:
     def say(self, line: str, /) -> None:
         text = f"{time.strftime('%H:%M:%S')}  {harmless(line)}"
         if self._stream.closed:
-            with outliving(self._terminal):
+            with optional_output():
                 print(text, file=self._terminal, flush=True)
             return
         self._unsaid.append(text)
