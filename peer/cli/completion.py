@@ -68,14 +68,14 @@ def written_scripts() -> list[Path]:
 
 def _file(shell: str, program: str) -> Path:
     """The file that a shell reads by itself. For zsh it is one in a folder that the user adds to `fpath`."""
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    from peer.user_folders import config_folder, data_folder
+
     if shell == "bash":
         own = os.environ.get("BASH_COMPLETION_USER_DIR")
-        return (Path(own) if own else data / "bash-completion") / "completions" / program
+        return (Path(own) if own else data_folder() / "bash-completion") / "completions" / program
     if shell == "fish":
-        config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        return config / "fish" / "completions" / f"{program}.fish"
-    return data / "zsh" / "site-functions" / f"_{program}"
+        return config_folder() / "fish" / "completions" / f"{program}.fish"
+    return data_folder() / "zsh" / "site-functions" / f"_{program}"
 
 
 def _next_step(shell: str) -> str:

@@ -13,6 +13,7 @@ from peer.cli.options import as_json, home
 from peer.cli.telling import tell
 from peer.errors import ReceiptsBroken, UsageError
 from peer.run.home import RECEIPTS
+from peer.user_folders import expand_user
 
 if TYPE_CHECKING:
     from peer.protocol.pair.receipt_chain import ChainCheck
@@ -66,7 +67,7 @@ def verify(file: Path, as_json: bool) -> None:
 
 def _chain(home: Path, run: str) -> Path:
     """Return the file of the run that is meant. Raises ReceiptsBroken and UsageError."""
-    found = sorted(home.expanduser().glob(f"runs/*/{RECEIPTS}"))
+    found = sorted(expand_user(home).glob(f"runs/*/{RECEIPTS}"))
     meant = [path for path in found if path.parent.name.startswith(run[:16])]
     if not meant:
         fix = "Take part in a run whose preset exchanges in pairs, or name another --home."

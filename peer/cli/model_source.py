@@ -15,6 +15,7 @@ from peer.cli.durations import Duration
 from peer.cli.options import guest_invitation
 from peer.cli.telling import tell
 from peer.run.home import KEY_FILE, default_home
+from peer.user_folders import expand_user
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +97,7 @@ def _key_of(options: Options) -> Path | None:
     if options["identity_path"] is not None or options["invitation"] is None:
         named: Path | None = options["identity_path"]
         return named
-    return (options["home"] or default_home()).expanduser() / KEY_FILE
+    return expand_user(options["home"] or default_home()) / KEY_FILE
 
 
 def device_of(options: Options) -> torch.device:

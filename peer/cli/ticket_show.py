@@ -13,6 +13,7 @@ import click
 from peer.cli.options import as_json, home
 from peer.cli.telling import tell
 from peer.errors import NotRunning, UsageError
+from peer.user_folders import expand_user
 
 RUN = click.option("--run", default="", metavar="ID", help="Beginning of the run's id, for a home with several.")
 
@@ -31,7 +32,7 @@ def command(home: Path, run: str, as_json: bool) -> None:
 
     report = {} if run else _asked(home)
     run_id = bytes.fromhex(report["run_id"]) if report else _kept_run(home, run)
-    met = met_in(home.expanduser() / "runs" / run_id.hex()[:16] / "directory.json")
+    met = met_in(expand_user(home) / "runs" / run_id.hex()[:16] / "directory.json")
     entries = entries_of(report.get("addresses", []), report.get("reachable", {}).get("value"), met)
     if not entries.addresses:
         raise UsageError(
@@ -60,7 +61,7 @@ def _asked(home: Path) -> dict[str, Any]:
 
 def _kept_run(home: Path, run: str) -> bytes:
     """Return the id of the run that a home keeps the manifest of. Raises NotRunning and UsageError."""
-    found = sorted(home.expanduser().glob("runs/*/manifest.toml"))
+    found = sorted(expand_user(home).glob("runs/*/manifest.toml"))
     meant = [path for path in found if path.parent.name.startswith(run[:16])]
     if not meant:
         raise NotRunning(

@@ -5,6 +5,7 @@ Keys above the first section hold for every command that has such a flag. A key 
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.errors import UsageError
+from peer.user_folders import config_folder
 
 FILE = "config.toml"
 MOST_BYTES = 1_000_000
@@ -22,10 +24,14 @@ _KEY = re.compile(r"\s*([\w\-\"']+)\s*=")
 
 
 def default_path() -> Path:
-    """Return the file's place for this user: ~/.config/peer/config.toml on Linux."""
-    from platformdirs import user_config_path
+    """Return the file's place for this user: ~/.config/peer/config.toml on Linux.
 
-    return user_config_path("peer", appauthor=False) / FILE
+    Raises HomeUnusable for a user without a home directory."""
+    if sys.platform == "darwin":
+        from platformdirs import user_config_path
+
+        return user_config_path("peer", appauthor=False) / FILE
+    return config_folder() / "peer" / FILE
 
 
 @dataclass(frozen=True, slots=True)

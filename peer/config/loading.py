@@ -20,25 +20,37 @@ from peer.config.options import (
     variables_of,
     warning_of,
 )
+from peer.errors import HomeUnusable
+from peer.user_folders import expand_user
 
 READ = "peer.config"
 """Key of the file that was read, in what click keeps for a call."""
 
 
 def path_of(context: click.Context) -> Path:
-    """Return the path that the flag or PEER_CONFIG names, else the one of the user's own file."""
+    """Return the path that the flag or PEER_CONFIG names, else the one of the user's own file.
+
+    Raises HomeUnusable when the user has no home directory."""
     root = context.find_root()
     if READ in root.meta:
         return config_of(context).path
     named: Path | None = root.params.get("config")
-    return named or default_path()
+    return expand_user(named) if named else default_path()
 
 
 def config_of(context: click.Context) -> ConfigFile:
-    """Return the file at `path_of`. The user's own need not exist. Raises UsageError."""
+    """Return the file at `path_of`. The user's own need not exist, and a user without a home directory has none. Raises
+    UsageError."""
     root = context.find_root()
     if READ not in root.meta:
-        root.meta[READ] = read_config(path_of(context), required=root.params.get("config") is not None)
+        named = root.params.get("config") is not None
+        try:
+            path = path_of(context)
+        except HomeUnusable:
+            if named:
+                raise
+            path = Path(os.devnull)
+        root.meta[READ] = read_config(path, required=named)
     file: ConfigFile = root.meta[READ]
     return file
 
@@ -72,7 +84,7 @@ def _use(context: click.Context, parameter: click.Parameter, value: Path | None)
     if value is None or context.resilient_parsing:
         return
     path = context.command_path.split()[1:]
-    file = context.find_root().meta[READ] = read_config(value, required=path[0] != "config")
+    file = context.find_root().meta[READ] = read_config(expand_user(value), required=path[0] != "config")
     context.default_map = defaults_for(file, path, context.command)
 
 

@@ -14,6 +14,7 @@ import click
 
 from peer.config.file import EVERYWHERE, ConfigEntry, ConfigFile, key_of
 from peer.errors import UsageError
+from peer.user_folders import expand_user
 
 PREFIX = "PEER_"
 CONFIG = "PEER_CONFIG"
@@ -175,7 +176,7 @@ def value_for(option: click.Option, entry: ConfigEntry, file: ConfigFile) -> Any
 
 def _text(option: click.Option, value: object, file: Path) -> str:
     if isinstance(option.type, click.Path):
-        return str(file.absolute().parent / Path(str(value)).expanduser())
+        return str(file.absolute().parent / expand_user(Path(str(value))))
     return str(value)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from peer.errors import DataError, UsageError
 from peer.run.options import JoinOptions
+from peer.user_folders import expand_user
 
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Files that the drivers of accelerators leave in /dev. Asking torch would load the driver into the daemon."""
@@ -34,7 +35,7 @@ def check_cuda(drivers: tuple[str, ...] = DRIVERS) -> None:
 def check_data_folder(folder: Path) -> None:
     """Raise DataError unless this is a folder with something in it that can be listed."""
     try:
-        with os.scandir(folder.expanduser()) as found:
+        with os.scandir(expand_user(folder)) as found:
             empty = next(found, None) is None
     except OSError as error:
         raise DataError(

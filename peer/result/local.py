@@ -14,6 +14,7 @@ from peer.run.files.artifact_folder import folder_of
 from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, load_signed
 from peer.state.checkpoint import STATE, Checkpoint, CheckpointError, CheckpointStore, checked
+from peer.user_folders import expand_user
 
 LOOKS = 3
 """Times that a home is looked through: its daemon may replace the newest checkpoint meanwhile."""
@@ -27,7 +28,7 @@ def is_checkpoint(folder: Path) -> bool:
 def local_model(source: Path, request: SourceRequest, say: Say) -> RunModel:
     """Read the model of a home or checkpoint folder. Raises SourceError, UsageError and, for the run's files,
     DataError, ManifestError and ModelError."""
-    folder = source.expanduser().absolute()
+    folder = expand_user(source).absolute()
     try:
         if is_checkpoint(folder):
             return _of_checkpoint(folder, request)
@@ -96,7 +97,7 @@ def _run_in(home: Path, prefix: str) -> RunFolder:
 
 def _opened(signed: SignedManifest, request: SourceRequest, homes: Sequence[Path], run: RunFolder) -> OpenedRun:
     """Find the run's files: in these homes, in the home of the request, beside the manifest."""
-    more = [request.home.expanduser()] if request.home is not None else []
+    more = [expand_user(request.home)] if request.home is not None else []
     folders = [home / "artifacts" for home in (*homes, *more)]
     folders += [folder_of(path) for path in (request.manifest, run.manifest) if path is not None]
     return OpenedRun.of(signed, local_files(signed.manifest, request, folders))

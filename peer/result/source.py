@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from peer.errors import SourceError
+from peer.errors import PeerError, SourceError
 from peer.ports.console import Say
 from peer.result.local import local_model
 from peer.result.model import RunModel, SourceRequest, added, averaged
 from peer.run.ticket import Ticket, ticket_in
+from peer.user_folders import expand_user
 
 
 def ticket_of(source: str) -> Ticket | None:
@@ -26,8 +27,8 @@ def ticket_of(source: str) -> Ticket | None:
 
 def _is_folder(source: str) -> bool:
     try:
-        return Path(source).expanduser().is_dir()
-    except (OSError, ValueError, RuntimeError):  # longer than a name can be, a NUL, somebody without a home
+        return expand_user(Path(source)).is_dir()
+    except (OSError, ValueError, PeerError):  # longer than a name can be, a NUL, a user without a home directory
         return False
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peer.errors import HomeBusy, HomeUnusable, file_advice
+from peer.user_folders import data_folder, expand_user
 
 RECEIPTS = "receipts.chain"
 LONGEST_SOCKET_PATH = 100
@@ -23,11 +24,11 @@ LONGEST_SOCKET_PATH = 100
 def default_home() -> Path:
     """PEER_HOME, else the system's place for a program's data: on Linux below XDG_DATA_HOME, else ~/.local/share/peer.
 
-    A home at the Linux place is kept on macOS, too, where earlier versions made it."""
+    A home at the Linux place is kept on macOS, too, where earlier versions made it. Raises HomeUnusable for a user
+    without a home directory."""
     if given := os.environ.get("PEER_HOME"):
         return Path(given)
-    data = os.environ.get("XDG_DATA_HOME")
-    home = (Path(data) if data else Path.home() / ".local" / "share") / "peer"
+    home = data_folder() / "peer"
     if sys.platform == "darwin" and not home.exists():
         from platformdirs import user_data_path
 
@@ -94,7 +95,7 @@ class Home:
     `make`: False for whoever only asks what is there. Then nothing is made, by any property."""
 
     def __init__(self, path: Path, *, make: bool = True) -> None:
-        self.path = path.expanduser().absolute()
+        self.path = expand_user(path).absolute()
         self._makes = make
         if make:
             self._make(self.path)
@@ -151,7 +152,7 @@ class Home:
         Raises HomeBusy naming the process that holds one of them."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(_locked(self.path / "lock", self.path))
-            key = (identity_path or self.identity).expanduser().absolute()
+            key = expand_user(identity_path or self.identity).absolute()
             self._make(key.parent)
             stack.enter_context(_locked(key.with_name(key.name + ".lock"), key))
             yield

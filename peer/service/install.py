@@ -25,6 +25,7 @@ from peer.service.plan import (
     name_of,
 )
 from peer.service.systemd import Systemd
+from peer.user_folders import expand_user
 
 AGREED = "contract.json"
 """File in a run's folder with the terms that the volunteer agreed to."""
@@ -37,7 +38,7 @@ def manager_here() -> ServiceManager:
 
 def plan_for(home: Path, config: Path | None) -> ServicePlan:
     """Return the plan of a home's service."""
-    path = home.expanduser().absolute()
+    path = expand_user(home).absolute()
     own = None if config is None else config.absolute()
     return ServicePlan(name_of(path), path, path / TICKET_FILE, sys.executable, own)
 

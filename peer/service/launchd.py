@@ -10,6 +10,7 @@ from pathlib import Path
 from peer.errors import ServiceUnavailable
 from peer.service.plan import MARK, RESTART_S, STOP_S, ServicePlan, ServiceState
 from peer.service.question import answer_of
+from peer.user_folders import user_home
 
 
 def label_of(name: str) -> str:
@@ -27,7 +28,7 @@ class Launchd:
         self._domain = f"gui/{os.getuid()}"
 
     def file(self, name: str) -> Path:
-        return Path.home() / "Library" / "LaunchAgents" / f"{label_of(name)}.plist"
+        return user_home() / "Library" / "LaunchAgents" / f"{label_of(name)}.plist"
 
     def text(self, plan: ServicePlan) -> bytes:
         return plistlib.dumps(

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from peer.errors import PeerError
 from peer.run.home import default_home
+from peer.user_folders import expand_user
 
 MARK = "Written by `peer service install`. `peer service remove` deletes it."
 """Line in every file of a service, by which `remove` knows it."""
@@ -91,8 +92,8 @@ class ServiceManager(Protocol):
 
 def name_of(home: Path) -> str:
     """Return the service's name: `peer` for the default home, else one that follows from the home's path."""
-    path = home.expanduser().absolute()
-    if path == default_home().expanduser().absolute():
+    path = expand_user(home).absolute()
+    if path == expand_user(default_home()).absolute():
         return "peer"
     return f"peer-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from peer.service.plan import MARK, RESTART_S, STOP_S, ServicePlan, ServiceState, useless_retries
 from peer.service.question import answer_of
+from peer.user_folders import config_folder
 
 ASKED = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "ExecMainStatus", "NRestarts", "Result")
 NO_LINGER = "The service ends when you log out. To keep it running: loginctl enable-linger"
@@ -39,9 +40,7 @@ class Systemd:
         self._program = program
 
     def file(self, name: str) -> Path:
-        config = os.environ.get("XDG_CONFIG_HOME")
-        folder = Path(config) if config else Path.home() / ".config"
-        return folder / "systemd" / "user" / f"{name}.service"
+        return config_folder() / "systemd" / "user" / f"{name}.service"
 
     def text(self, plan: ServicePlan) -> bytes:
         return UNIT.format(

@@ -32,6 +32,7 @@ from peer.node.process import on_stop_signals
 from peer.run.files.artifact_folder import needed
 from peer.run.memory import free_bytes
 from peer.run.options import JoinOptions
+from peer.user_folders import expand_user
 
 if TYPE_CHECKING:
     from peer.join.artifacts import RunFiles
@@ -109,15 +110,15 @@ class Examination:
         return True
 
     async def _home(self) -> None:
-        path, options = self.options.home.expanduser().absolute(), self.options
-        self.add(home.home(path), home.key((options.identity_path or path / "identity.key").expanduser().absolute()))
+        path, options = expand_user(self.options.home).absolute(), self.options
+        self.add(home.home(path), home.key(expand_user(options.identity_path or path / "identity.key").absolute()))
         self._daemon = await self._checked("daemon", MACHINE_S, home.running(path))
         if self._daemon is not None:
             self.add(home.beside(self._daemon, options.run_id.hex() if self.with_run else ""))
 
     def _room(self, manifest: Manifest | None, files: RunFiles | None) -> list[DoctorFinding]:
         """Compare memory and disk with the run, or tell what there is."""
-        path, options = self.options.home.expanduser().absolute(), self.options
+        path, options = expand_user(self.options.home).absolute(), self.options
         tensors = None if files is None else files.tensors
         memory = room.memory(free_bytes(), manifest, options.device, tensors)
         if self._daemon is not None and memory.severity is Severity.ERROR:
@@ -304,7 +305,7 @@ def _manifest_of(visit: RunVisit | None, options: JoinOptions) -> Manifest | Non
         return options.manifest.manifest
     if visit is not None and visit.manifest is not None:
         return visit.manifest
-    folder = options.home.expanduser().absolute() / "runs" / options.run_id.hex()[:16]
+    folder = expand_user(options.home).absolute() / "runs" / options.run_id.hex()[:16]
     kept = kept_manifest(RunFolder(folder), options.run_id) if os.access(folder, os.R_OK | os.X_OK) else None
     return None if kept is None else kept.manifest
 

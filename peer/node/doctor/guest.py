@@ -20,6 +20,7 @@ from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
 from peer.observe import events
 from peer.run.options import JoinOptions, NodeOptions
 from peer.transport.wire.payload_stream import NoBudget
+from peer.user_folders import expand_user
 
 _PORT = re.compile(r"/tcp/\d+")
 
@@ -86,7 +87,7 @@ async def _opened(options: JoinOptions, own: NodeOptions) -> AsyncIterator[OpenN
 
     def quiet(text: str) -> None: ...
 
-    key = (options.identity_path or options.home / "identity.key").expanduser()
+    key = expand_user(options.identity_path or options.home / "identity.key")
     invited = load_or_create(key) if options.invitation is not None and key.exists() else None
     local = LocalNode.of(own, options.run_id, quiet, invited)
     listeners = NodeListeners(

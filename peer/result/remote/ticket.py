@@ -39,6 +39,7 @@ from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.fetcher import ArtifactFetcher
 from peer.transport.config import RunTerms
 from peer.transport.wire.payload_stream import NoBudget
+from peer.user_folders import expand_user
 
 SHARED_DISK = 2**50
 """Bytes that a shared cache may take here. Its daemon makes room by the volunteer's own limit."""
@@ -82,7 +83,7 @@ class _Guest:
         self._request = request
         self._say = say
         shared = request.home
-        folder = node.local.home.artifacts if shared is None else shared.expanduser().absolute() / "artifacts"
+        folder = node.local.home.artifacts if shared is None else expand_user(shared).absolute() / "artifacts"
         self._cache = ArtifactCache(folder, CACHE_DISK if shared is None else SHARED_DISK)
         self._work = LowPriorityThread()
         self._fetcher = ArtifactFetcher(node.transport, node.directory.peers, self._cache, offload=self._work, say=say)

@@ -1,0 +1,61 @@
+"""Folders of the user who runs this process: the home directory, and those of the XDG Base Directory Specification.
+
+A user may have none: a service or container can run as a number without an entry in the user database, with HOME unset.
+Only what needs such a folder fails then."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from peer.errors import HomeUnusable, UsageError
+
+
+def user_home() -> Path:
+    """Return HOME, else the home directory in the user database. An empty or relative HOME counts as unset.
+
+    Raises HomeUnusable when there is neither."""
+    import pwd  # not on Windows, where the command line refuses with a sentence
+
+    try:
+        home = Path(os.environ.get("HOME", ""))
+        return home if home.is_absolute() else Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise HomeUnusable(
+            f"user {os.getuid()} has no home directory: HOME is not an absolute path, and the user database has no "
+            "entry for this user",
+            "Set HOME to an absolute path, or give --home DIR.",
+        ) from None
+
+
+def data_folder() -> Path:
+    """Return XDG_DATA_HOME, else ~/.local/share. Raises HomeUnusable."""
+    return _xdg("XDG_DATA_HOME", ".local/share")
+
+
+def config_folder() -> Path:
+    """Return XDG_CONFIG_HOME, else ~/.config. Raises HomeUnusable."""
+    return _xdg("XDG_CONFIG_HOME", ".config")
+
+
+def expand_user(path: Path) -> Path:
+    """Replace a leading `~` or `~name` by that user's home directory.
+
+    Raises HomeUnusable for a user without one, and UsageError for a name that no user has."""
+    if not path.parts or not path.parts[0].startswith("~"):
+        return path
+    import pwd
+
+    user, *below = path.parts
+    if user == "~":
+        return user_home().joinpath(*below)
+    try:
+        return Path(pwd.getpwnam(user[1:]).pw_dir).joinpath(*below)
+    except KeyError:
+        raise UsageError(f"{path}: there is no user {user[1:]}", f"Write ./{path} for a folder of that name.") from None
+
+
+def _xdg(variable: str, below_home: str) -> Path:
+    """The specification has relative values ignored."""
+    given = Path(os.environ.get(variable, ""))
+    return given if given.is_absolute() else user_home() / below_home
