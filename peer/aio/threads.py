@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import os
 import sys
 import threading
@@ -11,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 BULK_NICE = 5
 """Niceness that the thread has more than the trainer, unless it is told another. A busy machine hardly serves a nice 19
@@ -29,8 +32,17 @@ def _lower_this_thread(by: int) -> None:
     # Only Linux has priorities per thread; elsewhere the call would lower the entire process.
     if sys.platform == "linux":
         thread = threading.get_native_id()
-        own = os.getpriority(os.PRIO_PROCESS, thread)
-        os.setpriority(os.PRIO_PROCESS, thread, min(own + by, LOWEST))
+        try:
+            own = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, min(own + by, LOWEST))
+        except OSError as error:
+            _warn_once(error.strerror)
+
+
+@functools.cache
+def _warn_once(reason: str) -> None:
+    """A priority is a courtesy: service managers and containers may forbid it, and the work is done without."""
+    log.warning("codec and outer step run at the daemon's own priority: the system refused a lower one (%s)", reason)
 
 
 class LowPriorityThread:

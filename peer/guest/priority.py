@@ -20,12 +20,15 @@ def lower_priority() -> str:
         for thread in _threads():
             os.setpriority(os.PRIO_PROCESS, thread, max(TRAINER_NICE, os.getpriority(os.PRIO_PROCESS, thread)))
         done.append(f"nice {os.getpriority(os.PRIO_PROCESS, 0)}")
-        if sys.platform == "linux":
+    except OSError as error:
+        done.append(f"no lower priority: {error.strerror}")
+    if sys.platform == "linux":
+        try:
             for thread in _threads():
                 psutil.Process(thread).ionice(psutil.IOPRIO_CLASS_IDLE)
             done.append("the disk only when it is idle")
-    except (OSError, psutil.Error) as error:
-        done.append(f"no lower priority: {error}")
+        except (OSError, psutil.Error) as error:
+            done.append(f"no lower priority for the disk: {error}")
     return ", ".join(done)
 
 

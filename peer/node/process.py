@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import math
 import os
 import platform
 import signal
@@ -15,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 from peer.early_signals import EARLY_SIGNALS, SECOND_SIGNAL_EXIT
+from peer.process_limits import open_file_limits
 
 STOPS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
@@ -118,15 +120,14 @@ FILES = 4096
 
 def allow_files() -> None:
     """Raise the number of files that this process may open, as far as the system lets it."""
-    try:
-        import resource
-    except ImportError:  # not on Windows, which has no such limit
+    soft, hard = open_file_limits()
+    if soft >= min(FILES, hard):
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # fewer callers find a place, then
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    import resource
+
+    with contextlib.suppress(OSError, ValueError):  # fewer callers find a place, then
+        most = resource.RLIM_INFINITY if math.isinf(hard) else int(hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(min(FILES, hard)), most))
 
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3

@@ -130,10 +130,14 @@ JOBS: dict[str, tuple[tuple[str, ...], Callable[[Answer], None], Callable[[Answe
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Let this process take so many bytes of address space more than it has."""
+    """Let this process take so many bytes of address space more than it has, where no lower limit holds already.
+
+    Raises OSError when the system does not tell its size, or forbids limits."""
     status = Path("/proc/self/status").read_text()
     size = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmSize:"))
-    resource.setrlimit(resource.RLIMIT_AS, (size + more_bytes, size + more_bytes))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    limit = size + more_bytes if hard == resource.RLIM_INFINITY else min(size + more_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def main() -> None:
@@ -153,7 +157,16 @@ def main() -> None:
         say({"refused": f"a library is missing: {error}", "fix": "Install the extra hf: peer help install extras"})
         return
     say({"ready": True})
-    limit_memory(job["memory"])
+    try:
+        limit_memory(job["memory"])
+    except OSError as error:
+        say(
+            {
+                "refused": f"the memory of the process that opens it cannot be limited here: {error.strerror}",
+                "fix": "Allow the system calls setrlimit and prlimit64, and give this program a /proc.",
+            }
+        )
+        return
     signal.alarm(int(job["seconds"]) + 1)  # the parent kills it in time, unless it is gone
     say(outcome(work, job))
 

@@ -17,6 +17,7 @@ from peer.identity import Identity
 from peer.observe.control_bytes import ControlMeter
 from peer.ports.directory import Shown
 from peer.ports.handler import Handler
+from peer.process_limits import open_file_limits
 from peer.protocol.endpoints import host_of_caller
 from peer.protocol.messages import (
     MAX_ARTIFACTS,
@@ -56,7 +57,7 @@ from peer.transport.client.streams import fetch, swap
 from peer.transport.client.summary_call import summary_call
 from peer.transport.client.upload_test import UploadTest
 from peer.transport.config import RunTerms, TransportConfig
-from peer.transport.front.callers import CallerTable, files_in_force
+from peer.transport.front.callers import CallerTable
 from peer.transport.policy import OPEN, TransportPolicy
 from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import Stream as RawStream
@@ -103,7 +104,7 @@ class GrpcTransport:
         )
         up, down = Pacer(for_bulk(policy.max_upload)), Pacer(for_bulk(policy.max_download))
         self._caps = Caps(up, down, Meter(budget=policy.quota))
-        callers = CallerTable(policy.front.within(files_in_force()))
+        callers = CallerTable(policy.front.within(open_file_limits()[0]))
         self.dialler = Dialler(policy.place)
         self.desk = RelayDesk(throttle_of(policy.relaying.rate, policy.max_upload, self._caps), time.monotonic)
         self.relays = Relays(self._ask_relay, self._serve_circuit, self.dialler, policy.relaying)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from peer.aio.threads import BULK_NICE, LOWEST
+from tests.support.refused_calls import command, needs_seccomp
 
 PROGRAM = """
 import os, threading
@@ -26,3 +27,21 @@ def test_it_is_lower_than_the_daemon(nice: int, expected: int) -> None:
     program = [sys.executable, "-c", PROGRAM.format(nice=nice)]
     found = subprocess.check_output(program, text=True, timeout=60)
     assert int(found) == min(own + expected, LOWEST)
+
+
+REFUSED = """
+import logging
+from peer.aio.threads import LowPriorityThread
+logging.basicConfig(format="%(message)s")
+threads = LowPriorityThread(), LowPriorityThread()
+print(sum(thread.start(lambda: 1).result() for thread in threads))
+"""
+
+
+@needs_seccomp
+def test_a_refused_priority_is_said_once_and_the_work_is_done() -> None:
+    ended = subprocess.run(
+        command("setpriority", sys.executable, "-c", REFUSED), capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
+    assert ended.stderr.count("the system refused a lower one") == 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from peer.process_limits import open_file_limits
+
 _LAUNCH = """
 import os, resource, sys
 files, heap, data, *command = sys.argv[1:]
@@ -12,9 +14,12 @@ os.setsid()
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 os.closerange(3, 4096)
 def limit(what, wanted):
-    hard = resource.getrlimit(what)[1]
-    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(what, (wanted, wanted))
+    try:
+        hard = resource.getrlimit(what)[1]
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(what, (wanted, wanted))
+    except PermissionError:  # the limits that this process has are inherited
+        pass
 limit(resource.RLIMIT_NOFILE, int(files))
 limit(resource.RLIMIT_CORE, 0)
 if sys.platform == "linux":
@@ -28,7 +33,8 @@ os.execve(command[0], command, {**kept, "GOMEMLIMIT": heap})
 """Program of a Python of its own, which becomes p2pd. A preexec_fn would fork this process, with its threads.
 
 p2pd gets no privileges (38 is PR_SET_NO_NEW_PRIVS), no input, no open file, no core dump, and an environment of three
-names. It keeps our user: it reads the key file, which is its owner's alone."""
+names. It keeps our user: it reads the key file, which is its owner's alone. Where the system forbids to set limits, as
+under systemd with `SystemCallFilter=~@resources`, those of this process hold, and GOMEMLIMIT."""
 
 
 def launched(command: Sequence[str], *, files: int, heap: int, data: int) -> list[str]:
@@ -38,9 +44,4 @@ def launched(command: Sequence[str], *, files: int, heap: int, data: int) -> lis
 
 def files_granted(wanted: int) -> int:
     """Return how many files p2pd may open: fewer than wanted where the system's own limit is lower."""
-    try:
-        import resource
-    except ImportError:  # not on Windows, which has no such limit
-        return wanted
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    return int(min(wanted, open_file_limits()[1]))

@@ -81,7 +81,8 @@ async def pair(
     try:
         for rank in range(2):
             ends.append(await _start(program, Setting(rank, codec, elements, cap)))  # noqa: PERF401 - started: has to be ended
-        os.setpriority(os.PRIO_PROCESS, ends[1].pid, far_nice or os.getpriority(os.PRIO_PROCESS, ends[1].pid))
+        if far_nice:
+            os.setpriority(os.PRIO_PROCESS, ends[1].pid, far_nice)
         records = [await hear(end, START_S) for end in ends]
         for number, record in enumerate(records):
             if seen_at is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable
@@ -155,13 +154,3 @@ def seen_as(name: object) -> str:
         return ""
     host, port = str(name[0]), int(name[1])
     return f"ipv6:{urllib.parse.quote(f'[{host}]', safe=':')}:{port}" if ":" in host else f"ipv4:{host}:{port}"
-
-
-def files_in_force() -> float:
-    """Return how many files this process may open."""
-    try:
-        import resource
-    except ImportError:  # not on Windows, which has no such limit
-        return math.inf
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return math.inf if soft == resource.RLIM_INFINITY else soft

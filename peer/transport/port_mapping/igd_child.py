@@ -146,7 +146,9 @@ def _leads_elsewhere(igd: Igd, port: int, inner: int) -> bool:
 def main() -> None:
     job = json.loads(sys.argv[1])
     signal.alarm(math.ceil(job["seconds"]) + 1)  # whoever started this may be gone
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    limit = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     import miniupnpc
 
     igd = miniupnpc.UPnP(multicastif=next(iter(job["hosts"]), None), discoverdelay=DISCOVER_MS)

@@ -1,0 +1,36 @@
+"""Limits of a process where the system forbids to set them, and even to ask for them."""
+
+from __future__ import annotations
+
+import math
+import resource
+import subprocess
+import sys
+
+from peer.discovery.dht_node.launch import launched
+from peer.process_limits import open_file_limits
+from tests.support.refused_calls import RESOURCES, command, needs_seccomp
+
+ASK = """
+from peer.discovery.dht_node.launch import files_granted
+from peer.node.process import allow_files
+from peer.process_limits import open_file_limits
+allow_files()
+print(*open_file_limits(), files_granted(8192))
+"""
+
+
+def test_limits_are_the_systems() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert open_file_limits() == tuple(math.inf if one == resource.RLIM_INFINITY else one for one in limits)
+
+
+@needs_seccomp
+def test_a_daemon_starts_where_limits_are_refused() -> None:
+    assert subprocess.check_output(command(RESOURCES, sys.executable, "-c", ASK), text=True) == "inf inf 8192\n"
+
+
+@needs_seccomp
+def test_p2pd_starts_where_limits_are_refused() -> None:
+    program = launched(["/bin/echo", "started"], files=256, heap=2**28, data=2**30)
+    assert subprocess.check_output(command(RESOURCES, *program), text=True) == "started\n"
