@@ -25,6 +25,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── DirectoryFailed      33    the DHT helper cannot be started                    (retry is useful)
 ├── ClockWrong           34    this machine's clock differs too much from other peers'
 ├── ArtifactMissing      35    nobody gave a file that the run needs                (retry is useful)
+├── KeyInUse             36    another machine runs with a copy of this key
 ├── TrainerFailed        40    the trainer kept dying, the cause is named
 ├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
 ├── NotRunning           50    no daemon answers under this home
@@ -270,6 +271,14 @@ class ArtifactMissing(PeerError):
     retry = True
     why = "The run's tokenizer, configuration and data come from other peers. This peer cannot train without them."
     fix = "Try again later: the bootstrap node, or a peer that has the file, has to be up."
+
+
+class KeyInUse(PeerError):
+    """Another process, on another machine, runs with this key and began earlier. It has proven that by a signature."""
+
+    exit_code = 36
+    why = "Two processes under one identity answer for each other, so that neither exchanges. The later one stops."
+    fix = "Make a new key here with: peer id new"
 
 
 class TrainerFailed(PeerError):

@@ -122,6 +122,21 @@ def load_or_create(path: Path) -> Identity:
     return identity
 
 
+def set_aside(path: Path) -> Path | None:
+    """Rename the key at `path`, so that a new one can be made there; return its new path. None: there is no key.
+
+    The name ends in the last characters of its peer id. Raises IdentityError."""
+    try:
+        former = path.with_name(f"{path.name}.{_load(path).peer_id[-8:]}")
+        os.link(path, former)  # fails where that file exists, as a rename would not
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise IdentityError(f"cannot rename the key file {path}: {error.strerror}", file_advice(error, path)) from error
+    return former
+
+
 def _write_new(path: Path, raw: bytes) -> None:
     """Write the key under another name, then link it. Raises OSError.
 

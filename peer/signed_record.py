@@ -22,6 +22,7 @@ from peer.protocol.messages import (
     MAX_RECORD_TTL_S,
     MAX_RELAYS,
     MAX_ROUND,
+    START_NONCE_BYTES,
     PeerId,
     PeerRecord,
     RelayAddress,
@@ -51,9 +52,8 @@ _remembering = threading.Lock()
 class InvalidRecord(ExchangeError):
     """Record that must not be believed. `code` is stable, and `reason` is for a person.
 
-    Whatever the clock says: too_large, garbled, signature, run_id, endpoints, relays, wire, numbers, status,
-    expiry. Here and
-    now: foreign_run, future, expired. At the gate of a node: layout. In its store: full."""
+    Whatever the clock says: too_large, garbled, signature, run_id, endpoints, relays, wire, start, numbers, status,
+    expiry. Here and now: foreign_run, future, expired. At the gate of a node: layout. In its store: full."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(f"{reason} ({code})")
@@ -78,6 +78,7 @@ def seal(record: PeerRecord, identity: Identity) -> bytes:
         expires_at=record.expires_at,
         relays=map(_packed, record.relays),
         mapped=record.mapped,
+        start=record.start,
     ).SerializeToString()
     signed = pb.SignedRecord(public_key=identity.public_key, body=body, signature=identity.sign(DOMAIN, body))
     raw: bytes = signed.SerializeToString()
@@ -152,6 +153,7 @@ def _verified(signed: pb.SignedRecord) -> PeerRecord:
         expires_at=body.expires_at,
         relays=tuple(map(_relay, body.relays)),
         mapped=body.mapped,
+        start=body.start,
     )
     _check_form(record)
     return record
@@ -188,6 +190,8 @@ def _check_form(record: PeerRecord) -> None:
     _check_relays(record)
     if not 1 <= record.wire_min <= record.wire_max:
         raise InvalidRecord("wire", f"wire versions {record.wire_min}..{record.wire_max}")
+    if len(record.start) not in (0, START_NONCE_BYTES):
+        raise InvalidRecord("start", f"a start's nonce of {len(record.start)} bytes instead of {START_NONCE_BYTES}")
     _check_numbers(record)
 
 

@@ -19,28 +19,37 @@ def command() -> None:
     """Show or make identities: keys that are never overwritten. A peer's own is made on first use."""
 
 
-@command.command("new", epilog="Example: peer id new --operator operator.key")
+@command.command("new", epilog="Example: peer id new --home ~/copied-home")
 @click.option(
     "--operator",
-    "path",
     type=click.Path(path_type=Path),
-    required=True,
     metavar="FILE",
     help="Make the key of an operator there, apart from any node.",
 )
+@home
+@identity_path
 @as_json
-def new(path: Path, as_json: bool) -> None:
-    """Make an operator's key in a file of its own, to be kept offline. A file that is there is never overwritten.
+def new(operator: Path | None, home: Path, identity_path: Path | None, as_json: bool) -> None:
+    """Make a new key for this home, or with --operator FILE the key of an operator in a file of its own.
 
-    Sign manifests, amendments and delegations with it: --identity-path FILE. The node has another key, its home's."""
-    if path.exists():
-        raise IdentityError(f"{path} exists", "Choose another name. Nothing was overwritten.")
-    identity = identities.load_or_create(path)
-    if as_json:
-        tell(json.dumps({"peer_id": identity.peer_id, "path": str(path)}))
-    else:
-        tell(f"{identity.peer_id}\nkey: {path}")
-        tell("Keep a copy where no network reaches it: nothing else can amend your runs.", err=True)
+    A home that was copied to a second machine needs a new key there. The former key is kept beside the new one, and the
+    model, the data and the journal stay. Sign manifests, amendments and delegations with an operator's key, which is to
+    be kept offline: --identity-path FILE. The node has another key, its home's."""
+    if operator is not None:
+        if operator.exists():
+            raise IdentityError(f"{operator} exists", "Choose another name. Nothing was overwritten.")
+        _tell_key(identities.load_or_create(operator), operator, as_json)
+        if not as_json:
+            tell("Keep a copy where no network reaches it: nothing else can amend your runs.", err=True)
+        return
+    owner = Home(home)
+    path = (identity_path or owner.identity).expanduser()
+    with owner.lock(identity_path):
+        former = identities.set_aside(path)
+        identity = identities.load_or_create(path)
+    if former is not None and not as_json:
+        tell(f"the former key is kept as {former}", err=True)
+    _tell_key(identity, path, as_json)
 
 
 @command.command("show", epilog="Example: peer id show --json")
@@ -50,7 +59,10 @@ def new(path: Path, as_json: bool) -> None:
 def show(home: Path, identity_path: Path | None, as_json: bool) -> None:
     """Show the peer id and where the key lies (the key itself is never printed)."""
     path = identity_path or Home(home).identity
-    identity = identities.load_or_create(path)
+    _tell_key(identities.load_or_create(path), path, as_json)
+
+
+def _tell_key(identity: identities.Identity, path: Path, as_json: bool) -> None:
     if as_json:
         tell(json.dumps({"peer_id": identity.peer_id, "path": str(path)}))
     else:

@@ -61,6 +61,8 @@ class DirectoryListeners:
     """Told of bad records in answers, of which nobody knows who stored them."""
     proven: Callable[[], Iterable[PeerId]] = tuple
     """Asked for the peers whose records are taken first from a large answer, before those known already."""
+    own_found: Callable[[PeerRecord], None] = lambda record: None
+    """Told of each record of our own key that a look finds: another process may have announced it."""
     is_closed: Callable[[], bool] = lambda: False
     """Asked whether other nodes cannot call us."""
 
@@ -90,7 +92,7 @@ class DhtDirectory:
         self._seen: dict[str, set[PeerId]] = {}
         """The live peers that the last look found in each bucket."""
         self._ticket = frozenset(split(address)[1] for address in initial_peers) - {identity.peer_id}
-        self._view = RecordStore(run_id, PeerId(identity.peer_id), told.bad_record)
+        self._view = RecordStore(run_id, PeerId(identity.peer_id), told.bad_record, told.own_found)
         self._good_until = math.inf
         self._gate = RecordGate(now, run_id, lambda: [*told.proven(), *self._view.live(now())])
         self._lan: LanPeers | None = None

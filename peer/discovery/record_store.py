@@ -51,8 +51,14 @@ class RecordStore:
     A record that is missing from an answer is kept until it expires. A partial or failed look thus costs nothing, and
     only a later record or time takes a peer away."""
 
-    def __init__(self, run_id: RunId, own: PeerId, tell: Callable[[InvalidRecord], None] = lambda bad: None) -> None:
-        """`tell` is called with every bad record met."""
+    def __init__(
+        self,
+        run_id: RunId,
+        own: PeerId,
+        tell: Callable[[InvalidRecord], None] = lambda bad: None,
+        own_found: Callable[[PeerRecord], None] = lambda record: None,
+    ) -> None:
+        """`tell` is called with every bad record met, `own_found` with every record of our own key."""
         self._run_id = run_id
         self._own = own
         self._latest: dict[PeerId, PeerRecord] = {}
@@ -62,6 +68,7 @@ class RecordStore:
         """Peers of `_latest`, sorted; None: to be sorted again."""
         self._forget_at = 0.0
         self._tell = tell
+        self._own_found = own_found
         self.dropped: Counter[str] = Counter()
         """Bad records met, by the code of BadRecord. Expired ones are not bad: they lie about until the DHT drops
         them."""
@@ -88,8 +95,11 @@ class RecordStore:
 
     def keep(self, found: bytes | PeerRecord, record: PeerRecord) -> None:
         """Keep a verified record if it is the latest of its peer. `found`: the same record as it was found."""
+        if record.peer_id == self._own:
+            self._own_found(record)
+            return
         known = self._latest.get(record.peer_id)
-        if record.peer_id != self._own and (known is None or known.issued_at < record.issued_at):
+        if known is None or known.issued_at < record.issued_at:
             self._latest[record.peer_id] = record
             self._found[record.peer_id] = found
             if known is None:

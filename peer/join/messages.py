@@ -54,6 +54,8 @@ def _advice(contact: DialReport) -> str:
     advice = []
     if "another key" in reasons:
         advice.append("Where another key answers, the ticket is out of date or wrong: ask the operator for a new one.")
+    if "our own key" in reasons:
+        advice.append("A copy of the node's home has its key. Make a new one with: peer id new --home HOME")
     if "refused" in reasons:
         advice.append("Where the connection was refused, the operator has to start the bootstrap node again.")
     if any(words in reasons for words in ("no answer", "no route", "name is not known", "no peer")):

@@ -23,6 +23,7 @@ from peer.errors import AddressError
 from peer.identity import Identity
 from peer.join.context import JoinContext
 from peer.join.invitation import own_invitation
+from peer.membership.key_watch import KeyWatch
 from peer.membership.peer_exchange import PeerExchange, TrustedPeers
 from peer.membership.reachability import ReachabilityProbe
 from peer.membership.relay_reservations import RelayReservations, RelaySetting
@@ -38,6 +39,7 @@ from peer.protocol.messages import MAX_ENDPOINTS, PeerId, PeerRecord, RunId
 from peer.protocol.relay.testimony import RelayFault
 from peer.run.home import Home, RunFolder, write_whole
 from peer.run.options import NodeOptions
+from peer.signed_start import KeyStarts
 from peer.transport.client.dialling import Dialler, OwnPlace, resolve
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import RelayPolicy, TransportPolicy
@@ -118,6 +120,7 @@ class OpenNode:
     port: int
     mapping: PortMapper
     reservations: RelayReservations
+    key_watch: KeyWatch
 
     def endpoints(self) -> tuple[str, ...]:
         """Where others dial the exchange service: where they were seen to get through, then where we think they may.
@@ -138,7 +141,14 @@ class OpenNode:
             lambda: self.reach.reachable,
             self.mapping.carries,
             self.reservations.relays,
+            self.key_watch.nonce,
         )
+
+    async def withdraw(self) -> None:
+        """Take our record out of the directory, unless another process with our key goes on: the record is its own,
+        too."""
+        if not self.key_watch.stops:
+            await self.directory.withdraw()
 
     def join_context(self) -> JoinContext:
         """The ports that joining a run needs."""
@@ -203,15 +213,23 @@ async def open_node(
         relaying=late.relay_policy(options),
         place=await _own_place(options, lambda: late.supposed(options, port)),
     )
+    starts = KeyStarts(local.identity, local.run_id, clock.now())
     transport = GrpcTransport(
-        local.proven, local.run_id, handler, clock.now, policy, correction=lambda: clock.correction
+        local.proven,
+        local.run_id,
+        handler,
+        clock.now,
+        policy,
+        correction=lambda: clock.correction,
+        starts=starts if local.guest is None else None,  # a guest may stand beside a daemon with the same key
     )
+    key_watch = KeyWatch(starts, transport.greet_copy, clock, listeners.emit, local.say, _new_key(local))
     ports = _Ports(local.folder.path / "ports.json")
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(_log_of(local))
         port = await _listen(transport, _hosts(options), options.port, ports)
         stack.push_async_callback(transport.close)
-        directory = await _start_directory(local, listeners, late, limits)
+        directory = await _start_directory(local, listeners, late, limits, key_watch)
         stack.push_async_callback(directory.close)
         late.has_directory(directory)
         trusted = trusted_of(options)
@@ -234,11 +252,17 @@ async def open_node(
         late.has_ways(mapping, reservations, reach)
         stack.push_async_callback(mapping.close)
         _look_around(local, directory, transport.dialler, port)
-        yield OpenNode(local, handler, transport, directory, reach, port, mapping, reservations)
+        yield OpenNode(local, handler, transport, directory, reach, port, mapping, reservations, key_watch)
+
+
+def _new_key(local: LocalNode) -> str:
+    """Return how a person makes a new key for this home."""
+    options = f"--identity-path {path}" if (path := local.options.identity_path) else f"--home {local.home.path}"
+    return f"If this is the copy, make a new one with: peer id new {options}   Then start again."
 
 
 async def _start_directory(
-    local: LocalNode, listeners: NodeListeners, late: _LateParts, limits: DhtNodeLimits | None
+    local: LocalNode, listeners: NodeListeners, late: _LateParts, limits: DhtNodeLimits | None, key_watch: KeyWatch
 ) -> DhtDirectory:
     options, reputation = local.options, listeners.reputation
     return await DhtDirectory.start(
@@ -251,7 +275,13 @@ async def _start_directory(
         cache_path=local.folder.path / "directory.json",
         now=local.clock.now,
         limits=limits,
-        told=DirectoryListeners(listeners.dht_node, reputation.bad_record, lambda: reputation.proven, late.is_closed),
+        told=DirectoryListeners(
+            helper=listeners.dht_node,
+            bad_record=reputation.bad_record,
+            proven=lambda: reputation.proven,
+            own_found=key_watch.saw,
+            is_closed=late.is_closed,
+        ),
     )
 
 

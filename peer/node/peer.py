@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from peer.aio.tasks import background_task, cancel_and_wait
 from peer.aio.threads import LowPriorityThread
 from peer.clock.phases import PhaseTimer
 from peer.errors import PeerError
@@ -147,7 +148,7 @@ class PeerDaemon:
         with on_stop_signals(self._leave, self._display.close):
             self._main = asyncio.create_task(self._take_part())
             try:
-                self._exit_code = await self._main
+                self._exit_code = await self._until_over(self._main)
             except asyncio.CancelledError:
                 if not self._facts.leaving:
                     raise
@@ -159,16 +160,28 @@ class PeerDaemon:
                 await self._close()
         return self._exit_code
 
+    async def _until_over(self, main: asyncio.Task[int]) -> int:
+        """Return the exit code of `main`. Drains, and raises KeyInUse, once our key is in use on another machine."""
+        async with background_task(self._node.key_watch.run()) as watching:
+            try:
+                await asyncio.wait({main, watching}, return_when=asyncio.FIRST_COMPLETED)
+                if watching.done():
+                    self._leave("this key is in use on another machine")
+                    await asyncio.wait({main})
+            finally:
+                await cancel_and_wait(main)
+        return await main
+
     # -- leaving -----------------------------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
+    def _leave(self, why: str = "told to leave") -> None:
         """Drain; before training has begun there is nothing to drain."""
         if self._facts.leaving:
             return
         plan = self._facts.leave(leaving_plan(self._parts if self._facts.training else None, self._saving))
         self._waits.tell("leaving", 0, plan.announced_s, "s")
         self._node.local.say(f"leaving: {plan.told()} (once more: leave at once)")
-        self._journal.append(events.Leaving(reason="told to leave", announced_s=plan.announced_s, parts=plan.why()))
+        self._journal.append(events.Leaving(reason=why, announced_s=plan.announced_s, parts=plan.why()))
         if self._parts is not None and self._facts.training:
             self._parts.loop.leave()
         elif self._main is not None:
@@ -182,7 +195,7 @@ class PeerDaemon:
         if self._trainer is not None:
             await self._trainer.stop()
         await self._files.close()
-        await asyncio.gather(node.directory.withdraw(), node.mapping.close())
+        await asyncio.gather(node.withdraw(), node.mapping.close())
         if self._control_server is not None:
             await self._control_server.close()
         if self._saving is not None:

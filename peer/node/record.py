@@ -20,6 +20,8 @@ class PeerAddress:
     """Whether others reach us through the router's port alone."""
     relays: Callable[[], tuple[RelayAddress, ...]] = field(default=tuple)
     """The relays that hold a place for us."""
+    start: bytes = b""
+    """Nonce of our process's start."""
 
     def reach(self) -> Reach:
         """Return how others can call us."""
@@ -52,5 +54,6 @@ def describe_self(
         issued_at=now,
         expires_at=now + lifetime_s,
         mapped=address.mapped(),
+        start=address.start,
         relays=() if reachable else address.relays(),
     )

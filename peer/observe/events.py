@@ -545,6 +545,18 @@ class PortMappingChanged(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeyShared(Event):
+    """Another process was proven to run with our key: somebody has copied the home to another machine."""
+
+    kind: ClassVar[str] = "key_shared"
+    since: float
+    """Seconds since the epoch, by the other machine's clock: when the other process began."""
+    stops: bool
+    """Whether it began earlier, so that this process stops. Else the other one does."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RelayReserved(Event):
     """A relay holds a place for this peer, which nobody can dial. Others can call it over that relay."""
 

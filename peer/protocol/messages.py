@@ -16,7 +16,7 @@ PeerId = NewType("PeerId", str)
 RunId = NewType("RunId", bytes)
 """SHA-256 of the manifest's exact bytes, 32 bytes."""
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 """The one wire version this build speaks."""
 
 PIECE_BYTES = 16 * 2**20
@@ -174,6 +174,8 @@ class PeerRecord:
     """The relays that hold a reservation for it, at most `MAX_RELAYS`. A peer that others can dial has none."""
     mapped: bool = False
     """Whether others reach it through a port that its router opened."""
+    start: bytes = b""
+    """Nonce of the start of its process, 16 bytes (`peer.signed_start`). Empty: it names none."""
 
     @property
     def reach(self) -> Reach:
@@ -193,6 +195,8 @@ MAX_RECORD_TTL_S = 900.0
 MAX_RECORD_BYTES = 2048
 MAX_ENDPOINTS = 8
 MAX_RELAYS = 3
+START_NONCE_BYTES = 16
+"""Bytes of the nonce that a process draws when it starts."""
 MAX_BLOCK_CHARS = 64
 """Most characters of an address block's name."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from peer.protocol.learning_rate import Schedule
+from peer.protocol.messages import WIRE_VERSION
 from peer.protocol.model.fragments import MOST_FRAGMENTS
 from peer.protocol.round_lengths import MOST_CHANGES
 from peer.run.files.artifact import ArtifactRef
@@ -275,7 +276,7 @@ class SyncSection(Section):
 
 class WireSection(Section):
     min: int = Field(1, ge=1, le=1000)
-    max: int = Field(2, ge=1, le=1000)
+    max: int = Field(WIRE_VERSION, ge=1, le=1000)
 
 
 class LimitsSection(Section):

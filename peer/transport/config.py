@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from peer.identity import Identity
 from peer.observe.control_bytes import ControlMeter
 from peer.protocol.messages import WIRE_VERSION, PeerId, RunId
+from peer.signed_start import KeyStarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class TransportConfig:
     invitation: bytes = b""
     """Our own. Empty: we have none."""
     terms: RunTerms = field(default_factory=RunTerms)
+    starts: KeyStarts | None = None
+    """The starts of our key and of others'. None: a guest, who may stand beside a daemon with the same key."""
     control: ControlMeter = field(default_factory=ControlMeter)
     """Counts all small calls, of client and server."""
 

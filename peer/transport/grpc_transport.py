@@ -49,6 +49,7 @@ from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 from peer.protocol.swarm.nearness import is_private
 from peer.protocol.swarm.relay_word import new_word
 from peer.protocol.wire.payload import Arrived, CountedSink, Sink, Source, untold
+from peer.signed_start import KeyStarts
 from peer.transport.client.calls import Calls
 from peer.transport.client.connections import Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler
@@ -92,8 +93,9 @@ class GrpcTransport:
         now: Callable[[], float],
         policy: TransportPolicy = OPEN,
         correction: Callable[[], float] = lambda: 0.0,
+        starts: KeyStarts | None = None,
     ) -> None:
-        """`correction`: what `now` differs from our raw clock, seconds."""
+        """`correction`: what `now` differs from our raw clock, seconds. `starts`: None for a guest."""
         self._facts = TransportConfig(
             identity=identity,
             run_id=run_id,
@@ -101,6 +103,7 @@ class GrpcTransport:
             wire_min=WIRE_VERSION,
             wire_max=WIRE_VERSION,
             invitation=policy.invitation,
+            starts=starts,
         )
         up, down = Pacer(for_bulk(policy.max_upload)), Pacer(for_bulk(policy.max_download))
         self._caps = Caps(up, down, Meter(budget=policy.quota))
@@ -170,6 +173,20 @@ class GrpcTransport:
             return await self._calls.greet(to, await self._channels.get(to, timeout_s))
 
         return await self._calls.bounded(call(), to, timeout_s)
+
+    async def greet_copy(self, copy: PeerRecord, timeout_s: float) -> None:
+        """Say Hello to another process with our own key, at the endpoints of its record. `KeyStarts` judges its answer.
+
+        Raises PartnerLost, PartnerRefused or BadPayload."""
+        aside = ConnectionPool(self.dialler)
+
+        async def call() -> None:
+            await self._calls.greet(copy, await aside.get(copy, timeout_s))
+
+        try:
+            await self._calls.bounded(call(), copy, timeout_s)
+        finally:
+            await aside.close()
 
     async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
         key = offer.key

@@ -67,6 +67,7 @@ class RecordBody(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     RELAYS_FIELD_NUMBER: _builtins.int
     MAPPED_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     reachable: _builtins.bool
     wire_min: _builtins.int
@@ -78,6 +79,8 @@ class RecordBody(_message.Message):
     expires_at: _builtins.float
     mapped: _builtins.bool
     """it is reached through a port that its router opened"""
+    start: _builtins.bytes
+    """nonce of the process's start, 16 bytes; empty: it names none"""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -99,14 +102,76 @@ class RecordBody(_message.Message):
         expires_at: _builtins.float = ...,
         relays: _abc.Iterable[Global___RelayAddress] | None = ...,
         mapped: _builtins.bool = ...,
+        start: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "expires_at", b"expires_at", "issued_at", b"issued_at", "mapped", b"mapped", "reachable", b"reachable", "relays", b"relays", "round", b"round", "run_id", b"run_id", "status", b"status", "tokens_per_s", b"tokens_per_s", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "expires_at", b"expires_at", "issued_at", b"issued_at", "mapped", b"mapped", "reachable", b"reachable", "relays", b"relays", "round", b"round", "run_id", b"run_id", "start", b"start", "status", b"status", "tokens_per_s", b"tokens_per_s", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RecordBody: _TypeAlias = RecordBody  # noqa: Y015
+
+@_typing.final
+class SignedStart(_message.Message):
+    """One start of a process under a key, signed by that key: Ed25519 over "peer start v1\\0" + body.
+    A claim that names another start's nonce in `others` proves that its process ran after that other start.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BODY_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    body: _builtins.bytes
+    """a serialized StartBody"""
+    signature: _builtins.bytes
+    """64 bytes"""
+    def __init__(
+        self,
+        *,
+        body: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignedStart: _TypeAlias = SignedStart  # noqa: Y015
+
+@_typing.final
+class StartBody(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    BEGAN_AT_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.bytes
+    nonce: _builtins.bytes
+    """16 random bytes, drawn when the process started"""
+    began_at: _builtins.float
+    """seconds since the epoch, by the clock of its machine"""
+    @_builtins.property
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """nonces of other starts of the same key that it was shown, at most 4"""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.bytes = ...,
+        nonce: _builtins.bytes = ...,
+        began_at: _builtins.float = ...,
+        others: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "nonce", b"nonce", "others", b"others", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartBody: _TypeAlias = StartBody  # noqa: Y015
 
 @_typing.final
 class RelayAddress(_message.Message):
@@ -209,6 +274,7 @@ class HelloOpen(_message.Message):
     CLOCK_FIELD_NUMBER: _builtins.int
     RECORD_FIELD_NUMBER: _builtins.int
     INVITATION_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     wire_min: _builtins.int
     wire_max: _builtins.int
@@ -222,6 +288,8 @@ class HelloOpen(_message.Message):
     """the caller's SignedRecord, so that the other can dial back before the directory shows it; may be empty"""
     invitation: _builtins.bytes
     """of the caller, by the operator (peer/run/admission/invitation.py); empty: it has none"""
+    start: _builtins.bytes
+    """nonce of the caller's start, 16 bytes; empty: a guest, who has none"""
     def __init__(
         self,
         *,
@@ -233,10 +301,11 @@ class HelloOpen(_message.Message):
         clock: _builtins.float = ...,
         record: _builtins.bytes = ...,
         invitation: _builtins.bytes = ...,
+        start: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "invitation", b"invitation", "layout_digest", b"layout_digest", "public_key", b"public_key", "record", b"record", "run_id", b"run_id", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "invitation", b"invitation", "layout_digest", b"layout_digest", "public_key", b"public_key", "record", b"record", "run_id", b"run_id", "start", b"start", "wire_max", b"wire_max", "wire_min", b"wire_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -244,20 +313,27 @@ Global___HelloOpen: _TypeAlias = HelloOpen  # noqa: Y015
 
 @_typing.final
 class HelloProof(_message.Message):
-    """Ed25519 over "peer hello v1\\0" + run_id + server public key + server nonce."""
-
     DESCRIPTOR: _descriptor.Descriptor
 
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    OTHER_START_FIELD_NUMBER: _builtins.int
     signature: _builtins.bytes
+    """Ed25519 over "peer hello v1\\0" + run_id + server public key + server nonce"""
+    start: _builtins.bytes
+    """the caller's SignedStart"""
+    other_start: _builtins.bytes
+    """SignedStart of another start of the server's key, as the caller met it; empty: it met none"""
     def __init__(
         self,
         *,
         signature: _builtins.bytes = ...,
+        start: _builtins.bytes = ...,
+        other_start: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["other_start", b"other_start", "signature", b"signature", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -301,6 +377,8 @@ class HelloChallenge(_message.Message):
     CLOCK_FIELD_NUMBER: _builtins.int
     SEEN_AS_FIELD_NUMBER: _builtins.int
     INVITATION_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    OTHER_START_FIELD_NUMBER: _builtins.int
     nonce: _builtins.bytes
     """32 bytes"""
     clock: _builtins.float
@@ -309,6 +387,10 @@ class HelloChallenge(_message.Message):
     """the caller's address as the server sees it"""
     invitation: _builtins.bytes
     """of the server"""
+    start: _builtins.bytes
+    """the server's SignedStart; it names the caller's start where the caller has the server's own key"""
+    other_start: _builtins.bytes
+    """SignedStart of another start of the caller's key, as the server met it; empty: it met none"""
     def __init__(
         self,
         *,
@@ -316,10 +398,12 @@ class HelloChallenge(_message.Message):
         clock: _builtins.float = ...,
         seen_as: _builtins.str = ...,
         invitation: _builtins.bytes = ...,
+        start: _builtins.bytes = ...,
+        other_start: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "invitation", b"invitation", "nonce", b"nonce", "seen_as", b"seen_as"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "invitation", b"invitation", "nonce", b"nonce", "other_start", b"other_start", "seen_as", b"seen_as", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

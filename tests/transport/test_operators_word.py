@@ -12,7 +12,7 @@ from peer.clock.run_clock import RunClock
 from peer.errors import BadPayload, PartnerRefused
 from peer.identity import Identity
 from peer.node.handler import RequestHandler
-from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status
+from peer.protocol.messages import WIRE_VERSION, Offer, PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.transport.client import connections
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
@@ -75,10 +75,12 @@ def test_who_is_banned_is_refused_with_the_reason_and_still_gets_the_amendments(
 def test_who_does_not_speak_the_wire_range_is_refused_at_hello() -> None:
     async def main() -> None:
         async with two() as (ours, _, theirs, record):
-            theirs.narrow_wire(1, 3)
+            theirs.narrow_wire(1, WIRE_VERSION + 1)
             await ours.hello(record, TIMEOUT)
-            theirs._facts.wire_min, theirs._facts.wire_max = 3, 4  # as a newer program would
-            with pytest.raises(PartnerRefused, match="wire versions 3 to 4") as caught:
+            theirs._facts.wire_min = theirs._facts.wire_max = WIRE_VERSION + 1  # as a newer program would
+            with pytest.raises(
+                PartnerRefused, match=f"wire versions {WIRE_VERSION + 1} to {WIRE_VERSION + 1}"
+            ) as caught:
                 await ours.hello(record, TIMEOUT)
             assert caught.value.code == "wire_version"
 

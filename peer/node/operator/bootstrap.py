@@ -256,6 +256,7 @@ async def _serve(
         announcing = asyncio.create_task(announce(node, run_start, giving, keeper, look_every_s))
         stopping = asyncio.create_task(stop.wait())
         duties = {announcing, asyncio.create_task(keeper.run()), asyncio.create_task(_ask_who_reaches(node))}
+        duties.add(asyncio.create_task(node.key_watch.run()))
         duties |= {asyncio.create_task(duty) for duty in _about_operators_word(node, manifest, look_every_s)}
         try:
             await asyncio.wait({stopping, *duties}, return_when=asyncio.FIRST_COMPLETED)
@@ -266,7 +267,7 @@ async def _serve(
             for task in (stopping, *duties):
                 task.cancel()
             await asyncio.wait({stopping, *duties})
-            await asyncio.gather(node.directory.withdraw(), node.mapping.close())
+            await asyncio.gather(node.withdraw(), node.mapping.close())
             await server.close()
     node.local.say("left")
 

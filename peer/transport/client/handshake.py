@@ -24,7 +24,7 @@ async def say_hello(
 
     `correction` returns the difference of `facts.now` to our raw clock, seconds. Raises PartnerLost when the Hello ends
     in the middle, BadPayload for an impossible clock or a peer that is not invited, and the errors of the stream."""
-    terms = facts.terms
+    terms, starts = facts.terms, facts.starts
     method = connection.control.stream_stream(
         f"/{SERVICE}/Hello",
         request_serializer=facts.control.encoder("Hello", pb.HelloRequest.SerializeToString),
@@ -39,6 +39,7 @@ async def say_hello(
         clock=facts.now(),
         record=terms.record(),
         invitation=facts.invitation,
+        start=b"" if starts is None else starts.nonce,
     )
     stream = method()
     with Ended(stream):
@@ -49,8 +50,13 @@ async def say_hello(
             raise BadPayload(*found)
         after = facts.now() - correction() + corrected  # another Hello may have moved the correction meanwhile
         offset = offset_of(challenge, before, after, terms.max_clock_offset_s if terms.layout_digest else A_DAY_S)
-        message = proof_message(facts.run_id, public_key_of(to.peer_id), challenge.nonce)
+        server_key = public_key_of(to.peer_id)
+        message = proof_message(facts.run_id, server_key, challenge.nonce)
         proof = pb.HelloProof(signature=facts.identity.sign(HELLO_DOMAIN, message))
+        if starts is not None:
+            server_start, _ = starts.learn(server_key, challenge.start)
+            starts.judge(challenge.other_start)
+            proof.start, proof.other_start = starts.claim, starts.other_of(server_key, server_start)
         await stream.write(pb.HelloRequest(proof=proof))
         granted = _expect(await stream.read(), "granted", to.peer_id)
         await stream.done_writing()

@@ -56,12 +56,14 @@ class Handshake:
         opened = (await self._step(context)).open
         if (found := self._why_not_at_all(opened)) is not None:
             await self._gate.turn_away(context, *found)
-        nonce = secrets.token_bytes(32)
+        nonce, starts = secrets.token_bytes(32), self._facts.starts
         challenge = pb.HelloChallenge(
             nonce=nonce,
             clock=self._facts.now(),
             seen_as=(await self._gate.origin(context))[:128],
             invitation=self._facts.invitation,
+            start=b"" if starts is None else starts.claim_for(opened.public_key, opened.start),
+            other_start=b"" if starts is None else starts.other_of(opened.public_key, opened.start),
         )
         await context.write(pb.HelloReply(challenge=challenge))
         proof = (await self._step(context)).proof
@@ -78,13 +80,20 @@ class Handshake:
             await refuse(context, *found)
         if why := self._gate.conduct.exclusion_reason(caller):
             await refuse(context, "standing", why)
-        await self._learn(opened, caller, context)
-        self._gate.greeted(context, caller)
-        origin = await self._gate.origin(context)
-        self._called(caller, origin)
-        if (host := host_of_caller(origin)) and len(self._callers) < KEPT_CALLERS:
-            self._callers[host] = None
-        token = self._gate.tokens.issue(caller, self._facts.now())
+        start = b""
+        if starts is not None:
+            start, named = starts.learn(opened.public_key, proof.start)
+            starts.judge(proof.other_start)
+            if named:
+                self._gate.tokens.expire_starts(caller, named)
+        if caller != self._facts.identity.peer_id:  # else another process with our key, and no peer to be known
+            await self._learn(opened, caller, context)
+            self._gate.greeted(context, caller)
+            origin = await self._gate.origin(context)
+            self._called(caller, origin)
+            if (host := host_of_caller(origin)) and len(self._callers) < KEPT_CALLERS:
+                self._callers[host] = None
+        token = self._gate.tokens.issue(caller, self._facts.now(), start)
         await context.write(pb.HelloReply(granted=pb.HelloGranted(token=token, expires_in_s=LIFETIME_S)))
 
     async def _step(self, context: Context) -> pb.HelloRequest:
