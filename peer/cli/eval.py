@@ -33,7 +33,7 @@ def command(sources: tuple[str, ...], data: Path | None, as_json: bool, **option
 
     device = device_of(options)
     texts = data is not None and not is_shards(data)
-    with request_of(options, tokenizer=texts, holdout=data is None) as request:
+    with request_of(options, tokenizer="open" if texts else "none", holdout=data is None) as request:
         model = load_model(sources, request, say)
         found = measure(model, network_of(model, device), data, device)
     if as_json:

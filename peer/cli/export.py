@@ -43,7 +43,7 @@ def command(sources: tuple[str, ...], out: Path, kind: str, measures: bool, as_j
 
     check_vacant(out)
     device = device_of(options) if measures else None
-    with request_of(options, tokenizer=kind == "hf", holdout=measures) as request:
+    with request_of(options, tokenizer="copy" if kind == "hf" else "none", holdout=measures) as request:
         model = load_model(sources, request, say)
         found = export(model, out.absolute(), kind, device, say)
     if as_json:

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -81,7 +81,9 @@ def source_options(function: F) -> F:
 
 
 @contextlib.contextmanager
-def request_of(options: Options, *, tokenizer: bool, holdout: bool) -> Iterator[SourceRequest]:
+def request_of(
+    options: Options, *, tokenizer: Literal["none", "copy", "open"], holdout: bool
+) -> Iterator[SourceRequest]:
     """Make a request of the options, with a folder for the time of the command."""
     from peer.result.model import GuestRequest, SourceRequest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from peer.errors import SourceError
@@ -22,7 +23,7 @@ ELSEWHERE = (
 
 def wanted_files(manifest: Manifest, request: SourceRequest) -> dict[str, ArtifactRef]:
     """Return the artifacts that a request takes. The index tells the hold-out."""
-    left_out = {"tokenizer": not request.tokenizer, "index": not request.holdout}
+    left_out = {"tokenizer": request.tokenizer == "none", "index": not request.holdout}
     return {name: ref for name, ref in needed(manifest).items() if not left_out.get(name)}
 
 
@@ -30,6 +31,11 @@ def holdout_ref(index: TokenIndex) -> ArtifactRef:
     """Return the shard that all peers of a run evaluate on."""
     entry = index.holdout[0]
     return ArtifactRef(digest=entry.digest, size=shard_bytes(index, entry))
+
+
+def files_to_check(files: RunFiles, request: SourceRequest) -> RunFiles:
+    """Return the files that a library will open. A tokenizer that is only copied is none of them."""
+    return files if request.tokenizer == "open" else replace(files, tokenizer=None)
 
 
 class LocalFiles:
@@ -72,7 +78,7 @@ def local_files(manifest: Manifest, request: SourceRequest, folders: Sequence[Pa
         except SourceError as error:
             why = error.found
     files = opened(manifest, found)
-    check_foreign(manifest, files)
+    check_foreign(manifest, files_to_check(files, request))
     return with_holdout(files, here, why)
 
 

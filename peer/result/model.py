@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -45,8 +46,8 @@ class SourceRequest:
     run: str = ""
     """Beginning of the run's id, for a home with several."""
     guest: GuestRequest = GuestRequest()
-    tokenizer: bool = False
-    """Whether the run's tokenizer is needed."""
+    tokenizer: Literal["none", "copy", "open"] = "none"
+    """Whether the run's tokenizer is needed. `copy`: its file, without the tokenizers library."""
     holdout: bool = False
     """Whether the run's hold-out is wanted. A run that has none here still gives its model."""
 

@@ -21,18 +21,6 @@ from peer.errors import ModelError, PeerError
 from peer.run.files.model_config import read_config
 
 Answer = dict[str, Any]
-END_TOKENS = (
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "</s>",
-    "<eos>",
-    "<|eos|>",
-    "<｜end▁of▁sentence｜>",
-    "<|im_end|>",
-    "[EOS]",
-)
-"""Names of the token that closes a document, the likeliest first."""
-
 
 MODEL_LIBRARIES = ("transformers.generation.utils", "transformers.modeling_utils", "peer.trainer.models.builder")
 """What building any model takes. It is loaded first, so that it is no part of the job."""
@@ -77,7 +65,7 @@ def _tokenizer(job: Answer) -> Answer:
     """Tell how many tokens a tokenizer.json has, and which one closes a document."""
     from tokenizers import Tokenizer
 
-    from peer.run.files.tokenizer_file import MOST_TOKENS, check_tokenizer
+    from peer.run.files.tokenizer_file import END_TOKENS, MOST_TOKENS, check_tokenizer
 
     raw = Path(job["path"]).read_bytes()
     check_tokenizer(raw)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peer.result.export import hf, write
+from peer.result.model import SourceRequest
+from peer.result.network import network_of
+from peer.result.source import load_model
+from peer.run.files.tokenizer_file import BEGIN_TOKENS, PAD_TOKENS, token_names
 from peer.run.manifest import load_signed
+from peer.trainer import models
 from peer.trainer.batches import holdout_windows
 from peer.trainer.models.flat import views_of
 from tests.support.made_home import SMALL, TRAIN, MadeHome, command, made_home
@@ -32,6 +39,14 @@ QWEN = {
     "max_position_embeddings": 32,
     "tie_word_embeddings": False,
 }
+TOKENIZER = {
+    "added_tokens": [
+        {"id": 1, "content": "<s>", "special": True},
+        {"id": 2, "content": "</s>", "special": True},
+        {"id": 3, "content": "<pad>", "special": True},
+    ],
+    "model": {"type": "Unigram", "vocab": [["a", -1.0], ["<s>", 0.0], ["</s>", 0.0]]},
+}
 MODELS: dict[str, dict[str, Any] | None] = {"gpt2": GPT2, "qwen3": QWEN, "llama": None}
 STREAMED = ("sync.preset=streaming-diloco", "sync.fragments=2", "sync.fragment_layout=strided")
 
@@ -41,13 +56,16 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     open_here(monkeypatch)
 
 
-def made(folder: Path, kind: str, shards: Path) -> MadeHome:
-    """A home with a model that is no longer the first."""
+NAMED = {"bos_token_id": 0, "eos_token_id": 0}
+
+
+def made(folder: Path, kind: str, shards: Path, named: dict[str, int] = NAMED) -> MadeHome:
+    """A home with a model that is no longer the first. `named`: special tokens that its config names."""
     config, settings = MODELS[kind], [*TRAIN, *STREAMED]
     if config is None:
         home = made_home(folder, *SMALL, *settings, "model.vocab_size=400", data=shards)
     else:
-        (folder / "config.json").write_text(json.dumps(config | {"bos_token_id": 0, "eos_token_id": 0}))
+        (folder / "config.json").write_text(json.dumps(config | named))
         home = made_home(folder, *settings, model=folder / "config.json", data=shards)
     home.save(home.first(noise=0.05))
     return home
@@ -89,6 +107,57 @@ def test_transformers_finds_the_same_loss_and_the_same_tokens(kind: str, shard_f
     assert [path.name for path in out.parent.iterdir()] == ["model"], "no draft is left"
 
 
+def without_libraries(patch: pytest.MonkeyPatch) -> None:
+    """Let every import of transformers and tokenizers fail, as with the plain wheel."""
+    for name in ("transformers", "tokenizers", "peer.trainer.models.builder"):
+        patch.setitem(sys.modules, name, None)
+    patch.delattr(models, "builder", raising=False)
+
+
+def test_the_built_in_model_is_exported_without_further_libraries(
+    shard_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, out = made(tmp_path, "llama", shard_folder), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        without_libraries(patch)
+        exported = told("export", home.path, out)
+        request = SourceRequest(scratch=tmp_path)
+        network = network_of(load_model([str(home.path)], request, lambda line: None), torch.device("cpu"))
+    assert exported["loss"] is not None
+    tokens = torch.randint(0, 400, (3, 32), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        theirs = AutoModelForCausalLM.from_pretrained(out)(input_ids=tokens).logits
+        torch.testing.assert_close(theirs, network.logits(tokens), rtol=0, atol=1e-5)
+    assert AutoTokenizer.from_pretrained(out).eos_token_id == home.signed.manifest.tokenizer.end_token
+
+
+def test_special_tokens_are_the_tokenizers_and_nothing_is_warned_of(
+    shard_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The config names none, and the library's defaults for it lie outside of the vocabulary."""
+    home, out = made(tmp_path, "gpt2", shard_folder, named={}), tmp_path / "out"
+    command("export", home.path, out, "--no-eval")
+    end = home.signed.manifest.tokenizer.end_token
+    warnings = list[str]()
+    handler = logging.Handler(logging.WARNING)
+    monkeypatch.setattr(handler, "emit", lambda record: warnings.append(record.getMessage()))
+    logging.Logger.warning_once.cache_clear()  # type: ignore[attr-defined]  # transformers adds it
+    monkeypatch.setattr(logging.getLogger("transformers"), "handlers", [handler])
+    found, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    assert warnings == []
+    for settings in (found.config, found.generation_config):
+        assert (settings.bos_token_id, settings.eos_token_id, settings.pad_token_id) == (None, end, None)
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (None, end, None)
+
+
+def test_begin_and_pad_are_found_by_their_usual_names() -> None:
+    table = json.dumps(TOKENIZER).encode()
+    names = token_names(table)
+    assert (names.first(BEGIN_TOKENS), names.first(PAD_TOKENS)) == (1, 3)
+    assert names.names[2] == "</s>"
+    assert names.first(["a"]) is None, "a text may contain it"
+
+
 def test_the_tokens_are_those_of_the_runs_data(shard_folder: Path, tmp_path: Path) -> None:
     home, out = made(tmp_path, "llama", shard_folder), tmp_path / "out"
     command("export", home.path, out, "--no-eval")
@@ -111,7 +180,7 @@ def test_byte_tokens_have_a_tokenizer_too(tmp_path: Path) -> None:
 
 def test_large_weights_are_cut_and_indexed(shard_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, out = made(tmp_path, "llama", shard_folder), tmp_path / "out"
-    monkeypatch.setitem(write.FORMATS, "hf", (lambda model, folder: hf.write_hf(model, folder, "20KB"), ""))
+    monkeypatch.setitem(write.FORMATS, "hf", (lambda model, folder: hf.write_hf(model, folder, 20_000), ""))
     loss = told("export", home.path, out)["loss"]
     assert len(list(out.glob("model-*.safetensors"))) > 1
     assert (out / "model.safetensors.index.json").exists()

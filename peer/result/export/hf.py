@@ -1,71 +1,117 @@
 """A folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read.
 
-The library's own code writes the weights, so that tied tensors and names are as it reads them. No pickle is made."""
+The built-in model is written here, so that its export needs no further library. The weights of any other model are
+written by transformers itself, so that tied tensors and names are as it reads them. No pickle is made."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from peer.errors import UsageError
-from peer.result.export.tokenizer import write_tokenizer
-from peer.result.model import OpenedRun, RunModel
+from peer.result.export.tokenizer import SpecialTokens, special_tokens, write_tokenizer
+from peer.result.model import RunModel
 from peer.run.sections import LlamaSection
 from peer.trainer.models.flat import views_of
 
-SHARD = "5GB"
+SHARD_BYTES = 5 * 10**9
 """Weights beyond this are cut into several files with an index."""
-CONFIG = "config.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADDED = ("architectures", "dtype", "transformers_version")
+"""Fields that the library adds to a config, and that stay."""
 
 
-def write_hf(model: RunModel, folder: Path, shard: str = SHARD) -> None:
+def write_hf(model: RunModel, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
     """Fill an empty folder. A foreign config has been opened in a process of its own before.
 
-    Raises OSError, ModelError, and UsageError without the library."""
-    try:
-        from peer.trainer.models import builder
-    except ImportError as error:
-        raise UsageError(f"{error.name} is not installed", "Install the extra hf: peer help install extras") from error
-    own = _config_text(model.run)
-    (folder / CONFIG).write_text(own)
-    made: Any = builder.build_shell(builder.config_of(folder / CONFIG))
-    _fill(made, model)
-    end = model.run.manifest.tokenizer.end_token
-    generation: Any = made.generation_config
-    if generation is not None:
-        generation.update(bos_token_id=None, eos_token_id=end, pad_token_id=None)
-    made.save_pretrained(folder, max_shard_size=shard)
-    _keep_config(folder, json.loads(own))
-    write_tokenizer(model.run, folder)
+    Raises OSError, ModelError, and UsageError when a foreign model's library is missing."""
+    tokens = special_tokens(model.run)
+    if isinstance(model.run.manifest.model, LlamaSection):
+        _write_llama(model, model.run.manifest.model, tokens, folder, shard_bytes)
+    else:
+        _write_foreign(model, tokens, folder, shard_bytes)
+    write_tokenizer(model.run, tokens, folder)
 
 
-def _config_text(run: OpenedRun) -> str:
-    """Return the config.json of the model: its own, or that of the built-in one."""
-    section = run.manifest.model
-    if not isinstance(section, LlamaSection):
-        path = run.files.run.config
-        assert path is not None, "a foreign model has a config"
-        return path.read_text()
-    fields = section.model_dump(exclude={"kind", "rope_theta"})
-    end = run.manifest.tokenizer.end_token
+def _write_llama(model: RunModel, section: LlamaSection, tokens: SpecialTokens, folder: Path, shard_bytes: int) -> None:
+    """Write config and weights of the built-in model. Raises OSError."""
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        **fields,
+        **section.model_dump(exclude={"kind", "rope_theta"}),
         "rope_parameters": {"rope_type": "default", "rope_theta": section.rope_theta},
         "rope_theta": section.rope_theta,
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": True,
-        "bos_token_id": None,
-        "eos_token_id": end,
-        "pad_token_id": None,
+        "dtype": "float32",
+        **tokens.ids(),
     }
-    return json.dumps(config, indent=2) + "\n"
+    _write_json(folder / CONFIG, config)
+    _write_json(folder / GENERATION, tokens.ids())
+    _write_weights(views_of(model.params, model.run.layout), folder, shard_bytes)
+
+
+def _write_weights(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path, shard_bytes: int) -> None:
+    """Write tensors that share no memory: into one file, or into several of about `shard_bytes` with an index."""
+    shards, room = [dict[str, torch.Tensor]()], shard_bytes
+    for name, tensor in tensors:
+        if shards[-1] and tensor.nbytes > room:
+            shards.append({})
+            room = shard_bytes
+        shards[-1][name] = tensor
+        room -= tensor.nbytes
+    if len(shards) == 1:
+        save_file(shards[0], folder / WEIGHTS, metadata={"format": "pt"})
+        return
+    where, total = dict[str, str](), 0
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        where |= dict.fromkeys(shard, file)
+        total += sum(tensor.nbytes for tensor in shard.values())
+    _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
+
+
+def _write_foreign(model: RunModel, tokens: SpecialTokens, folder: Path, shard_bytes: int) -> None:
+    """Have transformers write config and weights. Raises OSError, ModelError and UsageError."""
+    try:
+        from peer.trainer.models import builder
+    except ImportError as error:
+        raise UsageError(f"{error.name} is not installed", "Install the extra hf: peer help install extras") from error
+    path = model.run.files.run.config
+    assert path is not None, "a foreign model has a config"
+    own, config = json.loads(path.read_text()), builder.config_of(path)
+    made: Any = builder.build_shell(config)
+    _fill(made, model)
+    of_model = tokens.for_model(config.get_text_config(decoder=True), made)
+    if made.generation_config is not None:
+        made.generation_config.update(**replace(of_model, pad=tokens.pad).ids())
+    made.save_pretrained(folder, max_shard_size=shard_bytes)
+    written = json.loads((folder / CONFIG).read_text())
+    added = {key: value for key, value in written.items() if key in ADDED}
+    _write_json(folder / CONFIG, _with_tokens(own, config, of_model) | added)
+
+
+def _with_tokens(own: dict[str, Any], config: Any, tokens: SpecialTokens) -> dict[str, Any]:
+    """Return the run's own config with these tokens, in place of the ones it names and of the library's defaults.
+
+    Other fields `…_token_id` that lie outside of the vocabulary, as the defaults of a bare config do, become null: the
+    library warns of them at every load."""
+    decoder = config.get_text_config(decoder=True)
+    fields = {name: value for name, value in decoder.to_dict().items() if name.endswith("_token_id")}
+    outside = {n: None for n, v in fields.items() if isinstance(v, int) and not 0 <= v < decoder.vocab_size}
+    given = outside | tokens.ids()
+    part = next((name for name in config.sub_configs if getattr(config, name, None) is decoder), None)
+    return own | given if part is None else own | tokens.ids() | {part: own.get(part, {}) | given}
 
 
 def _fill(made: Any, model: RunModel) -> None:
@@ -80,8 +126,5 @@ def _fill(made: Any, model: RunModel) -> None:
             module.register_parameter(name, given[id(empty)])
 
 
-def _keep_config(folder: Path, own: dict[str, Any]) -> None:
-    """Write the run's own config again, with what the library added."""
-    written = json.loads((folder / CONFIG).read_text())
-    added = {key: value for key, value in written.items() if key in ("architectures", "dtype", "transformers_version")}
-    (folder / CONFIG).write_text(json.dumps(own | added, indent=2) + "\n")
+def _write_json(file: Path, table: dict[str, Any]) -> None:
+    file.write_text(json.dumps(table, indent=2) + "\n")

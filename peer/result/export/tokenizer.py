@@ -1,41 +1,81 @@
-"""The tokenizer of a run as `AutoTokenizer.from_pretrained` reads it."""
+"""The tokenizer of a run as `AutoTokenizer.from_pretrained` reads it, and the tokens that begin, end and pad texts."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from peer.errors import UsageError
 from peer.result.model import OpenedRun
+from peer.run.files.tokenizer_file import BEGIN_TOKENS, MOST_TOKENIZER_BYTES, PAD_TOKENS, TokenNames, token_names
 from peer.run.sections import BYTE_VALUES
+from peer.state.files import read_small
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 
-def write_tokenizer(run: OpenedRun, folder: Path) -> None:
-    """Write the tokenizer's two files. Raises OSError, and UsageError without the library."""
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """The ids of the tokens that begin a text, end it, and fill up a batch. None: the run's tokenizer has no such."""
+
+    names: TokenNames
+    begin: int | None = None
+    end: int | list[int] | None = None
+    pad: int | None = None
+
+    def ids(self) -> dict[str, int | list[int] | None]:
+        """Return the fields of a config."""
+        return {"bos_token_id": self.begin, "eos_token_id": self.end, "pad_token_id": self.pad}
+
+    def for_model(self, config: Any, made: Any) -> SpecialTokens:
+        """Return these with what the config of a model says in addition, as far as the run's tokenizer agrees.
+
+        `config` may name several end tokens, if the run's own is among them, and special tokens whose names are not
+        usual. The model's own padding token stays where a module of `made` computes with it."""
+        begin, end, pad = (getattr(config, f"{name}_token_id", None) for name in ("bos", "eos", "pad"))
+        padding = {getattr(module, "padding_idx", None) for module in made.modules()} - {None}
+        several = isinstance(end, list) and self.end in end and self.names.special.issuperset(end)
+        return replace(
+            self,
+            begin=begin if begin in self.names.special else self.begin,
+            end=end if several else self.end,
+            pad=pad if pad in self.names.special or pad in padding else self.pad,
+        )
+
+
+def special_tokens(run: OpenedRun) -> SpecialTokens:
+    """Return the special tokens of a run's tokenizer, by their usual names. Raises ModelError and UsageError."""
+    if run.manifest.tokenizer.kind == "bytes":
+        return SpecialTokens(TokenNames({}, frozenset()))
+    path = run.files.run.tokenizer
+    assert path is not None, "the tokenizer was asked for"
     try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise UsageError(f"{error.name} is not installed", "Install the extra hf: peer help install extras") from error
-    section = run.manifest.tokenizer
+        names = token_names(read_small(path, MOST_TOKENIZER_BYTES))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", "Make the file readable.") from error
+    return SpecialTokens(names, names.first(BEGIN_TOKENS), run.manifest.tokenizer.end_token, names.first(PAD_TOKENS))
+
+
+def write_tokenizer(run: OpenedRun, tokens: SpecialTokens, folder: Path) -> None:
+    """Write the tokenizer's two files. Raises OSError."""
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": run.manifest.train.context,
         "clean_up_tokenization_spaces": False,
     }
-    if section.kind == "bytes":
+    if run.manifest.tokenizer.kind == "bytes":
         (folder / TOKENIZER).write_text(json.dumps(byte_tokenizer(), ensure_ascii=False))
     else:
         path = run.files.run.tokenizer
         assert path is not None, "the tokenizer was asked for"
-        assert section.end_token is not None
         shutil.copyfile(path, folder / TOKENIZER)
-        end = Tokenizer.from_file(str(path)).id_to_token(section.end_token)
-        if end is not None:
-            settings |= {"eos_token": end}
+        # Of several end tokens, the one that ended the run's documents.
+        named = {"bos_token": tokens.begin, "eos_token": run.manifest.tokenizer.end_token, "pad_token": tokens.pad}
+        found = {kind: tokens.names.names.get(token) for kind, token in named.items() if token is not None}
+        settings |= {kind: name for kind, name in found.items() if name is not None}
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
 
 

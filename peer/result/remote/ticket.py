@@ -25,7 +25,7 @@ from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
 from peer.observe import events
 from peer.ports.console import Say
 from peer.protocol.messages import RunId
-from peer.result.files import holdout_ref, wanted_files
+from peer.result.files import files_to_check, holdout_ref, wanted_files
 from peer.result.model import GuestRequest, OpenedRun, ResultFiles, RunModel, SourceRequest
 from peer.result.remote.fetch import GuestFetch
 from peer.run.admission.invitation import InvitedPeers
@@ -141,7 +141,7 @@ class _Guest:
         for name, ref in wanted_files(manifest, self._request).items():
             found[name] = await self._file(ref, f"the run's {name}")
         files = await self._work(lambda: opened(manifest, found))
-        await asyncio.to_thread(check_foreign, manifest, files)
+        await asyncio.to_thread(check_foreign, manifest, files_to_check(files, self._request))
         if files.index is None:
             return OpenedRun.of(signed, ResultFiles(files))
         try:

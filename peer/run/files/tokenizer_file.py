@@ -4,7 +4,8 @@ that backtracks, so only patterns of well-known tokenizers are taken."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from peer.errors import ModelError
@@ -12,6 +13,29 @@ from peer.errors import ModelError
 MOST_TOKENIZER_BYTES = 64 * 2**20
 MOST_TOKENS, MOST_ADDED, LONGEST_STRING = 2**24, 2**16, 256
 DEEPEST = 8
+END_TOKENS = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "<｜end▁of▁sentence｜>",
+    "<|im_end|>",
+    "[EOS]",
+)
+"""Usual names of the token that closes a document, the likeliest first."""
+BEGIN_TOKENS = (
+    "<|begin_of_text|>",
+    "<|startoftext|>",
+    "<s>",
+    "<bos>",
+    "<|bos|>",
+    "<｜begin▁of▁sentence｜>",
+    "[BOS]",
+)
+"""Usual names of the token that begins a document, the likeliest first."""
+PAD_TOKENS = ("<pad>", "<|pad|>", "<|padding|>", "[PAD]", "<｜▁pad▁｜>", "<|finetune_right_pad_id|>")
+"""Usual names of the token that fills up a batch, the likeliest first."""
 PARTS: dict[str, str] = {
     "normalizer": "Sequence NFC NFD NFKC NFKD Lowercase Prepend Replace Strip StripAccents BertNormalizer "
     "ByteLevel Nmt",
@@ -62,8 +86,37 @@ PATTERNS = frozenset(
 """Patterns of gpt2, cl100k (llama 3), qwen2 and 3.5, o200k, tekken, deepseek, falcon, bloom and what they combine."""
 
 
-def check_tokenizer(raw: bytes) -> None:
-    """Raise ModelError, which names the part, when a tokenizer.json holds what is not taken from strangers."""
+@dataclass(frozen=True, slots=True)
+class TokenNames:
+    """The names of a tokenizer's tokens by id. `special`: ids of those that no text contains."""
+
+    names: Mapping[int, str]
+    special: frozenset[int]
+
+    def first(self, usual: Iterable[str]) -> int | None:
+        """Return the special token with the first of these names that the tokenizer has. None: it has none of them."""
+        ids = {self.names[token]: token for token in self.special}
+        return next((ids[name] for name in usual if name in ids), None)
+
+
+def token_names(raw: bytes) -> TokenNames:
+    """Read the names of all tokens, without the tokenizers library. Raises ModelError."""
+    table = _table(raw)
+    vocabulary, added = table["model"].get("vocab"), table.get("added_tokens") or []
+    try:
+        if isinstance(vocabulary, dict):
+            names = {int(token): str(name) for name, token in vocabulary.items()}
+        else:  # of Unigram: a list of [name, score]
+            names = {token: str(entry[0]) for token, entry in enumerate(vocabulary or ())}
+        names |= {int(one["id"]): str(one["content"]) for one in added}
+        special = frozenset(int(one["id"]) for one in added if one.get("special"))
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise _refused("has a vocabulary that cannot be read") from error
+    return TokenNames(names, special)
+
+
+def _table(raw: bytes) -> dict[str, Any]:
+    """Parse a tokenizer.json. Raises ModelError."""
     if len(raw) > MOST_TOKENIZER_BYTES:
         raise _refused(f"has {len(raw):,} bytes, at most {MOST_TOKENIZER_BYTES:,} are read")
     try:
@@ -72,6 +125,12 @@ def check_tokenizer(raw: bytes) -> None:
         raise _refused(f"is not JSON: {str(error)[:200]}") from error
     if not isinstance(table, dict) or not isinstance(table.get("model"), dict):
         raise _refused("is no table with a model")
+    return table
+
+
+def check_tokenizer(raw: bytes) -> None:
+    """Raise ModelError, which names the part, when a tokenizer.json holds what is not taken from strangers."""
+    table = _table(raw)
     for name, kinds in PARTS.items():
         for part in _parts(table.get(name), name, 0):
             _check(name, part, kinds)
