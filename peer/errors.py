@@ -31,6 +31,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── NotRunning           50    no daemon answers under this home
 ├── ServiceUnavailable   51    the user's service manager does not answer, or refuses
 ├── SwarmFailed          60    `peer swarm`: a peer ended that nobody killed
+├── OrdersNotCarriedOut  61    a command ended, and something that was asked for had not happened
 ├── NotReady             70    `peer doctor`: this machine would not take part, its report says why
 └── ReadyWithWarnings    71    `peer doctor`: it would, and something could be better
 
@@ -320,6 +321,14 @@ class SwarmFailed(PeerError):
     exit_code = 60
     why = "The report of such a swarm would not show the effect of the settings."
     fix = "Read the named log. Its last lines say why."
+
+
+class OrdersNotCarriedOut(PeerError):
+    """A command ended, and something that was asked for had not happened. The message names it."""
+
+    exit_code = 61
+    why = "The result would be read as that of what was asked for, and it is not."
+    fix = "Give the run more --rounds or --minutes, or order it for an earlier time."
 
 
 class NotReady(PeerError):

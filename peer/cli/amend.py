@@ -70,6 +70,9 @@ def command(
         if at_round is not None:
             raise UsageError("--at-round and --in-rounds name two rounds", "Give one of them.")
         at_round = max(0, _round_now(signed, home)) + in_rounds
+    if at_round is not None and at_round >= signed.manifest.rounds:
+        reason = f"an amendment from round {at_round} on would never hold: the run has {signed.manifest.rounds} rounds"
+        raise UsageError(reason, f"Name a round from 0 to {signed.manifest.rounds - 1}.")
     if WORDS[change] is Change.REVOKE and signed.manifest.admission.kind == "open":
         raise UsageError("this run admits everybody, invited or not", "Keep a peer out with: ban PEER")
     kind, earliest = WORDS[change], chain.amendments[-1].round if chain.amendments else 0

@@ -9,6 +9,7 @@ import click
 
 from peer.cli.options import as_json
 from peer.cli.telling import tell
+from peer.errors import UsageError
 
 
 @click.group("bench", epilog="Example: peer bench codec --codec e3m0 --mb 64")
@@ -81,9 +82,10 @@ def trainer(
     from peer.run.schema import parse_manifest
 
     text = default_text() if manifest is None else read_text(manifest)
-    found = measure(
-        parse_manifest(derive(text, settings).encode()), steps, threads=threads, device=device, data_dir=data
-    )
+    parsed = parse_manifest(derive(text, settings).encode())
+    if data is not None and parsed.data.kind != "text":
+        raise UsageError(f"this run brings its own data ({parsed.data.kind}): --data is not read", "Leave --data out.")
+    found = measure(parsed, steps, threads=threads, device=device, data_dir=data)
     if as_json:
         tell(json.dumps(found))
         return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.options import as_json
+from peer.cli.options import as_json, refuse_idle, refuse_unwritable
 from peer.cli.telling import tell
 from peer.errors import UsageError
 
@@ -67,20 +67,14 @@ def command(
     from peer.lab.compare.result import table
 
     if not virtual:
-        _refuse_virtual_options(context)
+        refuse_idle(context, OF_VIRTUAL_TIME, "--virtual")
+    refuse_unwritable(svg, "--svg")
     entries = entries_of(manifests, settings, steps=steps, step_seconds=step_seconds if virtual else None)
     place = VirtualPlace(link=link, churn=churn, speeds=speeds, step_seconds=step_seconds) if virtual else None
     outcome = _play(entries, peers, range(seed, seed + seeds), place, target)
     if svg is not None:
         _draw(outcome, svg)
     tell(json.dumps(outcome.to_json()) if as_json else table(outcome))
-
-
-def _refuse_virtual_options(context: click.Context) -> None:
-    for name in OF_VIRTUAL_TIME:
-        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} is of virtual time alone", f"Add --virtual, or leave {option} out.")
 
 
 def _play(

@@ -11,6 +11,7 @@ import click
 from peer.cli.model_source import device_of, request_of, say, source_options
 from peer.cli.options import as_json
 from peer.cli.telling import tell
+from peer.errors import OrdersNotCarriedOut
 
 
 @click.command("export", epilog="Example: peer export TICKET my-model --donors 4")
@@ -50,5 +51,8 @@ def command(sources: tuple[str, ...], out: Path, kind: str, measures: bool, as_j
         report = {"out": str(out), "format": kind, "run_id": model.run.run_id.hex(), "round": model.round}
         loss = None if found is None else found.loss
         tell(json.dumps(report | {"parameters": model.run.layout.elements, "loss": loss}))
-        return
-    tell(f"wrote {out}: {model.run.layout.elements:,} parameters of round {model.round}")
+    else:
+        tell(f"wrote {out}: {model.run.layout.elements:,} parameters of round {model.round}")
+    asked = click.get_current_context().get_parameter_source("measures") is click.core.ParameterSource.COMMANDLINE
+    if asked and measures and found is None:
+        raise OrdersNotCarriedOut("--eval: no loss could be measured", "Leave --eval out. The model itself is written.")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from peer.cli.sizes import ByteRate, Size
+from peer.errors import UsageError
 from peer.run.home import default_home
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -264,3 +266,23 @@ def settings(function: F) -> F:
     return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")(
         function
     )
+
+
+def refuse_idle(context: click.Context, names: Iterable[str], needed: str) -> None:
+    """Raise UsageError for an option of the command line that has no effect without the option `needed`.
+
+    names: parameter names, e.g. `step_seconds`. A value from the configuration file or the environment is no order for
+    this one command, and stays unused without a word."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE
+        if parameter.name in set(names) and given:
+            option = parameter.opts[0]
+            raise UsageError(f"{option} has no effect without {needed}", f"Add {needed}, or leave {option} out.")
+
+
+def refuse_unwritable(path: Path | None, option: str) -> None:
+    """Raise UsageError for a file that could not be written when the work is done. None: no file was asked for."""
+    if path is not None and (
+        path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK)
+    ):
+        raise UsageError(f"{option} {path} cannot be written", "Name a file in a folder that exists and is yours.")

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from peer.cli.options import as_json, preset
+from peer.cli.options import as_json, preset, refuse_idle
 from peer.cli.sizes import Size
 from peer.cli.telling import tell
-from peer.errors import UsageError
 
 if TYPE_CHECKING:
     from peer.lab.sim.run import Wish
@@ -94,11 +93,17 @@ def command(
     Nothing leaves this machine. `peer help simulate` has the model and its limits."""
     if context.invoked_subcommand is not None:
         return
-    if peers is None and attack is not None:
-        raise UsageError("--attack needs a simulated swarm", "Add --peers, e.g. --peers 8.")
     if peers is None:
+        refuse_idle(context, [name for name in context.params if name != "peers"], "--peers")
         tell(context.get_help())
         return
+    if not closed:
+        refuse_idle(context, ("nat", "relay_cap", "relays"), "--closed")
+    if attack is None:
+        refuse_idle(context, ("share",), "--attack")
+    if trainer == "tiny":
+        refuse_idle(context, ("parameters",), "--trainer fake")
+    from peer.lab.orders import check
     from peer.lab.sim.run import Wish
     from peer.run.manifest import default_text, derive
 
@@ -122,6 +127,7 @@ def command(
     )
     numbers, text = _played(wish, attack, share)
     tell(json.dumps(numbers) if as_json else text)
+    check(numbers["orders"])
 
 
 def _played(wish: Wish, attack: str | None, share: float) -> tuple[dict[str, Any], str]:

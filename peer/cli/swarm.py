@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.options import PRESET_HELP, preset, step_seconds
+from peer.cli.options import PRESET_HELP, preset, refuse_unwritable, step_seconds
 from peer.cli.telling import tell
 
 if TYPE_CHECKING:
@@ -82,8 +82,9 @@ def command(
     tells who lied, and what it cost the honest. sybil-records announces N keys (150) that name one silent address,
     and the report tells how often that address was dialled.
 
-    Times count from the moment all peers are ready. The processes' homes and logs stay in --home (a temporary one only
-    after a failure)."""
+    Times count from the moment all peers are ready. What was asked for and did not happen, such as a kill after the end
+    of the run, is listed with its reason, and the exit code is 61. The processes' homes and logs stay in --home (a
+    temporary one only after a failure)."""
     from peer.lab.attack.sybil_records import records_asked
     from peer.lab.localswarm.plan import (
         Churn,
@@ -91,12 +92,15 @@ def command(
         attacks_of,
         derive_manifest,
         drawn_faults,
+        ensure_possible,
         founded_by,
+        longest_s,
         peer_setups,
         timed,
     )
     from peer.run.manifest import default_text, parse_manifest, read_text
 
+    refuse_unwritable(report, "--report")
     text = derive_manifest(
         default_text() if manifest is None else read_text(manifest),
         preset=preset,
@@ -114,6 +118,7 @@ def command(
     records, told = records_asked(attacks)
     lies = attacks_of(told, parsed, peers, chaos=chaos is not None)
     slow = timed(throttles, "throttle")
+    ensure_possible(churn, slow, lies, peers, longest_s(parsed, minutes))
     setups = peer_setups(parsed.data.kind, peers, churn.joins, slow, data, step_seconds, lies, records)
     plan = SwarmPlan(
         peers=peers,
@@ -131,21 +136,26 @@ def command(
 
 
 def _carry_out(plan: SwarmPlan, report: Path | None) -> None:
-    """Run the swarm and print its table. Raises SwarmFailed when a peer ended with an error."""
+    """Run the swarm and print its table. Raises SwarmFailed when a peer ended with an error, OrdersNotCarriedOut when
+    something that was asked for did not happen and no person has stopped the swarm."""
     import asyncio
 
     from peer.cli.run import loop_factory, say
     from peer.lab.localswarm.report import table, write_report
     from peer.lab.localswarm.run import Swarm, check
+    from peer.lab.orders import check as check_orders
 
     if plan.churn.faults is not None:
         say(f"faults: {list(plan.churn.faults)!r}")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        result = runner.run(Swarm(plan, say).run())
+        swarm = Swarm(plan, say)
+        result = runner.run(swarm.run())
     if report is not None:
         write_report(result, report)
     tell(table(result))
     check(result, plan.home)
+    if not swarm.stopped:
+        check_orders(result["orders"])
 
 
 def _init_of(state: Path) -> list[str]:

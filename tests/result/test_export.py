@@ -221,6 +221,8 @@ def test_a_run_without_a_holdout_is_exported_without_a_loss(tmp_path: Path) -> N
     home.save(home.first())
     assert told("export", home.path, out)["loss"] is None
     assert "not measured: the run trains on its volunteers' own texts" in (out / "README.md").read_text()
+    asked = command("export", home.path, tmp_path / "asked", "--eval", code=61)
+    assert "--eval: no loss could be measured" in asked
 
 
 def test_nothing_half_written_is_left_and_nothing_is_overwritten(

@@ -65,6 +65,8 @@ class SybilRecords:
         self._begun = asyncio.Event()
         self._began = math.inf
         self._seen = 0
+        self._announced: set[str] = set()
+        """Peer ids of the records that the directory has taken."""
 
     def begin(self) -> None:
         """Announce from here on."""
@@ -86,6 +88,7 @@ class SybilRecords:
         """Return what came of it, JSON-able."""
         return {
             "records": len(self._keys),
+            "announced": len(self._announced),
             "seen": self._seen,
             "address": self._innocent.endpoint,
             "connections": self._innocent.connections,
@@ -112,6 +115,7 @@ class SybilRecords:
             async with asyncio.timeout(STORE_S):
                 if node is not None:
                     await node.store_in(places, key.public_key, seal(record, key), dht_expiry(record))
+                    self._announced.add(key.peer_id)
 
 
 def _own_key(path: Path) -> Identity:

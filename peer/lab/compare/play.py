@@ -12,6 +12,8 @@ from peer.lab.compare.curve import Curve, Journal, curve_of
 from peer.lab.compare.entries import Entry
 from peer.lab.localswarm.plan import SwarmPlan, founded_by
 from peer.lab.localswarm.run import Swarm, check
+from peer.lab.orders import check as check_orders
+from peer.lab.orders import lines as unmet_lines
 from peer.lab.sim.run import Wish, simulate
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS
@@ -43,7 +45,8 @@ class VirtualPlace:
 
 def play_virtual(entry: Entry, peers: int, seed: int, place: VirtualPlace) -> Curve:
     """Play a method in virtual time. The tiny model learns. Its payloads take as long, and count as many bytes, as
-    those of the manifest's model. Raises UsageError for what cannot be simulated."""
+    those of the manifest's model. Raises UsageError for what cannot be simulated, OrdersNotCarriedOut when the
+    swarm did not play all rounds or the churn met nobody."""
     manifest, method = entry.manifest, entry.method
     seconds = method.round_length * (place.step_seconds if method.clock == "steps" else 1.0)
     seen: list[SimulatedSwarm] = []
@@ -59,7 +62,7 @@ def play_virtual(entry: Entry, peers: int, seed: int, place: VirtualPlace) -> Cu
         stands_for=manifest.model.parameters,
         eval_every=manifest.train.eval_every,
     )
-    simulate(wish, seen.append)
+    check_orders(simulate(wish, seen.append).orders)
     journals = (zip(peer.times, peer.events, strict=True) for swarm in seen for peer in swarm.peers)
     return curve_of(journals, manifest.model.parameters / TINY_PARAMETERS)
 
@@ -74,7 +77,8 @@ def play_real(
 ) -> Curve:
     """Play a method as processes, with their homes in a new folder `home`, which is removed when all went well.
 
-    Raises SwarmFailed when a peer fails, KeyboardInterrupt when a person stops the swarm."""
+    Raises SwarmFailed when a peer fails, OrdersNotCarriedOut when the swarm did not play all rounds, KeyboardInterrupt
+    when a person stops it."""
     plan = SwarmPlan(peers=peers, manifest=founded_by(entry.seeded(seed), peers), home=home, seed=seed)
     swarm = Swarm(plan, say)
     with asyncio.Runner(loop_factory=loop_factory) as runner:
@@ -82,6 +86,9 @@ def play_real(
     if swarm.stopped:
         raise KeyboardInterrupt
     check(report, home)
+    for line in unmet_lines(report["orders"]):
+        say(line)
+    check_orders(report["orders"])
     run_id = bytes.fromhex(report["run_id"])
     curve = curve_of([journal_of(home / f"peer-{number}", run_id) for number in range(1, peers + 1)])
     shutil.rmtree(home)

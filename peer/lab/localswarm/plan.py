@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from peer.errors import DataError, UsageError
 from peer.lab.attack.liar import ensure_fits
-from peer.lab.attack.lies import BACKDOOR, ensure_kind
+from peer.lab.attack.lies import BACKDOOR, DONOR, ensure_kind
 from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
 from peer.lab.sim.faults import Fault
 from peer.run.manifest import Manifest, derive, parse_manifest
@@ -17,6 +17,8 @@ from peer.run.presets import resolve
 
 DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.total_rounds=40", "train.eval_every=10")
 """Of a swarm without a manifest: in inner steps, so that it does the same work on any machine."""
+TIMED_SETTINGS = ("train.eval_every=10",)
+"""Of one with --minutes: rounds in seconds, as many as fill the time. Rounds in inner steps would be over before."""
 
 UNTIMED_ROUND_S = 10.0
 """Seconds that a fault plan reckons for a round whose clock counts inner steps."""
@@ -41,6 +43,9 @@ class Timed:
             raise UsageError(f"--{what} {text!r}: peers count from 1, seconds from 0", f"E.g. --{what} 2@30.")
         return parsed
 
+    def __str__(self) -> str:
+        return f"{self.number}@{self.at_s:g}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Churn:
@@ -50,6 +55,11 @@ class Churn:
     joins: tuple[Timed, ...] = ()
     faults: tuple[Fault, ...] | None = None
     """None: no relays. An empty plan puts relays between the peers too, so that two runs compare."""
+
+    @property
+    def timed(self) -> list[tuple[str, Timed]]:
+        """Kills and joins, each with its option."""
+        return [("kill", kill) for kill in self.kills] + [("join", join) for join in self.joins]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +150,61 @@ def attacks_of(texts: Iterable[str], manifest: Manifest, peers: int, *, chaos: b
 
 def drawn_faults(profile: str, manifest: Manifest, peers: int, minutes: float | None) -> tuple[Fault, ...]:
     """Return the fault plan that the manifest's seed draws. Raises UsageError."""
-    method = resolve(manifest.sync)
-    if method.clock != "seconds" and minutes is None:
+    duration_s = longest_s(manifest, minutes)
+    if duration_s == math.inf:
         raise UsageError("--chaos needs the length of the run", "Add --minutes, or --set sync.clock=seconds.")
-    round_s, run_s = UNTIMED_ROUND_S, math.inf
-    if method.clock == "seconds":
-        round_s, run_s = manifest.sync.sync_every, manifest.train.total_rounds * method.round_length
-    duration_s = min(run_s, math.inf if minutes is None else 60 * minutes)
-    return chaos_plan(parse_profile(profile), manifest.seed, peers, duration_s, round_s)
+    round_s = manifest.sync.sync_every if resolve(manifest.sync).clock == "seconds" else UNTIMED_ROUND_S
+    faults = chaos_plan(parse_profile(profile), manifest.seed, peers, duration_s, round_s)
+    if not faults:
+        reason = f"no fault of {profile} fits into {duration_s:g} s with rounds of {round_s:g} s"
+        raise UsageError(reason, "Give more --rounds or --minutes, or more faults, e.g. all@20s.")
+    return faults
+
+
+def longest_s(manifest: Manifest, minutes: float | None) -> float:
+    """Return the seconds that the swarm trains at most. Infinite: rounds in inner steps, and no --minutes."""
+    method = resolve(manifest.sync)
+    run_s = manifest.train.total_rounds * method.round_length if method.clock == "seconds" else math.inf
+    return min(run_s, math.inf if minutes is None else 60 * minutes)
+
+
+def ensure_possible(
+    churn: Churn, speeds: Iterable[Timed], attacks: Mapping[int, str], peers: int, seconds: float
+) -> None:
+    """Raise UsageError for a kill, join, throttle or attack that this swarm could never carry out.
+
+    speeds: `K@SPEED` of --throttle. seconds: that the swarm trains at most."""
+    if DONOR in attacks.values() and not churn.joins:
+        raise UsageError(f"--attack K@{DONOR} lies to joiners, and nobody joins", "Add e.g. --join K@30.")
+    in_order = sorted((join.at_s, join.number) for join in churn.joins if join.number > peers)
+    newcomers = list(dict.fromkeys(number for _, number in in_order))
+    if newcomers != list(range(peers + 1, peers + 1 + len(newcomers))):
+        reason = f"--join names the newcomers {', '.join(map(str, newcomers))}, in this order, of a swarm of {peers}"
+        raise UsageError(reason, f"Newcomers count on from {peers + 1}, in the order in which they join.")
+    timed_orders = [(f"--kill {kill}", kill) for kill in churn.kills] + [
+        (f"--join {join}", join) for join in churn.joins
+    ]
+    for text, order in timed_orders:
+        if order.at_s >= seconds:
+            reason = f"{text} would come after the end: the swarm trains for {seconds:g} s"
+            raise UsageError(reason, "Name an earlier time, or give more --rounds or --minutes.")
+    for kill in churn.kills:
+        if not _begins_before(kill, churn.joins, peers):
+            raise UsageError(f"--kill {kill}: there is no peer {kill.number} then", "Let it --join before.")
+    for join in churn.joins:
+        killed = any(kill.number == join.number and kill.at_s < join.at_s for kill in churn.kills)
+        if join.number <= peers and not killed and churn.faults is None:
+            reason = f"--join {join}: peer {join.number} begins with the swarm, and nobody kills it before"
+            raise UsageError(reason, f"Name the newcomer {peers + 1}, or --kill peer {join.number} before.")
+    for speed in speeds:
+        if speed.number > peers and speed.number not in newcomers:
+            raise UsageError(f"--throttle {speed}: there is no peer {speed.number}", "Let it --join, or raise --peers.")
+        if not 0 < speed.at_s <= 1:
+            raise UsageError(f"--throttle {speed} is no part of a speed", "Write e.g. --throttle 2@0.5.")
+
+
+def _begins_before(kill: Timed, joins: Iterable[Timed], peers: int) -> bool:
+    return kill.number <= peers or any(join.number == kill.number and join.at_s < kill.at_s for join in joins)
 
 
 def derive_manifest(
@@ -162,7 +219,7 @@ def derive_manifest(
     own_default: bool,
 ) -> str:
     """The base manifest with what the command line says put over it. Raises UsageError or ManifestError."""
-    changes = list(DEFAULT_SETTINGS if own_default else ())
+    changes = list((DEFAULT_SETTINGS if minutes is None else TIMED_SETTINGS) if own_default else ())
     changes += settings
     if preset is not None:
         changes.append(f"sync.preset={preset}")

@@ -17,9 +17,19 @@ from peer.lab.attack.report import AttackReport, excluded, mean_last_loss, newco
 from peer.lab.localswarm.attendance import Attendance, attendance, recoveries
 from peer.lab.localswarm.chaos import Happened
 from peer.lab.localswarm.processes import Daemon
+from peer.lab.orders import lines as unmet_lines
 from peer.lab.sim.faults import Fault
 from peer.observe.event_codec import read_lines
-from peer.observe.events import CaughtUp, Evaluated, Event, Refounded, RoundDue, RoundEnded
+from peer.observe.events import (
+    CaughtUp,
+    Evaluated,
+    Event,
+    Refounded,
+    RoundDue,
+    RoundEnded,
+    RoundMissed,
+    TrainingBegan,
+)
 from peer.observe.totals import Ledger, former, ledger, read_totals
 from peer.protocol.model.layout import Layout
 from peer.run.home import Home, RunFolder
@@ -193,6 +203,21 @@ def swarm_report(
     }
 
 
+def last_round(accounts: Iterable[PeerAccount]) -> int:
+    """Return the last round that any peer ended or gave up; -1: none."""
+    return max((e.round for a in accounts for _, e in a.events if isinstance(e, RoundEnded | RoundMissed)), default=-1)
+
+
+def trained_since(account: PeerAccount, since: float) -> bool:
+    """Whether a peer began to train after this moment (seconds since the epoch)."""
+    return any(isinstance(event, TrainingBegan) and at >= since for at, event in account.events)
+
+
+def has_sent(account: PeerAccount) -> bool:
+    """Whether a peer sent anything in an exchange."""
+    return any(isinstance(event, RoundEnded) and event.bytes_sent > 0 for _, event in account.events)
+
+
 def attack_report(accounts: Sequence[PeerAccount], attacks: Mapping[int, str]) -> AttackReport:
     """Return the effect of the lies of these peers, by number from 1, on the others."""
     honest = [[event for _, event in a.events] for number, a in enumerate(accounts, 1) if number not in attacks]
@@ -263,6 +288,7 @@ def table(report: dict[str, Any]) -> str:
         *_sybil_lines(report),
         *_attack_lines(report),
         *_fault_lines(report["faults"]),
+        *unmet_lines(report["orders"]),
     )
     return "\n".join([*lines, *more])
 

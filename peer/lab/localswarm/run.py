@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,12 +14,23 @@ from typing import Any
 from peer import identity as identities
 from peer.errors import RunEnded, SwarmFailed, UsageError
 from peer.guest.options import machine_cores
+from peer.lab.attack.lies import DONOR
 from peer.lab.attack.sybil_records import SybilRecords, sybil_records
 from peer.lab.localswarm.chaos import Chaos
-from peer.lab.localswarm.plan import SwarmPlan
+from peer.lab.localswarm.plan import SwarmPlan, Timed
 from peer.lab.localswarm.processes import ANYWHERE, STARTUP_S, Daemon, start_bootstrap, start_peer
-from peer.lab.localswarm.report import account, attack_report, swarm_report, was_killed
+from peer.lab.localswarm.report import (
+    PeerAccount,
+    account,
+    attack_report,
+    has_sent,
+    last_round,
+    swarm_report,
+    trained_since,
+    was_killed,
+)
 from peer.lab.localswarm.room import shortages, stop_s, told_start
+from peer.lab.orders import Order, Orders
 from peer.node.process import on_stop_signals
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, sign_text
@@ -53,6 +65,14 @@ class Swarm:
         self._chaos = None if plan.churn.faults is None else Chaos(plan.churn.faults, plan.peers, plan.home, say)
         self._signed: SignedManifest | None = None
         self._sybils: SybilRecords | None = None
+        self._orders = Orders()
+        self._started: dict[int, Order] = {}
+        """The last order by which each peer joined."""
+        self._training_at = math.nan
+        """When training began, in seconds since the epoch, as the journals' events."""
+        self._trained_s = math.nan
+        """Seconds from then until the swarm was over."""
+        self._minutes = None if plan.minutes is None else self._orders.give(f"--minutes {plan.minutes:g}")
 
     async def run(self) -> dict[str, Any]:
         """Run the plan and return the report. Raises SwarmFailed when a peer that was not killed ended with an
@@ -165,12 +185,14 @@ class Swarm:
     async def _play(self) -> None:
         """Wait until training begins, then do what the plan says, until all peers have ended."""
         await self._until_training()
+        self._training_at = time.time()
         if self._sybils is not None:
             self._sybils.begin()
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(self._progress())]
-            helpers += [group.create_task(self._kill(kill.number, kill.at_s)) for kill in self._plan.churn.kills]
-            joins = [group.create_task(self._join(join.number, join.at_s)) for join in self._plan.churn.joins]
+            churn = [(option, one, self._orders.give(f"--{option} {one}")) for option, one in self._plan.churn.timed]
+            helpers += [group.create_task(self._kill(one, order)) for option, one, order in churn if option == "kill"]
+            joins = [group.create_task(self._join(one, order)) for option, one, order in churn if option == "join"]
             if self._chaos is not None:
                 helpers.append(group.create_task(self._chaos.run()))
             if self._plan.minutes is not None:
@@ -179,6 +201,7 @@ class Swarm:
             ended = group.create_task(self._all_ended(joins))
             stuck = group.create_task(self._nothing_moves())
             await asyncio.wait({stopping, ended, stuck}, return_when=asyncio.FIRST_COMPLETED)
+            self._trained_s = self._elapsed_s
             for task in (*helpers, *joins, stopping, ended, stuck):
                 task.cancel()
 
@@ -222,16 +245,20 @@ class Swarm:
         longest = max((length for _, length in sync.growth or ()), default=1)
         return QUIET_S + (4 * longest * sync.sync_every if sync.clock == "seconds" else 0.0)
 
-    async def _kill(self, number: int, at_s: float) -> None:
-        await asyncio.sleep(at_s)
-        if number in self._peers and self._peers[number].running:
-            self._killed_at[number] = time.time()
-            self._peers[number].kill()
-            self._say(f"killed peer {number}")
+    async def _kill(self, kill: Timed, order: Order) -> None:
+        await asyncio.sleep(kill.at_s)
+        daemon = self._peers.get(kill.number)
+        if daemon is None or not daemon.running:
+            order.missed(f"peer {kill.number} had {'not joined yet' if daemon is None else 'ended already'}")
+            return
+        self._killed_at[kill.number] = time.time()
+        daemon.kill()
+        order.done(self._elapsed_s)
+        self._say(f"killed peer {kill.number}")
 
-    async def _join(self, number: int, at_s: float) -> None:
+    async def _join(self, join: Timed, order: Order) -> None:
         """Start a newcomer, or a killed peer again. When all peers have finished, there is nothing left to join."""
-        waiting = asyncio.create_task(asyncio.sleep(at_s))
+        waiting = asyncio.create_task(asyncio.sleep(join.at_s))
         try:
             while not waiting.done():
                 if not any(peer.running for peer in self._peers.values()):
@@ -239,12 +266,24 @@ class Swarm:
                 await asyncio.wait({waiting}, timeout=0.2)
         finally:
             waiting.cancel()
-        self._say(f"peer {number} joins")
-        await self._start_peer(number, 1)
+        if (daemon := self._peers.get(join.number)) is not None and daemon.running:
+            order.missed(f"peer {join.number} was running already")
+            return
+        self._say(f"peer {join.number} joins")
+        await self._start_peer(join.number, 1)
+        order.done(self._elapsed_s)
+        self._started[join.number] = order
+
+    @property
+    def _elapsed_s(self) -> float:
+        """Seconds since training began."""
+        return time.time() - self._training_at
 
     async def _leave_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self._say("time is over; the peers leave")
+        if self._minutes is not None:
+            self._minutes.done(self._elapsed_s)
         await self._stop_peers()
 
     async def _stop_peers(self) -> None:
@@ -281,9 +320,60 @@ class Swarm:
         happened = self._chaos.happened if self._chaos is not None else []
         seconds, attacks = time.time() - self._began, self._plan.setups.attacks
         report = swarm_report(self._signed, self._plan.seed, seconds, accounts, happened, self.hung)
+        report["orders"] = self._settled(accounts)
         if self._sybils is not None:
             report["sybil_records"] = self._sybils.report()
         return report | ({"attack": attack_report(accounts, attacks).to_json()} if attacks else {})
+
+    def _settled(self, accounts: list[PeerAccount]) -> list[dict[str, Any]]:
+        """Decide every order by what the journals say, and return them for the report."""
+        assert self._signed is not None
+        manifest = self._signed.manifest
+        length = self._minutes or self._orders.give(f"the run's {manifest.train.total_rounds} rounds")
+        timed = manifest.sync.clock == "seconds"
+        if not length.is_done and last_round(accounts) >= manifest.rounds - 1 and (timed or self._minutes is None):
+            length.done(self._trained_s)
+        for number, order in self._started.items():
+            if not trained_since(accounts[number - 1], self._training_at + (order.at_s or 0.0)):
+                order.missed("it did not begin to train before the run was over")
+        for fault in self._plan.churn.faults or ():
+            order = self._orders.give(repr(fault))
+            for one in self._chaos.happened if self._chaos is not None else ():
+                if one.fault is fault:
+                    order.missed(one.why_not) if one.why_not else order.done(one.began - self._training_at)
+        self._settle_attacks(accounts)
+        self._orders.close(self._why_over())
+        return self._orders.to_json()
+
+    def _settle_attacks(self, accounts: list[PeerAccount]) -> None:
+        attacks = self._plan.setups.attacks
+        for number, kind in attacks.items():
+            order = self._orders.give(f"--attack {number}@{kind}")
+            if kind == DONOR and not attack_report(accounts, attacks).newcomers:
+                order.missed("no joiner fetched a state after the first rounds")
+            elif kind != DONOR and not has_sent(accounts[number - 1]):
+                order.missed(f"peer {number} sent nothing to a partner")
+            else:
+                order.done(0.0)
+        if self._sybils is not None:
+            farm = self._sybils.report()
+            order = self._orders.give(f"--attack sybil-records:{farm['records']}")
+            if farm["announced"] < farm["records"]:
+                order.missed(f"only {farm['announced']} of the records could be announced")
+            else:
+                order.done(0.0)
+
+    def _why_over(self) -> str:
+        """Say why nothing more could happen."""
+        assert self._signed is not None
+        manifest, after = self._signed.manifest, f"after {self._trained_s:.0f} s"
+        if self.stopped:
+            return f"a person stopped the swarm {after}"
+        if self.hung:
+            return f"the swarm was ended {after}, because nothing moved any more"
+        if self._minutes is not None and self._minutes.is_done:
+            return f"the --minutes were over {after}"
+        return f"all peers had ended {after}: the run has {manifest.train.total_rounds} rounds"
 
 
 def check(report: dict[str, Any], home: Path) -> None:

@@ -6,11 +6,12 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
+from peer.lab.orders import lines as unmet_lines
 from peer.lab.sim.machine import SimulatedPeer
 from peer.lab.sim.participation import participation_of
 from peer.lab.sim.swarm import SimulatedSwarm
@@ -61,6 +62,8 @@ class Report:
     """What a relay passed on. None: nobody relays."""
     faults: dict[str, int]
     seconds_to_simulate: float
+    orders: list[dict[str, Any]] = field(default_factory=list)
+    """What was asked for, and whether it happened (`peer.lab.orders`)."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -183,7 +186,7 @@ def told(report: Report) -> str:
         ("faults", ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items())) or "none"),
         ("simulated in", f"{report.seconds_to_simulate:.1f} s"),
     ]
-    return "\n".join(f"{name:<13} {text}" for name, text in lines)
+    return "\n".join([*(f"{name:<13} {text}" for name, text in lines), *unmet_lines(report.orders)])
 
 
 def _losses(report: Report) -> list[tuple[str, str]]:

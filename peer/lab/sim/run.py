@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from peer.errors import UsageError
 from peer.exchange.build import MakeStrategy
+from peer.lab.orders import Orders
 from peer.lab.sim.fake_trainer import FakeTrainer
 from peer.lab.sim.faults import Fault
 from peer.lab.sim.links import profile
@@ -21,6 +22,7 @@ from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params, other_targets
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.observe.events import RoundEnded, RoundMissed
 from peer.protocol.model.fragments import cut, why_not
 from peer.protocol.model.layout import Layout
 from peer.protocol.round_lengths import round_of
@@ -99,6 +101,10 @@ def simulate(
     layout, make = _trainers(wish, method, manifest.seed, cast.poisoned)
     first = first_params(manifest.seed, layout) if wish.trainer == "tiny" else None
     slots = _slots(wish, method)
+    departures = churn_plan(manifest.seed, len(numbers), wish.hours * 3600, wish.churn)
+    if wish.churn and not departures:
+        reason = f"with --churn {wish.churn:g} nobody departs within {wish.hours:g} hours"
+        raise UsageError(reason, "Give more --hours, more --peers or a higher --churn, or leave it out.")
     method = replace(method, growth=growth_for(manifest.optimizer, method.growth_lr, slots))
     rounds = round_of(method.growth, slots)
     began = time.monotonic()
@@ -125,11 +131,34 @@ def simulate(
             liars=cast.liars,
         )
         watch(swarm)
-        await swarm.run(churn_plan(manifest.seed, len(numbers), wish.hours * 3600, wish.churn))
+        await swarm.run(departures)
         return swarm
 
     swarm = run_virtual(main())
-    return report_of(swarm, wish.hours, time.monotonic() - began, learns=wish.trainer != "fake")
+    report = report_of(swarm, wish.hours, time.monotonic() - began, learns=wish.trainer != "fake")
+    return replace(report, orders=_orders(wish, swarm, rounds, cast).to_json())
+
+
+def _orders(wish: Wish, swarm: SimulatedSwarm, rounds: int, cast: Cast) -> Orders:
+    """Decide by the journals which settings of the wish had an effect."""
+    orders = Orders()
+    ended = [(peer, e) for peer in swarm.peers for e in peer.events if isinstance(e, RoundEnded | RoundMissed)]
+    length = orders.give(f"--hours {wish.hours:g}")
+    if any(event.round >= rounds - 1 for _, event in ended):
+        length.done(wish.hours * 3600)
+    if wish.churn:
+        departures = orders.give(f"--churn {wish.churn:g}")
+        if kills := [at for at, fault in swarm.mischief.done if fault.kind == "kill"]:
+            departures.done(min(kills))
+    for number in cast.liars:
+        liar = orders.give(f"the attack of peer {number}")
+        if any(peer.number == number and isinstance(e, RoundEnded) and e.bytes_sent for peer, e in ended):
+            liar.done(0.0)
+        else:
+            liar.missed("it sent nothing to a partner")
+    last = max((event.round for _, event in ended), default=-1)
+    orders.close(f"the swarm ended in round {last + 1} of {rounds}")
+    return orders
 
 
 def churn_plan(seed: int, peers: int, seconds: float, rate: float) -> tuple[Fault, ...]:
@@ -174,6 +203,9 @@ def _check(wish: Wish) -> None:
         raise UsageError(f"--parameters {wish.parameters} cannot be simulated", "Give a number from 64 to 10^12.")
     if not 0 <= wish.closed <= 1:
         raise UsageError(f"--closed {wish.closed:g} cannot be", "Give a part of the peers, from 0 to 1.")
+    if wish.closed and not round(wish.closed * wish.peers):
+        reason = f"--closed {wish.closed:g} of {wish.peers} peers is nobody"
+        raise UsageError(reason, f"Give at least {1 / wish.peers:.2g}, or more --peers.")
     if not 0 <= wish.relays <= MOST_RELAYS:
         raise UsageError(f"--relays {wish.relays} cannot be", f"Give a number from 0 to {MOST_RELAYS}.")
     nat_named(wish.nat)

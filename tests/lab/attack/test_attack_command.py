@@ -111,5 +111,5 @@ def test_what_cannot_be_played_is_refused_with_a_fix(arguments: tuple[str, ...],
 
 
 def test_an_attack_without_a_swarm_is_refused() -> None:
-    with pytest.raises(UsageError, match="swarm"):
+    with pytest.raises(UsageError, match="--attack has no effect without --peers"):
         CliRunner().invoke(command, ["--attack", "flip"], catch_exceptions=False)

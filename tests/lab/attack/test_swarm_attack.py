@@ -78,7 +78,7 @@ def test_a_person_reads_who_lied() -> None:
     newcomer = Newcomer("a", 2.5, 2.375, 1)
     attack = AttackReport("flip", ("b", "c"), 2.25, None, Excluded(7, 1), (newcomer,)).to_json()
     peers = [row | {"peer_id": peer} for peer in "abc"]
-    lines = table({"peers": peers, "swarm": swarm, "faults": [], "attack": attack}).splitlines()
+    lines = table({"peers": peers, "swarm": swarm, "faults": [], "orders": [], "attack": attack}).splitlines()
     assert lines[1].split() == ["peer", "1", "0", "1", "1", "0", "7", "0", "5.500", "2.000", "0.0"]
     assert lines[-4:] == [
         "liars                                peer 2, peer 3 (flip)",

@@ -65,6 +65,12 @@ def test_too_few_steps_are_refused() -> None:
         bench.measure(parse_manifest(default_text().encode()), 1)
 
 
+def test_texts_that_the_run_does_not_read_are_refused() -> None:
+    result = CliRunner().invoke(command, ["trainer", "--data", "texts"])
+    assert isinstance(result.exception, UsageError)
+    assert "brings its own data (stdlib)" in str(result.exception)
+
+
 def test_a_foreign_model_is_refused_with_what_to_do() -> None:
     file = ArtifactRef(digest="a" * 64, size=1)
     foreign = TransformersSection(kind="transformers", parameters=1, config=file, layout=file)

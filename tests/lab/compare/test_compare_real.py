@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from peer.errors import SwarmFailed
+from peer.errors import OrdersNotCarriedOut, SwarmFailed
 from peer.lab.compare import play
 from peer.lab.compare.entries import entries_of
 from peer.lab.compare.play import play_real
@@ -29,6 +29,7 @@ class StandIn:
     plans: ClassVar[list[SwarmPlan]]
     stopped = False
     exit_code = 0
+    why_not = ""
 
     def __init__(self, plan: SwarmPlan, say: Say) -> None:
         self._plan = plan
@@ -42,7 +43,8 @@ class StandIn:
             former(journal).write_bytes(began + encode(Evaluated(round=0, loss=5.0, bits_per_byte=1.0), 10.0))
             journal.write_bytes(encode(Evaluated(round=4, loss=float(number), bits_per_byte=1.0), 20.0 + number))
         rows = [{"exit_code": self.exit_code, "killed": False}] * self._plan.peers
-        return {"run_id": RUN.hex(), "peers": rows}
+        length = {"order": "the run's 4 rounds", "carried_out_at_s": None, "why_not": self.why_not}
+        return {"run_id": RUN.hex(), "peers": rows, "orders": [length]}
 
 
 @pytest.fixture
@@ -69,6 +71,16 @@ def test_a_failed_swarm_leaves_its_homes(
     with pytest.raises(SwarmFailed, match="peer 1"):
         play_real(ENTRY, 2, 0, tmp_path / "homes", print)
     assert (tmp_path / "homes").is_dir()
+
+
+def test_a_swarm_that_was_ended_before_its_last_round_is_no_curve(
+    tmp_path: Path, stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stand_in, "why_not", "nothing moved any more")
+    said: list[str] = []
+    with pytest.raises(OrdersNotCarriedOut, match="the run's 4 rounds"):
+        play_real(ENTRY, 2, 0, tmp_path / "homes", said.append)
+    assert "  the run's 4 rounds: nothing moved any more" in said
 
 
 def test_a_person_who_stops_a_swarm_stops_the_comparison(

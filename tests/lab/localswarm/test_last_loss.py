@@ -51,7 +51,7 @@ def test_the_table_names_the_peers_whose_last_state_has_no_loss() -> None:
     zeros = dict.fromkeys(("processed", "applied", "dropped", "outstanding"), 0)
     swarm = dict.fromkeys(("val_loss_mean", "replica_spread", "participation", "rounds_ended_in_time"), None)
     sums = {**swarm, "rounds_closed_in_time": None, "tokens_per_s": 0.0, "ledger": zeros}
-    lines = table({"peers": [row(4.5), row(None)], "swarm": sums, "faults": []}).splitlines()
+    lines = table({"peers": [row(4.5), row(None)], "swarm": sums, "faults": [], "orders": []}).splitlines()
     assert lines[1].split()[8:10] == ["5.500", "4.500"]
     assert lines[2].split()[8:10] == ["5.500", "-"]
     assert lines[-1] == "peer 2 was not evaluated after round 3"
@@ -61,7 +61,7 @@ def sums(**shares: float | None) -> str:
     """The table of a swarm of one peer."""
     book = dict.fromkeys(("processed", "applied", "dropped", "outstanding"), 0)
     swarm = {"val_loss_mean": 4.5, "replica_spread": 0.1, **shares, "tokens_per_s": 3.0, "ledger": book}
-    return table({"peers": [row(4.5)], "swarm": swarm, "faults": []})
+    return table({"peers": [row(4.5)], "swarm": swarm, "faults": [], "orders": []})
 
 
 def test_the_sums_stand_below_each_other_and_none_is_empty() -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli.simulate import command
-from peer.errors import UsageError
+from peer.errors import OrdersNotCarriedOut, UsageError
 
 
 def run(*arguments: str) -> str:
@@ -70,6 +70,12 @@ def test_a_trainer_without_a_model_tells_no_loss() -> None:
         (("--churn", "-1"), "0 to 60"),
         (("--speeds", "0.5"), "1 to 1000"),
         (("--peers", "0"), "4096"),
+        (("--closed", "0.1"), "at least 0.25"),
+        (("--churn", "0.0001"), "more --hours"),
+        (("--nat", "symmetric"), "Add --closed"),
+        (("--relays", "2"), "Add --closed"),
+        (("--share", "0.5"), "Add --attack"),
+        (("--trainer", "tiny"), "Add --trainer fake"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_fix(arguments: tuple[str, ...], fix: str) -> None:
@@ -106,3 +112,22 @@ def test_where_nobody_relays_closed_homes_train_alone() -> None:
 def test_impossible_homes_are_refused(arguments: tuple[str, ...], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         run(*SMALL, "--closed", "0.5", *arguments)
+
+
+def test_orders_that_were_carried_out_are_listed() -> None:
+    orders = json.loads(run(*SMALL, "--churn", "2", "--attack", "flip", "--share", "0.25", "--json"))["orders"]
+    assert [order["order"] for order in orders] == ["--hours 1", "--churn 2", "the attack of peer 2"]
+    assert {order["why_not"] for order in orders} == {None}
+
+
+def test_a_swarm_that_cannot_act_on_an_order_says_so() -> None:
+    """Behind closed routers and without a relay nobody exchanges, so the liar has nobody to lie to."""
+    nobody = ("--closed", "1", "--nat", "symmetric", "--relays", "0", "--attack", "flip", "--share", "0.25")
+    result = CliRunner().invoke(command, [*SMALL, *nobody])
+    assert isinstance(result.exception, OrdersNotCarriedOut)
+    assert "the attack of peer 2: it sent nothing to a partner" in result.output
+
+
+def test_hours_without_a_swarm_are_refused() -> None:
+    with pytest.raises(UsageError, match="--hours has no effect without --peers"):
+        CliRunner().invoke(command, ["--hours", "3"], catch_exceptions=False)
