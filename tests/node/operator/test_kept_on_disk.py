@@ -79,7 +79,6 @@ def test_a_donated_state_goes_with_its_last_reference() -> None:
     assert gone() is None
 
 
-@pytest.mark.usefixtures("no_collector")
 class Nobody:
     """A directory that shows nobody."""
 
@@ -87,6 +86,7 @@ class Nobody:
         return {}
 
 
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("momentum", [False, True])
 def test_a_fetched_state_goes_when_it_is_let_go(tmp_path: Path, momentum: bool) -> None:
     async def test() -> None:
