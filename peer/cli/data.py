@@ -53,6 +53,8 @@ def build(
         from peer.data.encoding import open_tokenizer
 
         encoder = open_tokenizer(tokenizer, end_token)
+        for what in encoder.turned_off:
+            tell(f"{what} of the tokenizer is off, so that a text always has the same tokens", err=True)
         found = found_sources(sources, yes, (out, tokenizer))
         with bar("tokens") as told:
             built = build_data(found, encoder, out, holdout_one_in, told)

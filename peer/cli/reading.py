@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +41,8 @@ def found_sources(given: tuple[Path, ...], yes: bool, without: tuple[Path, ...])
     from peer.data.sources import find
 
     sources = find(given, without)
+    for package in sources.packages():  # one that is missing is told now, not hours later at its first file
+        importlib.import_module(package)
     tell(sources.seen.told(), err=True)
     if suspicious := sources.seen.suspicious:
         for name in suspicious[:SHOWN]:

@@ -68,7 +68,7 @@ def _file(path: Path) -> Path:
 
 def _read(path: Path) -> tomlkit.TOMLDocument:
     try:
-        return tomlkit.parse(path.read_text())
+        return tomlkit.parse(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         return tomlkit.document()
     except OSError as error:

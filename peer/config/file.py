@@ -61,7 +61,7 @@ def read_config(path: Path, *, required: bool = False) -> ConfigFile:
     Raises UsageError when it cannot be read or is no TOML."""
     try:
         with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1).decode()
+            text = file.read(MOST_BYTES + 1).decode("utf-8-sig")
         if len(text) > MOST_BYTES:
             raise UsageError(f"{path} is larger than {MOST_BYTES} bytes", "A configuration is a few lines long.")
         tree = tomllib.loads(text)

@@ -7,14 +7,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from blake3 import blake3
 
 from peer.data.lines import MAX_LINE_BYTES, lines
 from peer.data.pieces import pieces
-from peer.data.sources import SourceFile, refused
+from peer.data.sources import SourceFile, changed, opened, refused
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 FIELD = "text"
 WHOLE_BYTES = 2**23
@@ -68,29 +70,29 @@ class DocumentReader:
     def _text(self, number: int, _: int) -> Iterator[Read]:
         file, behind = self._files[number], Place(number + 1)
         if file.nbytes <= WHOLE_BYTES:
-            content = b"".join(_blocks(file.path))
+            content = b"".join(_blocks(file))
             text = "".join(_decoded(file.path, iter([content])))
             yield self._document(behind, text, content, file.nbytes)
             return
         hasher, nbytes = blake3(), 0
-        for block in _blocks(file.path):
+        for block in _blocks(file):
             hasher.update(block)
             nbytes += len(block)
-        digest = hasher.digest()
-        document = TextDocument(behind, digest, nbytes, self._before + nbytes)
-        yield document, pieces(_decoded(file.path, _unchanged(file.path, digest)))
+        document = TextDocument(behind, hasher.digest(), nbytes, self._before + file.nbytes)
+        yield document, pieces(_decoded(file.path, _blocks(file)))
 
     def _lines(self, number: int, first: int) -> Iterator[Read]:
-        path = self._files[number].path
-        for at, line in enumerate(lines(path, self._tell)):
+        file = self._files[number]
+        for at, line in enumerate(lines(file, self._tell)):
             if at < first or not line.strip():
                 continue
-            text = _text_of(line, f"{path}, line {at + 1}")
-            yield self._document(Place(number, at + 1), text, _utf8(text, f"{path}, line {at + 1}"), self._within)
+            where = f"{file.path}, line {at + 1}"
+            text = _text_of(line, where)
+            yield self._document(Place(number, at + 1), text, _utf8(text, where), self._within)
 
     def _rows(self, number: int, first: int) -> Iterator[Read]:
         file = self._files[number]
-        for row, rows, value in _rows(file.path, first):
+        for row, rows, value in _rows(file, first):
             where = f"{file.path}, row {row + 1}"
             if not isinstance(value, str):
                 raise refused(f"{where} has no `{FIELD}`", "Leave out the rows without text, or fill them.")
@@ -112,23 +114,18 @@ class DocumentReader:
 # -- text files --------------------------------------------------------------------------------------------------------
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
+def _blocks(file: SourceFile) -> Iterator[bytes]:
+    """Read a file from its begin to its end, without a byte order mark."""
+    mark = codecs.BOM_UTF8
     try:
-        with path.open("rb") as file:
-            while block := file.read(BLOCK_BYTES):
-                yield block
+        with opened(file) as source:
+            while block := source.read(BLOCK_BYTES):
+                if source.tell() > file.nbytes:
+                    raise changed(file)
+                yield block.removeprefix(mark)
+                mark = b""
     except OSError as error:
-        raise refused(f"{path} cannot be read: {error.strerror}", "Make it readable, or leave it out.") from error
-
-
-def _unchanged(path: Path, digest: bytes) -> Iterator[bytes]:
-    """Read a file a second time. Raises DataError at its end if it is another one meanwhile."""
-    hasher = blake3()
-    for block in _blocks(path):
-        hasher.update(block)
-        yield block
-    if hasher.digest() != digest:
-        raise refused(f"{path} changed while it was read", "Run the command again when nothing writes to it.")
+        raise refused(f"{file.path} cannot be read: {error.strerror}", "Make it readable, or leave it out.") from error
 
 
 def _decoded(path: Path, blocks: Iterator[bytes]) -> Iterator[str]:
@@ -156,6 +153,8 @@ def _text_of(line: bytes, where: str) -> str:
         raise refused(f"{where} is not UTF-8", "Convert the file, e.g. with iconv -t UTF-8.") from error
     except json.JSONDecodeError as error:
         raise refused(f"{where} is no JSON: {error.msg} at column {error.colno}", "Mend or remove the line.") from error
+    except ValueError as error:  # Python's bound on the digits of a number
+        raise refused(f"{where} has a number of too many digits", "Mend or remove the line.") from error
     except RecursionError as error:
         raise refused(f"{where} is nested too deeply", "Mend or remove the line.") from error
     text = record.get(FIELD) if isinstance(record, dict) else None
@@ -174,16 +173,20 @@ def _utf8(text: str, where: str) -> bytes:
 # -- parquet -----------------------------------------------------------------------------------------------------------
 
 
-def _rows(path: Path, first: int) -> Iterator[tuple[int, int, object]]:
+def _rows(file: SourceFile, first: int) -> Iterator[tuple[int, int, object]]:
     """Read a column: (row, rows of the file, value), from row `first` on."""
+    import pyarrow as pa  # only now: other kinds of files are read without it
+    import pyarrow.parquet as pq
+
+    path = file.path
     try:
-        with pq.ParquetFile(path, buffer_size=BLOCK_BYTES, pre_buffer=False) as file:
-            column = _column(path, file)
-            begin, rows = 0, file.metadata.num_rows
-            for number in range(file.num_row_groups):
-                group = file.metadata.row_group(number)
+        with opened(file) as source, pq.ParquetFile(source, buffer_size=BLOCK_BYTES, pre_buffer=False) as table:
+            column = _column(path, table)
+            begin, rows = 0, table.metadata.num_rows
+            for number in range(table.num_row_groups):
+                group = table.metadata.row_group(number)
                 if begin + group.num_rows > first:
-                    for row, value in _values(file, number, column, begin):
+                    for row, value in _values(table, number, column, begin):
                         if row >= first:
                             yield row, rows, value
                 begin += group.num_rows
@@ -195,23 +198,27 @@ def _rows(path: Path, first: int) -> Iterator[tuple[int, int, object]]:
         raise refused(f"{path} cannot be read: {what}", "Get it again, or leave it out.") from error
 
 
-def _column(path: Path, file: pq.ParquetFile) -> int:
+def _column(path: Path, table: pq.ParquetFile) -> int:
     """Find the column of the texts among the file's, nested ones counted."""
-    schema = file.schema_arrow
+    from pyarrow import types
+
+    schema = table.schema_arrow
     if FIELD not in schema.names:
         found = ", ".join(schema.names[:10])
         raise refused(f"{path} has no column `{FIELD}`, but {found}", f"Rename the column of the texts to `{FIELD}`.")
+    if (count := schema.names.count(FIELD)) > 1:
+        raise refused(f"{path} has {count} columns `{FIELD}`", f"Rename all but one column `{FIELD}`.")
     kind = schema.field(FIELD).type
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)):
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)):
         raise refused(f"{path} has a column `{FIELD}` of {kind}, not of strings", "Write the texts as strings.")
-    return [file.schema.column(at).path for at in range(len(file.schema))].index(FIELD)
+    return [table.schema.column(at).path for at in range(len(table.schema))].index(FIELD)
 
 
-def _values(file: pq.ParquetFile, group: int, column: int, begin: int) -> Iterator[tuple[int, object]]:
-    about = file.metadata.row_group(group)
+def _values(table: pq.ParquetFile, group: int, column: int, begin: int) -> Iterator[tuple[int, object]]:
+    about = table.metadata.row_group(group)
     nbytes = about.column(column).total_uncompressed_size
     rows = max(1, min(MOST_ROWS, BLOCK_BYTES * about.num_rows // max(1, nbytes)))
-    for batch in file.iter_batches(rows, row_groups=[group], columns=[FIELD], use_threads=False):
+    for batch in table.iter_batches(rows, row_groups=[group], columns=[FIELD], use_threads=False):
         yield from enumerate(batch.column(0).to_pylist(), begin)
         begin += batch.num_rows

@@ -5,14 +5,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from peer.data.sources import refused
+from peer.run.files import tokenizer_file
 from peer.run.files.token_index import MAX_VOCABULARY, TokenDtype, dtype_for
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
 
@@ -28,13 +32,13 @@ class TextEncoder:
     def __init__(self, raw: bytes, tokenizer: Tokenizer, end_text: str) -> None:
         self.raw = raw
         self.digest = blake3(raw).hexdigest()
+        self.turned_off = tokenizer_file.randomness(raw)
+        """What would have been random, for a person."""
         self.end_text = end_text
         vocabulary = tokenizer.get_vocab()
         self.end_token = vocabulary[end_text]
         self.vocab_size = max(vocabulary.values()) + 1
         self.dtype: TokenDtype = dtype_for(self.vocab_size)
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
         self._code = "H" if self.dtype == "uint16" else "I"
@@ -56,7 +60,7 @@ def open_tokenizer(path: Path, end_text: str | None = None) -> TextEncoder:
     if len(raw) > MAX_TOKENIZER_BYTES:
         raise refused(f"the tokenizer {path} is larger than {MAX_TOKENIZER_BYTES >> 20} MiB", make)
     try:
-        tokenizer = Tokenizer.from_buffer(raw)
+        tokenizer = tokenizer_file.open_tokenizer(raw)
     except ValueError as error:
         raise refused(f"{path} is not a tokenizer.json: {str(error)[:200]}", make) from error
     vocabulary = tokenizer.get_vocab()

@@ -2,38 +2,62 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import gzip
 import io
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
-import zstandard
+from peer.data.sources import SourceFile, changed, opened, refused
 
-from peer.data.sources import refused
+if TYPE_CHECKING:
+    import zstandard
 
 MAX_LINE_BYTES = 2**24
 """Most bytes of a line, and of a text in a row of a parquet file. Longer texts go into files of their own."""
+MAX_WINDOW_BYTES = 2**31
+"""Most bytes of a zstandard window: what `zstd --long=31` needs, the largest that the zstd program writes."""
 _FED = 2**12
 """Packed bytes unpacked at once: even the densest come to 128 MiB at most."""
 
 
-def lines(path: Path, tell: Callable[[int], None]) -> Iterator[bytes]:
-    """Read the lines of a file. Raises DataError, with the line. `tell` is told how far the file is read, in bytes."""
-    number = 0
+class _DamagedError(Exception):
+    """Packed data that is cut off or wrong."""
+
+
+class _WindowError(Exception):
+    """A zstandard frame needs a larger window than is allowed: the text says which."""
+
+
+def lines(file: SourceFile, tell: Callable[[int], None]) -> Iterator[bytes]:
+    """Read the lines of a file, without a byte order mark. Raises DataError, with the line.
+
+    `tell` is called with the bytes of the file that are read so far."""
+    path, number = file.path, 0
     try:
-        with path.open("rb") as raw, _unpacked(path, raw) as file:
-            while line := file.readline(MAX_LINE_BYTES + 1):
+        with opened(file) as raw, _unpacked(path, raw) as content:
+            while line := content.readline(MAX_LINE_BYTES + 1):
                 number += 1
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 if len(line) > MAX_LINE_BYTES:
                     raise refused(
                         f"{path}, line {number} is longer than {MAX_LINE_BYTES >> 20} MiB",
                         "JSONL has one document a line. Put a longer text into a .txt file of its own.",
                     )
+                if raw.tell() > file.nbytes:  # else a file that grows as fast as it is read would never end
+                    raise changed(file)
                 tell(raw.tell())
                 yield line
-    except (EOFError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile) as error:
+    except _WindowError as error:
+        raise refused(
+            f"{path} is packed with a zstandard window of {error}, at most {MAX_WINDOW_BYTES >> 20:,} MiB are taken",
+            "Pack it again with a smaller window: zstd -d, then zstd without --long or --ultra.",
+        ) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile, _DamagedError) as error:
         raise refused(
             f"{path} is cut off or damaged after line {number}: {error}",
             "Get the file again, or leave it out.",
@@ -42,14 +66,14 @@ def lines(path: Path, tell: Callable[[int], None]) -> Iterator[bytes]:
         raise refused(f"{path} cannot be read: {error.strerror}", "Make it readable, or leave it out.") from error
 
 
-def _unpacked(path: Path, raw: BinaryIO) -> BinaryIO:
+def _unpacked(path: Path, raw: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
     match path.suffix.lower():
         case ".gz":
             return cast(BinaryIO, gzip.open(raw))
         case ".zst":
             return io.BufferedReader(_Unzstd(raw), 2**20)
         case _:
-            return raw
+            return contextlib.nullcontext(raw)
 
 
 class _Unzstd(io.RawIOBase):
@@ -57,8 +81,11 @@ class _Unzstd(io.RawIOBase):
 
     def __init__(self, packed: BinaryIO) -> None:
         super().__init__()
+        import zstandard  # only now: other kinds of files are read without it
+
+        self._library = zstandard
         self._packed = packed
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._frame = self._new_frame()
         self._begun = False
         self._ready = memoryview(b"")
 
@@ -69,15 +96,34 @@ class _Unzstd(io.RawIOBase):
         while not self._ready:
             fed = self._frame.unused_data if self._frame.eof else b""
             if self._frame.eof:
-                self._frame, self._begun = zstandard.ZstdDecompressor().decompressobj(), False
+                self._frame, self._begun = self._new_frame(), False
             fed = fed or self._packed.read(_FED)
             if not fed:
                 if self._begun:
                     raise EOFError("the packed data ends too early")
                 return 0
             self._begun = True
-            self._ready = memoryview(self._frame.decompress(fed))
+            self._ready = memoryview(self._unpacked(fed))
         count = min(len(buffer), len(self._ready))
         buffer[:count] = self._ready[:count]
         self._ready = self._ready[count:]
         return count
+
+    def _new_frame(self) -> zstandard.ZstdDecompressionObj:
+        return self._library.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
+
+    def _unpacked(self, fed: bytes) -> bytes:
+        try:
+            return self._frame.decompress(fed)
+        except self._library.ZstdError as error:
+            if "too much memory" in str(error):
+                raise _WindowError(_window_of(fed)) from error
+            raise _DamagedError(str(error)) from error
+
+
+def _window_of(begin: bytes) -> str:
+    """Return the window of a zstandard frame (RFC 8878, section 3.1.1.1), for a person. `begin`: its first bytes."""
+    if len(begin) < 6 or begin[4] & 0x20:  # too short to tell, or the window is the content's size
+        return "larger than that"
+    base = 1 << (10 + (begin[5] >> 3))
+    return f"{(base + base // 8 * (begin[5] & 7)) >> 20:,} MiB"

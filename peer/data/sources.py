@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from blake3 import blake3
 
@@ -32,6 +35,37 @@ class SourceFile:
     kind: Kind
     nbytes: int
     mtime_ns: int
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path, kind: Kind, about: os.stat_result) -> SourceFile:
+        return cls(path, kind, about.st_size, about.st_mtime_ns, about.st_dev, about.st_ino)
+
+
+@contextlib.contextmanager
+def opened(file: SourceFile) -> Iterator[BinaryIO]:
+    """Open a source for reading. Raises DataError when it is not the file that was looked through, or was written to
+    before it was read to its end, and OSError when reading fails.
+
+    A file is known by its inode: a link that was put in its place meanwhile leads to no other file."""
+    try:
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
+    except OSError as error:
+        raise refused(f"{file.path} cannot be read: {error.strerror}", "Make it readable, or leave it out.") from error
+    with os.fdopen(descriptor, "rb") as source:
+        if SourceFile.of(file.path, file.kind, os.fstat(descriptor)) != file:
+            raise changed(file)
+        yield source
+        if SourceFile.of(file.path, file.kind, os.fstat(descriptor)) != file:
+            raise changed(file)
+
+
+def changed(file: SourceFile) -> DataError:
+    """Return the error for a source that something writes to."""
+    return refused(
+        f"{file.path} changed after the sources were looked through", "Run the command again when nothing writes to it."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +74,12 @@ class Sources:
 
     files: tuple[SourceFile, ...]
     seen: Survey
+
+    def packages(self) -> list[str]:
+        """Return the optional packages that reading the files takes."""
+        wanted = {"pyarrow" for file in self.files if file.kind == "parquet"}
+        wanted |= {"zstandard" for file in self.files if file.path.suffix.lower() == ".zst"}
+        return sorted(wanted)
 
     def fingerprint(self) -> str:
         """Return a digest of all names, sizes and times, in hex. Other files have another one."""
@@ -92,9 +132,12 @@ def find(given: Sequence[Path], without: Sequence[Path] = ()) -> Sources:
 def _single(path: Path) -> Survey:
     """Look at a file that was named by itself."""
     try:
-        with path.open("rb") as file:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
+        with os.fdopen(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode):
+                raise refused(f"{path} is neither a file nor a folder", "Write what it holds into a file.")
             head = file.read(HEAD_BYTES)
-            nbytes = path.stat().st_size
     except OSError as error:
         raise refused(f"{path} cannot be read: {error.strerror}", "Name a folder or file that you can read.") from error
     if not head:
@@ -104,14 +147,14 @@ def _single(path: Path) -> Survey:
             f"{path} is not text in UTF-8, and its name is not that of JSONL (also .gz, .zst) or parquet",
             "Convert it, e.g. with iconv -t UTF-8, or leave it out.",
         )
-    return Survey((path.name,), nbytes, 0, 0, [path.name] if looks_secret(path.name, head) else [])
+    return Survey((path.name,), about.st_size, 0, 0, [path.name] if looks_secret(path.name, head) else [])
 
 
 def _looked_up(folder: Path, names: Sequence[str]) -> Iterator[SourceFile]:
     for name in names:
         path = folder / name
         try:
-            stat = path.stat()
+            about = path.stat()
         except OSError as error:
             raise refused(f"{path} cannot be read: {error.strerror}", "Run the command again.") from error
-        yield SourceFile(path, kind_of(name), stat.st_size, stat.st_mtime_ns)
+        yield SourceFile.of(path, kind_of(name), about)

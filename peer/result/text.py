@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from peer.errors import UsageError
 from peer.result.model import OpenedRun
+from peer.run.files.tokenizer_file import open_tokenizer
 
 UNFINISHED = "\ufffd"
 """Sign at the end of a text whose last character has not come completely."""
@@ -36,12 +37,11 @@ class FileCoder:
 
     def __init__(self, path: Path) -> None:
         try:
-            from tokenizers import Tokenizer
+            self._tokenizer: Any = open_tokenizer(path.read_bytes())
         except ImportError as error:
             raise UsageError(
                 f"{error.name} is not installed", "Install the extra hf: peer help install extras"
             ) from error
-        self._tokenizer: Any = Tokenizer.from_file(str(path))
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -74,7 +74,7 @@ def signature_path(manifest: Path) -> Path:
 
 def read_text(path: Path) -> str:
     """Read a manifest file's text. Raises ManifestError when it cannot be read."""
-    return read_raw(path).decode(errors="replace")
+    return read_raw(path).decode("utf-8-sig", errors="replace")
 
 
 def read_raw(path: Path) -> bytes:

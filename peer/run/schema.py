@@ -148,7 +148,7 @@ def _toml(raw: bytes) -> tuple[str, dict[str, Any]]:
         if len(line) > LONGEST_LINE:
             raise ManifestError(f"line {number} of the manifest has more than {LONGEST_LINE} bytes", "Break it.")
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # an editor may have put a byte order mark
         return text, tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"the manifest is not TOML: {error}", "See `peer manifest new` for an example.") from error

@@ -63,14 +63,12 @@ def _positions(config: Any) -> int | None:
 
 def _tokenizer(job: Answer) -> Answer:
     """Tell how many tokens a tokenizer.json has, and which one closes a document."""
-    from tokenizers import Tokenizer
-
-    from peer.run.files.tokenizer_file import END_TOKENS, MOST_TOKENS, check_tokenizer
+    from peer.run.files.tokenizer_file import END_TOKENS, MOST_TOKENS, check_tokenizer, open_tokenizer
 
     raw = Path(job["path"]).read_bytes()
     check_tokenizer(raw)
     try:
-        tokenizer = Tokenizer.from_buffer(raw)
+        tokenizer = open_tokenizer(raw)
     except ValueError as error:  # also what the library itself raises
         raise ModelError(f"the tokenizers library cannot read the tokenizer.json: {str(error)[:200]}") from error
     vocabulary = tokenizer.get_vocab()

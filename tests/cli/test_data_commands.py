@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import zstandard
 from blake3 import blake3
 from click.testing import CliRunner, Result
 
@@ -100,3 +103,25 @@ def test_a_vocabulary_holds_every_byte(texts: Path, tmp_path: Path) -> None:
     made = run("tokenizer", "train", texts, "--vocab", "256", "--out", tmp_path / "tokenizer.json")
     assert made.exit_code == 2
     assert "256 is not in the range" in made.stderr
+
+
+WITHOUT = (
+    "import sys; sys.modules.update(dict.fromkeys(['zstandard', 'pyarrow'])); from peer.cli.main import peer; peer()"
+)
+"""A program in which two packages of the extra `data` are not installed."""
+
+
+def test_a_missing_package_stops_only_what_uses_it(texts: Path, tmp_path: Path) -> None:
+    def call(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-c", WITHOUT, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    tokenizer, out = tmp_path / "tokenizer.json", tmp_path / "data"
+    done = call("tokenizer", "train", texts, "--vocab", "300", "--out", tokenizer)
+    assert done.returncode == 0, done.stderr
+    done = call("data", "build", texts, "--tokenizer", tokenizer, "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    (texts / "z.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "a"}'))
+    done = call("data", "build", texts, "--tokenizer", tokenizer, "--out", tmp_path / "other")
+    assert "zstandard is not installed" in done.stderr
+    assert not (tmp_path / "other").exists(), "it is told before anything is read"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -109,6 +110,12 @@ def test_a_command_works_by_the_file(tmp_path: Path, file: Path) -> None:
         assert str(home) in call(*arguments).output
     assert str(home) in call("id", "show", PEER_CONFIG=str(file)).output
     assert str(tmp_path / "flag") in call("--config", str(file), "id", "show", "--home", str(tmp_path / "flag")).output
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path: Path, file: Path) -> None:
+    home = tmp_path / "from the file"
+    file.write_bytes(codecs.BOM_UTF8 + f'home = "{home}"\n'.encode())
+    assert str(home) in call("--config", str(file), "id", "show").output
 
 
 @pytest.mark.parametrize(

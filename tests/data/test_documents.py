@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,6 +42,10 @@ def parquet(path: Path, texts: list[str | None], name: str = "text", **options: 
     return path
 
 
+SKIPPABLE = bytes.fromhex("502a4d18 05000000") + b"notes"
+"""A frame of zstandard without content (RFC 8878, section 3.1.2)."""
+
+
 def frames(content: bytes) -> bytes:
     """Several frames of zstandard, one after the other, with the sizes of their content unknown."""
     packer = zstandard.ZstdCompressor(write_content_size=False)
@@ -56,6 +62,10 @@ def frames(content: bytes) -> bytes:
         ("a.json.gz", gzip.compress),
         ("a.jsonl.zst", zstandard.compress),
         ("a.JSONL.ZST", frames),
+        ("a.jsonl", lambda content: codecs.BOM_UTF8 + content),
+        ("a.jsonl.gz", lambda content: gzip.compress(codecs.BOM_UTF8 + content[:9]) + gzip.compress(content[9:])),
+        ("a.jsonl.zst", lambda content: SKIPPABLE + zstandard.compress(codecs.BOM_UTF8 + content) + SKIPPABLE),
+        ("a.jsonl", lambda content: content.replace(b"\n", b"\r\n")),
     ],
 )
 def test_lines_are_documents(tmp_path: Path, name: str, pack: object) -> None:
@@ -78,6 +88,31 @@ def test_rows_of_a_dictionary_are_documents(tmp_path: Path) -> None:
     column = pa.array(["a", "b", "a"]).dictionary_encode()
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
     assert read(tmp_path) == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.large_string())])
+def test_rows_of_every_kind_of_string_are_documents(tmp_path: Path, kind: pa.DataType) -> None:
+    column = pa.array(["a", "b"], pa.large_string())
+    column = column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    assert read(tmp_path) == ["a", "b"]
+
+
+def test_a_large_zstandard_window_is_taken(tmp_path: Path) -> None:
+    """As `zstd --long=28` writes, which the library refuses by default."""
+    window = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
+    packer = zstandard.ZstdCompressor(compression_params=window).compressobj()
+    (tmp_path / "a.jsonl.zst").write_bytes(packer.compress(as_lines(TEXTS)) + packer.flush())
+    assert read(tmp_path) == TEXTS
+
+
+@pytest.mark.parametrize("limit", [documents.WHOLE_BYTES, 10])
+def test_a_text_is_taken_without_its_byte_order_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(documents, "WHOLE_BYTES", limit)
+    (tmp_path / "a.txt").write_bytes(codecs.BOM_UTF8 + "A text \ufeff with another.\r\n".encode())
+    assert read(tmp_path) == ["A text \ufeff with another.\r\n"]
 
 
 def test_a_text_file_is_a_document(tmp_path: Path) -> None:
@@ -115,6 +150,14 @@ MANY = as_lines([f"{number} {blake3(bytes(number)).hexdigest()}" for number in r
         ("a.jsonl", as_lines(TEXTS) + b'{"text": "a"', r"a\.jsonl, line 5 is no JSON: .* at column"),
         ("a.jsonl", as_lines(TEXTS) + b'{"texts": "a"}', r"a\.jsonl, line 5 has no `text` that is a string"),
         ("a.jsonl", b'{"text": 3}', r"a\.jsonl, line 1 has no `text` that is a string"),
+        ("a.jsonl", b'{"text": null}', r"a\.jsonl, line 1 has no `text` that is a string"),
+        ("a.jsonl", b'{"text": ["a"]}', r"a\.jsonl, line 1 has no `text` that is a string"),
+        (
+            "a.jsonl",
+            b'\n{"text": "a", "id": ' + b"9" * 5000 + b"}",
+            r"a\.jsonl, line 2 has a number of too many digits",
+        ),
+        ("a.jsonl", '{"text": "a"}'.encode("utf-16"), r"a\.jsonl, line 1 is not UTF-8"),
         ("a.jsonl", b'["text"]', r"a\.jsonl, line 1 has no `text` that is a string"),
         ("a.jsonl", b'{"text": "\xff"}', r"a\.jsonl, line 1 is not UTF-8"),
         ("a.jsonl", b'{"text": "\\ud800"}', r"a\.jsonl, line 1 has half a character"),
@@ -123,6 +166,11 @@ MANY = as_lines([f"{number} {blake3(bytes(number)).hexdigest()}" for number in r
         ("a.jsonl.gz", MANY, r"a\.jsonl\.gz is cut off or damaged after line 0"),
         ("a.jsonl.gz", gzip.compress(MANY)[:-6] + b"xxxxxx", r"a\.jsonl\.gz is cut off or damaged after line 2000"),
         ("a.jsonl.zst", cut(zstandard.compress(MANY)), r"a\.jsonl\.zst is cut off or damaged after line \d+"),
+        (
+            "a.jsonl.zst",
+            bytes.fromhex("28b52ffd 00 b0") + bytes(40),
+            r"window of 4,096 MiB, at most 2,048 MiB are taken",
+        ),
         ("a.jsonl.zst", MANY, r"a\.jsonl\.zst is cut off or damaged after line 0"),
         ("a.parquet", b"PAR1" + MANY, r"a\.parquet is cut off, damaged or no parquet"),
         ("a.parquet", b"x", r"a\.parquet is cut off, damaged or no parquet"),
@@ -152,7 +200,7 @@ def test_a_long_text_that_changes_meanwhile_is_refused(tmp_path: Path, monkeypat
     path.write_text("a" * 100)
     for _, pieces in DocumentReader(find([path]).files, Place()):
         path.write_text("b" * 100)
-        with pytest.raises(DataError, match=r"a\.txt changed while it was read"):
+        with pytest.raises(DataError, match=r"a\.txt changed after the sources"):
             list(pieces)
 
 
@@ -170,6 +218,13 @@ def test_bad_columns_and_rows_are_named(tmp_path: Path, monkeypatch: pytest.Monk
         read(parquet(tmp_path / "b.parquet", ["a", None]))
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "c.parquet")
     with pytest.raises(DataError, match=r"c\.parquet has a column `text` of int64, not of strings"):
+        read(tmp_path / "c.parquet")
+    pq.write_table(pa.table({"text": [["a"], ["b", "c"]]}), tmp_path / "c.parquet")
+    with pytest.raises(DataError, match=r"c\.parquet has a column `text` of list<.*>, not of strings"):
+        read(tmp_path / "c.parquet")
+    columns = [pa.array(["a"]), pa.array(["b"])]
+    pq.write_table(pa.Table.from_arrays(columns, ["text", "text"]), tmp_path / "c.parquet")
+    with pytest.raises(DataError, match=r"c\.parquet has 2 columns `text`"):
         read(tmp_path / "c.parquet")
     whole = io.BytesIO()
     pq.write_table(pa.table({"text": [str(number) * 50 for number in range(5000)]}), whole)
@@ -195,3 +250,40 @@ def test_bad_sources_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     with pytest.raises(DataError, match=r"empty\.txt is empty"):
         find([tmp_path / "empty.txt"])
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(DataError, match=r"pipe\.txt is neither a file nor a folder"):
+        find([tmp_path / "pipe.txt"])
+    (tmp_path / "a.txt").write_text("a")
+    assert read(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
+def test_a_source_that_was_replaced_meanwhile_is_refused(tmp_path: Path, name: str) -> None:
+    """Else a link put in the place of a file would have another file read than the one that was looked at."""
+    parquet(tmp_path / "a.parquet", TEXTS)
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "a.jsonl").write_bytes(as_lines(TEXTS))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / name).rename(tmp_path / "folder" / name)
+    files = find([tmp_path / "folder"]).files
+    (tmp_path / "folder" / name).rename(tmp_path / "folder" / "before")
+    (tmp_path / "folder" / name).write_bytes((tmp_path / "folder" / "before").read_bytes())
+    with pytest.raises(DataError, match=f"{name} changed after the sources were looked through"):
+        list(DocumentReader(files, Place()))
+
+
+def test_a_source_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(as_lines(TEXTS))
+    reader = DocumentReader(find([path]).files, Place())
+
+    def grow() -> None:
+        for _ in reader:
+            with path.open("ab") as file:
+                file.write(b'{"text": "more"}\n')
+
+    with pytest.raises(DataError, match=r"a\.jsonl changed after the sources were looked through"):
+        grow()

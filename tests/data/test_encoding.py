@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 
@@ -35,6 +36,24 @@ def test_a_tokenizers_own_cuts_and_fillings_are_off(tokenizer: Path, encoder: Te
     texts = ["The peers train a model together.", "The"]
     found = open_tokenizer(tmp_path / "changed.json").encode(texts)
     assert [one.tolist() for one in found] == [one.tolist() for one in encoder.encode(texts)]
+
+
+def test_a_tokenizers_dropout_is_off(tokenizer: Path, encoder: TextEncoder, tmp_path: Path) -> None:
+    made = json.loads(tokenizer.read_text())
+    made["model"]["dropout"] = 0.5
+    (tmp_path / "random.json").write_text(json.dumps(made))
+    texts = ["The peers train a model together, and meet in rounds. " * 10]
+    opened = open_tokenizer(tmp_path / "random.json")
+    assert [one.tolist() for one in opened.encode(texts)] == [one.tolist() for one in encoder.encode(texts)]
+    assert opened.turned_off == ["BPE dropout 0.5"]
+
+
+def test_a_byte_order_mark_is_skipped(tokenizer: Path, encoder: TextEncoder, tmp_path: Path) -> None:
+    marked = codecs.BOM_UTF8 + tokenizer.read_bytes()
+    (tmp_path / "marked.json").write_bytes(marked)
+    opened = open_tokenizer(tmp_path / "marked.json")
+    assert opened.encode(["The peers"])[0].tolist() == encoder.encode(["The peers"])[0].tolist()
+    assert opened.raw == marked, "the run names the file by its exact bytes"
 
 
 def test_a_large_vocabulary_has_wide_tokens(tokenizer: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from peer.run.manifest import (
     default_text,
     load_signed,
     parse_manifest,
+    read_text,
     sign_file,
     sign_text,
     signature_path,
@@ -32,6 +34,17 @@ def test_the_default_checks_and_is_signed(tmp_path: Path) -> None:
     assert load_signed(path).run_id == signed.run_id
     assert signed.manifest.operator == KEY.peer_id
     assert signed.manifest.sync.clock == "seconds"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    """Some editors write one. The run's id and the signature are of the file's exact bytes all the same."""
+    path = tmp_path / "run.toml"
+    write_new(path, KEY)
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    signed = sign_file(path, KEY)
+    assert load_signed(path).run_id == signed.run_id
+    assert signed.raw == path.read_bytes()
+    assert read_text(path).startswith("#")
 
 
 def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:

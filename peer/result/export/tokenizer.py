@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
 import json
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,8 @@ def write_tokenizer(run: OpenedRun, tokens: SpecialTokens, folder: Path) -> None
     else:
         path = run.files.run.tokenizer
         assert path is not None, "the tokenizer was asked for"
-        shutil.copyfile(path, folder / TOKENIZER)
+        # Without a byte order mark, which the tokenizers library refuses.
+        (folder / TOKENIZER).write_bytes(path.read_bytes().removeprefix(codecs.BOM_UTF8))
         # Of several end tokens, the one that ended the run's documents.
         named = {"bos_token": tokens.begin, "eos_token": run.manifest.tokenizer.end_token, "pad_token": tokens.pad}
         found = {kind: tokens.names.names.get(token) for kind, token in named.items() if token is not None}

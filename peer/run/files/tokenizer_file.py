@@ -3,12 +3,16 @@ that backtracks, so only patterns of well-known tokenizers are taken."""
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from peer.errors import ModelError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 MOST_TOKENIZER_BYTES = 64 * 2**20
 MOST_TOKENS, MOST_ADDED, LONGEST_STRING = 2**24, 2**16, 256
@@ -84,6 +88,32 @@ PATTERNS = frozenset(
     }
 )
 """Patterns of gpt2, cl100k (llama 3), qwen2 and 3.5, o200k, tekken, deepseek, falcon, bloom and what they combine."""
+
+
+RANDOM = {"dropout": "BPE dropout", "alpha": "Unigram sampling", "nbest_size": "Unigram sampling"}
+"""Attributes of a model that let it give other tokens for the same text each time, and their names for a person."""
+
+
+def open_tokenizer(raw: bytes) -> Tokenizer:
+    """Open a tokenizer.json such that each text has its own tokens, always the same and all of them. Raises ValueError.
+
+    Whatever the file says, dropout and sampling are off, and so are truncation and padding. A byte order mark is
+    skipped."""
+    from tokenizers import Tokenizer  # only now: most runs need no such library
+
+    tokenizer = Tokenizer.from_buffer(raw.removeprefix(codecs.BOM_UTF8))
+    for attribute in RANDOM:
+        if getattr(tokenizer.model, attribute, None) is not None:
+            setattr(tokenizer.model, attribute, None)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def randomness(raw: bytes) -> list[str]:
+    """Return what is random in a tokenizer.json that the library can open, for a person."""
+    model = json.loads(raw)["model"]
+    return sorted({f"{name} {model[key]}" for key, name in RANDOM.items() if model.get(key)})
 
 
 @dataclass(frozen=True, slots=True)

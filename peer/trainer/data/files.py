@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,7 @@ def read_files(
 
 
 def read_texts(folder: Path, files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Read the files of a survey, in its order. Raises DataError."""
+    """Read the files of a survey, in its order, without byte order marks. Raises DataError."""
     total = 0
     for path in files:
         try:
@@ -41,7 +42,7 @@ def read_texts(folder: Path, files: Sequence[str]) -> Iterator[tuple[str, bytes]
             raise _unreadable_file(str(folder / path), error) from error
         total += len(content)
         _check_total(folder, total)
-        yield path, content
+        yield path, content.removeprefix(codecs.BOM_UTF8)
 
 
 def _check_total(root: Path, total: int) -> None:

@@ -13,11 +13,14 @@ import numpy as np
 from blake3 import blake3
 
 from peer.errors import DataError, ManifestError
+from peer.run.files.tokenizer_file import open_tokenizer
 from peer.run.home import write_whole
 from peer.trainer.data.corpus import Corpus, Tokens
 from peer.trainer.data.text import Passage
 
 TRAIN, HOLDOUT, FACTS = "own_train.tokens", "own_holdout.tokens", "own_texts.json"
+ENCODING = 2
+"""Version of how texts become tokens. Files of another one are made again."""
 TOGETHER = 64
 """Passages that are tokenized at once."""
 
@@ -47,7 +50,7 @@ def tokenized(
     if not _are_here(folder, digest, tokenizer.dtype):
         (folder / FACTS).unlink(missing_ok=True)  # from here on the files are none of its texts
         written = {name: _write(folder / name, passages, tokenizer) for name, passages in parts.items()}
-        write_whole(folder / FACTS, json.dumps({"digest": digest, "tokens": written}).encode())
+        write_whole(folder / FACTS, json.dumps({"digest": digest, "tokens": written, "encoding": ENCODING}).encode())
     tokens = {name: _mapped(folder / name, tokenizer.dtype) for name in parts}
     text_bytes = sum(len(passage.text) for passage in holdout)
     return Corpus(tokens[TRAIN], tokens[HOLDOUT], digest, text_bytes / max(1, len(tokens[HOLDOUT])))
@@ -59,7 +62,7 @@ def _are_here(folder: Path, digest: str, dtype: np.dtype[Any]) -> bool:
         sizes = {name: (folder / name).stat().st_size // dtype.itemsize for name in (TRAIN, HOLDOUT)}
     except (OSError, ValueError):
         return False
-    return bool(facts == {"digest": digest, "tokens": sizes})
+    return bool(facts == {"digest": digest, "tokens": sizes, "encoding": ENCODING})
 
 
 def _write(path: Path, passages: list[Passage], tokenizer: TokenizerFile) -> int:
@@ -73,9 +76,8 @@ def _write(path: Path, passages: list[Passage], tokenizer: TokenizerFile) -> int
 
 
 def _write_all(file: BinaryIO, passages: list[Passage], tokenizer: TokenizerFile) -> int:
-    from tokenizers import Tokenizer  # only now: most runs need no such library
-
-    encoder = Tokenizer.from_file(str(tokenizer.path))
+    encoder = open_tokenizer(tokenizer.path.read_bytes())
+    encoder.encode_special_tokens = True  # a text that spells the end token ends no document
     count = 0
     for batch in _batches(passages, TOGETHER):
         texts = [passage.text.decode(errors="replace") for passage in batch]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 from pathlib import Path
@@ -45,6 +46,19 @@ def load(folder: Path, data: Path, file: TokenizerFile) -> Corpus:
     home = folder / "home"
     home.mkdir(exist_ok=True)
     return load_corpus(TEXT, str(data), 16, file, home)
+
+
+def test_nothing_of_a_text_is_cut_off_filled_up_or_random(tmp_path: Path) -> None:
+    data = texts(tmp_path)
+    expected = load(tmp_path, data, tokenizer(tmp_path)).train.tolist()
+    (data / "0.txt").write_bytes(codecs.BOM_UTF8 + (data / "0.txt").read_bytes())
+    file = tokenizer(tmp_path)
+    changed = Tokenizer.from_file(str(file.path))
+    changed.enable_truncation(4)
+    changed.enable_padding(length=3000)
+    changed.save(str(file.path))
+    (tmp_path / "home" / FACTS).unlink()
+    assert load(tmp_path, data, file).train.tolist() == expected
 
 
 def test_documents_are_tokens_closed_by_the_end_token(tmp_path: Path) -> None:
