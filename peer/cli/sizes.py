@@ -1,5 +1,7 @@
 """Amounts of data as people write them: 500MB, 5GB, 1.5 TB. GiB and the like are powers of 1024. Without a unit they
-are bytes. Every option that takes an amount or a rate of bytes reads it here."""
+are bytes. Units of bits are refused: a cap would be off by a factor of 8.
+
+Every option that takes an amount or a rate of bytes reads it here."""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ UNITS = {
     **{unit + "ib": 1024**power for power, unit in enumerate("kmgt", 1)},
 }
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?(?:e\d{1,2})?)\s?([a-z]{0,3})", re.ASCII | re.IGNORECASE)
+_BITS = re.compile(r"[\d.e]+\s?(?:[KMGT]i?b|(?i:[kmgt]?i?(?:bits?|bps)))", re.ASCII)
+"""1Mb, 1Mbit, 10 Mbps, 10mbit. All in lower case, as 5gb, people mean bytes."""
 LARGEST = 10**18
 
 
@@ -25,6 +29,8 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value).strip()
+        if _BITS.fullmatch(text):
+            self.fail(f"{text!r} counts bits, and this counts bytes, of 8 bits each. Write B, as in 1.5MB", param, ctx)
         found = _SIZE.fullmatch(text)
         unit = UNITS.get(found[2].lower()) if found else None
         nbytes = round(float(found[1]) * unit) if found and unit else 0
@@ -40,4 +46,4 @@ class ByteRate(Size):
     example = "is no rate. Write bytes a second, as 500kB or 1.5MB"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return super().convert(str(value).strip().removesuffix("/s"), param, ctx)
+        return super().convert(str(value).strip().removesuffix("/s").rstrip(), param, ctx)

@@ -9,14 +9,18 @@ SHA-256."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import ipaddress
+import math
+import re
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from peer.errors import TicketError
 from peer.identity import peer_id_of, public_key_of
+from peer.run.pasted import MOST_STARTS, Pasted, characters_of, given_text, token_at
 
 MAX_ADDRESSES = 16
 MAX_CHARACTERS = 8192
@@ -30,9 +34,9 @@ _NAMES = {number: name for name, number in _KINDS.items()}
 _ALPHABET = frozenset("abcdefghijklmnopqrstuvwxyz234567")
 _FIX = "Copy the complete ticket again. It is one string without spaces."
 _BEGINS = "peersw"
-_AROUND = "\"'`“”‘’<>()[]"
-_ENDS = ("-", "#", "&", "|", ";")
-"""What begins the rest of a line of a shell."""
+_START = re.compile(_BEGINS, re.ASCII | re.IGNORECASE)
+_BEFORE = " \t\r\n\"'`“”‘’<>()[]*_|=:"
+"""What may stand before a ticket that is mistyped. A path is no ticket."""
 _FORM = "expected /ip4|ip6|dns4|dns6/HOST/tcp/PORT/p2p/PEER"
 
 
@@ -59,11 +63,11 @@ class Ticket:
     def named(cls, argument: str) -> Ticket:
         """Read a command's argument: a ticket, a pasted `peer join` line, or `@FILE` with one of both in it. Raises
         TicketError."""
-        text = _read(Path(argument[1:])) if argument.startswith("@") else argument
-        found = ticket_in(text[: 2 * MAX_CHARACTERS])
-        if found is None and text is argument and _is_file(argument):
+        text = given_text(argument, 2 * MAX_CHARACTERS, "a ticket")
+        found = ticket_in(text)
+        if found is None and _is_file(argument):
             raise TicketError(f"{argument[:200]!r} is a file, not a ticket", f"Write @{argument} for the ticket in it.")
-        return cls.decode(text if found is None else found.ticket)
+        return cls.decode(text if found is None else found.token)
 
     @classmethod
     def decode(cls, text: str) -> Ticket:
@@ -88,26 +92,32 @@ class Ticket:
         return cls(body[5:37], _unpack_all(body[_HEAD:], body[_HEAD - 1]))
 
 
-class Pasted(NamedTuple):
-    """`ticket`: its text, still unchecked. `rest`: the words behind it, in one string."""
-
-    ticket: str
-    rest: str
-
-
 def ticket_in(text: str) -> Pasted | None:
-    """Find a ticket in a pasted text. None: no word of it begins as a ticket does."""
-    words = [word.strip(_AROUND).removesuffix("\\") for word in text.split()]
-    first = next((at for at, word in enumerate(words) if word.lower().startswith(_BEGINS)), None)
-    if first is None:
-        return None
-    end = next((at for at, word in enumerate(words) if at > first and word.startswith(_ENDS)), len(words))
-    return Pasted("".join(words[first:end]), " ".join(words[end:]))
+    """Find a ticket in a pasted text, which is `cleaned`. None: nothing in it looks like one.
+
+    Of several, the first whole one. Where none is whole, the first word that begins as tickets do."""
+    first = None
+    for start in islice(_START.finditer(text), MOST_STARTS):
+        found = token_at(text, start.start(), _characters)
+        with contextlib.suppress(TicketError):
+            Ticket.decode(found.token)
+            return found
+        if first is None and (start.start() == 0 or text[start.start() - 1] in _BEFORE):
+            first = found
+    return first
+
+
+def _characters(word: str) -> float:
+    """Return how many characters a ticket has that begins with these."""
+    try:
+        return characters_of(_length(_from_base32(word)))
+    except TicketError:
+        return math.inf
 
 
 def left_out(argument: str) -> str:
     """Return what stands behind a pasted ticket, of which `Ticket.named` reads nothing."""
-    found = None if argument.startswith("@") else ticket_in(argument[: 2 * MAX_CHARACTERS])
+    found = None if argument.startswith("@") else ticket_in(given_text(argument, 2 * MAX_CHARACTERS, "a ticket"))
     return "" if found is None else found.rest
 
 
@@ -116,15 +126,6 @@ def told_run(ticket: Ticket) -> str:
     entries = len(ticket.addresses)
     named = f", with {entries} entr{'y' if entries == 1 else 'ies'} to it" if entries else ""
     return f"run {ticket.run_id.hex()[:16]}{named}"
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(2 * MAX_CHARACTERS).decode(errors="replace")
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise TicketError(f"cannot read a ticket from {path}: {reason}", "Name a file that holds one ticket.") from None
 
 
 def _is_file(name: str) -> bool:

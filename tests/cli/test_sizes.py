@@ -43,6 +43,12 @@ def test_others_are_refused(text: str) -> None:
         Size().convert(text, None, None)
 
 
+@pytest.mark.parametrize("text", ["1Kb", "10Mb", "2 Gb", "1Mib", "10Mbit", "10 mbit/s", "100Mbps", "8 bits", "1.5Mb/s"])
+def test_bits_are_refused_by_name(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="counts bits"):
+        ByteRate().convert(text, None, None)
+
+
 def test_a_wrong_budget_is_told_before_anything_begins() -> None:
     result = CliRunner().invoke(command, ["a-ticket", "--monthly-upload", "much"])
     assert result.exit_code == 2

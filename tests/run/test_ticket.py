@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.errors import TicketError
-from peer.run.ticket import MAX_ADDRESSES, Ticket
+from peer.run.ticket import MAX_ADDRESSES, Ticket, left_out
 
 PEER = "12D3KooWRvWgizyF4VPDNkpcjwBiCWfXMfZQzZWK5zSikVSJT3EW"
 ALPHABET = string.ascii_lowercase + "234567"
@@ -106,6 +106,56 @@ def test_a_pasted_line_is_understood(pasted: str, tmp_path: Path) -> None:
     for word in (WORD, WORD.upper(), f"{WORD[:40]}\n  {WORD[40:]}", f"{WORD[:40]}\\\n{WORD[40:]}"):
         kept.write_text(pasted.format(word))
         assert Ticket.named(pasted.format(word)) == Ticket.named(f"@{kept}") == Ticket.decode(WORD)
+
+
+def lines(text: str) -> list[str]:
+    return [text[at : at + 40] for at in range(0, len(text), 40)]
+
+
+PASTED = {
+    "byte order mark": "\ufeff" + WORD,
+    "zero-width space": WORD[:50] + "\u200b" + WORD[50:] + "\u200b",
+    "soft hyphen": WORD[:50] + "\u00ad" + WORD[50:],
+    "no-break spaces": f"\u00a0{WORD}\u00a0",
+    "direction marks": f"\u202a{WORD}\u202c",
+    "full-width letter": WORD.replace("p", "\uff50", 1),
+    "end of a sentence": f"Join with this: {WORD}. See you there",
+    "comma": f"{WORD}, then wait",
+    "bold": f"**{WORD}**",
+    "spoiler": f"||{WORD}||",
+    "code block": f"```\n{WORD}\n```",
+    "html": f"<code>{WORD}</code>",
+    "address": f"https://example.org/join?ticket={WORD}&x=1",
+    "quoted-printable": "https://example.org/join?ticket=3D" + "=\r\n".join(lines(WORD)),
+    "link": f"[join]({WORD})",
+    "quoted mail": "\n".join(f"> > {line}" for line in lines(WORD)),
+    "hyphenated": "-\n    ".join(lines(WORD)),
+    "name of the program": f"uvx --from peerswarm peer join {WORD}",
+}
+
+
+@pytest.mark.parametrize("pasted", PASTED.values(), ids=PASTED)
+def test_a_ticket_is_found_in_what_programs_make_of_it(pasted: str) -> None:
+    assert Ticket.named(pasted) == Ticket.decode(WORD)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_a_file_of_any_unicode_encoding_is_read(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "ticket").write_bytes(f"{WORD}\r\n".encode(encoding))
+    assert Ticket.named(f"@{tmp_path / 'ticket'}") == Ticket.decode(WORD)
+
+
+@pytest.mark.parametrize(
+    "pasted", [f"{WORD}a", f"**{WORD[:-9]}**", f"https://example.org/?t={WORD[:-1]}\u2026", f"{WORD[:60]}.{WORD[60:]}"]
+)
+def test_the_checksum_guards_what_is_pasted(pasted: str) -> None:
+    with pytest.raises(TicketError, match=r"mistyped|truncated"):
+        Ticket.named(pasted)
+
+
+def test_what_stands_behind_a_ticket_is_reported() -> None:
+    assert left_out(f"peer join {WORD} --data ~/texts") == "--data ~/texts"
+    assert left_out(f"**{WORD}**.") == ""
 
 
 @pytest.mark.parametrize(

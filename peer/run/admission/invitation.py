@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from itertools import islice
 
 from peer.errors import TicketError
 from peer.identity import Identity, peer_id_of, public_key_of, verify
 from peer.protocol.messages import PeerId, RunId
 from peer.run.papers.shelf import PaperShelf
+from peer.run.pasted import MOST_STARTS, characters_of, given_text, token_at
 
 DOMAIN = b"peer invitation v1"
 BYTES = 1 + 32 + 32 + 8 + 64
@@ -31,6 +33,10 @@ MAX_KNOWN = 4096
 _MAGIC = base64.b32decode("PEERINVT")[:4]
 _VERSION = 1
 _CHECKSUM = 4
+_CHARACTERS = characters_of(len(_MAGIC) + BYTES + _CHECKSUM)
+_START = re.compile("peerin", re.ASCII | re.IGNORECASE)
+MOST_CHARACTERS = 4096
+"""Of a text with an invitation in it."""
 _FIX = "Copy the complete invitation again, or ask the operator for a new one."
 ASK = "Ask the operator of the run for an invitation: peer ticket invite KEY."
 
@@ -87,24 +93,24 @@ class Invitation:
     @classmethod
     def named(cls, argument: str) -> Invitation:
         """Read a command's argument: an invitation, or `@FILE` with one in it. Raises TicketError."""
-        text = argument
-        if argument.startswith("@"):
-            try:
-                with Path(argument[1:]).open("rb") as file:
-                    text = file.read(2048).decode(errors="replace")
-            except (OSError, ValueError) as error:  # ValueError: a name with a NUL
-                raise TicketError(f"cannot read an invitation from {argument[1:]}: {error}", _FIX) from None
-        word = "".join(text[:2048].split()).upper()
+        text = given_text(argument, MOST_CHARACTERS, "an invitation")
+        starts = islice(_START.finditer(text), MOST_STARTS)
+        words = [token_at(text, start.start(), lambda word: _CHARACTERS).token for start in starts]
+        for word in words or [""]:
+            if (found := cls._decoded(word)) is not None:
+                return found
+        raise TicketError("this is no invitation, or it is mistyped or truncated", _FIX)
+
+    @classmethod
+    def _decoded(cls, word: str) -> Invitation | None:
         try:
-            raw = base64.b32decode(word + "=" * (-len(word) % 8))
+            raw = base64.b32decode(word.upper() + "=" * (-len(word) % 8))
         except ValueError:
             raw = b""
         body, checksum = raw[:-_CHECKSUM], raw[-_CHECKSUM:]
         whole = body[: len(_MAGIC)] == _MAGIC and _checksum(body) == checksum
         found = cls.parse(body[len(_MAGIC) :]) if whole else None
-        if found is None or found.encode() != word.lower():
-            raise TicketError("this is no invitation, or it is mistyped or truncated", _FIX)
-        return found
+        return found if found is not None and found.encode() == word else None
 
     def why_not(self, run_id: bytes, signers: Iterable[str], peer: str, now: float) -> Refused | None:
         """Return why it does not let this peer into this run: a code and a sentence. None: it does. `signers`: the keys

@@ -107,6 +107,13 @@ def test_the_operator_and_its_nodes_need_none() -> None:
     assert gate.why_not(PeerId(BOB.peer_id), b"") is None
 
 
+@pytest.mark.parametrize("pasted", ["\ufeff{}", "**{}**", "Here it is: {}.", "> {}", "https://example.org/?i={}"])
+def test_a_pasted_invitation_is_found(pasted: str) -> None:
+    text = made().encode()
+    for word in (text, text.upper(), f"{text[:40]}=\n{text[40:]}", f"{text[:40]}\u200b{text[40:]}"):
+        assert Invitation.named(pasted.format(word)) == made()
+
+
 def test_mistyped_texts_are_refused(tmp_path: Path) -> None:
     text = made().encode()
     path = tmp_path / "ada.invitation"
