@@ -1,4 +1,7 @@
-"""Addresses of the DHT seen lately, kept on disk, and the addresses that we listened at.
+"""Addresses of peers seen lately, kept on disk, and the addresses that we listened at.
+
+Only the addresses of peers with a valid signed record of the run get in. A guest of the run (`peer doctor`, `peer
+eval`) is a node of the DHT for a minute, and its address would stay in tickets after it has ended.
 
 With the former a peer finds the swarm again when every bootstrap node is dead. With the latter other peers find it
 after a restart under the port that they know. The cache is a convenience: a damaged file reads as empty, and a failed
@@ -29,19 +32,26 @@ class AddressCache:
 
     def __init__(self, path: Path | None, now: float) -> None:
         self._path = path
-        self._seen, self.listened = _read(path, now) if path is not None else ({}, {})
+        self._seen, self._recorded, self.listened = _read(path, now) if path is not None else ({}, set(), {})
+        """`_recorded`: the addresses that were of a peer with a record. Earlier versions kept others, too."""
         """`listened`: each address that we were told to listen at, and the same address with the port it got."""
         self._saved = self._content()
 
     def addresses(self) -> list[str]:
-        """Return the addresses, latest seen first."""
+        """Return the addresses to dial, latest seen first."""
         return sorted(self._seen, key=lambda address: (-self._seen[address], address))
 
+    def entries(self) -> list[str]:
+        """Return the addresses that a ticket may name, latest seen first: those of peers that had a record."""
+        return [address for address in self.addresses() if address in self._recorded]
+
     def saw(self, addresses: Iterable[str], now: float) -> None:
-        """Take note that these addresses are in use now."""
-        self._seen.update((address, now) for address in addresses if is_dialable(address))
+        """Take note that these addresses of peers with a valid record are in use now."""
+        found = [address for address in addresses if is_dialable(address)]
+        self._seen.update((address, now) for address in found)
         kept = [address for address in self.addresses() if self._seen[address] > now - MAX_AGE_S][:MAX_CACHED]
         self._seen = {address: self._seen[address] for address in kept}
+        self._recorded = self._recorded.union(found).intersection(kept)
 
     def note_listened(self, listened: dict[str, str]) -> None:
         """Keep where we listen now; `save` writes it."""
@@ -52,7 +62,10 @@ class AddressCache:
         if self._path is None or (self._saved == self._content() and not force):
             return
         draft = self._path.with_name(f".{self._path.name}.new")
-        body = [{"address": address, "seen": self._seen[address]} for address in self.addresses()]
+        body = [
+            {"address": address, "seen": self._seen[address], "record": address in self._recorded}
+            for address in self.addresses()
+        ]
         try:
             whole = {"format": 1, "listened": self.listened, "peers": body}
             draft.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
@@ -65,31 +78,34 @@ class AddressCache:
         self._saved = self._content()
 
     def _content(self) -> frozenset[object]:
-        return frozenset([*self._seen, *self.listened.items()])
+        return frozenset([*self._seen, *self.listened.items(), *((address, True) for address in self._recorded)])
 
 
-def _read(path: Path, now: float) -> tuple[dict[str, float], dict[str, str]]:
+def _read(path: Path, now: float) -> tuple[dict[str, float], set[str], dict[str, str]]:
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_FILE_BYTES)
-        return parse(raw, now), parse_listened(raw)
+        return *parse(raw, now), parse_listened(raw)
     except FileNotFoundError:
-        return {}, {}
+        return {}, set(), {}
     except (OSError, ValueError) as error:
         log.warning("the cached addresses in %s cannot be read, starting without: %r", path, error)
-        return {}, {}
+        return {}, set(), {}
 
 
-def parse(raw: bytes, now: float) -> dict[str, float]:
-    """Read the address -> last seen entries of a file's bytes: the dialable ones that are not too old.
+def parse(raw: bytes, now: float) -> tuple[dict[str, float], set[str]]:
+    """Read the address -> last seen entries of a file's bytes: the dialable ones that are not too old. Return as well
+    which of them were of a peer with a record.
 
     Raises ValueError for anything that `save` would not write. `now` is in seconds since the epoch."""
     try:
         entries = json.loads(raw)["peers"][:MAX_CACHED]
         seen = {str(entry["address"]): min(float(entry["seen"]), now) for entry in entries}
-    except (TypeError, KeyError, OverflowError, RecursionError) as error:
+        recorded = {str(entry["address"]) for entry in entries if entry.get("record") is True}
+    except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not a list of addresses: {error!r}") from error
-    return {address: at for address, at in seen.items() if is_dialable(address) and at > now - MAX_AGE_S}
+    kept = {address: at for address, at in seen.items() if is_dialable(address) and at > now - MAX_AGE_S}
+    return kept, recorded & kept.keys()
 
 
 def parse_listened(raw: bytes) -> dict[str, str]:

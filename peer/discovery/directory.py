@@ -99,7 +99,15 @@ class DhtDirectory:
         self._operators: Callable[[], Iterable[PeerId]] = lambda: map(PeerId, self._ticket)
         cache = AddressCache(cache_path, now())
         self._helper = DhtNodeSupervisor(
-            options, self._gate, initial_peers, cache, now, self._publish, pace, told.helper
+            options,
+            self._gate,
+            initial_peers,
+            cache,
+            now,
+            self._publish,
+            pace,
+            told.helper,
+            lambda: self._view.live(now()),
         )
 
     @classmethod
@@ -319,7 +327,7 @@ class DhtDirectory:
             "pid": self.helper_pid,
             "memory": memory,
             "neighbours": self.neighbours(),
-            "own_network": "not looked at" if self._lan is None else self._lan.told(),
+            "own_network": "not looked at" if self._lan is None else self._lan.told(self._view.live(self._now())),
         }
 
     @property

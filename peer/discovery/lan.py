@@ -11,7 +11,7 @@ import contextlib
 import ipaddress
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import blake3
 from zeroconf import Error, IPVersion, ServiceStateChange, Zeroconf
@@ -44,7 +44,9 @@ class LanPeers:
 
     `hosts`: our own addresses, of which the private IPv4 ones count. `port`: of our exchange service."""
 
-    def __init__(self, run_id: RunId, me: PeerId, hosts: Sequence[str], port: int) -> None:
+    def __init__(self, run_id: RunId, me: PeerId, hosts: Sequence[str], port: int, *, announces: bool = True) -> None:
+        """`announces`: False for a guest, who only listens."""
+        self._announces = announces
         self._tag = run_tag(run_id)
         self._me = me
         self._hosts = [host for host in hosts if _is_private(host)]
@@ -57,9 +59,9 @@ class LanPeers:
         """Where peers of the own network said that they listen."""
         self.why_none = ""
 
-    def told(self) -> str:
-        """Return who was found, or why nobody can be, for a person."""
-        return self.why_none or f"{len(self.found)} peers in your own network"
+    def told(self, recorded: Container[PeerId]) -> str:
+        """Return how many were found that have a record, or why nobody can be, for a person."""
+        return self.why_none or f"{sum(peer in recorded for peer in self.found)} peers in your own network"
 
     def start(self) -> None:
         """Announce and listen until `close`. The first answers come within seconds."""
@@ -74,7 +76,8 @@ class LanPeers:
             _check_own(self._hosts)
             self._zeroconf = own = AsyncZeroconf(interfaces=self._hosts, ip_version=IPVersion.V4Only)
             self._browser = AsyncServiceBrowser(own.zeroconf, SERVICE, handlers=[self._changed])
-            await own.async_register_service(self._announcement(), cooperating_responders=True)
+            if self._announces:
+                await own.async_register_service(self._announcement(), cooperating_responders=True)
         except (OSError, Error) as error:
             self.why_none = f"no multicast here: {error}"
 

@@ -45,5 +45,6 @@ def entries_of(own: Iterable[str], reachable: bool | None, met: Iterable[str]) -
 
 
 def met_in(cache: Path) -> list[str]:
-    """Read the addresses of others in a run's folder, latest seen first. A file that cannot be read has none."""
-    return AddressCache(cache, time.time()).addresses()
+    """Read the addresses of peers with a record in a run's folder, latest seen first. A file that cannot be read has
+    none."""
+    return AddressCache(cache, time.time()).entries()

@@ -62,7 +62,7 @@ class LocalNode:
     say: Say
     clock: RunClock
     guest: Identity | None = None
-    """The key of a guest, who proves it to peers and stands in no directory. None: the node's own."""
+    """The key of a guest, who proves it to peers and leaves no trace there. None: this is no guest."""
 
     @classmethod
     def of(cls, options: NodeOptions, run_id: RunId, say: Say, guest: Identity | None = None) -> LocalNode:
@@ -280,7 +280,8 @@ async def _start_directory(
             bad_record=reputation.bad_record,
             proven=lambda: reputation.proven,
             own_found=key_watch.saw,
-            is_closed=late.is_closed,
+            # nobody is to call a guest, so it gets into no routing table and no cache of addresses
+            is_closed=late.is_closed if local.guest is None else lambda: True,
         ),
     )
 
@@ -301,7 +302,7 @@ def _look_around(local: LocalNode, directory: DhtDirectory, dialler: Dialler, po
     if not local.options.lan or dialler.private_run():
         return
     hosts = [host_of(endpoint).strip("[]") for endpoint in supposed(local.options, directory, port)]
-    directory.look_around(LanPeers(local.run_id, local.me, hosts, port))
+    directory.look_around(LanPeers(local.run_id, local.me, hosts, port, announces=local.guest is None))
 
 
 class _LateParts:

@@ -163,11 +163,15 @@ def peer_id() -> Target:
 
 def cache() -> Target:
     def run(raw: bytes) -> None:
-        seen = parse(raw, NOW)
+        seen, recorded = parse(raw, NOW)
+        assert recorded <= seen.keys()
         assert len(seen) <= MAX_CACHED
         assert all(at <= NOW and addresses.is_dialable(known) for known, at in seen.items())
 
-    entries = [{"address": DIAL, "seen": NOW - 5}, {"address": DIAL.replace("4001", "4002"), "seen": 1.0}]
+    entries = [
+        {"address": DIAL, "seen": NOW - 5, "record": True},
+        {"address": DIAL.replace("4001", "4002"), "seen": 1.0},
+    ]
     corpus = tuple(json.dumps({"format": 1, "peers": peers}).encode() for peers in ([], entries[:1], entries))
     return Target(name="cache", run=run, corpus=corpus, refuses=(ValueError,), tokens=LITERALS, limit=65536)
 

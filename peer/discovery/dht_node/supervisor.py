@@ -8,7 +8,7 @@ import logging
 import math
 import random
 import statistics
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from peer.aio.events import Signal
@@ -86,7 +86,10 @@ class DhtNodeSupervisor:
         on_joined: Callable[[DhtNode], Awaitable[None]],
         pace: SupervisorTimes,
         watcher: Watcher,
+        recorded: Callable[[], Container[str]],
     ) -> None:
+        """`recorded` returns the peers of the run with a valid record now."""
+        self._recorded = recorded
         self._options, self._gate, self._bootstraps, self._cache = options, gate, tuple(bootstraps), cache
         self._now, self._on_joined, self._pace = now, on_joined, pace
         self._asked: tuple[str, ...] = ()
@@ -262,8 +265,7 @@ class DhtNodeSupervisor:
     async def _dial(self, node: DhtNode, address: str) -> None:
         if await node.link(address, self._pace.dial):
             self._redial.answered(address, asyncio.get_running_loop().time())
-            self._cache.saw([address], self._now())
-            self._cache.save()
+            self._note_peers([address])
             await self._meet(node)
 
     async def _meet(self, node: DhtNode) -> None:
@@ -296,7 +298,12 @@ class DhtNodeSupervisor:
         visible = await node.addresses()
         self.addresses = visible if self._options.announce_maddrs else advertised(visible, self._listen)
         node.tell(self.addresses, closed=self._options.standing().closed)
-        self._cache.saw(await node.seen_addresses(), self._now())
+        self._note_peers(await node.seen_addresses())
+
+    def _note_peers(self, addresses: Iterable[str]) -> None:
+        """Put the addresses of peers with a record into the cache: other nodes of the DHT may be guests."""
+        recorded = self._recorded()
+        self._cache.saw([address for address in addresses if _peer(address) in recorded], self._now())
         self._cache.save()
 
 

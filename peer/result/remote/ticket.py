@@ -13,7 +13,7 @@ from pathlib import Path
 
 from peer.aio.threads import LowPriorityThread
 from peer.errors import ArtifactMissing
-from peer.identity import load_or_create
+from peer.identity import Identity, load_or_create
 from peer.join.artifacts import check_foreign, opened
 from peer.join.ended import operator_nodes
 from peer.join.manifest import obtain_manifest
@@ -66,7 +66,7 @@ async def _guest(ticket: Ticket, home: Path, asked: GuestRequest, say: Say) -> A
 
     options = NodeOptions(home=home, initial_peers=ticket.addresses, invitation=asked.invitation)
     invited = None if asked.key is None or not asked.key.exists() else load_or_create(asked.key)
-    local = LocalNode.of(options, RunId(ticket.run_id), say, invited)
+    local = LocalNode.of(options, RunId(ticket.run_id), say, invited or Identity.generate())
     listeners = NodeListeners(
         reputation=Reputation(local.clock.now, emit),
         quota=NoBudget(),
