@@ -109,7 +109,7 @@ def _told(entry: Entry, seed: int, curve: Curve) -> Curve:
     """Tell a swarm's end on stderr, so that a comparison that is stopped later was not for nothing."""
     if curve:
         last = curve[-1]
-        tell(f"{entry.name}, seed {seed}: loss {last.loss:.4f} after {last.seconds:.0f} s", err=True)
+        tell(f"{entry.name}, seed {seed}: loss {last.loss:.4f} nats a token after {last.seconds:.0f} s", err=True)
     return curve
 
 

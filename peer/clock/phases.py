@@ -12,6 +12,8 @@ class PhaseTimer:
     def __init__(self, began: float | None = None) -> None:
         self.began = time.monotonic() if began is None else began
         self._since = self.began
+        self.skipped = 0.0
+        """Seconds that `skip` left out."""
         self.took: dict[str, float] = {}
         """Seconds per phase, in order. A phase that comes again adds to its seconds."""
 
@@ -22,7 +24,15 @@ class PhaseTimer:
         self.took[phase] = self.took.get(phase, 0.0) + seconds
         return seconds
 
+    def skip(self) -> float:
+        """End the current phase as none of the program's: leave its seconds out of `took` and `total`, and return
+        them."""
+        now = time.monotonic()
+        seconds, self._since = now - self._since, now
+        self.skipped += seconds
+        return seconds
+
     @property
     def total(self) -> float:
-        """Seconds since the first phase began."""
-        return self._since - self.began
+        """Seconds from the first phase to the end of the last one, without those skipped: the sum of `took`."""
+        return self._since - self.began - self.skipped

@@ -1,5 +1,8 @@
 """A peer's first minute: what each phase from the command to the first inner step took, and whether this machine and
-its link are fit for the run; both told to the person, the journal and `peer status`."""
+its link are fit for the run; both told to the person, the journal and `peer status`.
+
+Waiting for the person (an answer to a question, or the end of a condition of theirs) is no phase: it is reported
+beside."""
 
 from __future__ import annotations
 
@@ -27,8 +30,10 @@ MEASURED_STEPS = 3
 """After so many inner steps their median says how fast this machine is."""
 TOLD_BYTES = 1_000_000
 """A state this large says something about the link that it came by."""
+TOLD_WAIT_S = 0.1
+"""A shorter wait for the person is not told."""
 PHASES = (
-    *("program", "network", "manifest", "amendments", "state", "clock"),
+    *("program", "network", "manifest", "terms", "files", "amendments", "state", "clock"),
     *("trainer", "others", "first_evaluation", "first_step"),
 )
 """In order."""
@@ -53,6 +58,10 @@ class JoinReport:
         """A phase is over. `detail`: what there was in it, for a person."""
         self._laps.end(phase)
         self._details[phase] = detail
+
+    def person_answered(self) -> None:
+        """Leave the seconds since the last phase out: the person was waited for."""
+        self._laps.skip()
 
     def hear(self, event: events.Event, t: float) -> None:
         """A listener of the journal: phases that the coordinator ends."""
@@ -79,6 +88,7 @@ class JoinReport:
         """JSON-able, for `peer status`."""
         return {
             "joined_in_s": round(self._laps.total, 2) if self._joined else None,
+            "waited_for_you_s": round(self._laps.skipped, 2),
             "phases_s": {name: round(seconds, 3) for name, seconds in self._laps.took.items()},
             "micro_batch": self._micro_batch,
             "unfit": list(self._unfit),
@@ -135,11 +145,13 @@ class JoinReport:
         self.end("first step")
         took = self._laps.took
         parts = (f"{name} {seconds:.1f} s{self._in_brackets(name)}" for name, seconds in took.items())
-        self._joined = f"joined in {self._laps.total:.1f} s: {', '.join(parts)}"
+        waited = self._laps.skipped
+        beside = f", beside {waited:.1f} s of waiting for you" if waited >= TOLD_WAIT_S else ""
+        self._joined = f"joined in {self._laps.total:.1f} s{beside}: {', '.join(parts)}"
         self._say(self._joined)
         seconds = {phase: took.get(phase.replace("_", " "), 0.0) for phase in PHASES}
-        beside = {phase: self._trainer.get(phase.replace("_", " "), 0.0) for phase in BESIDE}
-        self._emit(events.Joined(seconds=self._laps.total, **seconds, **beside))
+        trainer = {phase: self._trainer.get(phase.replace("_", " "), 0.0) for phase in BESIDE}
+        self._emit(events.Joined(seconds=self._laps.total, waited_for_person=waited, **seconds, **trainer))
 
     def _in_brackets(self, phase: str) -> str:
         detail = self._details.get(phase, "")

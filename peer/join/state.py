@@ -23,6 +23,7 @@ from peer.join.messages import check_clock, unreachable, waiting_for
 from peer.join.offers import OLD_ROUNDS, Offers, SnapshotOffer, compatible_offers
 from peer.join.resume import JoinedState, OwnCheckpoint, StateTransfer, newest_checkpoint, why_fetch
 from peer.join.weighing import StateWeighing, WeighedState
+from peer.observe.formatting import amount
 from peer.observe.progress import WaitProgress, untold
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, StateIndex
@@ -185,7 +186,7 @@ class StateFetch:
         self._wanted = self._pieces.mark
         deadline, had = self._now() + self._patience_s, self._pieces.done
         if had:
-            self._say(f"{had / 1e6:.1f} MB of the state are here from before")
+            self._say(f"{amount(had, 'bytes')} of the state are here from before")
         self._progress("asking who gives the state", 0.0, None, "s")
         while True:
             offers = await self._offers()
@@ -249,7 +250,9 @@ class StateFetch:
         index, pieces = chosen[0].index, self._pieces
         self._wanted = chosen[0].mark
         if gone := pieces.keep(lambda number, held: held.piece.digest == index.pieces[number].digest):
-            self._say(f"the group has moved on from the state that was being fetched: {gone / 1e6:.1f} MB start over")
+            self._say(
+                f"the group has moved on from the state that was being fetched: {amount(gone, 'bytes')} start over"
+            )
         missing = [number for number in range(len(index.pieces)) if number not in pieces.held]
 
         def take_zeros() -> None:

@@ -226,7 +226,9 @@ class PeerDaemon:
         await self._agree(signed)
         if why := why_unchecked(method, manifest.data):
             node.local.say(why)
+        self._arrival.end("terms")
         await self._pause.until_unmetered(self._facts.is_doing)
+        self._arrival.person_answered()
         files = await self._obtain_files(manifest)
         layout = layout_for(manifest.model, method, files.tensors)
         checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
@@ -240,6 +242,7 @@ class PeerDaemon:
             self._files.supply(files),
         )
         await trainer.prepare()  # it reads its data while we look for the state
+        self._arrival.end("files")
         amendments = amendments_of(node.local, manifest, self._journal)
         node.handler.serve(replace(node.handler.parts, amendments=amendments))
         admission = self._facts.admit(admission_of(node.local, manifest, options, amendments, held))
@@ -263,8 +266,15 @@ class PeerDaemon:
         node, options = self._node, self._options
         texts, warnings = await asyncio.to_thread(look_through, signed.manifest, options)
         contract = contract_of(signed, options, texts, start=start_of(node, signed.manifest), folder=node.local.folder)
-        ask = None if options.agreed else self._display.ask
+        self._arrival.end("terms")
+        ask = None if options.agreed else self._ask
         self._facts.agree(await agree(contract, node.local.folder.path, ask, node.local.say, warnings))
+
+    async def _ask(self, question: str) -> bool | None:
+        try:
+            return await self._display.ask(question)
+        finally:
+            self._arrival.person_answered()
 
     async def _obtain_files(self, manifest: Manifest) -> RunFiles:
         self._facts.is_doing("getting the run's files")

@@ -11,6 +11,7 @@ from peer.join.contract import end_of
 from peer.join.invitation import OwnAdmission
 from peer.node.leaving.plan import LeavingPlan
 from peer.observe.control_bytes import in_all
+from peer.observe.formatting import loss_words
 from peer.observe.progress import Waits
 from peer.observe.totals import Totals, ledger
 from peer.protocol.messages import PeerRecord, Reach, Status
@@ -274,11 +275,11 @@ def status_line(report: dict[str, Any]) -> str:
         due = report["next_due_in_s"]
         parts.append(f"round {report['round']}" + (f" (due in {due:.0f} s)" if due is not None and due > 0 else ""))
     if "steps" in report:
-        loss = "-" if report["loss"] is None else f"{report['loss']:.3f}"
-        parts.append(f"step {report['steps']}, loss {loss}, {report['tokens_per_s']:.0f} tokens/s")
+        loss = "no loss yet" if report["loss"] is None else f"loss {loss_words(report['loss'])}"
+        parts.append(f"step {report['steps']}, {loss}, {report['tokens_per_s']:.0f} tokens/s")
     if report.get("val_loss"):
-        round_, loss, *_ = report["val_loss"]
-        parts.append(f"validation {loss:.3f} (round {round_})")
+        round_, nats, *_ = report["val_loss"]
+        parts.append(f"hold-out {loss_words(nats)} (round {round_})")
     if "peers" in report:
         training = sum(peer["status"] == "training" for peer in report["peers"])
         parts.append(f"{training} other peers train")

@@ -86,13 +86,15 @@ class Joined(Event):
 
     kind: ClassVar[str] = "joined"
     seconds: float
-    """Since the command began: the sum of the next ten."""
+    """Since the command began, without `waited_for_person`: the sum of the phases from `program` to `first_step`, of
+    `terms` and of `files`."""
     program: float
     """Loading it."""
     network: float
     """Listening, starting the DHT helper, reaching somebody."""
     manifest: float
     amendments: float
+    """Asking others for them."""
     state: float
     clock: float
     trainer: float
@@ -106,6 +108,12 @@ class Joined(Event):
     waiting_for_the_state: float = 0.0
     data: float = 0.0
     model: float = 0.0
+    terms: float = 0.0
+    """Working out the terms, and looking through the volunteer's own texts. It comes after `manifest`."""
+    files: float = 0.0
+    """Fetching the run's files, and preparing the trainer's process. It comes after `terms`."""
+    waited_for_person: float = 0.0
+    """Seconds at a question, or until the line was unmetered. In none of the above."""
 
 
 @dataclass(frozen=True, kw_only=True)

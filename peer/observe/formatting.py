@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 
 def harmless(text: str) -> str:
@@ -11,15 +12,37 @@ def harmless(text: str) -> str:
 
 
 def amount(number: float, unit: str) -> str:
-    """`12.3 MB`, `47 s`, `12 min`, `3 pieces`. Bytes in powers of 1000, as lines are sold."""
+    """`1.23 kB`, `12.3 MB`, `47 s`, `12 min`, `3 pieces`. Bytes within half a percent, in powers of 1000, as lines are
+    sold."""
     if unit == "s":
         return duration(number)
     if unit != "bytes":
         return f"{number:g} {unit}".strip()
-    for size, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+    for size, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if number >= size:
-            return f"{number / size:.1f} {name}"
+            value = number / size
+            return f"{value:.{2 if value < 9.995 else 1}f} {name}"
     return f"{number:.0f} B"
+
+
+def loss_words(nats: float | None, bits_per_byte: float | None = None) -> str:
+    """`2.345 nats a token`, with `, 1.234 bits a byte` where that is known. The unit comes first that all views and all
+    peers of a run share; `nats` None: the loss was not finite."""
+    if nats is None:
+        return "no finite number"
+    return f"{nats:.3f} nats a token" + ("" if bits_per_byte is None else f", {bits_per_byte:.3f} bits a byte")
+
+
+def round_outcomes(rounds: Mapping[str, int]) -> str:
+    """`170 exchanged, 8 solo, 2 missed (1 sat out)`: what the due rounds of these counts (`Totals.rounds`) came to. The
+    parts add up to `due`; a round that was sat out is one of those missed."""
+    parts = [f"{rounds[name]:,} {name}" for name in ("exchanged", "solo", "refused", "missed") if rounds.get(name)]
+    if rounds.get("sat_out"):
+        parts[-1:] = [f"{parts[-1]} ({rounds['sat_out']:,} sat out)"] if rounds.get("missed") else parts[-1:]
+    ended = sum(rounds.get(name, 0) for name in ("exchanged", "solo", "refused", "missed"))
+    if (open_ := rounds.get("due", 0) - ended) > 0:
+        parts.append(f"{open_:,} under way or cut short")
+    return ", ".join(parts) or "nothing"
 
 
 def duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from peer.observe.formatting import amount, duration, harmless
+from peer.observe.formatting import amount, duration, harmless, loss_words, round_outcomes
 from peer.observe.progress import parted, words, worth_showing
 
 MAX_LOSSES = 2000
@@ -96,8 +96,8 @@ def _rows(report: Report, history: History) -> Iterable[tuple[str, RenderableTyp
         yield "loss", _loss(report)
         yield "", Sparkline(list(history.losses))
     if report.get("val_loss"):
-        round_, _, bits = report["val_loss"]
-        yield "hold-out", Text("none yet" if bits is None else f"{bits:.3f} bits per byte, round {round_}")
+        round_, nats, bits = report["val_loss"]
+        yield "hold-out", Text(f"{loss_words(nats, bits)}, round {round_}")
     if "peers" in report:
         yield "peers", _peers(report)
     if report.get("reachable", {}).get("value") is False:
@@ -144,11 +144,9 @@ def _round(report: Report) -> Text:
 
 def _participation(report: Report) -> Text:
     rounds = report["rounds"]
-    exchanged, due = rounds.get("exchanged", 0), rounds.get("due", 0)
-    if not due:
+    if not (due := rounds.get("due", 0)):
         return Text("none was due yet")
-    others = "".join(f", {rounds[name]} {name}" for name in ("solo", "refused", "missed") if rounds.get(name))
-    return Text(f"took part in {exchanged / due:.0%}: {exchanged} exchanged{others}")
+    return Text(f"took part in {rounds.get('exchanged', 0) / due:.0%} of {due:,} due: {round_outcomes(rounds)}")
 
 
 def _partner(report: Report) -> Text:
@@ -161,10 +159,7 @@ def _partner(report: Report) -> Text:
 
 
 def _loss(report: Report) -> Text:
-    """Draw the loss of training, which is of tokens."""
-    if report["loss"] is None:
-        return Text("none yet")
-    return Text(f"{report['loss']:.3f} nats per token")
+    return Text("none yet" if report["loss"] is None else loss_words(report["loss"]))
 
 
 def _peers(report: Report) -> Text:

@@ -18,14 +18,13 @@ from peer.aio.tasks import uninterrupted
 from peer.aio.threads import Offload
 from peer.errors import HomeUnusable, TrainerDied, file_advice
 from peer.observe import events
+from peer.observe.formatting import amount
 from peer.outer.state import OuterState
 from peer.ports.trainer import Trainer
 from peer.protocol.messages import RunId
 from peer.state.checkpoint import CheckpointError, CheckpointStore, checkpoint_bytes
 from peer.state.save_pace import SavePace
 from peer.state.sealed_state import OUTER
-
-MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,4 +193,4 @@ def _free_on(folder: Path) -> int:
 
 
 def _size(nbytes: int) -> str:
-    return f"{nbytes / MB:.1f} MB" if nbytes < 1000 * MB else f"{nbytes / MB / 1000:.1f} GB"
+    return amount(nbytes, "bytes")

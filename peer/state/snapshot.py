@@ -23,6 +23,7 @@ from blake3 import blake3
 
 from peer.aio.threads import Start, at_once
 from peer.errors import BadPayload, PartnerRefused
+from peer.observe.formatting import amount
 from peer.outer.state import OuterState
 from peer.protocol.messages import Piece, StateIndex
 from peer.protocol.model.layout import Layout
@@ -121,8 +122,10 @@ def room_for_copies(folder: Path, elements: int, *, momentum: bool) -> str:
     """Return what the copies for joiners take on the disk, for a person."""
     one = 4 * elements * (2 if momentum else 1)
     free = shutil.disk_usage(folder).free
-    told = f"copies of the state for joiners: {one / 1e6:.1f} MB each, at most {KEEP} at once, in {folder}"
-    return told if free >= KEEP * one else f"{told}; only {free / 1e6:.1f} MB are free: joiners may have to ask others"
+    told = f"copies of the state for joiners: {amount(one, 'bytes')} each, at most {KEEP} at once, in {folder}"
+    return (
+        told if free >= KEEP * one else f"{told}; only {amount(free, 'bytes')} are free: joiners may have to ask others"
+    )
 
 
 KEEP = 2

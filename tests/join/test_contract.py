@@ -127,7 +127,7 @@ def test_the_day_holds_what_the_exchanges_and_the_small_messages_take() -> None:
 
 def test_an_upload_limit_below_the_need_is_told() -> None:
     told = terms("seconds", uploads=UploadLimits(day=10**6))["a day"]
-    assert told.startswith("at most 1.0 MB up, your limit (the run wants ")
+    assert told.startswith("at most 1.00 MB up, your limit (the run wants ")
     assert terms("seconds", uploads=UploadLimits(day=10**12))["a day"].startswith("about ")
 
 

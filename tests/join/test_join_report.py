@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,3 +151,30 @@ def test_in_steps_nobody_knows_what_a_day_uploads() -> None:
     told, run = Told(), manifest("sync.clock=steps")
     assert told.arrival.check_budget(run, resolve(run.sync), UploadLimits(day=1)) > 0
     assert told.said == []
+
+
+def test_the_wait_for_the_person_is_in_no_phase_and_told_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("peer.clock.phases.time", SimpleNamespace(monotonic=lambda: now[0]))
+    told = Told()
+
+    def after(seconds: float, ended: Callable[[], None]) -> None:
+        now[0] += seconds
+        ended()
+
+    after(2.0, lambda: told.arrival.end("manifest"))
+    after(0.5, lambda: told.arrival.end("terms"))
+    after(23.9, told.arrival.person_answered)
+    after(3.0, lambda: told.arrival.end("files"))
+    after(1.0, lambda: told.arrival.end("amendments"))
+    asyncio.run(told.watched(lambda: TrainerProgress(steps=MEASURED_STEPS, step_s=0.1), 60.0))
+    assert told.said == [
+        "joined in 6.5 s, beside 23.9 s of waiting for you: "
+        "manifest 2.0 s, terms 0.5 s, files 3.0 s, amendments 1.0 s, first step 0.0 s"
+    ]
+    joined = told.events[-1]
+    assert isinstance(joined, events.Joined)
+    assert (joined.seconds, joined.amendments, joined.waited_for_person) == (6.5, 1.0, pytest.approx(23.9))
+    assert joined.seconds == pytest.approx(sum(getattr(joined, phase) for phase in PHASES))
+    report = told.arrival.report()
+    assert (report["joined_in_s"], report["waited_for_you_s"]) == (6.5, 23.9)

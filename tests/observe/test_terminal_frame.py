@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from peer.node.status import status_line
+from peer.observe.formatting import amount, round_outcomes
+from peer.observe.status.text import status_text
 from peer.observe.terminal_frame import BAR_WIDTH, MAX_LOSSES, History, picture, sparkline
 
 ME, PARTNER = f"12D3KooW{'x' * 38}ABCDEF", f"12D3KooW{'x' * 38}UVWXYZ"
@@ -71,11 +77,11 @@ def test_a_peer_that_trains_shows_what_matters() -> None:
         assert words in title
     assert PARTNER not in title
     assert row(TRAINING, "round") == "12 of 40, due in 23 s"
-    assert row(TRAINING, "rounds") == "took part in 82%: 9 exchanged, 2 solo"
+    assert row(TRAINING, "rounds") == "took part in 82% of 11 due: 9 exchanged, 2 solo"
     assert row(TRAINING, "partner") == "…UVWXYZ, 1.3 s"
     assert row(TRAINING, "step") == "1,234 · 5,321 tokens/s"
-    assert row(TRAINING, "loss") == "1.871 nats per token"
-    assert row(TRAINING, "hold-out") == "2.741 bits per byte, round 10"
+    assert row(TRAINING, "loss") == "1.871 nats a token"
+    assert row(TRAINING, "hold-out") == "1.900 nats a token, 2.741 bits a byte, round 10"
     assert row(TRAINING, "peers") == "2 known, 1 train, 1 can be dialled"
     assert row(TRAINING, "refused") == "12 s ago, 203.0.113.9: clock: your clock is 90 s ahead"
     assert row(TRAINING, "down") == "12.3 MB · 0 B/s · no cap"
@@ -86,7 +92,7 @@ def test_bytes_are_shown_against_the_cap_at_the_rate_of_the_last_seconds() -> No
     for second in range(20):
         history.add(TRAINING | {"bytes_sent": 50_000 * second if second > 10 else 0}, float(second))
     assert history.rates() == (50_000.0, 0.0)
-    assert row(TRAINING, "up", 100, history).startswith("2.0 MB · 50.0 kB/s of 125.0 kB/s ━")
+    assert row(TRAINING, "up", 100, history).startswith("2.00 MB · 50.0 kB/s of 125.0 kB/s ━")
     full, half = (row(TRAINING, "up", 100, rate_of(rate)).count("━") for rate in (125_000, 62_500))
     assert full == 12
     assert half in (5, 6)
@@ -103,13 +109,13 @@ def test_a_joiner_shows_its_phase_and_how_far_the_wait_is() -> None:
     text = "\n".join(drawn(JOINING, 100))
     for words in ("abababababababab", "joining", "getting the state", "fetching the state", "━"):
         assert words in text
-    assert "12.3 MB of 40.0 MB (30 %), 1.2 MB/s, 23 s left" in text
+    assert "12.3 MB of 40.0 MB (30 %), 1.23 MB/s, 23 s left" in text
     assert "round" not in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_many_donors_leave_the_bar_its_room(width: int) -> None:
-    donors = "4 donors: zgNqQD6X 1.9 MB/s, YCF2DdZK 1.8 MB/s, F2DdZKab 100.0 kB/s"
+    donors = "4 donors: zgNqQD6X 1.90 MB/s, YCF2DdZK 1.80 MB/s, F2DdZKab 100.0 kB/s"
     wait = JOINING["wait"] | {"name": f"fetching the state ({donors})", "done": 40.0e6}
     lines = drawn(JOINING | {"wait": wait}, width)
     assert lines[-3].count("━") == BAR_WIDTH
@@ -152,10 +158,10 @@ def test_at_60_columns_nothing_that_matters_is_cut() -> None:
     text = "\n".join(drawn(report, 60, rate_of(50_000)))
     for words in (
         "12 of 40, due in 23 s",
-        "took part in 82%: 9 exchanged, 2 solo",
-        "1.871 nats per token",
-        "2.0 MB · 50.0 kB/s of 125.0 kB/s",
-        "12.3 MB of 40.0 MB (30 %), 1.2 MB/s, 23 s left",
+        "took part in 82% of 11 due: 9 exchanged, 2 solo",
+        "1.871 nats a token",
+        "2.00 MB · 50.0 kB/s of 125.0 kB/s",
+        "12.3 MB of 40.0 MB (30 %), 1.23 MB/s, 23 s left",
         "203.0.113.9: clock:",
     ):
         assert words in text
@@ -178,7 +184,7 @@ def test_missing_parts_are_left_out() -> None:
     assert row(early, "loss") == row(early, "partner") == "none yet"
     assert row(early, "rounds") == "none was due yet"
     assert row(early, "round") == "12 of 40"
-    assert row(TRAINING | {"val_loss": [3, None, None]}, "hold-out") == "none yet"
+    assert row(TRAINING | {"val_loss": [3, None, None]}, "hold-out") == "no finite number, round 3"
 
 
 # -- the sparkline
@@ -221,7 +227,36 @@ def test_the_upload_budget_is_shown_where_there_is_one() -> None:
     assert not [line for line in drawn(TRAINING | {"budget": without}, 100) if "budget" in line]
     daily = {"used": used, "limit": {"day": 5 * 10**9, "month": None}, "why": ""}
     (line,) = [line for line in drawn(TRAINING | {"budget": daily}, 100) if "budget" in line]
-    assert line.split(maxsplit=1)[1].strip() == "1.2 GB of 5.0 GB this day"
+    assert line.split(maxsplit=1)[1].strip() == "1.20 GB of 5.00 GB this day"
     over = daily | {"why": "today's upload of 5 GB is used. Next exchange after 00:00"}
     (line,) = [line for line in drawn(TRAINING | {"budget": over}, 100) if "budget" in line]
     assert line.split(maxsplit=1)[1].strip() == over["why"]
+
+
+# -- numbers that two views show
+
+WHOLE: dict[str, Any] = json.loads((Path(__file__).parent / "status" / "training.json").read_text())
+
+
+def test_the_outcomes_add_up_to_the_due_rounds_and_a_round_sat_out_is_one_of_those_missed() -> None:
+    rounds = {"due": 180, "exchanged": 170, "solo": 8, "missed": 1, "sat_out": 1, "skipped": 5}
+    told = round_outcomes(rounds)
+    assert told == "170 exchanged, 8 solo, 1 missed (1 sat out), 1 under way or cut short"
+    outside_brackets = re.sub(r"\(.*?\)", "", told)
+    assert sum(map(int, re.findall(r"\d+", outside_brackets))) == rounds["due"]
+    text = " ".join(status_text(WHOLE | {"rounds": rounds}, 0.0).split())
+    assert f"so far {told} of 180 due (94% exchanged); beside these 5 skipped" in text
+    assert row(TRAINING | {"rounds": rounds}, "rounds", 200) == f"took part in 94% of 180 due: {told}"
+
+
+@pytest.mark.parametrize("nbytes", [1_000, 1_049, 9_994, 9_996, 10_499, 99_949, 592_700, 1_049_000, 1.0499e9, 2.7e12])
+def test_no_amount_is_rounded_by_more_than_half_a_percent(nbytes: float) -> None:
+    number, unit = amount(nbytes, "bytes").split()
+    assert float(number) * {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit] == pytest.approx(nbytes, rel=0.0051)
+
+
+def test_a_loss_has_the_same_unit_in_every_view() -> None:
+    shown = [row(TRAINING, "loss"), row(TRAINING, "hold-out"), status_line(WHOLE)]
+    shown += [line for line in status_text(WHOLE, 0.0).splitlines() if line.split()[:1] in (["loss"], ["hold-out"])]
+    assert len(shown) == 5
+    assert all("nats a token" in text for text in shown), shown

@@ -24,7 +24,7 @@ def test_a_transfer_tells_bytes_rate_and_time_left() -> None:
     report = waits.report()
     told = {"name": "fetching", "done": 1e6, "total": 4e6, "unit": "bytes", "seconds": 2.0, "rate": 5e5}
     assert report == told
-    assert wait_line(report) == "fetching: 1.0 MB of 4.0 MB (25 %), 500.0 kB/s, 6 s left"
+    assert wait_line(report) == "fetching: 1.00 MB of 4.00 MB (25 %), 500.0 kB/s, 6 s left"
 
 
 def test_what_was_here_before_is_no_speed() -> None:
@@ -71,7 +71,7 @@ def test_a_transfer_that_begins_anew_counts_anew() -> None:
     report = waits.report()
     assert report is not None
     assert report["seconds"] == 1.0
-    assert words(report) == "0 B of 4.0 MB (0 %)", "no rate is made up"
+    assert words(report) == "0 B of 4.00 MB (0 %)", "no rate is made up"
 
 
 def test_a_wait_for_a_moment_goes_on_over_interruptions() -> None:
@@ -114,9 +114,9 @@ def test_numbers_are_written_for_people() -> None:
     assert [amount(n, "bytes") for n in (0, 999, 1000, 12_345_678, 5e9)] == [
         "0 B",
         "999 B",
-        "1.0 kB",
+        "1.00 kB",
         "12.3 MB",
-        "5.0 GB",
+        "5.00 GB",
     ]
     assert [duration(s) for s in (-1, 0.4, 119, 120, 7199, 12_000)] == [
         "0 s",

@@ -183,7 +183,7 @@ def test_the_room_is_told_and_too_little_refused_with_numbers(tmp_path: Path, mo
     with pytest.raises(HomeUnusable) as refused:
         room_for(store, elements)
     assert "only 79.0 MB are free" in refused.value.found
-    assert refused.value.fix.startswith("Free 1.0 MB")
+    assert refused.value.fix.startswith("Free 1.00 MB")
     assert "--keep-checkpoints 1 takes 40.0 MB" in refused.value.fix
 
 

@@ -16,7 +16,7 @@ BIG = checkpoint_bytes(110_000_000)
 def test_without_a_measurement_a_save_gets_the_least() -> None:
     pace = SavePace(1000, 15.0, lambda: math.nan)
     assert (pace.write_s, pace.limit_s(), pace.boundary_s) == (0.0, LEAST_S, UNKNOWN_STEP_S)
-    assert pace.why == "1.0 kB, by nothing was written yet"
+    assert pace.why == "1.00 kB, by nothing was written yet"
 
 
 def test_the_slowest_of_the_last_three_checkpoints_counts() -> None:
@@ -25,7 +25,7 @@ def test_the_slowest_of_the_last_three_checkpoints_counts() -> None:
         pace.wrote(0.0, seconds, BIG)
     assert pace.write_s == pytest.approx(40.0)
     assert pace.trainer_limit_s() == pytest.approx(LEAST_S + FACTOR * (3.0 + TRAINER_SHARE * 40.0))
-    assert pace.why == "2.2 GB at 55.0 MB/s, by the last checkpoints"
+    assert pace.why == "2.20 GB at 55.0 MB/s, by the last checkpoints"
 
 
 def test_a_trial_tells_before_the_first_checkpoint_and_a_checkpoint_corrects_it(tmp_path: Path) -> None:

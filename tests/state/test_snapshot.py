@@ -253,7 +253,7 @@ def test_a_copy_lies_in_a_file_without_a_name(layout, tmp_path):
     assert bytes(snapshot.piece(0)) == before
     assert snapshot.piece(0).readonly
     assert not list(tmp_path.iterdir())
-    assert "0.0 MB each, at most 2 at once" in room_for_copies(tmp_path, layout.elements, momentum=True)
+    assert "6.06 kB each, at most 2 at once" in room_for_copies(tmp_path, layout.elements, momentum=True)
     assert "joiners may have to ask others" in room_for_copies(tmp_path, 10**15, momentum=True)
 
 

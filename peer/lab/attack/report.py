@@ -110,7 +110,7 @@ def told_attack(attack: AttackReport) -> str:
     more = "" if attack.more is None else f" ({attack.more:+.1%})"
     lines = [
         ("attack", f"{attack.kind} by {' '.join(attack.liars)}"),
-        ("honest loss", f"{_number(attack.honest_loss)}, alone {_number(attack.honest_loss_alone)}{more}"),
+        ("honest loss", f"{_number(attack.honest_loss)}, alone {_number(attack.honest_loss_alone)} nats a token{more}"),
         ("turned away", f"{attack.excluded.liars} times a liar, {attack.excluded.honest} times an honest peer"),
     ]
     return "\n".join(f"{name:<13} {text}" for name, text in lines)

@@ -288,6 +288,7 @@ def table(report: dict[str, Any]) -> str:
         *_sybil_lines(report),
         *_attack_lines(report),
         *_fault_lines(report["faults"]),
+        "measured: first and last are the loss on the hold-out in nats a token, sent the payload of exchanges",
         *unmet_lines(report["orders"]),
     )
     return "\n".join([*lines, *more])

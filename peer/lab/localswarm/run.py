@@ -393,5 +393,5 @@ def _brief(daemon: Daemon, report: dict[str, Any] | None) -> str:
         return "killed" if daemon.killed else "no answer" if daemon.running else "done"
     if "steps" not in report:
         return str(report["phase"])
-    loss = "-" if report["loss"] is None else f"{report['loss']:.2f}"
+    loss = "-" if report["loss"] is None else f"{report['loss']:.2f} nats"
     return f"round {report['round']} loss {loss}"

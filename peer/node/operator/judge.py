@@ -95,4 +95,5 @@ def why_refused(loss: float, kept: float | None, kept_round: int) -> str:
         return f"its loss is {loss}"
     if kept is None or kept_round <= EARLY_ROUNDS or loss <= kept + WORSE_BY:
         return ""
-    return f"its loss is {loss:.4f}, {loss - kept:.4f} worse than that of the kept state; at most {WORSE_BY} is taken"
+    worse = f"{loss - kept:.4f} worse than that of the kept state; at most {WORSE_BY} is taken"
+    return f"its loss is {loss:.4f} nats a token, {worse}"

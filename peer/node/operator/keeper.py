@@ -246,7 +246,7 @@ class StateKeeper:
         digest = await self._offload(lambda: self._states.digest(outer)) if judged else b""
         self._kept = facts
         self._run.activity.had(facts.tokens)
-        loss = "unchecked" if facts.loss is None else f"loss {facts.loss:.4f}"
+        loss = "unchecked" if facts.loss is None else f"loss {facts.loss:.4f} nats a token"
         self._tell(f"kept the state of round {facts.round} ({loss}), from {_count(facts.donors)}")
         self._serve(ServableState(facts, outer, digest))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from peer.observe.formatting import amount, duration, harmless, local_time
+from peer.observe.formatting import amount, duration, harmless, local_time, loss_words, round_outcomes
 from peer.observe.progress import words, worth_showing
 from peer.observe.status.columns import Row, ago, ahead, counted, group, short, shortened
 
@@ -19,7 +19,6 @@ DATA = {
 }
 ANSWERS = {True: "yes", False: "no", None: "not known yet"}
 WHEN = {"day": "today", "month": "this month"}
-ROUNDS = ("exchanged", "solo", "refused", "missed", "sat_out", "skipped")
 
 
 def status_text(report: Report, now: float) -> str:
@@ -120,7 +119,7 @@ def _training(report: Report) -> Iterator[Row]:
         return
     yield "steps", f"{report['steps']:,}, with {report['tokens']:,} tokens"
     yield "speed", f"{report['tokens_per_s']:,.0f} tokens/s"
-    yield "loss", "none yet" if report["loss"] is None else f"{report['loss']:.3f} nats a token"
+    yield "loss", "none yet" if report["loss"] is None else loss_words(report["loss"])
     yield "hold-out", _hold_out(report.get("val_loss"))
     waited = report.get("seconds_waiting", 0.0)
     yield "time", f"{duration(report['seconds_training'])} of training, {duration(waited)} of waiting"
@@ -132,9 +131,7 @@ def _hold_out(evaluated: Any) -> str:
     if not evaluated:
         return "not evaluated yet"
     round_, nats, bits = evaluated
-    if nats is None:
-        return f"no number, at round {round_:,}"
-    return f"{nats:.3f} nats a token" + ("" if bits is None else f", {bits:.3f} bits a byte") + f", at round {round_:,}"
+    return f"{loss_words(nats, bits)}, at round {round_:,}"
 
 
 def _work(ledger: Report) -> str:
@@ -176,8 +173,9 @@ def _seconds(seconds: float) -> str:
 def _participation(rounds: Report) -> str:
     if not (due := rounds.get("due", 0)):
         return "none was due yet"
-    told = ", ".join(f"{rounds[name]:,} {name.replace('_', ' ')}" for name in ROUNDS if rounds.get(name))
-    return f"{told or 'nothing'} of {due:,} due ({rounds.get('exchanged', 0) / due:.0%} exchanged)"
+    skipped = f"; beside these {rounds['skipped']:,} skipped" if rounds.get("skipped") else ""
+    share = rounds.get("exchanged", 0) / due
+    return f"{round_outcomes(rounds)} of {due:,} due ({share:.0%} exchanged){skipped}"
 
 
 def _others(report: Report) -> Iterator[Row]:
@@ -244,12 +242,17 @@ def _machine(report: Report) -> Iterator[Row]:
     yield "log", report.get("log", "")
     yield "page", report.get("page", "")
     machine = report.get("machine", {})
-    yield "joined in", duration(machine["joined_in_s"]) if machine.get("joined_in_s") else ""
+    yield "joined in", duration(machine["joined_in_s"]) + _waited(machine) if machine.get("joined_in_s") else ""
     yield "micro-batch", machine.get("micro_batch", "")
     if correction := report.get("clock_correction_s"):
         off = f"{abs(correction):.1f} s {'behind' if correction > 0 else 'ahead of'} the others, corrected"
         yield "clock", off if abs(correction) >= 0.1 else "right within 0.1 s"
     yield "signing key", report.get("operators_key", "")
+
+
+def _waited(machine: Report) -> str:
+    waited = machine.get("waited_for_you_s", 0.0)
+    return f", beside {duration(waited)} of waiting for you" if waited >= 1 else ""
 
 
 def _agreed(report: Report) -> Iterator[Row]:

@@ -94,12 +94,12 @@ def _given_up(load: Load, took: float) -> bool:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.2g} s" if value < 9.5 else f"{value:.0f} s"
+    return f"{value:.3g} s" if value < 9.5 else f"{value:.0f} s"
 
 
 def _megabytes(nbytes: int) -> str:
-    return f"{nbytes / 1e6:.2g} MB" if nbytes < 9.5e6 else f"{nbytes / 1e6:.0f} MB"
+    return f"{nbytes / 1e6:.3g} MB" if nbytes < 99.5e6 else f"{nbytes / 1e6:.0f} MB"
 
 
 def _rate(rate: float) -> str:
-    return f"{8 * rate / 1e6:.2g} Mbit/s" if 8 * rate < 9.5e6 else f"{8 * rate / 1e6:.0f} Mbit/s"
+    return f"{8 * rate / 1e6:.3g} Mbit/s" if 8 * rate < 99.5e6 else f"{8 * rate / 1e6:.0f} Mbit/s"

@@ -20,6 +20,7 @@ import torch
 from blake3 import blake3
 
 from peer.errors import BadPayload
+from peer.observe.formatting import amount
 from peer.outer.pages import zeros
 from peer.protocol.messages import PeerId, Piece, StateIndex
 from peer.protocol.model.layout import Layout
@@ -220,4 +221,4 @@ def _remove(entry: Path) -> None:
 def shares(given: Mapping[PeerId, int]) -> str:
     """Return the donors' shares, for a person."""
     parts = sorted(given.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{peer[-8:]} {nbytes / 1e6:.1f} MB" for peer, nbytes in parts)
+    return ", ".join(f"{peer[-8:]} {amount(nbytes, 'bytes')}" for peer, nbytes in parts)

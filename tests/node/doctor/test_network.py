@@ -78,7 +78,7 @@ def test_a_slow_download_is_a_warning_as_the_peer_may_be_slow() -> None:
 
 @pytest.mark.parametrize("load", [LOAD, None])
 def test_a_fast_line_is_fine(load: Load | None) -> None:
-    assert line(measured("upload", 10**7), load).measured == "80.0 Mbit/s: 1.0 MB with 12D3KooWpeer"
+    assert line(measured("upload", 10**7), load).measured == "80.0 Mbit/s: 1.00 MB with 12D3KooWpeer"
 
 
 def test_few_bytes_are_told_as_a_least_rate_and_judge_nothing() -> None:

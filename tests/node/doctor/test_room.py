@@ -20,7 +20,7 @@ NEED = DiskNeed(checkpoints=4 * 10**9, files=10**9, exchange=10**9)
 def test_enough_memory_is_fine_and_both_numbers_are_told() -> None:
     found = memory(8 * 10**9, MANIFEST, "cpu")
     assert found.severity is Severity.OK
-    assert "8.0 GB are free, the run takes about " in found.measured
+    assert "8.00 GB are free, the run takes about " in found.measured
 
 
 def test_too_little_memory_is_an_error_that_says_how_much_to_free() -> None:
@@ -42,9 +42,9 @@ def test_a_disk_with_room_is_fine(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_that_says_how_much_to_free(tmp_path: Path) -> None:
     found = disk(tmp_path, 10**9, NEED)
     assert found.severity is Severity.ERROR
-    assert "1.0 GB are free" in found.measured
-    assert "the run takes at most 6.0 GB (checkpoints 4.0 GB, files 1.0 GB, exchanges 1.0 GB)" in found.measured
-    assert found.fix.startswith("Free 5.0 GB there")
+    assert "1.00 GB are free" in found.measured
+    assert "the run takes at most 6.00 GB (checkpoints 4.00 GB, files 1.00 GB, exchanges 1.00 GB)" in found.measured
+    assert found.fix.startswith("Free 5.00 GB there")
 
 
 def test_what_lies_there_already_is_not_needed_again(tmp_path: Path) -> None:

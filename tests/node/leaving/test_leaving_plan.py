@@ -32,7 +32,7 @@ def saving(completing: bool = False) -> Any:
 def test_the_rest_of_an_exchange_is_its_bytes_over_its_rate() -> None:
     assert exchange_part(False, TransferLeft(10, 1.0, 10.0)).seconds == 0.0
     part = exchange_part(True, TransferLeft(30_000_000, 5e6, 6.0))
-    assert part == LeavingPart("exchange", 6.0, "30.0 MB are left at 5.0 MB/s")
+    assert part == LeavingPart("exchange", 6.0, "30.0 MB are left at 5.00 MB/s")
 
 
 @pytest.mark.parametrize("left", [None, TransferLeft(30_000_000, 0.0, 0.0)])
@@ -44,14 +44,14 @@ def test_an_exchange_of_which_no_rate_is_known_gets_the_least(left: TransferLeft
 def test_an_exchange_that_would_take_too_long_is_given_up_soon_and_says_so() -> None:
     part = exchange_part(True, TransferLeft(220_000_000, 1.25e6, 176.0))
     assert part.seconds == EXCHANGE_LEAST_S
-    assert part.why == "given up, as 220.0 MB are left at 1.2 MB/s: 2 min, and a leave waits 30 s"
+    assert part.why == "given up, as 220.0 MB are left at 1.25 MB/s: 2 min, and a leave waits 30 s"
 
 
 def test_a_checkpoint_that_is_being_completed_comes_first() -> None:
     assert checkpoint_part(saving()).seconds == pytest.approx(10.0)
     both = checkpoint_part(saving(completing=True))
     assert both.seconds == pytest.approx(20.0)
-    assert both.why == "1.0 GB at 100.0 MB/s, by the last checkpoints; another one is being completed"
+    assert both.why == "1.00 GB at 100.0 MB/s, by the last checkpoints; another one is being completed"
 
 
 def test_the_sum_is_announced_with_a_margin_and_small_parts_are_not_named() -> None:

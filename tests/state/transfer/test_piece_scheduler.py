@@ -140,8 +140,8 @@ def test_deadlines_come_from_each_donors_own_rate():
     [
         ({}, "0 donors"),
         ({A: 0.0}, "1 donor"),
-        ({A: 1e5, B: 2e6, C: 0.0}, "3 donors: b 2.0 MB/s, a 100.0 kB/s"),
-        ({A: 4e6, B: 2e6, C: 3e6, PeerId("d"): 1e5}, "4 donors: a 4.0 MB/s, c 3.0 MB/s, b 2.0 MB/s"),
+        ({A: 1e5, B: 2e6, C: 0.0}, "3 donors: b 2.00 MB/s, a 100.0 kB/s"),
+        ({A: 4e6, B: 2e6, C: 3e6, PeerId("d"): 1e5}, "4 donors: a 4.00 MB/s, c 3.00 MB/s, b 2.00 MB/s"),
     ],
 )
 def test_a_person_hears_who_gives_and_how_fast(rates, told):
