@@ -347,19 +347,36 @@ class ReadyWithWarnings(PeerError):
     fix = "Read the warnings of the report. `peer join` works without a change."
 
 
-def file_advice(error: OSError, path: Path) -> str:
-    """Return how to fix a file of ours that could not be made, read or written."""
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT:
-            return f"Free some space on the disk of {path.parent}, or choose another --home."
+def file_advice(error: BaseException, path: Path, elsewhere: str = "choose another --home") -> str:
+    """Return how to fix a file of ours that could not be made, read or written.
+
+    `elsewhere`: how the user gives another place, as it stands in the middle of a sentence. The advice for
+    other errors than OSError is general."""
+    folder = path.parent
+    match error.errno if isinstance(error, OSError) else None:
+        case errno.ENOSPC:
+            return f"Free some space (or inodes) on the disk of {folder}, or {elsewhere}."
+        case errno.EDQUOT:
+            return f"Your disk quota at {folder} is used up: delete something, ask for more, or {elsewhere}."
+        case errno.EFBIG:
+            return (
+                "A limit of file sizes is in force: of this process (ulimit -f, LimitFSIZE of a service), or of the "
+                f"file system. Raise it, or {elsewhere}."
+            )
         case errno.EROFS:
-            return f"The disk of {path.parent} can only be read. Choose a --home on another one."
+            return f"The file system of {folder} is mounted read-only: mount it writable, or {elsewhere}."
         case errno.EACCES | errno.EPERM:
-            return f"Give your user the right to read and write {path.parent}, or choose another --home."
-        case errno.ENOTDIR | errno.EEXIST:
-            return f"A file is where {path} needs a folder: move it away, or choose another --home."
+            return f"Give your user the right to read and write {folder}, or {elsewhere}."
+        case errno.ENOTDIR | errno.EEXIST | errno.EISDIR:
+            return f"Something else is where {path} belongs: move it away, or {elsewhere}."
+        case errno.ENAMETOOLONG:
+            return f"The path is too long for this file system: {elsewhere}."
+        case errno.EMFILE | errno.ENFILE:
+            return "Too many files are open: raise the limit of open files (ulimit -n, LimitNOFILE of a service)."
+        case errno.EIO | errno.ESTALE | errno.ENODEV:
+            return f"The disk of {folder} does not answer as it should: check it, or {elsewhere}."
         case _:
-            return "Choose another --home, or free the path."
+            return f"Look at {folder} and at the free space there, or {elsewhere}."
 
 
 class ExchangeError(Exception):

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from peer.errors import IdentityError, file_advice
+from peer.user_folders import make_private
 
 _PRIVATE_HEAD = b"\x08\x01\x12\x40"  # protobuf: key type Ed25519, 64 bytes of data follow
 _PUBLIC_HEAD = b"\x08\x01\x12\x20"
@@ -113,7 +114,7 @@ def load_or_create(path: Path) -> Identity:
         pass
     identity = Identity.generate()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         _write_new(path, identity.to_bytes())
     except FileExistsError:  # another process was first
         return _load(path)

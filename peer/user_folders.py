@@ -55,6 +55,15 @@ def expand_user(path: Path) -> Path:
         raise UsageError(f"{path}: there is no user {user[1:]}", f"Write ./{path} for a folder of that name.") from None
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder, and the missing folders above it, for their owner alone whatever the umask.
+
+    Folders that exist stay as they are. Raises OSError."""
+    for missing in reversed([one for one in folder.parents if not one.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def _xdg(variable: str, below_home: str) -> Path:
     """The specification has relative values ignored."""
     given = Path(os.environ.get(variable, ""))

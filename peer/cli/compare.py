@@ -13,7 +13,7 @@ import click
 
 from peer.cli.options import as_json, refuse_idle, refuse_unwritable
 from peer.cli.telling import tell
-from peer.errors import UsageError
+from peer.errors import UsageError, file_advice
 
 if TYPE_CHECKING:
     from peer.lab.compare.curve import Curve
@@ -120,4 +120,6 @@ def _draw(outcome: Comparison, file: Path) -> None:
     try:
         file.write_text(picture(outcome))
     except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}", "Choose another --svg.") from error
+        raise UsageError(
+            f"cannot write {file}: {error.strerror}", file_advice(error, file, "choose another --svg")
+        ) from error

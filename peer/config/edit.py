@@ -12,7 +12,8 @@ import tomlkit
 from tomlkit.items import Table
 
 from peer.config.file import key_of
-from peer.errors import UsageError
+from peer.errors import UsageError, file_advice
+from peer.user_folders import make_private
 
 
 def set_value(path: Path, place: Sequence[str], key: str, value: Any) -> None:
@@ -72,7 +73,9 @@ def _read(path: Path) -> tomlkit.TOMLDocument:
     except FileNotFoundError:
         return tomlkit.document()
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "Name another --config.") from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", file_advice(error, path, "name another --config")
+        ) from error
     except ValueError as error:
         raise UsageError(f"{path} is no TOML: {error}", "Correct the file first.") from error
 
@@ -80,9 +83,13 @@ def _read(path: Path) -> tomlkit.TOMLDocument:
 def _write(path: Path, document: tomlkit.TOMLDocument) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.write_text(tomlkit.dumps(document))
+        make_private(path.parent)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(tomlkit.dumps(document))
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {error.strerror}", "Name another --config.") from error
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}", file_advice(error, path, "name another --config")
+        ) from error

@@ -18,6 +18,7 @@ from peer.data.encoding import TextEncoder
 from peer.data.pipeline import EncodedPiece, encoded
 from peer.data.shard_writer import ShardWriter, settle
 from peer.data.sources import Sources, refused
+from peer.errors import file_advice
 from peer.run.files.token_index import TokenIndex, format_index, parse_index
 
 HOLDOUT_ONE_IN = 100
@@ -61,7 +62,7 @@ def build(sources: Sources, encoder: TextEncoder, out: Path, holdout_one_in: int
     except OSError as error:
         raise refused(
             f"cannot write below {out}: {error.strerror}",
-            "Free some space or choose another --out. The same command continues a build that was stopped.",
+            f"{file_advice(error, out / 'index', 'choose another --out')} The same command then continues the build.",
         ) from error
 
 

@@ -14,6 +14,7 @@ from tokenizers.trainers import BpeTrainer
 from peer.data.documents import DocumentReader, Place
 from peer.data.encoding import END_TEXT
 from peer.data.sources import Sources, refused
+from peer.errors import file_advice
 
 BYTES = 256
 LEAST_VOCABULARY = BYTES + 1
@@ -107,4 +108,6 @@ def _write_new(out: Path, raw: bytes) -> None:
     except FileExistsError as error:
         raise refused(f"{out} exists already", "Name a new file with --out. None is overwritten.") from error
     except OSError as error:
-        raise refused(f"cannot write {out}: {error.strerror}", "Free some space or name another file.") from error
+        raise refused(
+            f"cannot write {out}: {error.strerror}", file_advice(error, out, "name another file with --out")
+        ) from error

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from peer.errors import HomeBusy, HomeUnusable, NotRunning, PeerError, UsageError
+from peer.errors import HomeBusy, HomeUnusable, NotRunning, PeerError, UsageError, file_advice
 from peer.ports.console import Say
 from peer.protocol.policy.amendments import RunPolicy
 from peer.rounds.pause import LocalPause
@@ -64,7 +64,7 @@ class ControlServer:
         except OSError as error:
             raise HomeUnusable(
                 f"cannot make the control socket {self._path}: {error.strerror or error}",
-                "Give your user write access there, or choose another --home.",
+                file_advice(error, self._path),
             ) from error
         self._server = await asyncio.start_unix_server(self._connected, sock=sock, limit=MAX_REQUEST)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from peer.errors import DataError, ManifestError, ModelError
+from peer.errors import DataError, ManifestError, ModelError, file_advice
 from peer.identity import Identity
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.artifact_folder import folder_of
@@ -82,7 +82,8 @@ def make_run(
     try:
         scratch = tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise ManifestError(f"cannot write {path}: {error.strerror}", "Choose another place.") from error
+        advice = file_advice(error, path, "choose another place")
+        raise ManifestError(f"cannot write {path}: {error.strerror}", advice) from error
     with scratch as folder:
         draft = RunDraft(Path(folder, "files"), say)
         draft.folder.mkdir()

@@ -12,6 +12,7 @@ from peer.errors import HomeUnusable
 from peer.observe.event_codec import encode
 from peer.observe.events import Carried, Event
 from peer.observe.totals import Totals, fold, former, replay
+from peer.user_folders import make_private
 
 LIMIT_BYTES = 8 * 2**20
 
@@ -73,7 +74,7 @@ class Journal:
             self.failed = f"cannot write the journal {self.path}: {error.strerror or error}"
 
     def _open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self.path.parent)
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._grown = os.fstat(self._fd).st_size
         self._torn = self._grown > 0 and os.pread(self._fd, 1, self._grown - 1) != b"\n"
@@ -121,6 +122,7 @@ def _carried(totals: Totals, t: float) -> bytes:
 
 
 def _write_whole(fd: int, data: bytes) -> None:
-    written = os.write(fd, data)
-    if written != len(data):
-        raise OSError(None, "the disk is full")
+    """After a short write the next one raises the error with its cause: a full disk, a quota, a limit of file sizes."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]

@@ -39,8 +39,9 @@ class ReceiptFile:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.ftruncate(descriptor, self._end)
-                if os.pwrite(descriptor, data, self._end) != len(data):
-                    raise OSError(None, "the disk is full")
+                written = 0
+                while written < len(data):  # after a short write, the next one raises the error with its cause
+                    written += os.pwrite(descriptor, data[written:], self._end + written)
             finally:
                 os.close(descriptor)
         self._end += len(data)

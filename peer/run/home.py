@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peer.errors import HomeBusy, HomeUnusable, file_advice
-from peer.user_folders import data_folder, expand_user
+from peer.user_folders import data_folder, expand_user, make_private
 
 RECEIPTS = "receipts.chain"
 LONGEST_SOCKET_PATH = 100
@@ -76,7 +76,9 @@ def write_whole(path: Path, data: bytes) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            draft.write_bytes(data)
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
             draft.replace(path)
         except OSError:
             with contextlib.suppress(OSError):  # the first error is the one to tell
@@ -160,7 +162,7 @@ class Home:
     @staticmethod
     def _make(folder: Path) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(folder)
         except FileExistsError as error:
             raise HomeUnusable(f"{folder} is not a folder", file_advice(error, folder)) from error
         except OSError as error:

@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
-from peer.errors import HomeUnusable, ManifestError
+from peer.errors import HomeUnusable, ManifestError, file_advice
 from peer.identity import Identity, public_key_of, verify
 from peer.protocol.messages import RunId
 from peer.run.home import write_whole
@@ -165,7 +165,8 @@ def write_new(path: Path, operator: Identity, settings: Iterable[str] = (), text
     except FileExistsError:
         raise ManifestError(f"{path} exists", "Choose another name. Nothing was overwritten.") from None
     except OSError as error:
-        raise ManifestError(f"cannot write {path}: {error.strerror}", "Choose another place.") from error
+        advice = file_advice(error, path, "choose another place")
+        raise ManifestError(f"cannot write {path}: {error.strerror}", advice) from error
     try:
         _write(path, text.encode())
         return sign_file(path, operator)
@@ -188,5 +189,6 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):  # the first error is the one to tell
             draft.unlink()
-        fix = f"Free some space there and look at your rights in {path.parent}, or choose another place."
-        raise ManifestError(f"cannot write {path}: {error.strerror}", fix) from error
+        raise ManifestError(
+            f"cannot write {path}: {error.strerror}", file_advice(error, path, "choose another place")
+        ) from error

@@ -25,7 +25,7 @@ from peer.service.plan import (
     name_of,
 )
 from peer.service.systemd import Systemd
-from peer.user_folders import expand_user
+from peer.user_folders import expand_user, make_private
 
 AGREED = "contract.json"
 """File in a run's folder with the terms that the volunteer agreed to."""
@@ -161,7 +161,7 @@ def _is_ours(unit: Path) -> bool:
 def _write(path: Path, content: bytes) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(content)

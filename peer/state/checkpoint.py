@@ -23,6 +23,7 @@ from peer.outer.rules import blocks
 from peer.state.files import digest_of, is_plain_name, read_small, sync, write_synced
 from peer.state.sealed_state import FORMAT, MAX_FILES, OUTER, SkippedCheckpoint, sealed, unsealed
 from peer.state.tensor_file import write_tensors
+from peer.user_folders import make_private
 
 STATE = "state.json"
 MAX_STATE_BYTES = 2**20
@@ -122,7 +123,7 @@ class CheckpointStore:
     def begin(self) -> Path:
         """Make an empty draft folder for the trainer's files, and remove the drafts that crashes left. Raises
         CheckpointError."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.folder)
         for leftover in self.folder.iterdir():
             if _DRAFT.fullmatch(leftover.name):
                 _remove(leftover)

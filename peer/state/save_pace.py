@@ -11,6 +11,7 @@ from pathlib import Path
 
 from peer.observe.formatting import amount
 from peer.state.checkpoint import TRAINER_SHARE
+from peer.user_folders import make_private
 
 SHARE = 0.02
 """Share of the time that writing checkpoints takes, at most. Large models therefore write them less often."""
@@ -67,7 +68,7 @@ class SavePace:
         nbytes = min(TRIAL_BYTES, self._nbytes // TRIAL_PART) // _CHUNK * _CHUNK
         began = time.monotonic()
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(folder)
             with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
                 chunk = os.urandom(_CHUNK)
                 for _ in range(nbytes // _CHUNK):

@@ -216,7 +216,7 @@ class SnapshotCache:
         try:
             made = making.result()
         except OSError as error:
-            reason = f"this peer's disk has no room for a copy of its state: {error.strerror}"
+            reason = f"this peer cannot write a copy of its state: {error.strerror}"
             raise PartnerRefused("no_state", reason) from error
         if made is None:
             return

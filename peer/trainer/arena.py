@@ -52,7 +52,7 @@ class Arena:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise HomeUnusable(
                 f"the arena {path} of {nbytes / 2**20:.0f} MiB cannot be made: {reason}",
-                f"Free {nbytes / 2**20:.0f} MiB on the disk of {folder}, or choose another --home.",
+                file_advice(error, path),
             ) from error
         pages = np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE]
         if create:

@@ -304,7 +304,7 @@ class TrainerClient:
                 return await child.call("apply", **terms)
             except OSError as error:
                 raise TrainerDied(
-                    f"cannot write {file}: {error.strerror}"
+                    f"cannot write {file}: {error.strerror or error}"
                 ) from error  # a new one starts from the state
             finally:
                 file.unlink(missing_ok=True)

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import peer
+from peer.config.edit import set_value
 from peer.errors import HomeBusy, HomeUnusable
-from peer.run.home import LONGEST_SOCKET_PATH, Home, default_home
+from peer.identity import load_or_create
+from peer.observe.journal import Journal
+from peer.run.home import LONGEST_SOCKET_PATH, Home, default_home, write_whole
+from peer.state.artifacts.cache import ArtifactCache
 
 TRY_LOCK = """
 import sys
@@ -86,3 +93,38 @@ def test_where_home_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PEER_HOME")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert default_home() == Path("/data/peer")
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """Files are made for everybody, as with `umask 000`."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_home_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    home = Home(tmp_path / "above" / "home")
+    load_or_create(home.identity)
+    run = home.run(b"r" * 32)
+    Journal(run.journal, lambda: 0.0).close()
+    write_whole(run.path / "kept.json", b"{}")
+    ArtifactCache(home.artifacts, 10**6)
+    with home.lock():
+        pass
+    set_value(tmp_path / "config" / "peer" / "config.toml", (), "max-upload", "1MB")
+    made = list(tmp_path.rglob("*"))
+    assert {"identity.key", "journal.jsonl", "kept.json", "lock", "config.toml"} <= {path.name for path in made}
+    assert [(path, oct(path.stat().st_mode)) for path in made if path.stat().st_mode & 0o077] == []
+
+
+NOT_OURS = {"result/export/draft.py", "data/build_progress.py", "lab/attack/sybil_records.py", "user_folders.py"}
+"""Modules that make folders of the user's: the umask decides about those."""
+
+
+def test_every_folder_of_a_home_is_made_private() -> None:
+    root = Path(peer.__file__).parent
+    made = (path for path in root.rglob("*.py") if re.search(r"mkdir\([^)]*parents=", path.read_text()))
+    elsewhere = {str(path.relative_to(root)) for path in made}
+    assert elsewhere <= NOT_OURS

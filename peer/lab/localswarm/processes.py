@@ -9,11 +9,12 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from peer.errors import PeerError, SwarmFailed
 from peer.node.control import ask
 from peer.run.home import Home
+from peer.user_folders import make_private
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 ANYWHERE = ("--host-maddrs", LOOPBACK)
@@ -61,9 +62,9 @@ class Daemon:
 
         It is in a session of its own, where Ctrl+C at our terminal does not reach it: we end it, once. When we are gone
         without having done so its standard input ends, and it leaves."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        make_private(self.home)
         self.started_at, self.killed = time.time(), False
-        with self.log.open("ab") as log:
+        with _open_private(self.log) as log:
             self.process = await asyncio.create_subprocess_exec(
                 *prefix,
                 sys.executable,
@@ -148,7 +149,7 @@ async def start_bootstrap(
     """Start the bootstrap node; its ticket. Raises SwarmFailed with its last words when it does not come up. `more`:
     options of `peer bootstrap`."""
     ticket = daemon.home / "ticket"
-    daemon.home.mkdir(parents=True, exist_ok=True)
+    make_private(daemon.home)
     ticket.unlink(missing_ok=True)
     await daemon.start(
         "bootstrap",
@@ -202,3 +203,8 @@ async def start_peer(
         env={"OMP_NUM_THREADS": str(threads)},
         program=program,
     )
+
+
+def _open_private(log: Path) -> BinaryIO:
+    """Open a file to append to. Only its owner may read it when this makes it, whatever the umask."""
+    return os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")

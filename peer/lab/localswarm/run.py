@@ -36,6 +36,7 @@ from peer.run.home import Home
 from peer.run.manifest import SignedManifest, sign_text
 from peer.run.memory import free_bytes
 from peer.run.ticket import Ticket
+from peer.user_folders import make_private
 
 PROGRESS_S = 5.0
 STOP_GRACE_S = 15.0
@@ -107,7 +108,7 @@ class Swarm:
 
     def _write_manifest(self) -> None:
         home = self._plan.home
-        home.mkdir(parents=True, exist_ok=True)
+        make_private(home)
         if any(home.glob("peer-*")):
             raise UsageError(f"{home} holds an earlier swarm", "Choose an empty --home, or leave it out.")
         operator = identities.load_or_create(Home(self._bootstrap.home).identity)

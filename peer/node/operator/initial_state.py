@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from peer.errors import StateError
+from peer.errors import StateError, file_advice
 from peer.join.reset import digest_of
 from peer.outer.state import OuterState
 from peer.protocol.model.layout import Layout, TensorSpec
@@ -51,7 +51,8 @@ def first_state(
     try:
         params = unnamed_values(files.scratch, layout.elements)
     except OSError as error:
-        raise StateError(f"no room for the first state in {files.scratch}: {error.strerror}", "Free space.") from error
+        found = f"cannot make room for the first state in {files.scratch or 'memory'}: {error.strerror}"
+        raise StateError(found, file_advice(error, (files.scratch or Path()) / "state")) from error
     return OuterState.fresh(layout, params.copy_(made))
 
 

@@ -99,7 +99,7 @@ class StateArchive:
             params = unnamed_values(self._folder, elements)
             momentum = unnamed_values(self._folder, elements) if self._momentum else zeros(elements)
         except OSError as error:
-            raise CheckpointError(f"no room for a copy of {kept.folder}: {error.strerror}") from error
+            raise CheckpointError(f"cannot copy {kept.folder}: {error.strerror}") from error
         kept.load_into(params, momentum)
         return OuterState(self._layout, params, momentum)
 

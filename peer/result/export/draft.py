@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from peer.errors import UsageError
+from peer.errors import UsageError, file_advice
 from peer.state.files import sync
 
 
@@ -19,7 +19,9 @@ def check_vacant(out: Path) -> None:
     try:
         taken = out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir())))
     except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror}", "Name another folder.") from error
+        raise UsageError(
+            f"cannot write to {out}: {error.strerror}", file_advice(error, out, "name another folder")
+        ) from error
     if taken:
         raise UsageError(f"{out} exists", "Name a new folder. Nothing was overwritten.")
 
@@ -45,4 +47,4 @@ def new_folder(out: Path) -> Iterator[Path]:
             shutil.rmtree(draft, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot write {out}: {reason}", "Free some space there, or name another place.") from error
+        raise UsageError(f"cannot write {out}: {reason}", file_advice(error, out, "name another folder")) from error

@@ -24,6 +24,7 @@ from peer.observe.formatting import amount
 from peer.run.files.artifact import ArtifactRef
 from peer.state.artifacts.draft import ArtifactDraft, draft_bytes
 from peer.state.artifacts.verified import VerifiedFiles
+from peer.user_folders import make_private
 
 DRAFT, USE, LOCK = ".part", ".use", "lock"
 BUSY_S = 10.0
@@ -45,7 +46,7 @@ class ArtifactCache:
         self.verified = VerifiedFiles()
         self._folder = folder
         with self._troubles(), contextlib.suppress(FileExistsError):
-            folder.mkdir(parents=True, mode=0o700)
+            make_private(folder)
         with self._locked():
             self._make_room(0)
 

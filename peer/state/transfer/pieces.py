@@ -26,6 +26,7 @@ from peer.protocol.messages import PeerId, Piece, StateIndex
 from peer.protocol.model.layout import Layout
 from peer.state.files import read_small
 from peer.state.snapshot import check_piece
+from peer.user_folders import make_private
 
 MARK = "state"
 MAX_MARK = 64
@@ -123,7 +124,7 @@ class PieceStore:
         """Set the name of the state that all pieces from here on are of."""
         if mark != self.mark and self._folder is not None:
             with contextlib.suppress(OSError):
-                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_private(self._folder)
                 _write(self._folder, MARK, mark.encode())
         self.mark = mark
 
@@ -135,7 +136,7 @@ class PieceStore:
         check_piece(data, piece, number)
         if self._folder is not None:
             with contextlib.suppress(OSError):
-                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_private(self._folder)
                 _write(self._folder, _name(number, piece, index.round), data)
 
     def put_zeros(self, number: int, piece: Piece, round_: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from blake3 import blake3
 
-from peer.errors import DataError, ManifestError
+from peer.errors import DataError, ManifestError, file_advice
 from peer.run.files.tokenizer_file import open_tokenizer
 from peer.run.home import write_whole
 from peer.trainer.data.corpus import Corpus, Tokens
@@ -72,7 +72,7 @@ def _write(path: Path, passages: list[Passage], tokenizer: TokenizerFile) -> int
             return _write_all(file, passages, tokenizer)
     except OSError as error:
         found = f"cannot write the tokens of your texts to {path}: {error.strerror}"
-        raise DataError(found, "Free some space there, or choose another --home.") from error
+        raise DataError(found, file_advice(error, path)) from error
 
 
 def _write_all(file: BinaryIO, passages: list[Passage], tokenizer: TokenizerFile) -> int:
