@@ -29,7 +29,7 @@ ABOUT = Benchmark(
     "bound: first exchange at most 1 s later, participation within 2 %",
 )
 EVERY_S = 4.0
-PACE = ("--threads", "1", "--step-seconds", "0.03", "--checkpoint-every", "5", "--plain")
+PACE = ("--threads", "1", "--step-seconds", "0.03", "--checkpoint-every", "5", "--plain", "--yes")
 SETTINGS = ("sync.clock=seconds", f"sync.sync_every={EVERY_S:g}", "train.total_rounds=10000")
 BEFORE, AFTER = 3, 16
 """Rounds that each of the first peers has exchanged when the newcomer starts, and that the newcomer then exchanges."""

@@ -36,6 +36,7 @@ from peer.observe.control_bytes import DIRECTORY, PURPOSES
 from peer.run.home import Home
 from peer.run.manifest import write_new
 
+PACE = ("--step-seconds", "5", "--plain", "--yes")
 ABOUT = Benchmark(
     "control_bytes",
     "How many bytes does a peer send and receive apart from its payloads?",
@@ -148,7 +149,7 @@ async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str
         shown = ticket.read_text().strip()
         for site in sites:
             if (daemon := peers.get(site.name)) is not None:
-                await start(daemon, hosts[site.name], "join", shown, *at(site), "--step-seconds", "5", "--plain")
+                await start(daemon, hosts[site.name], "join", shown, *at(site), *PACE)
         if given.records:
             place = f"/ip4/{sites[1].public}/tcp/{DHT}"
             command = ("-m", "benchmarks.control_crowd", shown, str(given.records), place, str(home / "crowd"))
@@ -161,7 +162,7 @@ async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str
         print(f"counting for {given.rounds} rounds", flush=True)
         await asyncio.sleep(given.rounds * ROUND_S)
         after = [await sight(daemon, hosts[name]) for name, daemon in peers.items()]
-        await start(late, hosts["late"], "join", shown, *at(sites[2]), "--step-seconds", "5", "--plain")
+        await start(late, hosts["late"], "join", shown, *at(sites[2]), *PACE)
         known_s = await until_known(list(peers.values()), late)
         return Seen(list(zip(before, after, strict=True)), known_s)
     finally:

@@ -315,7 +315,8 @@ async def measure(home: Path, minutes: float, pauses: int, seed: int, priority: 
                 await start_peer(other, ticket, threads=1, speed=0.1, min_peers=1)
             span, quiet_at = quiet_hours(60 * minutes / 2)
             await guest.start(
-                *("join", ticket, "--host-maddrs", LOOPBACK, "--threads", "2", "--plain", "--checkpoint-every", "15"),
+                *("join", ticket, "--host-maddrs", LOOPBACK, "--threads", "2", "--checkpoint-every", "15"),
+                *("--plain", "--yes"),
                 *("--when", "idle,plugged-in,unmetered", "--quiet-hours", span, "--priority", priority),
                 env={"DBUS_SYSTEM_BUS_ADDRESS": system.address},
             )

@@ -116,7 +116,7 @@ class Victim:
         tokens = read_counters(self.folder.path, 1).tokens
         self.lives.append(Life(tokens, self.newest(), kept=kept_place(self.folder.path) or START))
         self._log_at = self.daemon.log.stat().st_size if self.daemon.log.exists() else 0
-        options = ("--checkpoint-every", "1", "--trail", "--plain")
+        options = ("--checkpoint-every", "1", "--trail", "--plain", "--yes")
         threads = {"OMP_NUM_THREADS": "1"}
         await self.daemon.start("join", ticket, "--host-maddrs", LOOPBACK, "--threads", "1", *options, env=threads)
 

@@ -10,7 +10,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── TorchWrong           14    torch is missing, broken, or no version this program is made for
 ├── MachineTooSlow       15    this machine or its link could never take part in a round of the run
 ├── CacheTooSmall        16    an artifact of the run does not fit into the cache
-├── JoinDeclined         17    the person did not agree to what the run takes
+├── JoinDeclined         17    nobody agreed to what the run takes
 ├── RunEnded             18    the run is over, or no round of it is left to take part in
 ├── SystemUnsupported    19    this operating system is none that peer runs on
 ├── ManifestError        20    the manifest does not parse, check, or verify
@@ -151,7 +151,7 @@ class CacheTooSmall(PeerError):
 
 
 class JoinDeclined(PeerError):
-    """The person at the terminal did not agree to what the run takes."""
+    """Nobody agreed to what the run takes: neither a person at the terminal nor --yes."""
 
     exit_code = 17
     why = "Nothing was fetched and nothing was trained."

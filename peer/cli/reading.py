@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.telling import tell
+from peer.cli.telling import confirm, tell
 from peer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 SHOWN = 5
 """Suspicious files that are named."""
 SOURCES = click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path(path_type=Path))
-YES = click.option("--yes", is_flag=True, help="Do not ask about files that look like secrets.")
+YES = click.option("--yes", is_flag=True, help="Take files that look like secrets, without being asked.")
 
 
 @contextlib.contextmanager
@@ -35,7 +34,9 @@ def data_extra() -> Iterator[None]:
 
 
 def found_sources(given: tuple[Path, ...], yes: bool, without: tuple[Path, ...]) -> Sources:
-    """Look through the sources, tell what is taken, and ask about secrets when somebody can answer.
+    """Look through the sources, report what is taken, and ask about files that look like secrets.
+
+    Raises DataError, click.Abort for a no, and UsageError when nobody can be asked.
 
     `without`: files and folders of the command itself."""
     from peer.data.sources import find
@@ -50,14 +51,8 @@ def found_sources(given: tuple[Path, ...], yes: bool, without: tuple[Path, ...])
         if len(suspicious) > SHOWN:
             tell(f"and {len(suspicious) - SHOWN:,} more", err=True)
         tell("Others may read these texts back from the shards and from the model.", err=True)
-        if not yes and is_interactive():
-            click.confirm("Take them?", abort=True, err=True)
+        confirm("Take them?", yes)
     return sources
-
-
-def is_interactive() -> bool:
-    """Whether somebody can be asked."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 @contextlib.contextmanager

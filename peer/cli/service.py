@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -57,6 +58,7 @@ def install(
     if (ticket or "").startswith("-"):
         ticket, more = None, (ticket or "", *more)
     manager, plan = service.manager_here(), service.with_options(_plan(context, home), checked(more))
+    plan = dataclasses.replace(plan, agreed=yes)
     if only_print:
         tell(manager.text(plan).decode(), nl=False)
         return

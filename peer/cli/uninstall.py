@@ -8,7 +8,7 @@ import click
 
 from peer.cli.completion import written_scripts
 from peer.cli.options import home
-from peer.cli.telling import tell
+from peer.cli.telling import confirm, tell
 from peer.errors import HomeBusy
 
 
@@ -44,8 +44,7 @@ def command(home: Path, yes: bool) -> None:
         tell(f"     stays  {path}   (not ours)")
     if things:
         total = amount(sum(one.nbytes for one in things), "bytes")
-        if not yes:
-            click.confirm(f"Delete these {len(things)}, {total} in all?", abort=True)
+        confirm(f"Delete these {len(things)}, {total} in all?", yes)
         service.remove(plan, manager)
         delete(things, plan.home)
         tell(f"deleted {total}")

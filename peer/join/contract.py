@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,23 @@ TELLS = {
 
 Ask = Callable[[str], Awaitable[bool | None]]
 """Function that asks a person a question; None: there is nobody to ask."""
+
+
+AMOUNTS = {
+    "memory_bytes": "memory",
+    "disk_bytes": "disk",
+    "bytes_up_a_day": "a day",
+    "bytes_down_a_day": "a day",
+    "summary": "tells",
+}
+"""Fields of a contract that may grow between two starts of one run, and their labels. More of one needs a new yes."""
+
+
+def _covers(agreed: Mapping[str, Any], field: str, value: float | None) -> bool:
+    """Whether an agreement covers a value: as much or more was agreed to, or the same None (not known)."""
+    if field not in agreed or value is None or agreed[field] is None:
+        return field in agreed and agreed[field] is value
+    return isinstance(agreed[field], int | float) and bool(value <= agreed[field])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +133,19 @@ class JoinContract:
     def _end(self) -> str:
         when = f"on {local_time(self.ends_at)}, " if self.ends_at is not None else ""
         return f"{when}{self.length}; sooner when you leave"
+
+    def beyond(self, agreed: Mapping[str, Any]) -> list[str]:
+        """Return the terms, with their present values, that exceed those of an agreement, or are not in it.
+
+        What the volunteer's own options say, such as threads and caps, needs no agreement."""
+        terms = dict(self.terms())
+        labels = (label for field, label in AMOUNTS.items() if not _covers(agreed, field, getattr(self, field)))
+        return [f"{label} {terms[label]}" for label in dict.fromkeys(labels)]
+
+    def most(self, agreed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the larger of each amount here and in a former agreement."""
+        here = {field: getattr(self, field) for field in AMOUNTS}
+        return {field: agreed[field] if _covers(agreed, field, value) else value for field, value in here.items()}
 
     def lines(self) -> list[str]:
         """Return the contract as lines for a person."""
@@ -211,7 +241,7 @@ def _data(manifest: Manifest, options: JoinOptions, texts: str) -> str:
 
 
 def look_through(manifest: Manifest, options: JoinOptions) -> tuple[str, list[str]]:
-    """Return what the volunteer's own texts are, and a warning for files that look like secrets. Runs in a thread.
+    """Return what the volunteer's own texts are, and the names of those that look like secrets. Runs in a thread.
 
     Raises DataError when the run needs texts and none were given."""
     if manifest.data.kind != "text":
@@ -220,41 +250,58 @@ def look_through(manifest: Manifest, options: JoinOptions) -> tuple[str, list[st
         found = "this run trains on your own texts, and no folder was given"
         raise DataError(found, "Add --data DIR with text files.")
     found_texts = survey(options.data_dir)
-    names = found_texts.suspicious
-    if not names:
-        return found_texts.told(), []
+    return found_texts.told(), found_texts.suspicious
+
+
+def secrets_warning(names: list[str]) -> str:
+    """Return the warning of files that look like secrets."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    warning = f"these look like secrets, and would be trained on: {', '.join(names[:MOST_NAMED])}{more}"
-    return found_texts.told(), [warning]
+    return f"these look like secrets, and would be trained on: {', '.join(names[:MOST_NAMED])}{more}"
 
 
-async def agree(contract: JoinContract, folder: Path, ask: Ask | None, say: Say, warnings: list[str]) -> dict[str, Any]:
-    """Show the contract and have it agreed to, once for this run; return it for `peer status`. `ask` None: the
-    volunteer agreed beforehand.
+async def agree(
+    contract: JoinContract, folder: Path, ask: Ask | None, say: Say, secrets: list[str] | None = None
+) -> dict[str, Any]:
+    """Show the contract and have the volunteer agree to it; return it for `peer status`. `ask` None: `--yes` was given.
 
-    `warnings` are sentences that deserve a look, such as files that look like secrets. They are shown, and asked about
-    again, on every start that has them. Raises JoinDeclined, and HomeUnusable when the agreement cannot be kept."""
-    kept = folder / AGREED
-    agreed_at = _agreed_at(kept)
-    known = agreed_at is not None
-    for line in [*([] if known else contract.lines()), *warnings]:
+    An agreement holds for the later starts of this run. The volunteer is asked again when the run takes more than was
+    agreed to, such as after an update, and when a file that looks like a secret (`secrets`) is new.
+
+    Raises JoinDeclined for a no, and when nobody can be asked, and HomeUnusable when the agreement cannot be kept."""
+    kept, secrets = folder / AGREED, secrets or []
+    former = _former(kept)
+    covered = {} if former is None else former.get("covered", former)
+    grown = contract.beyond(covered)
+    agreed_at = None if former is None or grown else float(former["agreed_at"])
+    if former is not None and grown:
+        say(f"the run takes more than you agreed to on {local_time(former['agreed_at'])}: {', '.join(grown)}")
+    for line in contract.lines() if agreed_at is None else []:
         say(line)
-    if ask is not None and (not known or warnings) and await ask("Take part on these terms?") is False:
-        raise JoinDeclined(f"you did not agree to take part in {contract.run}")
+    if secrets:
+        say(secrets_warning(secrets))
+    if ask is not None and (agreed_at is None or not set(secrets) <= set(covered.get("secrets", ()))):
+        answer = await ask("Take part on these terms?")
+        if answer is None:
+            found = f"nobody can be asked whether to take part in {contract.run}: input or output is no terminal"
+            raise JoinDeclined(found, "Read the terms above. To agree to them, add --yes.")
+        if not answer:
+            raise JoinDeclined(f"you did not agree to take part in {contract.run}")
     agreed_at = time.time() if agreed_at is None else agreed_at
-    # the options may be others than last time: what is kept is what holds
-    write_whole(kept, json.dumps({**asdict(contract), "agreed_at": agreed_at}, indent=2).encode())
+    # The options may be others than last time: the file keeps the terms that hold now, and the most that was agreed to.
+    body = {**asdict(contract), "agreed_at": agreed_at, "covered": {**contract.most(covered), "secrets": secrets}}
+    write_whole(kept, json.dumps(body, indent=2).encode())
     return contract_report(contract, agreed_at)
 
 
-def _agreed_at(kept: Path) -> float | None:
-    """Return when the volunteer agreed; None: not yet. An older version did not write it: the file's own time."""
+def _former(kept: Path) -> dict[str, Any] | None:
+    """Return the agreement of an earlier start. None: there is none that can be read."""
     try:
-        return float(json.loads(kept.read_bytes())["agreed_at"])
-    except FileNotFoundError:
+        found = json.loads(kept.read_bytes())
+        written = kept.stat().st_mtime  # older versions kept no time
+        agreed_at = float(found.get("agreed_at", written))
+        return {**found, "agreed_at": agreed_at} if isinstance(found.get("covered", {}), dict) else None
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
-    except (OSError, ValueError, TypeError, KeyError):
-        return kept.stat().st_mtime
 
 
 def contract_report(contract: JoinContract, agreed_at: float) -> dict[str, Any]:

@@ -264,11 +264,11 @@ class PeerDaemon:
     async def _agree(self, signed: SignedManifest) -> None:
         """Tell the volunteer what the run takes, once, and have it agreed to."""
         node, options = self._node, self._options
-        texts, warnings = await asyncio.to_thread(look_through, signed.manifest, options)
+        texts, secrets = await asyncio.to_thread(look_through, signed.manifest, options)
         contract = contract_of(signed, options, texts, start=start_of(node, signed.manifest), folder=node.local.folder)
         self._arrival.end("terms")
         ask = None if options.agreed else self._ask
-        self._facts.agree(await agree(contract, node.local.folder.path, ask, node.local.say, warnings))
+        self._facts.agree(await agree(contract, node.local.folder.path, ask, node.local.say, secrets))
 
     async def _ask(self, question: str) -> bool | None:
         try:

@@ -37,6 +37,8 @@ class ServicePlan:
     """A configuration file other than the user's own."""
     options: tuple[str, ...] = ()
     """Further options of `peer join`."""
+    agreed: bool = False
+    """Whether the terms were agreed to at the installation itself, by --yes."""
 
     @property
     def options_file(self) -> Path:
@@ -47,7 +49,7 @@ class ServicePlan:
         """Return the program and its arguments."""
         config = [] if self.config is None else ["--config", str(self.config)]
         start = [self.python, "-P", "-m", "peer", *config, "join", f"@{self.ticket}"]
-        return [*start, "--home", str(self.home), "--plain", *self.options]
+        return [*start, "--home", str(self.home), "--plain", *(["--yes"] if self.agreed else []), *self.options]
 
 
 @dataclass(frozen=True, slots=True)

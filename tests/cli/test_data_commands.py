@@ -12,9 +12,9 @@ import zstandard
 from blake3 import blake3
 from click.testing import CliRunner, Result
 
-from peer.cli import reading
+from peer.cli import telling
 from peer.cli.main import peer
-from peer.errors import DataError
+from peer.errors import DataError, UsageError
 
 SECRET = "-----BEGIN OPENSSH PRIVATE KEY-----\n"
 
@@ -63,17 +63,25 @@ def test_the_result_is_told(texts: Path, tmp_path: Path) -> None:
     assert "next: peer manifest new" in built.stdout
 
 
-def test_secrets_are_named(texts: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [("tokenizer", "train", "--vocab", "300"), ("data", "build", "--tokenizer", "t.json")]
+)
+def test_secrets_are_not_taken_without_a_yes(texts: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    run("tokenizer", "train", texts, "--vocab", "300", "--out", tmp_path / "t.json")
     for number in range(7):
         (texts / f"key{number}.pem").write_text(f"{SECRET}{number}")
-    made = run("tokenizer", "train", texts, "--vocab", "300", "--out", tmp_path / "tokenizer.json")
-    assert made.exit_code == 0
+    given = [str(tmp_path / word) if word == "t.json" else word for word in words]
+    made = run(*given, texts, "--out", tmp_path / "out")
     assert f"looks like a secret: {texts / 'key0.pem'}" in made.stderr
     assert "and 2 more" in made.stderr
+    assert isinstance(made.exception, UsageError)
+    assert "--yes" in made.exception.fix
+    assert not (tmp_path / "out").exists()
+    assert run(*given, texts, "--out", tmp_path / "out", "--yes").exit_code == 0
 
 
 def test_secrets_are_asked_about(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "is_interactive", lambda: True)
+    monkeypatch.setattr(telling, "is_interactive", lambda: True)
     (texts / "key\x1b.pem").write_text(SECRET)
     tokenizer = tmp_path / "tokenizer.json"
     command = ["tokenizer", "train", str(texts), "--vocab", "300", "--out", str(tokenizer)]
@@ -82,8 +90,6 @@ def test_secrets_are_asked_about(texts: Path, tmp_path: Path, monkeypatch: pytes
     assert "key\\x1b.pem" in refused.stderr
     assert not tokenizer.exists()
     assert CliRunner().invoke(peer, command, input="y\n").exit_code == 0
-    tokenizer.unlink()
-    assert CliRunner().invoke(peer, [*command, "--yes"]).exit_code == 0
 
 
 def test_the_output_is_not_its_own_source(texts: Path, tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ the command, where it overrides the page's own."""
 DAEMONS = ("bootstrap", "join")
 UNHURRIED = " --speed 0.2"
 """Option of a volunteer's daemon, which trains while its page is read and would slow the other tests down."""
+AGREED = " --yes"
+"""The answer of a reader at a terminal, who is asked whether to take part."""
 ASKING = ("status", "pause", "resume", "leave")
 PRELUDES = ("cd", "export", ".", "source")
 """Commands that change the shell itself: they are put before every later one."""
@@ -226,8 +228,10 @@ class Terminal:
         """Start a daemon and wait until it is ready; its output so far."""
         home = self._make_room(command)
         log = self.folder / f"daemon-{len(self.daemons)}.log"
-        slowly = UNHURRIED if _verb(command.words) == "join" and "--speed" not in command.words else ""
-        text = f"exec env {_without_comment(self._filled(command))}{slowly}"
+        more = ""
+        if _verb(command.words) == "join":
+            more = AGREED if "--speed" in command.words else AGREED + UNHURRIED
+        text = f"exec env {_without_comment(self._filled(command))}{more}"
         with log.open("wb") as file:
             process = self._spawn([*self.prelude, text], home, file)
         daemon = Background(command, process, home, log)

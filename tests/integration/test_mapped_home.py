@@ -79,7 +79,17 @@ async def home(folder: Path, hosts: dict[str, str], router: upnp_router.UpnpRout
             return ticket.exists()
 
         await eventually("a ticket", 60, announced)
-        words = ("join", ticket.read_text().strip(), *ANY_HOST, "--port-mapping", "--threads", "1", "--speed", "0.1")
+        words = (
+            "join",
+            ticket.read_text().strip(),
+            "--yes",
+            *ANY_HOST,
+            "--port-mapping",
+            "--threads",
+            "1",
+            "--speed",
+            "0.1",
+        )
         inside = ("ip", "netns", "exec", hosts[f"upnp/{INNER}"])
         await peer.start(*words, prefix=inside, env={"OMP_NUM_THREADS": "1"})
         yield Home(router, peer, hosts["open"])

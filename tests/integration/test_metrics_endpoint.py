@@ -53,7 +53,7 @@ class InTerminal:
     async def start(self, home: Path, ticket: str) -> None:
         ours, theirs = pty.openpty()
         environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm", "COLUMNS": "100"}
-        arguments = ["join", ticket, "--home", str(home), "--host-maddrs", LOOPBACK, "--threads", "1"]
+        arguments = ["join", ticket, "--home", str(home), "--host-maddrs", LOOPBACK, "--threads", "1", "--yes"]
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "peer", *arguments, "--max-upload", "1e6"),
             stdin=asyncio.subprocess.DEVNULL,

@@ -57,9 +57,11 @@ class Person:
         return self.answer
 
 
-def agreed(folder: Path, person: Person | None, warnings: list[str] | None = None) -> list[str]:
+def agreed(
+    folder: Path, person: Person | None, secrets: list[str] | None = None, contract: JoinContract = CONTRACT
+) -> list[str]:
     said: list[str] = []
-    asyncio.run(agree(CONTRACT, folder, None if person is None else person.ask, said.append, warnings or []))
+    asyncio.run(agree(contract, folder, None if person is None else person.ask, said.append, secrets))
     return said
 
 
@@ -138,9 +140,9 @@ def test_a_run_in_steps_claims_no_day_and_no_end() -> None:
 
 
 def test_the_kept_contract_is_that_of_the_last_start_and_of_the_first_yes(tmp_path: Path) -> None:
-    first = asyncio.run(agree(CONTRACT, tmp_path, None, str, []))["agreed_at"]
+    first = asyncio.run(agree(CONTRACT, tmp_path, None, str))["agreed_at"]
     later = dataclasses.replace(CONTRACT, threads=1)
-    told = asyncio.run(agree(later, tmp_path, None, str, []))
+    told = asyncio.run(agree(later, tmp_path, None, str))
     kept = json.loads((tmp_path / AGREED).read_text())
     assert (kept["threads"], kept["agreed_at"]) == (1, first)
     shown = dict(told["terms"])
@@ -149,10 +151,39 @@ def test_the_kept_contract_is_that_of_the_last_start_and_of_the_first_yes(tmp_pa
 
 
 def test_an_agreement_of_an_older_version_holds(tmp_path: Path) -> None:
-    (tmp_path / AGREED).write_text("{}")
+    """It kept neither a time nor, beside the terms, the most that was agreed to."""
+    (tmp_path / AGREED).write_text(json.dumps(dataclasses.asdict(CONTRACT)))
     person = Person(False)
     assert agreed(tmp_path, person) == []
     assert person.asked == []
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"covered": 5}', '{"agreed_at": "never"}'])
+def test_an_agreement_that_names_no_terms_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / AGREED).write_text(content)
+    person = Person(True)
+    assert agreed(tmp_path, person)
+    assert len(person.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"memory_bytes": 601 * 10**6}, "memory about 601.0 MB"),
+        ({"disk_bytes": 50 * 10**6}, "disk at most 50.0 MB"),
+        ({"bytes_up_a_day": 10**9}, "a day about 1.0 GB up"),
+    ],
+)
+def test_an_update_that_takes_more_is_asked_about(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    agreed(tmp_path, Person(True))
+    more = dataclasses.replace(CONTRACT, **change)
+    with pytest.raises(JoinDeclined, match="nobody can be asked"):
+        agreed(tmp_path, Person(None), contract=more)
+    said = agreed(tmp_path, Person(True), contract=more)
+    assert said[0].startswith("the run takes more than you agreed to on ")
+    assert told in said[0]
+    assert agreed(tmp_path, Person(None)) == [], "less than was agreed to"
+    assert agreed(tmp_path, Person(None), contract=more) == []
 
 
 def test_a_volunteer_that_declines_is_asked_again_next_time(tmp_path: Path) -> None:
@@ -164,17 +195,25 @@ def test_a_volunteer_that_declines_is_asked_again_next_time(tmp_path: Path) -> N
     assert not (tmp_path / AGREED).exists()
 
 
-@pytest.mark.parametrize("person", [None, Person(None)])
-def test_without_a_person_the_contract_is_told_and_kept(tmp_path: Path, person: Person | None) -> None:
-    assert agreed(tmp_path, person)
-    assert (tmp_path / AGREED).exists()
+def test_without_a_person_nothing_is_agreed_to(tmp_path: Path) -> None:
+    with pytest.raises(JoinDeclined, match="nobody can be asked") as raised:
+        agreed(tmp_path, Person(None))
+    assert "--yes" in raised.value.fix
+    assert not (tmp_path / AGREED).exists()
+    assert agreed(tmp_path, None), "--yes was given"
+    assert agreed(tmp_path, Person(None)) == [], "it holds at a restart"
 
 
-def test_a_warning_is_asked_about_on_every_start(tmp_path: Path) -> None:
-    person = Person(True)
-    agreed(tmp_path, person)
-    assert agreed(tmp_path, person, ["notes/id_rsa looks like a secret"]) == ["notes/id_rsa looks like a secret"]
-    assert len(person.asked) == 2
+def test_a_new_secret_is_asked_about(tmp_path: Path) -> None:
+    agreed(tmp_path, Person(True), ["id_rsa"])
+    warned = "these look like secrets, and would be trained on: id_rsa"
+    assert agreed(tmp_path, Person(None), ["id_rsa"]) == [warned], "told at every start"
+    with pytest.raises(JoinDeclined, match="nobody can be asked"):
+        agreed(tmp_path, Person(None), ["id_rsa", "notes/b.pem"])
+    with pytest.raises(JoinDeclined, match="you did not agree"):
+        agreed(tmp_path, Person(False), ["id_rsa", "notes/b.pem"])
+    agreed(tmp_path, Person(True), ["id_rsa", "notes/b.pem"])
+    agreed(tmp_path, Person(None), ["notes/b.pem"])
 
 
 @pytest.mark.parametrize(

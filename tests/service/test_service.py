@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from peer.cli import telling
 from peer.cli.main import peer
 from peer.errors import HomeBusy, HomeUnusable, PeerError, ServiceUnavailable, UsageError
 from peer.node.leaving.plan import EXCHANGE_LEAST_S, EXCHANGE_MOST_S
@@ -148,6 +149,7 @@ def test_installing_twice_is_installing_once(machine: Machine, ticket: str) -> N
     assert kept.read_text() == f"{ticket}\n"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert ticket not in machine.unit.read_text()  # other users see a command's arguments
+    assert "--yes" in machine.unit.read_text(), "a service can ask nobody"
     machine.says(RUNS)
     assert "it runs already" in done("service", "install", "--yes")
     assert machine.asked() == []
@@ -172,7 +174,7 @@ def started(machine: Machine) -> str:
 @pytest.mark.parametrize("between", [["--"], []])
 def test_options_of_join_go_to_the_service_and_are_kept(machine: Machine, ticket: str, between: list[str]) -> None:
     told = done("service", "install", "--yes", ticket, *between, "--max-upload", "1MB", "--when", "idle,plugged-in")
-    assert started(machine).endswith('"--plain" "--max-upload" "1MB" "--when" "idle,plugged-in"')
+    assert started(machine).endswith('"--plain" "--yes" "--max-upload" "1MB" "--when" "idle,plugged-in"')
     kept = machine.home / "service.options"
     assert str(kept) in told
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
@@ -180,8 +182,8 @@ def test_options_of_join_go_to_the_service_and_are_kept(machine: Machine, ticket
     done("service", "install", "--yes")
     assert machine.unit.read_text() == before
     done("service", "install", "--yes", *between, "--threads", "2")
-    assert started(machine).endswith('"--plain" "--threads" "2"')
-    assert done("service", "install", "--print") == machine.unit.read_text()
+    assert started(machine).endswith('"--plain" "--yes" "--threads" "2"')
+    assert done("service", "install", "--yes", "--print") == machine.unit.read_text()
     done("service", "remove")
     assert list(machine.home.iterdir()) == []
 
@@ -306,9 +308,12 @@ def test_every_name_that_daemons_write_into_a_home_is_known(swarm: str) -> None:
     assert {*written, WEB_TOKEN} <= OWN
 
 
-def test_it_asks_first(machine: Machine) -> None:
+def test_it_asks_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     with Home(machine.home).lock():
         pass
+    assert "add --yes" in fails("uninstall").fix, "nobody can be asked"
+    assert (machine.home / "lock").exists()
+    monkeypatch.setattr(telling, "is_interactive", lambda: True)
     result = CliRunner().invoke(peer, ["uninstall"], input="n\n")
     assert "Delete these" in result.output
     assert (machine.home / "lock").exists()

@@ -44,6 +44,7 @@ def read(arguments: Sequence[str]) -> tuple[PartMakers, JoinOptions]:
     parser.add_argument("--checkpoint-every", type=float, default=60.0)
     parser.add_argument("--priority", choices=["normal"], default="normal")
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--yes", action="store_true", dest="agreed")
     parser.add_argument("--leave-on-eof", action="store_true")
     given = parser.parse_args(arguments)
     if given.leave_on_eof:
@@ -60,7 +61,7 @@ def read(arguments: Sequence[str]) -> tuple[PartMakers, JoinOptions]:
         min_peers=given.min_peers,
         checkpoint_every_s=given.checkpoint_every,
         data_dir=given.data,
-        agreed=True,
+        agreed=given.agreed,
     )
     kind = ensure_kind(given.kind)
     donated = lying_donor if kind == DONOR else DonatedState

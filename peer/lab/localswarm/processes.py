@@ -199,6 +199,7 @@ async def start_peer(
         "15",
         "--priority",
         "normal",  # the processes of a laboratory are equals
+        "--yes",
         *more,
         env={"OMP_NUM_THREADS": str(threads)},
         program=program,

@@ -312,13 +312,13 @@ def _manifest_of(visit: RunVisit | None, options: JoinOptions) -> Manifest | Non
 
 def _texts(manifest: Manifest, options: JoinOptions) -> list[DoctorFinding]:
     """Look through the user's own texts, where the run trains on them."""
-    from peer.join.contract import look_through
+    from peer.join.contract import look_through, secrets_warning
 
     if manifest.data.kind != "text":
         return []
-    told, warnings = look_through(manifest, options)
+    told, secrets = look_through(manifest, options)
     fix = "Take these files out of the --data folder, if they hold secrets."
-    return [warning("data", f"{told}; {one}", fix) for one in warnings] or [fine("data", told)]
+    return [warning("data", f"{told}; {secrets_warning(secrets)}", fix) if secrets else fine("data", told)]
 
 
 def _prediction(
