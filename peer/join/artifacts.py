@@ -70,7 +70,7 @@ class RunFileStore:
         files = await self._offload(lambda: opened(manifest, found))
         if files.config is not None or files.tokenizer is not None:
             progress("looking at the run's model and tokenizer", 0.0, None, "s")
-            await asyncio.to_thread(check_foreign, manifest, files)
+            await asyncio.to_thread(lambda: check_foreign(manifest, files, trained=True))
         return files
 
     async def obtain_rest(self, manifest: Manifest, patience_s: float) -> None:
@@ -99,10 +99,12 @@ def opened(manifest: Manifest, found: dict[str, Path]) -> RunFiles:
     )
 
 
-def check_foreign(manifest: Manifest, files: RunFiles) -> None:
-    """Have a child process open the foreign files before the trainer does. Raises ModelError."""
+def check_foreign(manifest: Manifest, files: RunFiles, *, trained: bool) -> None:
+    """Have a child process open the foreign files before this process or the trainer does.
+
+    `trained`: the model is to be trained, and refused if it sees later tokens. Raises ModelError."""
     if files.config is not None:
-        found = inspect_config(files.config, manifest.model.parameters)
+        found = inspect_config(files.config, manifest.model.parameters, trained=trained)
         if list(found.tensors) != list(files.tensors or ()):
             raise ModelError(
                 "the model that transformers makes of the run's config here differs from the run's layout",

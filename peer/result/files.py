@@ -78,7 +78,7 @@ def local_files(manifest: Manifest, request: SourceRequest, folders: Sequence[Pa
         except SourceError as error:
             why = error.found
     files = opened(manifest, found)
-    check_foreign(manifest, files_to_check(files, request))
+    check_foreign(manifest, files_to_check(files, request), trained=False)
     return with_holdout(files, here, why)
 
 

@@ -38,6 +38,9 @@ ENVIRONMENT = {
     "USE_HUB_KERNELS": "0",
 }
 """Nothing is fetched, and the size of the process does not depend on the machine's cores or devices."""
+TRIAL_S, TRIED_A_SECOND = 10.0, 2e7
+"""Seconds that a trial of a model may take, and parameters that each further second allows."""
+LONGEST_TRIAL_S = 1800.0
 WEIGHT_BYTES = 16
 """Bytes a parameter that making first weights may take: the model, the mapped files, and one copy on the way."""
 WEIGHTS_S, WEIGHTS_A_SECOND = 60.0, 5e6
@@ -63,10 +66,17 @@ class InspectedTokenizer:
     end_token: int | None
 
 
-def inspect_config(path: Path, most_parameters: int, deadline_s: float = OPEN_S) -> Inspected:
-    """Tell what model a config.json makes. Raises ModelError, within the deadline once the libraries are loaded."""
+def inspect_config(path: Path, most_parameters: int, deadline_s: float = OPEN_S, *, trained: bool = True) -> Inspected:
+    """Describe the model that a config.json makes. Raises ModelError, within the deadline once the libraries are
+    loaded.
+
+    `trained`: the model is to be trained. It is then computed once with a few tokens, and refused if it sees later
+    ones. The deadline is longer by what that takes with `most_parameters`."""
     read_config(_start_of(path, MOST_CONFIG_BYTES))
-    told = _ask({"job": "config", "path": str(path), "most_parameters": most_parameters}, deadline_s, MEMORY)
+    job = {"job": "config", "path": str(path), "most_parameters": most_parameters, "trained": trained}
+    if trained:
+        deadline_s += min(LONGEST_TRIAL_S, TRIAL_S + most_parameters / TRIED_A_SECOND)
+    told = _ask(job, deadline_s, MEMORY)
     tensors = tuple(TensorSpec(name, tuple(shape)) for name, shape in told.pop("tensors"))
     return Inspected(tensors=tensors, **told)
 

@@ -21,6 +21,8 @@ from peer.errors import ModelError, PeerError
 from peer.run.files.model_config import read_config
 
 Answer = dict[str, Any]
+TRIAL_COPIES = 4
+"""Copies of a model's largest tensor that its trial may take in memory. An inner step takes four of all its tensors."""
 
 MODEL_LIBRARIES = ("transformers.generation.utils", "transformers.modeling_utils", "peer.trainer.models.builder")
 """What building any model takes. It is loaded first, so that it is no part of the job."""
@@ -46,6 +48,8 @@ def _config(job: Answer) -> Answer:
     elements = sum(param.numel() for param in model.parameters())
     if elements > job["most_parameters"]:
         raise ModelError(f"the model has {elements:,} parameters, its run allows {job['most_parameters']:,}")
+    if job["trained"]:
+        _try(config, max(param.numel() for param in model.parameters()))
     takes = inspect.signature(model.forward).parameters
     return {
         "parameters": elements,
@@ -54,6 +58,17 @@ def _config(job: Answer) -> Answer:
         "vocab": model.get_input_embeddings().num_embeddings,
         "attention": "position_ids" in takes and "attention_mask" in takes and not model._is_stateful,
     }
+
+
+def _try(config: Any, longest: int) -> None:
+    """Check that the model sees no later tokens. `longest`: elements of its largest tensor. Raises ModelError."""
+    from peer.trainer.models import builder
+    from peer.trainer.models.causality import check_causal
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != hard:  # the job is under its limit
+        resource.setrlimit(resource.RLIMIT_AS, (min(soft + TRIAL_COPIES * 4 * longest, hard), hard))
+    check_causal(builder.build_stand_in(config))
 
 
 def _positions(config: Any) -> int | None:
@@ -115,15 +130,16 @@ JOBS: dict[str, tuple[tuple[str, ...], Callable[[Answer], None], Callable[[Answe
 """Per job: the libraries, what to load for this job, and the job."""
 
 
-def limit_memory(more_bytes: int) -> None:
-    """Let this process take so many bytes of address space more than it has, where no lower limit holds already.
+def limit_memory(more_bytes: int, most_bytes: int) -> None:
+    """Let this process take so many bytes of address space more than it has, and raise that to `most_bytes` later. A
+    lower limit that holds already stays.
 
     Raises OSError when the system does not tell its size, or forbids limits."""
     status = Path("/proc/self/status").read_text()
     size = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmSize:"))
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    limit = size + more_bytes if hard == resource.RLIM_INFINITY else min(size + more_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    hard = size + most_bytes if most == resource.RLIM_INFINITY else min(size + most_bytes, most)
+    resource.setrlimit(resource.RLIMIT_AS, (min(size + more_bytes, hard), hard))
 
 
 def main() -> None:
@@ -143,8 +159,9 @@ def main() -> None:
         say({"refused": f"a library is missing: {error}", "fix": "Install the extra hf: peer help install extras"})
         return
     say({"ready": True})
+    more = TRIAL_COPIES * 4 * job["most_parameters"] if job.get("trained") else 0
     try:
-        limit_memory(job["memory"])
+        limit_memory(job["memory"], job["memory"] + more)
     except OSError as error:
         say(
             {

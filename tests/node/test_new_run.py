@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from unittest import mock
@@ -11,18 +12,26 @@ from blake3 import blake3
 from click.testing import CliRunner
 from safetensors.torch import save_file
 
+from peer.aio.threads import inline
 from peer.cli.main import peer
 from peer.errors import DataError, ManifestError, ModelError, PeerError
 from peer.identity import Identity
+from peer.join.artifacts import RunFileStore
 from peer.node import new_run
 from peer.node.new_run import make_run
+from peer.node.operator.bootstrap import OperatorWishes, run_bootstrap
 from peer.node.operator.initial_state import FirstFiles, first_state
+from peer.observe.progress import WaitProgress, untold
+from peer.run.files.artifact import ArtifactRef
 from peer.run.files.artifact_folder import folder_of, needed, sources, tensors_beside
 from peer.run.files.token_index import ShardEntry, TokenIndex, format_index
 from peer.run.manifest import SignedManifest, load_signed
 from peer.run.model_layout import layout_for, own_layout
+from peer.run.options import NodeOptions
 from peer.run.presets import resolve
 from peer.run.sections import LlamaSection, TransformersSection
+from peer.state.artifacts.cache import ArtifactCache
+from peer.trainer.models import causality
 from peer.trainer.models.flat import views_of
 from tests.support.sandbox_here import open_here
 
@@ -136,6 +145,35 @@ def test_nothing_is_left_of_a_run_that_cannot_be(
     with pytest.raises(error, match=words):
         run_of(tmp_path, *settings, model=config(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+BERT = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 256}
+
+
+@pytest.mark.usefixtures("here")
+def test_no_command_takes_a_model_that_sees_later_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the operator's `manifest new` and `bootstrap`, and not the volunteer's `join` and `doctor`."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(BERT))
+    with pytest.raises(ModelError, match="BertLMHeadModel sees later tokens"):
+        run_of(tmp_path, model=path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+    with monkeypatch.context() as older:
+        older.setattr(causality, "check_causal", lambda model: None)
+        signed, file = run_of(tmp_path, model=path)
+    options = NodeOptions(home=tmp_path / "home")
+    with pytest.raises(ModelError, match="sees later tokens"):
+        asyncio.run(run_bootstrap(options, file, OperatorWishes(), quiet))
+    artifacts = sources(file)
+
+    class Given:
+        async def fetch(self, ref: ArtifactRef, timeout_s: float, progress: WaitProgress, what: str) -> Path:
+            return artifacts[ref.digest]
+
+    store = RunFileStore(ArtifactCache(tmp_path / "cache", 10**6), Given(), inline)
+    with pytest.raises(ModelError, match="sees later tokens"):
+        asyncio.run(store.obtain(signed.manifest, 1.0, untold))
 
 
 def test_a_tokenizer_that_is_not_the_datas_is_refused(tmp_path: Path) -> None:

@@ -103,6 +103,18 @@ def test_a_hostile_config_is_refused(change: dict[str, Any], words: str, tmp_pat
     refused_in_time(lambda: inspect_config(config(tmp_path, **change), 10**8), words)
 
 
+def test_a_model_that_sees_later_tokens_is_refused_where_it_is_to_be_trained(tmp_path: Path) -> None:
+    path = config(tmp_path, model_type="bert")
+    with pytest.raises(ModelError, match="BertLMHeadModel sees later tokens") as caught:
+        inspect_config(path, 10**8)
+    assert "is_decoder" in caught.value.fix
+
+
+@pytest.mark.usefixtures("here")
+def test_a_model_that_sees_later_tokens_can_still_be_exported(tmp_path: Path) -> None:
+    assert inspect_config(config(tmp_path, model_type="bert"), 10**8, trained=False).vocab == 96
+
+
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("change", "words"),

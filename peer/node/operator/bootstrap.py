@@ -16,7 +16,7 @@ from typing import Any
 from peer.aio.tasks import background_task
 from peer.aio.threads import LowPriorityThread
 from peer.errors import ManifestError, PeerError, UsageError
-from peer.join.artifacts import RunFiles, operator_files
+from peer.join.artifacts import RunFiles, check_foreign, operator_files
 from peer.join.clock import clock_from
 from peer.join.ended import operator_nodes
 from peer.join.invitation import invited_peers
@@ -117,6 +117,7 @@ async def run_bootstrap(options: NodeOptions, manifest_path: Path, wishes: Opera
     signed = load_signed(manifest_path)
     run_id = RunId(signed.run_id)
     files, sources = operator_files(manifest_path, signed.manifest, wishes.data, say)
+    check_foreign(signed.manifest, files, trained=True)
     check_memory(signed.manifest, need_of(signed.manifest, donates_only=True), free_bytes())
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, run_id, say)

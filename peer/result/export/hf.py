@@ -18,7 +18,7 @@ from peer.errors import UsageError
 from peer.result.export.tokenizer import SpecialTokens, special_tokens, write_tokenizer
 from peer.result.model import RunModel
 from peer.run.sections import LlamaSection
-from peer.trainer.models.flat import views_of
+from peer.trainer.models.flat import replace_parameters, views_of
 
 SHARD_BYTES = 5 * 10**9
 """Weights beyond this are cut into several files with an index."""
@@ -118,12 +118,8 @@ def _fill(made: Any, model: RunModel) -> None:
     """Give the model its parameters. Those that are tied stay one.
 
     Each is a copy: the library keeps all that shares memory in one file."""
-    values, given = dict(views_of(model.params, model.run.layout)), dict[int, torch.nn.Parameter]()
-    for name, empty in made.named_parameters():
-        given[id(empty)] = torch.nn.Parameter(values[name].clone(), requires_grad=False)
-    for module in made.modules():
-        for name, empty in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-            module.register_parameter(name, given[id(empty)])
+    views = views_of(model.params, model.run.layout)
+    replace_parameters(made, {name: torch.nn.Parameter(view.clone(), requires_grad=False) for name, view in views})
 
 
 def _write_json(file: Path, table: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from peer.errors import ModelError
 from peer.run.files.model_config import read_config
+from peer.trainer.models.flat import replace_parameters
 
 Seen = Callable[[nn.Parameter], nn.Parameter | None]
 
@@ -65,6 +66,36 @@ def build_shell(config: Any) -> nn.Module:
 
     with _each_parameter(to_meta), no_init_weights():
         return _tied(build(config))
+
+
+STAND_IN_STD = 0.02
+"""Standard deviation of a stand-in's matrices, which is that of the library's own first weights."""
+SHIFTS = 2**16
+"""Elements by which the weights of a stand-in are shifted against each other at most."""
+
+
+def build_stand_in(config: Any) -> nn.Module:
+    """Make the model with random weights that share memory, for a trial of what it computes. Its buffers are real.
+
+    All matrices are views of one vector, which is little longer than the largest, and the matrices of a stack are one.
+    So a model of any size takes the memory of its largest matrix."""
+    model, noise = build_shell(config), torch.Generator().manual_seed(0)
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+
+    def longest(matrix: bool) -> int:
+        return max((shape[-2:].numel() for shape in shapes.values() if (len(shape) > 1) is matrix), default=1)
+
+    matrices = torch.empty(longest(matrix=True) + SHIFTS).normal_(0.0, STAND_IN_STD, generator=noise)
+    vectors = torch.empty(longest(matrix=False) + SHIFTS).uniform_(0.5, 1.5, generator=noise)
+
+    def view_of(shape: torch.Size) -> nn.Parameter:
+        one = shape[-2:]
+        start = int(torch.randint(SHIFTS, (), generator=noise))
+        values = (matrices if len(shape) > 1 else vectors)[start : start + one.numel()]
+        return nn.Parameter(values.view(one).expand(shape), requires_grad=False)
+
+    replace_parameters(model, {name: view_of(shape) for name, shape in shapes.items()})
+    return model
 
 
 MADE_AGAIN = 8

@@ -12,7 +12,7 @@ from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.sections import LlamaSection
 from peer.trainer.config import TrainerConfig
 from peer.trainer.models import llama
-from peer.trainer.models.flat import views_of
+from peer.trainer.models.flat import replace_parameters, views_of
 from peer.trainer.models.foreign import ForeignModel
 from peer.trainer.models.language_model import LanguageModel
 
@@ -63,12 +63,8 @@ def check_tensors(own: Layout, tensors: Sequence[TensorSpec]) -> None:
 
 def bind(model: LanguageModel, layout: Layout, params: Tensor) -> None:
     """Make the model's parameters views of `params`, which is flat. Buffers go to its device."""
-    values, bound = dict(views_of(params, layout)), dict[int, nn.Parameter]()
-    for name, empty in model.named_parameters():
-        bound[id(empty)] = nn.Parameter(values[name.removeprefix(model.prefix)])
+    replace_parameters(model, {model.prefix + name: nn.Parameter(view) for name, view in views_of(params, layout)})
     for module in model.modules():
-        for name, empty in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-            module.register_parameter(name, bound[id(empty)])
         for name, buffer in list(module.named_buffers(recurse=False)):
             saved = name not in module._non_persistent_buffers_set
             module.register_buffer(name, buffer.to(params.device), persistent=saved)

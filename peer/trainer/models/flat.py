@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from peer.protocol.model.layout import Layout
 
@@ -22,3 +22,11 @@ def fragment_views(flat: Tensor, layout: Layout, fragment: int) -> Iterator[tupl
     """Yield (name, view) of the tensors of one fragment, whose values are `flat`."""
     first, end = layout.fragments[fragment]
     return views_of(flat, Layout.whole(layout.tensors[first:end]))
+
+
+def replace_parameters(model: nn.Module, given: Mapping[str, nn.Parameter]) -> None:
+    """Put other parameters in the place of a model's own, by the names of `named_parameters`. Tied ones stay one."""
+    by_id = {id(parameter): given[name] for name, parameter in model.named_parameters()}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            module.register_parameter(name, by_id[id(parameter)])
