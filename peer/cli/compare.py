@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from peer.lab.compare.curve import Curve
     from peer.lab.compare.entries import Entry
     from peer.lab.compare.play import VirtualPlace
-    from peer.lab.compare.result import Comparison
+    from peer.lab.compare.result import Comparison, Play
 
 OF_VIRTUAL_TIME = ("link", "churn", "speeds", "step_seconds")
 
@@ -28,9 +28,15 @@ OF_VIRTUAL_TIME = ("link", "churn", "speeds", "step_seconds")
 @click.argument("manifests", nargs=-1, required=True, metavar="MANIFEST...")
 @click.option("--peers", type=click.IntRange(1, 64), default=4, show_default=True)
 @click.option("--steps", type=click.IntRange(min=1), help="Inner steps of a peer.  [default: those of the first]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first seed.")
+@click.option("--seed", type=click.IntRange(min=0), help="The first seed.  [default: that of the first]")
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Play each with so many.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a value of every manifest.")
+@click.option(
+    "--data",
+    metavar="[K@]FOLDER",
+    multiple=True,
+    help="Folder of texts, of all peers or of peer K alone (repeatable), or of token shards, as of `peer bootstrap`.",
+)
 @click.option("--target", type=float, help="The loss to reach.  [default: the least that all methods reach]")
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curves into this file.")
 @click.option("--virtual", is_flag=True, help="In virtual time, with a tiny model that learns.")
@@ -45,9 +51,10 @@ def command(
     manifests: tuple[str, ...],
     peers: int,
     steps: int | None,
-    seed: int,
+    seed: int | None,
     seeds: int,
     settings: tuple[str, ...],
+    data: tuple[str, ...],
     target: float | None,
     svg: Path | None,
     virtual: bool,
@@ -59,50 +66,65 @@ def command(
 ) -> None:
     """Play several methods with equally many tokens. Compare their loss against tokens, bytes and seconds.
 
-    A MANIFEST is a file, or the name of a preset: then the tiny built-in run with it. Each is played as a swarm of real
-    processes on this machine, one after another. With --virtual all is simulated. See
-    `peer help compare-methods`."""
+    A MANIFEST is a file, with the files that it names beside it, or the name of a preset: then the tiny built-in run
+    with it. Each is played as a swarm of real processes on this machine, one after another. With --virtual all is
+    simulated. See `peer help compare-methods`."""
     from peer.lab.compare.entries import entries_of
     from peer.lab.compare.play import VirtualPlace
-    from peer.lab.compare.result import table
+    from peer.lab.compare.result import compare, table
 
     if not virtual:
         refuse_idle(context, OF_VIRTUAL_TIME, "--virtual")
+    elif data:
+        raise UsageError("virtual time reads no data: --data is of real swarms", "Leave --data out, or --virtual.")
     refuse_unwritable(svg, "--svg")
     entries = entries_of(manifests, settings, steps=steps, step_seconds=step_seconds if virtual else None)
+    first = entries[0].manifest.seed if seed is None else seed
+    played = range(first, first + seeds)
     place = VirtualPlace(link=link, churn=churn, speeds=speeds, step_seconds=step_seconds) if virtual else None
-    outcome = _play(entries, peers, range(seed, seed + seeds), place, target)
+    play = _in_processes(entries, peers, first, data) if place is None else _in_virtual_time(peers, place)
+    outcome = compare(
+        entries, peers, played, "real processes on one machine" if place is None else place.told, play, target
+    )
     if svg is not None:
         _draw(outcome, svg)
     tell(json.dumps(outcome.to_json()) if as_json else table(outcome))
 
 
-def _play(
-    entries: Sequence[Entry], peers: int, seeds: Sequence[int], place: VirtualPlace | None, target: float | None
-) -> Comparison:
-    """Play all entries. Tell on stderr how far it is."""
+def _in_virtual_time(peers: int, place: VirtualPlace) -> Play:
+    """Return how one entry is played with one seed."""
+    from peer.lab.compare.play import play_virtual
+
+    return lambda entry, seed: _told(entry, seed, play_virtual(entry, peers, seed, place))
+
+
+def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[str, ...]) -> Play:
+    """Return how one entry is played with one seed, on this machine. `seed`: the first one.
+
+    Everything that any of the entries needs is found first. Raises ManifestError, DataError, ModelError or UsageError
+    when something is missing."""
     from peer.cli.run import loop_factory
-    from peer.lab.compare.play import play_real, play_virtual
-    from peer.lab.compare.result import compare
+    from peer.lab.compare.play import play_real
+    from peer.lab.localswarm.plan import founded_by, peer_setups, shard_folder
+    from peer.lab.run_sources import find_sources, told_overrides
 
     say = functools.partial(tell, err=True)
-    if place is not None:
-        virtual = place
+    kind = entries[0].manifest.data.kind  # all entries have the same data section
+    setups = peer_setups(kind, peers, (), (), data, 0.0)
+    shards = shard_folder(data, kind)
+    sources = {entry.name: find_sources(entry.base, entry.manifest, shards) for entry in entries}
+    for entry in entries:
+        for line in told_overrides(entry.base, founded_by(entry.seeded(seed), peers), sources[entry.name]):
+            say(line)
 
-        def simulated(entry: Entry, seed: int) -> Curve:
-            return _told(entry, seed, play_virtual(entry, peers, seed, virtual))
-
-        return compare(entries, peers, seeds, virtual.told, simulated, target)
-    homes = Path(tempfile.mkdtemp(prefix="peer-compare-"))
-
-    def real(entry: Entry, seed: int) -> Curve:
+    def play(entry: Entry, seed: int) -> Curve:
         say(f"{entry.name}, seed {seed}:")
-        home = homes / f"{1 + entries.index(entry)}-{seed}"
-        return _told(entry, seed, play_real(entry, peers, seed, home, say, loop_factory()))
+        home = Path(tempfile.mkdtemp(prefix="peer-compare-"))
+        found = sources[entry.name]
+        curve = play_real(entry, peers, seed, home, say, loop_factory(), sources=found, setups=setups)
+        return _told(entry, seed, curve)
 
-    outcome = compare(entries, peers, seeds, "real processes on one machine", real, target)
-    homes.rmdir()
-    return outcome
+    return play
 
 
 def _told(entry: Entry, seed: int, curve: Curve) -> Curve:

@@ -14,11 +14,16 @@ from peer.cli.telling import tell
 
 if TYPE_CHECKING:
     from peer.lab.localswarm.plan import SwarmPlan
+    from peer.lab.run_sources import BaseManifest, RunSources
 
 
 @click.command("swarm", epilog="Example: peer swarm --peers 4 --rounds 40 --kill 2@30 --join 5@40 --report out.json")
 @click.option("--peers", type=click.IntRange(1, 64), default=4, show_default=True)
-@click.option("--manifest", type=click.Path(path_type=Path), help="Base manifest. The tiny built-in run by default.")
+@click.option(
+    "--manifest",
+    type=click.Path(path_type=Path),
+    help="Base manifest, with its files beside it. The tiny built-in run by default.",
+)
 @preset(PRESET_HELP)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Exchanges of every fragment.")
@@ -48,7 +53,10 @@ if TYPE_CHECKING:
     help="An empty folder for the homes. A temporary one by default.",
 )
 @click.option(
-    "--data", metavar="[K@]FOLDER", multiple=True, help="Folder of texts, of all peers or of peer K alone. Repeatable."
+    "--data",
+    metavar="[K@]FOLDER",
+    multiple=True,
+    help="Folder of texts, of all peers or of peer K alone (repeatable), or of token shards, as of `peer bootstrap`.",
 )
 @click.option("--state", type=click.Path(path_type=Path), help="Begin from this checkpoint folder of a peer.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write one JSON object here.")
@@ -82,6 +90,10 @@ def command(
     tells who lied, and what it cost the honest. sybil-records announces N keys (150) that name one silent address,
     and the report tells how often that address was dialled.
 
+    A --manifest of your own is played with every file that it names, found as `peer bootstrap` finds them. The swarm
+    signs it with a key of its own, and invites its peers where the run is by invitation. It begins when all are ready,
+    whatever `start` says. Each value that differs from the file is told.
+
     Times count from the moment all peers are ready. What was asked for and did not happen, such as a kill after the end
     of the run, is listed with its reason, and the exit code is 61. The processes' homes and logs stay in --home (a
     temporary one only after a failure)."""
@@ -96,13 +108,16 @@ def command(
         founded_by,
         longest_s,
         peer_setups,
+        shard_folder,
         timed,
     )
+    from peer.lab.run_sources import BaseManifest, find_sources
     from peer.run.manifest import default_text, parse_manifest, read_text
 
     refuse_unwritable(report, "--report")
+    base = BaseManifest(default_text() if manifest is None else read_text(manifest), manifest)
     text = derive_manifest(
-        default_text() if manifest is None else read_text(manifest),
+        base.text,
         preset=preset,
         settings=(*settings, *(_init_of(state) if state else ())),
         rounds=rounds,
@@ -120,9 +135,13 @@ def command(
     slow = timed(throttles, "throttle")
     ensure_possible(churn, slow, lies, peers, longest_s(parsed, minutes))
     setups = peer_setups(parsed.data.kind, peers, churn.joins, slow, data, step_seconds, lies, records)
+    shards = shard_folder(data, parsed.data.kind)
+    sources = find_sources(base, parsed, shards, state=state is not None)
+    _tell_overrides(base, text, sources)
     plan = SwarmPlan(
         peers=peers,
         manifest=text,
+        sources=sources,
         home=home or Path(tempfile.mkdtemp(prefix="peer-swarm-")),  # now that nothing refuses it
         seed=parsed.seed,
         minutes=minutes,
@@ -133,6 +152,15 @@ def command(
     _carry_out(plan, report)
     if home is None:
         shutil.rmtree(plan.home)
+
+
+def _tell_overrides(base: BaseManifest, text: str, sources: RunSources) -> None:
+    """Tell what is played otherwise than a person's own manifest says."""
+    from peer.cli.run import say
+    from peer.lab.run_sources import told_overrides
+
+    for line in told_overrides(base, text, sources):
+        say(line)
 
 
 def _carry_out(plan: SwarmPlan, report: Path | None) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from peer.errors import UsageError
 from peer.lab.localswarm.plan import DEFAULT_SETTINGS
+from peer.lab.run_sources import BaseManifest
 from peer.run.manifest import Manifest, default_text, derive, parse_manifest, read_text
 from peer.run.method import Method
 from peer.run.presets import PRESETS, resolve
@@ -33,6 +34,8 @@ class Entry:
     """Its column in the table: the manifest's file name or the preset."""
     text: str
     """TOML, with the length of the comparison."""
+    base: BaseManifest
+    """The manifest that it is made from."""
 
     @property
     def manifest(self) -> Manifest:
@@ -59,7 +62,9 @@ def entries_of(
     Raises UsageError when the losses would not compare, ManifestError for a manifest that does not check."""
     if not 1 <= len(given) <= MOST_ENTRIES:
         raise UsageError(f"{len(given)} methods cannot be compared", f"Name from 1 to {MOST_ENTRIES} manifests.")
-    read = [Entry(name, derive(text, settings)) for name, text in zip(_names(given), map(_text, given), strict=True)]
+    bases = map(_base, given)
+    changes = ["start=0", *settings]  # a swarm begins when it is ready
+    read = [Entry(name, derive(base.text, changes), base) for name, base in zip(_names(given), bases, strict=True)]
     virtual = step_seconds is not None
     _check_clocks(read, virtual)
     _check_task(read, virtual)
@@ -71,13 +76,13 @@ def entries_of(
     return tuple(_cut(entry, tokens, between, step_seconds) for entry in read)
 
 
-def _text(given: str) -> str:
+def _base(given: str) -> BaseManifest:
     """Raises UsageError for a name that is neither a preset nor a file, and ManifestError for a file not readable."""
     if given in PRESETS:
-        return derive(default_text(), [*DEFAULT_SETTINGS, f"sync.preset={given}"])
+        return BaseManifest(derive(default_text(), [*DEFAULT_SETTINGS, f"sync.preset={given}"]))
     if not Path(given).exists():
         raise UsageError(f"{given} is neither a preset nor a file", f"The presets are {', '.join(PRESETS)}.")
-    return read_text(Path(given))
+    return BaseManifest(read_text(Path(given)), Path(given))
 
 
 def _names(given: Sequence[str]) -> list[str]:
@@ -142,7 +147,7 @@ def _cut(entry: Entry, tokens: int, between: float, step_seconds: float | None) 
             f"{entry.name}: {steps:g} inner steps are no whole number of its rounds of {length:g}",
             "Give --steps a multiple of every method's sync_every.",
         )
-    cut = Entry(entry.name, derive(entry.text, [f"train.total_rounds={rounds}"]))
+    cut = replace(entry, text=derive(entry.text, [f"train.total_rounds={rounds}"]))
     steps_a_round = steps / cut.manifest.rounds  # a mean, where rounds grow
     every = max(1, round(between / (a_step * steps_a_round)))
-    return Entry(entry.name, derive(cut.text, [f"train.eval_every={every}"]))
+    return replace(cut, text=derive(cut.text, [f"train.eval_every={every}"]))

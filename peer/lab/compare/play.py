@@ -10,10 +10,11 @@ from pathlib import Path
 
 from peer.lab.compare.curve import Curve, Journal, curve_of
 from peer.lab.compare.entries import Entry
-from peer.lab.localswarm.plan import SwarmPlan, founded_by
+from peer.lab.localswarm.plan import PeerSetups, SwarmPlan, founded_by
 from peer.lab.localswarm.run import Swarm, check
 from peer.lab.orders import check as check_orders
 from peer.lab.orders import lines as unmet_lines
+from peer.lab.run_sources import RunSources
 from peer.lab.sim.run import Wish, simulate
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS
@@ -74,12 +75,24 @@ def play_real(
     home: Path,
     say: Say,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    *,
+    sources: RunSources | None = None,
+    setups: PeerSetups | None = None,
 ) -> Curve:
     """Play a method as processes, with their homes in a new folder `home`, which is removed when all went well.
 
+    `sources`: the files that its manifest names. `setups`: tells the peers' own texts.
+
     Raises SwarmFailed when a peer fails, OrdersNotCarriedOut when the swarm did not play all rounds, KeyboardInterrupt
     when a person stops it."""
-    plan = SwarmPlan(peers=peers, manifest=founded_by(entry.seeded(seed), peers), home=home, seed=seed)
+    plan = SwarmPlan(
+        peers=peers,
+        manifest=founded_by(entry.seeded(seed), peers),
+        home=home,
+        seed=seed,
+        sources=sources or RunSources(),
+        setups=setups or PeerSetups(),
+    )
     swarm = Swarm(plan, say)
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         report = runner.run(swarm.run())

@@ -10,8 +10,10 @@ from pathlib import Path
 from peer.errors import DataError, UsageError
 from peer.lab.attack.liar import ensure_fits
 from peer.lab.attack.lies import BACKDOOR, DONOR, ensure_kind
+from peer.lab.run_sources import RunSources
 from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
 from peer.lab.sim.faults import Fault
+from peer.run.files.own_texts import survey
 from peer.run.manifest import Manifest, derive, parse_manifest
 from peer.run.presets import resolve
 
@@ -84,7 +86,9 @@ class SwarmPlan:
 
     peers: int
     manifest: str
-    """TOML text, overrides applied, without the operator's key."""
+    """TOML text, overrides applied. The swarm signs it with a key of its own."""
+    sources: RunSources = field(default_factory=RunSources)
+    """The files that the manifest names."""
     home: Path
     seed: int
     minutes: float | None = None
@@ -219,7 +223,8 @@ def derive_manifest(
     own_default: bool,
 ) -> str:
     """The base manifest with what the command line says put over it. Raises UsageError or ManifestError."""
-    changes = list((DEFAULT_SETTINGS if minutes is None else TIMED_SETTINGS) if own_default else ())
+    defaults = (DEFAULT_SETTINGS if minutes is None else TIMED_SETTINGS) if own_default else ()
+    changes = ["start=0", *defaults]  # the swarm begins when it is ready
     changes += settings
     if preset is not None:
         changes.append(f"sync.preset={preset}")
@@ -233,7 +238,10 @@ def derive_manifest(
 def data_folders(given: tuple[str, ...], kind: str, numbers: Collection[int]) -> dict[int, Path]:
     """The texts of each of these peers: `K@FOLDER` is peer K's, `FOLDER` everybody else's. `kind`: of the run's data.
 
-    Raises UsageError for a peer without texts and for texts that the run would not read; DataError for no folder."""
+    Raises UsageError for a peer without texts and for texts that the run would not read; DataError for a folder that is
+    not there or holds no text."""
+    if kind == "tokens":
+        return {}  # `shard_folder` takes it
     if kind != "text":
         if given:
             raise UsageError(f"this run brings its own data ({kind}): --data is not read", "Add --set data.kind=text.")
@@ -255,7 +263,28 @@ def data_folders(given: tuple[str, ...], kind: str, numbers: Collection[int]) ->
         found[number] = its
     if strangers := found.keys() - set(numbers):
         raise UsageError(f"--data {min(strangers)}@…: there is no such peer", "Peers count from 1.")
+    for folder in set(found.values()):
+        if not (seen := survey(folder)).files:
+            raise DataError(f"the data folder {folder} holds no text: {seen.told()}", "Give --data folders with texts.")
     return found
+
+
+def shard_folder(given: tuple[str, ...], kind: str) -> Path | None:
+    """The folder of token shards, which the bootstrap node serves to all peers. `kind`: of the run's data. None: no
+    folder was given, or the data is of another kind.
+
+    Raises UsageError for several folders, and DataError for one that is not there."""
+    if kind != "tokens" or not given:
+        return None
+    if len(given) > 1:
+        raise UsageError("this run has its token shards in one folder, and --data names several", "Give --data once.")
+    which, at, path = given[0].partition("@")
+    if at and which.isdecimal() and not Path(given[0]).exists():
+        raise UsageError(
+            f"peer {which} has no token shards of its own: peers fetch them from the bootstrap node",
+            f"Give one folder for all: --data {path}",
+        )
+    return _folder(given[0])
 
 
 def _folder(path: str) -> Path:

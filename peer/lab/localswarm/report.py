@@ -31,7 +31,7 @@ from peer.observe.events import (
     TrainingBegan,
 )
 from peer.observe.totals import Ledger, former, ledger, read_totals
-from peer.protocol.model.layout import Layout
+from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.home import Home, RunFolder
 from peer.run.manifest import SignedManifest
 from peer.run.model_layout import layout_for
@@ -54,10 +54,17 @@ class PeerAccount:
     killed_at: float | None
 
 
-def account(daemon: Daemon, peer_id: str, killed_at: float | None, signed: SignedManifest, began: float) -> PeerAccount:
-    """Read what a peer left under its home."""
+def account(
+    daemon: Daemon,
+    peer_id: str,
+    killed_at: float | None,
+    signed: SignedManifest,
+    began: float,
+    tensors: Sequence[TensorSpec] | None = None,
+) -> PeerAccount:
+    """Read what a peer left under its home. `tensors`: those of a foreign model."""
     folder = Home(daemon.home).run(signed.run_id)
-    layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync))
+    layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync), tensors)
     elements = tuple(layout.fragment_elements(f) for f in range(len(layout.fragments)))
     totals, counters = read_totals(folder.journal), read_counters(folder.path, len(elements))
     book = ledger(totals, counters.tokens, counters.base, elements)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from peer.observe.formatting import amount, duration
-from peer.run.manifest import Manifest
-from peer.run.memory import need_of
 
 START_S, LOADING_S = 5.0, 10.0
 """Processor seconds that a peer's processes take to start, and seconds that one takes on an idle machine at least.
@@ -30,9 +28,10 @@ def stop_s(peers: int, cores: int) -> float:
     return max(LEAST_STOP_S, STOP_S * peers / cores)
 
 
-def shortages(manifest: Manifest, peers: int, cores: int, free: int | None, *, paced: bool) -> list[str]:
-    """Return what the machine is short of, each with what to do. `free`: bytes of memory; None: not known. `paced`:
-    the trainers rest between their inner steps."""
+def shortages(need: int, peers: int, cores: int, free: int | None, *, paced: bool) -> list[str]:
+    """Return what the machine is short of, each with what to do. `need`: bytes of memory that a peer takes, without
+    its directory helper. `free`: bytes of memory; None: not known. `paced`: the trainers rest between their inner
+    steps."""
     found = []
     if peers > IN_STEP * cores and not paced:
         found.append(
@@ -40,7 +39,7 @@ def shortages(manifest: Manifest, peers: int, cores: int, free: int | None, *, p
             f"some rounds are not exchanged. Let them rest: --step-seconds {STEP_S:g}. "
             f"Longer rounds help, too: --set sync.clock=seconds --set sync.sync_every={ROUND_S:g}"
         )
-    need = need_of(manifest).total + P2PD_BYTES
+    need += P2PD_BYTES
     if free is not None and peers * need > free:
         found.append(
             f"{peers} peers need about {amount(peers * need, 'bytes')} of memory, {amount(need, 'bytes')} each, and "

@@ -14,6 +14,7 @@ from typing import Any
 from peer import identity as identities
 from peer.errors import RunEnded, SwarmFailed, UsageError
 from peer.guest.options import machine_cores
+from peer.identity import Identity
 from peer.lab.attack.lies import DONOR
 from peer.lab.attack.sybil_records import SybilRecords, sybil_records
 from peer.lab.localswarm.chaos import Chaos
@@ -31,10 +32,12 @@ from peer.lab.localswarm.report import (
 )
 from peer.lab.localswarm.room import shortages, stop_s, told_start
 from peer.lab.orders import Order, Orders
+from peer.lab.run_sources import lay_beside
 from peer.node.process import on_stop_signals
-from peer.run.home import Home
+from peer.run.admission.invitation import Invitation
+from peer.run.home import Home, write_whole
 from peer.run.manifest import SignedManifest, sign_text
-from peer.run.memory import free_bytes
+from peer.run.memory import free_bytes, need_of
 from peer.run.ticket import Ticket
 from peer.user_folders import make_private
 
@@ -43,6 +46,8 @@ STOP_GRACE_S = 15.0
 """Seconds that the bootstrap node gets to leave, at least."""
 EACH_STARTUP_S = 15.0
 """Of processor time, about what a peer's processes take to start."""
+INVITED_S = 30 * 86400
+"""Seconds that the invitations of a swarm's peers hold."""
 QUIET_S = 300.0
 """A swarm in which nothing is journaled for so long hangs."""
 
@@ -111,8 +116,13 @@ class Swarm:
         make_private(home)
         if any(home.glob("peer-*")):
             raise UsageError(f"{home} holds an earlier swarm", "Choose an empty --home, or leave it out.")
-        operator = identities.load_or_create(Home(self._bootstrap.home).identity)
+        operator = self._operator()
         self._signed = sign_text(self._plan.manifest, operator, home / "run.toml")
+        lay_beside(self._plan.sources, self._signed, home / "run.toml", operator)
+
+    def _operator(self) -> Identity:
+        """Return the key that signs the swarm's manifest. It is the bootstrap node's, so no delegation is needed."""
+        return identities.load_or_create(Home(self._bootstrap.home).identity)
 
     async def _launch(self, beside: contextlib.AsyncExitStack) -> None:
         plan = self._plan
@@ -120,7 +130,8 @@ class Swarm:
         self._warn()
         where = self._chaos.seats[0].options if self._chaos is not None else ANYWHERE
         manifest = plan.home / "run.toml"
-        self._ticket = await start_bootstrap(self._bootstrap, manifest, plan.peers, plan.state, where)
+        shards = plan.sources.shards
+        self._ticket = await start_bootstrap(self._bootstrap, manifest, plan.peers, plan.state, where, shards)
         if (records := plan.setups.sybil_records) > 0:
             farming = sybil_records(records, Ticket.decode(self._ticket), plan.home / "sybils")
             self._sybils = await beside.enter_async_context(farming)
@@ -133,7 +144,8 @@ class Swarm:
         assert self._signed is not None
         setups = self._plan.setups
         paced = "--step-seconds" in setups.join_options or len(setups.speeds) >= self._plan.peers
-        for shortage in shortages(self._signed.manifest, self._plan.peers, machine_cores(), free_bytes(), paced=paced):
+        need = need_of(self._signed.manifest, self._plan.sources.files.tensors).total
+        for shortage in shortages(need, self._plan.peers, machine_cores(), free_bytes(), paced=paced):
             self._say(f"warning: {shortage}")
 
     async def _start_peer(self, number: int, min_peers: int) -> None:
@@ -150,7 +162,7 @@ class Swarm:
             threads=threads,
             speed=speed,
             min_peers=min_peers,
-            more=self._plan.setups.join_options + self._texts_of(number),
+            more=self._plan.setups.join_options + self._texts_of(number) + self._invitation_of(daemon),
             where=ANYWHERE if chaos is None or number not in chaos.seats else chaos.seats[number].options,
             program=self._program(number),
         )
@@ -164,6 +176,18 @@ class Swarm:
     def _texts_of(self, number: int) -> tuple[str, ...]:
         folder = self._plan.setups.data.get(number)
         return () if folder is None else ("--data", str(folder))
+
+    def _invitation_of(self, daemon: Daemon) -> tuple[str, ...]:
+        """Invite a peer, where the manifest admits the invited only. Return the options that show it."""
+        assert self._signed is not None
+        if self._signed.manifest.admission.kind != "invited":
+            return ()
+        home = Home(daemon.home)
+        peer_id = identities.load_or_create(home.identity).peer_id
+        made = Invitation.make(self._operator(), self._signed.run_id, peer_id, int(time.time() + INVITED_S))
+        file = home.path / "invitation"
+        write_whole(file, made.encode().encode())
+        return ("--invitation", f"@{file}")
 
     # -- what chaos does with us -------------------------------------------------------------------------------------
 
@@ -313,11 +337,11 @@ class Swarm:
 
     def _report(self) -> dict[str, Any]:
         assert self._signed is not None
-        accounts = []
+        accounts, tensors = [], self._plan.sources.files.tensors
         for number, daemon in sorted(self._peers.items()):
             peer_id = identities.load_or_create(Home(daemon.home).identity).peer_id
             killed_at = self._killed_at.get(number)
-            accounts.append(account(daemon, peer_id, killed_at, self._signed, self._began))
+            accounts.append(account(daemon, peer_id, killed_at, self._signed, self._began, tensors))
         happened = self._chaos.happened if self._chaos is not None else []
         seconds, attacks = time.time() - self._began, self._plan.setups.attacks
         report = swarm_report(self._signed, self._plan.seed, seconds, accounts, happened, self.hung)

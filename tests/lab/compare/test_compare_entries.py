@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_uneven_rounds_end_with_the_steps(tmp_path: Path, fragments: int) -> Non
 def test_a_seed_changes_nothing_else() -> None:
     entry = real("noloco")[0]
     assert derive(entry.seeded(7), ["seed=0"]) == derive(entry.text, ["seed=0"])
-    assert Entry("x", entry.seeded(7)).manifest.seed == 7
+    assert replace(entry, text=entry.seeded(7)).manifest.seed == 7
 
 
 def test_seconds_are_steps_of_virtual_time(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_a_better_loss_is_drawn_lower() -> None:
 
 
 def test_a_name_cannot_break_the_picture() -> None:
-    entries = [Entry("<a&b>", ENTRIES[2].text)]
+    entries = [replace(ENTRIES[2], name="<a&b>")]
     found = compare(entries, 4, [0], "a <test>", lambda entry, seed: played(ENTRIES[2], seed))
     assert ElementTree.fromstring(picture(found)) is not None
 

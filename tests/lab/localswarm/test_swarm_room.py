@@ -6,28 +6,28 @@ from peer.lab.localswarm.room import IN_STEP, LEAST_STOP_S, P2PD_BYTES, shortage
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.memory import need_of
 
-MANIFEST = parse_manifest(default_text().encode())
-EACH = need_of(MANIFEST).total + P2PD_BYTES
+NEED = need_of(parse_manifest(default_text().encode())).total
+EACH = NEED + P2PD_BYTES
 PLENTY = 10**12
 
 
 def test_a_swarm_that_fits_hears_nothing() -> None:
-    assert shortages(MANIFEST, 2 * IN_STEP, 2, PLENTY, paced=False) == []
-    assert shortages(MANIFEST, 4, 4, None, paced=False) == []
+    assert shortages(NEED, 2 * IN_STEP, 2, PLENTY, paced=False) == []
+    assert shortages(NEED, 4, 4, None, paced=False) == []
 
 
 def test_too_many_trainers_hear_how_to_rest() -> None:
-    (found,) = shortages(MANIFEST, 2 * IN_STEP + 1, 2, PLENTY, paced=False)
+    (found,) = shortages(NEED, 2 * IN_STEP + 1, 2, PLENTY, paced=False)
     assert "13 peers share 2 cores" in found
     assert "--step-seconds" in found
 
 
 def test_trainers_that_rest_are_not_warned() -> None:
-    assert shortages(MANIFEST, 50, 2, PLENTY, paced=True) == []
+    assert shortages(NEED, 50, 2, PLENTY, paced=True) == []
 
 
 def test_too_little_memory_says_for_how_many_there_is_room() -> None:
-    (found,) = shortages(MANIFEST, 5, 2, 4 * EACH + 1, paced=True)
+    (found,) = shortages(NEED, 5, 2, 4 * EACH + 1, paced=True)
     assert found.startswith("5 peers need about 2.79 GB of memory, 558.0 MB each, and 2.23 GB are free")
     assert found.endswith("There is room for 4")
 

@@ -1,0 +1,186 @@
+"""The files of a user's own manifest, found as `peer bootstrap` finds them, for tools that play it on this machine.
+
+A tool derives a manifest of its own: another seed, length or operator. The files that it names stay the same, so they
+are taken from beside the user's manifest, and token shards from a folder of `peer data build`. All is checked before
+anything is started, because a bootstrap node or peer that lacks a file would only say so in its log."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peer.errors import DataError, ManifestError, ModelError
+from peer.identity import Identity
+from peer.join.artifacts import RunFiles, operator_files
+from peer.protocol.policy.amendments import Amendment, Change
+from peer.run import amendments as chains
+from peer.run.files.artifact_folder import folder_of, needed
+from peer.run.files.token_folder import shard_files
+from peer.run.files.token_index import TokenIndex, shard_file
+from peer.run.manifest import Manifest, SignedManifest, load_signed, parse_manifest, signature_path
+from peer.run.sections import TransformersSection
+
+HF = "Install the extra hf: peer help install extras"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseManifest:
+    """A manifest that a tool plays with some values of its own. `path` None: the built-in one."""
+
+    text: str
+    path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSources:
+    """The files of a run on its operator's disk. None are needed for the built-in model and data."""
+
+    files: RunFiles = field(default_factory=RunFiles)
+    artifacts: Mapping[str, Path] = field(default_factory=dict)
+    """By digest: those that the manifest names, and its first state."""
+    shards: Path | None = None
+    """The folder of token shards."""
+    amendments: tuple[Amendment, ...] = ()
+    """Those beside the manifest, as far as they can hold in another run."""
+    left_out: tuple[str, ...] = ()
+    """What lies beside the manifest and is not played, for a person."""
+
+
+def find_sources(base: BaseManifest, manifest: Manifest, shards: Path | None, *, state: bool = False) -> RunSources:
+    """Find everything that a manifest derived from `base` names.
+
+    `shards`: the folder given for token shards. `state`: the first state is given otherwise.
+
+    Raises ManifestError, DataError, StateError or ModelError, each with a fix, when anything is missing or damaged."""
+    if isinstance(manifest.model, TransformersSection):
+        _check_library("transformers", "the model of this run")
+    if manifest.data.kind == "text" and manifest.tokenizer.kind == "file":
+        _check_library("tokenizers", "the tokenizer of this run")
+    wanted = {ref.digest for ref in needed(manifest).values()}
+    wanted |= {manifest.init} if manifest.init and not state else set()
+    if base.path is None:
+        assert not wanted, "the built-in manifest names no files"
+        return RunSources()
+    if manifest.data.kind == "tokens" and shards is None:
+        raise DataError(
+            f"{base.path} trains on token shards, and no folder with them was given",
+            "Add --data with the folder of `peer data build` that the manifest was made of.",
+        )
+    files, found = operator_files(base.path, manifest, shards, lambda line: None)
+    if manifest.init in wanted and manifest.init not in found:
+        raise ManifestError(
+            f"{folder_of(base.path)} does not hold the state {manifest.init[:16]}… that the run begins from",
+            "Put its file there again, or give the checkpoint folder that holds it with --state.",
+        )
+    if files.index is not None and shards is not None:
+        _check_shards(files.index, shards)
+    amendments, left_out = _amendments_of(base.path)
+    return RunSources(
+        files=files,
+        artifacts={digest: found[digest] for digest in sorted(wanted)},
+        shards=shards if manifest.data.kind == "tokens" else None,
+        amendments=amendments,
+        left_out=left_out,
+    )
+
+
+def _check_library(name: str, what: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        raise ModelError(f"{what} needs {name}, which is not installed", HF)
+
+
+def _check_shards(index: TokenIndex, folder: Path) -> None:
+    """Raise DataError unless all shards of the index are there: nobody else on this machine could give them."""
+    here = shard_files(index, folder)
+    missing = [shard_file("train", number) for number, one in enumerate(index.train) if one.digest not in here]
+    missing += [shard_file("holdout", number) for number, one in enumerate(index.holdout) if one.digest not in here]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise DataError(
+            f"{folder} lacks shards of this run, or they have another length: {', '.join(missing[:3])}{more}",
+            "Name the whole folder that the manifest was made of, or build it again: peer data build",
+        )
+
+
+def _amendments_of(path: Path) -> tuple[tuple[Amendment, ...], tuple[str, ...]]:
+    """Return the operator's amendments that can hold in another run of the same manifest, and why others do not.
+
+    Raises ManifestError for a file that does not check."""
+    file = chains.beside(path)
+    if not file.exists():
+        return (), ()
+    if not signature_path(path).exists():
+        return (), (f"{file.name}: {path.name} is not signed, so nobody can have amended it",)
+    signed = load_signed(path)
+    found = chains.load(file, chains.Chain(signed.run_id, signed.manifest.operator))
+    kept = tuple(one for one in found if one.change is not Change.REFOUND)
+    numbers = [str(one.number) for one in found if one.change is Change.REFOUND]
+    return kept, (f"amendment {', '.join(numbers)} of {file.name}: its state is of the real run",) if numbers else ()
+
+
+def lay_beside(sources: RunSources, signed: SignedManifest, manifest: Path, operator: Identity) -> None:
+    """Put the files beside the manifest that was derived and signed, where `peer bootstrap` looks for them.
+
+    They are hard links where the disk has them, for first weights may be large. Raises ManifestError."""
+    if sources.artifacts:
+        folder = folder_of(manifest)
+        try:
+            folder.mkdir()
+            for digest, source in sources.artifacts.items():
+                try:
+                    os.link(source, folder / digest)
+                except OSError:  # another disk, or one without links
+                    shutil.copyfile(source, folder / digest)
+        except OSError as error:
+            raise ManifestError(f"cannot write {folder}: {error.strerror}", "Free some space there.") from error
+    if sources.amendments:
+        chain = chains.Chain(signed.run_id, operator.peer_id)
+        for one in sources.amendments:
+            fields = {"value": one.value, "low": one.low, "high": one.high, "peer": one.peer}
+            chain.make(operator, one.round, one.change, one.reason, **fields)
+        chains.keep(chains.beside(manifest), chain)
+
+
+def overridden_values(base: BaseManifest, text: str) -> list[str]:
+    """Return `key = value (was value)` of each value in which a derived manifest differs from the user's own.
+
+    Empty for the built-in one. The operator is left out: whoever plays a manifest signs it."""
+    if base.path is None:
+        return []
+    before, after = (_flat(parse_manifest(one.encode())) for one in (base.text, text))
+    changed = [key for key in {**before, **after} if before.get(key) != after.get(key) and key != "operator"]
+    return [f"{key} = {_told(after.get(key))} (was {_told(before.get(key))})" for key in changed]
+
+
+def _flat(manifest: Manifest) -> dict[str, object]:
+    found = dict[str, object]()
+    for name, value in manifest.model_dump().items():
+        found |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
+    return found
+
+
+def _told(value: object) -> str:
+    match value:
+        case None:
+            return "the preset's"
+        case float() if value.is_integer():
+            return str(int(value))
+        case "":
+            return '""'
+    return str(value)
+
+
+def told_overrides(base: BaseManifest, text: str, sources: RunSources) -> list[str]:
+    """Return what is played otherwise than the user's own manifest says, for a person."""
+    if base.path is None:
+        return []
+    changed = overridden_values(base, text)
+    said = f"other than in the file: {', '.join(changed)}" if changed else "with all of its values"
+    named = [f"{base.path} is played {said}"]
+    if sources.amendments:
+        named.append(f"amendments of the file's run are played, too: {len(sources.amendments)}")
+    return named + [f"not played: {one}" for one in sources.left_out]
