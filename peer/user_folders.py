@@ -55,6 +55,16 @@ def expand_user(path: Path) -> Path:
         raise UsageError(f"{path}: there is no user {user[1:]}", f"Write ./{path} for a folder of that name.") from None
 
 
+def user_name(number: int) -> str:
+    """Return a user's name, or `user 1000` for one that the user database does not have."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
 def make_private(folder: Path) -> None:
     """Make a folder, and the missing folders above it, for their owner alone whatever the umask.
 

@@ -19,6 +19,7 @@ from peer.errors import HomeBusy, HomeUnusable, NotRunning, PeerError, UsageErro
 from peer.ports.console import Say
 from peer.protocol.policy.amendments import RunPolicy
 from peer.rounds.pause import LocalPause
+from peer.user_folders import user_name
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -135,9 +136,10 @@ async def ask(
         async with asyncio.timeout(timeout_s):
             reply = _parse_reply(await _converse(path, _line({**(arguments or {}), "command": command})))
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
-        raise NotRunning(
-            _why_not(path, error), "Start one with: peer join TICKET. Or name its folder with --home."
-        ) from error
+        fix = "Start one with: peer join TICKET. Or name its folder with --home."
+        if isinstance(error, PermissionError):
+            fix = "Run this command as that user, or name another --home."
+        raise NotRunning(_why_not(path, error), fix) from error
     if reply is None:
         raise NotRunning(f"what answers at {path} is no daemon of ours", "Name its folder with --home.")
     return reply
@@ -158,12 +160,26 @@ async def _converse(path: Path, request: bytes) -> bytes:
 def _why_not(path: Path, error: Exception) -> str:
     match error:
         case PermissionError():
-            return f"the daemon at {path} belongs to another user"
+            return _whose(path)
         case TimeoutError():
             return f"the daemon at {path} does not answer in time"
         case FileNotFoundError() | ConnectionError():
             return f"no daemon answers at {path}"
     return f"no daemon answers at {path}: {error}"
+
+
+def _whose(path: Path) -> str:
+    """Say whose socket, or whose folder above it, this user may not use."""
+    for place in (path, *path.parents):
+        try:
+            facts = place.lstat()
+        except OSError:  # below a folder that cannot be entered
+            continue
+        if stat.S_ISSOCK(facts.st_mode):
+            return f"the daemon at {path} belongs to {user_name(facts.st_uid)}"
+        owner, me = user_name(facts.st_uid), user_name(os.geteuid())
+        return f"{place} belongs to {owner}, and {me} may not look into it: whether a daemon runs there cannot be seen"
+    return f"{path} may not be looked at"
 
 
 async def _read_request(reader: asyncio.StreamReader) -> bytes:

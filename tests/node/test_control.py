@@ -4,6 +4,8 @@ import json
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -343,3 +345,24 @@ def test_errors_of_the_handler(run, path):
 
     run(main())
     assert [type(error) for error in reported] == [ZeroDivisionError]
+
+
+AS_ANOTHER = """
+import asyncio, os, pathlib, sys
+from peer.errors import NotRunning
+from peer.node.control import ask
+if os.geteuid() == 0:
+    os.setresuid(54321, 54321, 54321)
+try:
+    asyncio.run(ask(pathlib.Path(sys.argv[1]), "status", 3.0))
+except NotRunning as error:
+    print(error.found)
+"""
+
+
+def test_a_home_that_cannot_be_entered_is_no_daemon(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0)
+    command = [sys.executable, "-c", AS_ANOTHER, str(home / "control.sock")]
+    told = subprocess.check_output(command, text=True, timeout=60)
+    assert "may not look into it: whether a daemon runs there cannot be seen" in told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pwd
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from peer.errors import HomeUnusable, IdentityError, PeerError, file_advice
 from peer.node.control import ask
 from peer.node.doctor.finding import DoctorFinding, failure, fine, warning
 from peer.run.home import Home
+from peer.user_folders import user_name
 
 ASK_S = 3.0
 
@@ -43,13 +43,15 @@ def home(path: Path, me: int | None = None) -> DoctorFinding:
         facts = there.stat()
     except OSError as error:
         return failure("home", HomeUnusable(f"cannot look at {there}: {error.strerror}", file_advice(error, path)))
-    owner, exists = _user(facts.st_uid), there == path
+    owner, exists = user_name(facts.st_uid), there == path
     if not stat.S_ISDIR(facts.st_mode):
         return failure(
             "home", HomeUnusable(f"{there} is not a folder", f"Move {there} away, or choose another --home.")
         )
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-        found = f"{there} belongs to {owner} (mode {stat.S_IMODE(facts.st_mode):o}), and {_user(me)} cannot write there"
+        found = (
+            f"{there} belongs to {owner} (mode {stat.S_IMODE(facts.st_mode):o}), and {user_name(me)} cannot write there"
+        )
         fix = f"Run: sudo chown -R {me} {there}   or choose another --home."
         if not exists:
             fix = "Choose another --home."
@@ -58,7 +60,7 @@ def home(path: Path, me: int | None = None) -> DoctorFinding:
         return fine("home", f"{path}, which peer join will make")
     if facts.st_uid != me:
         fix = f"Run peer as {owner}, or choose another --home."
-        return warning("home", f"{path} belongs to {owner}, and this is {_user(me)}", fix)
+        return warning("home", f"{path} belongs to {owner}, and this is {user_name(me)}", fix)
     if facts.st_mode & 0o022:
         mode = f"{stat.S_IMODE(facts.st_mode):o}"
         return warning("home", f"{path}: other users may write there (mode {mode})", f"Run: chmod go-w {path}")
@@ -128,10 +130,3 @@ def _is_locked(lock: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def _user(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"user {number}"
