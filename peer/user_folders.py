@@ -6,9 +6,14 @@ Only what needs such a folder fails then."""
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from peer.errors import HomeUnusable, UsageError
+
+T = TypeVar("T")
 
 
 def user_home() -> Path:
@@ -53,6 +58,34 @@ def expand_user(path: Path) -> Path:
         return Path(pwd.getpwnam(user[1:]).pw_dir).joinpath(*below)
     except KeyError:
         raise UsageError(f"{path}: there is no user {user[1:]}", f"Write ./{path} for a folder of that name.") from None
+
+
+def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """Make a private folder in the system's temporary folder, which is removed when its context ends.
+
+    Raises HomeUnusable when no temporary folder can be written."""
+    return _made(lambda: tempfile.TemporaryDirectory(prefix=prefix))
+
+
+def kept_temporary_folder(prefix: str) -> Path:
+    """Make a private folder in the system's temporary folder, which the caller removes. Raises HomeUnusable."""
+    return Path(_made(lambda: tempfile.mkdtemp(prefix=prefix)))
+
+
+def system_temporary_folder() -> Path:
+    """Return TMPDIR, or the first of the system's usual temporary folders that can be written. Raises HomeUnusable."""
+    return Path(_made(tempfile.gettempdir)).absolute()
+
+
+def _made(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except OSError as error:
+        raise HomeUnusable(
+            f"no temporary folder can be made: {error.strerror or error}",
+            "Set TMPDIR to a folder that your user can write to, on a disk with free space.",
+            "What is needed for this command alone lies in a temporary folder.",
+        ) from error
 
 
 def user_name(number: int) -> str:

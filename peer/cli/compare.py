@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,6 +106,7 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
     from peer.lab.compare.play import play_real
     from peer.lab.localswarm.plan import founded_by, peer_setups, shard_folder
     from peer.lab.run_sources import find_sources, told_overrides
+    from peer.user_folders import kept_temporary_folder
 
     say = functools.partial(tell, err=True)
     kind = entries[0].manifest.data.kind  # all entries have the same data section
@@ -119,7 +119,7 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
 
     def play(entry: Entry, seed: int) -> Curve:
         say(f"{entry.name}, seed {seed}:")
-        home = Path(tempfile.mkdtemp(prefix="peer-compare-"))
+        home = kept_temporary_folder("peer-compare-")
         found = sources[entry.name]
         curve = play_real(entry, peers, seed, home, say, loop_factory(), sources=found, setups=setups)
         return _told(entry, seed, curve)

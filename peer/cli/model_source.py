@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -15,7 +14,7 @@ from peer.cli.durations import Duration
 from peer.cli.options import guest_invitation
 from peer.cli.telling import tell
 from peer.run.home import KEY_FILE, default_home
-from peer.user_folders import expand_user
+from peer.user_folders import expand_user, temporary_folder
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +89,7 @@ def request_of(
     os.environ.update(QUIET)
     named = {name: options[name] for name in ("home", "manifest", "run")}
     guest = GuestRequest(key=_key_of(options), **{name: options[name] for name in ("donors", "wait_s", "invitation")})
-    with tempfile.TemporaryDirectory(prefix="peer-model-") as scratch:
+    with temporary_folder("peer-model-") as scratch:
         yield SourceRequest(scratch=Path(scratch), guest=guest, tokenizer=tokenizer, holdout=holdout, **named)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,6 +112,7 @@ def command(
     )
     from peer.lab.run_sources import BaseManifest, find_sources
     from peer.run.manifest import default_text, parse_manifest, read_text
+    from peer.user_folders import kept_temporary_folder
 
     refuse_unwritable(report, "--report")
     base = BaseManifest(default_text() if manifest is None else read_text(manifest), manifest)
@@ -142,7 +142,7 @@ def command(
         peers=peers,
         manifest=text,
         sources=sources,
-        home=home or Path(tempfile.mkdtemp(prefix="peer-swarm-")),  # now that nothing refuses it
+        home=home or kept_temporary_folder("peer-swarm-"),  # now that nothing refuses it
         seed=parsed.seed,
         minutes=minutes,
         state=state,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from peer.result.model import OpenedRun, RunModel
 from peer.trainer.batches import holdout_windows
 from peer.trainer.loss import TokenLoss, mean_loss
 from peer.trainer.models.language_model import LanguageModel
+from peer.user_folders import temporary_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class LossReport:
 def measure(model: RunModel, network: LanguageModel, data: Path | None, device: torch.device) -> LossReport:
     """Evaluate a model on the run's hold-out or on the folder `data`. Raises DataError, and as `hold_out` does."""
     run = model.run
-    with tempfile.TemporaryDirectory(prefix="peer-eval-") as scratch:
+    with temporary_folder("peer-eval-") as scratch:
         return measured(run, network, hold_out(run, data, Path(scratch)), device)
 
 

@@ -8,13 +8,12 @@ import hashlib
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from peer.errors import HomeBusy, HomeUnusable, file_advice
-from peer.user_folders import data_folder, expand_user, make_private
+from peer.user_folders import data_folder, expand_user, make_private, system_temporary_folder
 
 RECEIPTS = "receipts.chain"
 LONGEST_SOCKET_PATH = 100
@@ -120,7 +119,7 @@ class Home:
         plain = self.path / "control.sock"
         if len(os.fsencode(plain)) <= LONGEST_SOCKET_PATH:
             return plain
-        folder = Path(tempfile.gettempdir()) / f"peer-{os.getuid()}"
+        folder = system_temporary_folder() / f"peer-{os.getuid()}"
         path = folder / f"{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]}.sock"
         if not self._makes and not folder.exists():
             return path

@@ -7,12 +7,12 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from peer.codec.registry import EVERY
 from peer.errors import UsageError
+from peer.user_folders import temporary_folder
 
 REPEATS = 5
 TIMEOUT_S = 600.0
@@ -29,7 +29,7 @@ def measure(codec: str, mb: float, against: str = "", repeats: int = REPEATS, ca
         raise UsageError(f"--mb {mb:g} cannot be measured", "Give 0.1 to 2048.")
     if against not in ("", "gloo"):
         raise UsageError(f"--against {against!r} is not known", "Known: gloo.")
-    with tempfile.TemporaryDirectory(prefix="peer-bench-") as folder:
+    with temporary_folder("peer-bench-") as folder:
         store = str(Path(folder) / "store") if against else ""
         results = _both([codec, str(int(mb * 1e6 / 4)), str(repeats), store, str(cap)])
     found: dict[str, Any] = {"codec": codec, "mb": mb, "repeats": repeats}

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from peer.run.sections import LlamaSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.models.llama import first_params
+from peer.user_folders import temporary_folder
 
 BURSTS = 5
 """The steps are done in so many parts; rates are medians over them."""
@@ -65,7 +65,7 @@ def measure(
     if not isinstance(manifest.model, LlamaSection):
         fix = "Measure the built-in model here, or run `peer doctor TICKET`: it tries the model of any run."
         raise UsageError("only the built-in model is measured without its run's files", fix)
-    with tempfile.TemporaryDirectory(prefix="peer-bench-") as folder:
+    with temporary_folder("peer-bench-") as folder:
         try:
             info, bursts = asyncio.run(_train(manifest, config, Path(folder), steps))
         except TrainerDied as error:

@@ -7,15 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from peer.early_signals import SECOND_SIGNAL_EXIT
-from peer.errors import PeerError
-from peer.node.doctor import home, machine, room
+from peer.errors import HomeUnusable, PeerError
+from peer.node.doctor import connection, home, machine, room
 from peer.node.doctor.finding import (
     EXIT_CODES,
     DoctorFinding,
@@ -32,7 +31,7 @@ from peer.node.process import on_stop_signals
 from peer.run.files.artifact_folder import needed
 from peer.run.memory import free_bytes
 from peer.run.options import JoinOptions
-from peer.user_folders import expand_user
+from peer.user_folders import expand_user, temporary_folder
 
 if TYPE_CHECKING:
     from peer.join.artifacts import RunFiles
@@ -77,8 +76,13 @@ class Examination:
         """Make all checks."""
         torch_works = await self._machine()
         await self._home()
-        with tempfile.TemporaryDirectory(prefix="peer-doctor-") as scratch:
-            folder = Path(scratch)
+        try:
+            scratch = temporary_folder("peer-doctor-")
+        except HomeUnusable as error:
+            self.add(failure("temporary", error), *self._room(None, None))
+            return
+        with scratch as name:
+            folder = Path(name)
             if torch_works:
                 async with self._early_trainer(folder) as early:
                     await self._with_network(folder, early)
@@ -96,6 +100,8 @@ class Examination:
             build = next((one.measured for one in self.findings if one.what == "torch"), "")
             self.add(machine.accelerators(gpus, self.options.device, build.partition(" ")[0]))
         self.add(machine.kernels())
+        if not (self.with_run and connection.all_on_this_machine(self.options.initial_peers)):
+            self.add(connection.connection())
         return bool(works)
 
     async def _load_torch(self) -> bool:
@@ -244,7 +250,9 @@ class Examination:
         except PeerError as error:
             self.add(failure(what, error))
         except Exception as error:  # noqa: BLE001 - one check that fails must not hide what the others find
-            self.add(unchecked(what, f"{type(error).__name__}: {error}", "Report this as a bug."))
+            # `peer join` does the same things, and would end with this.
+            found = f"not checked: {type(error).__name__}: {error}"
+            self.add(DoctorFinding(Severity.ERROR, what, found, "Report this as a bug, with this line."))
         return None
 
     @contextlib.asynccontextmanager

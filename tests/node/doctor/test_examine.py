@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ import pytest
 
 from peer.errors import AddressError, DirectoryFailed, TorchWrong
 from peer.join import preflight
-from peer.node.doctor import examine
+from peer.node.doctor import connection, examine
 from peer.node.doctor.examine import Examination
-from peer.node.doctor.finding import DoctorFinding, Readiness, Severity, failure
+from peer.node.doctor.finding import DoctorFinding, Readiness, Severity, failure, fine
 from peer.node.doctor.guest import at_any_port, guest_node, guest_options
 from peer.node.doctor.home import RunningDaemon
 from peer.node.doctor.request import NO_RUN, NamedRun
@@ -23,6 +24,12 @@ from peer.run.options import JoinOptions
 from peer.run.ticket import Ticket
 
 PEER = "12D3KooWGcHvVxGGEhRBGqvDzRFqsZZMnhqSMtx2QCGqNkkvB5dC"
+
+
+@pytest.fixture(autouse=True)
+def connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine of these tests has a network, wherever they run."""
+    monkeypatch.setattr(connection, "connection", lambda: fine("connection", "there is a route"))
 
 
 def examination(home: Path, told: list[DoctorFinding], **options: Any) -> Examination:
@@ -110,8 +117,21 @@ def test_a_check_that_fails_or_hangs_is_a_finding(tmp_path: Path) -> None:
     one = examination(tmp_path, told)
     asyncio.run(main())
     assert found(told, "first").measured == "not checked: ZeroDivisionError: by zero"
+    assert found(told, "first").severity is Severity.ERROR
     assert found(told, "second").measured == "not checked: it did not end within 0 s"
-    assert one.readiness is Readiness.WARNINGS
+    assert one.readiness is Readiness.NO
+
+
+def test_no_temporary_folder_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examine, "_network_modules", network())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    told = list[DoctorFinding]()
+    one = examination(tmp_path / "home", told)
+    asyncio.run(one.run())
+    assert "no temporary folder can be made" in found(told, "temporary").measured
+    assert "TMPDIR" in found(told, "temporary").fix
+    assert one.readiness is Readiness.NO
+    assert found(told, "disk")
 
 
 def test_a_taken_port_is_found_and_the_guest_goes_on_at_another(tmp_path: Path) -> None:

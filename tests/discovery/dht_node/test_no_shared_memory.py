@@ -1,0 +1,30 @@
+"""The directory is loaded where /dev/shm is missing, read-only or full, as in some containers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LOADED = """
+import _multiprocessing, errno, multiprocessing, os, sys
+
+class Missing:
+    SEM_VALUE_MAX = _multiprocessing.SemLock.SEM_VALUE_MAX
+
+    def __init__(self, *arguments):
+        raise OSError(int(sys.argv[1]), os.strerror(int(sys.argv[1])))
+
+_multiprocessing.SemLock = Missing
+before = multiprocessing.Lock
+import peer.discovery.dht_node.process
+assert multiprocessing.Lock == before
+print("loaded")
+"""
+
+
+@pytest.mark.parametrize("number", [30, 28, 38], ids=["read-only", "full", "missing"])
+def test_hivemind_is_loaded_without_shared_memory(number: int) -> None:
+    command = [sys.executable, "-c", LOADED, str(number)]
+    assert subprocess.check_output(command, text=True, timeout=120) == "loaded\n"
