@@ -20,6 +20,6 @@ fi
 peer manifest check "$manifest"
 
 # Under another name first: whoever reads the ticket finds a whole one.
-peer ticket "$manifest" --address "$address" --identity-path "$PEER_HOME/identity.key" >"$run/.ticket"
+peer ticket new "$manifest" --address "$address" --identity-path "$PEER_HOME/identity.key" >"$run/.ticket"
 mv "$run/.ticket" "$run/ticket"
-peer ticket "@$run/ticket"
+peer ticket show "@$run/ticket"

@@ -24,7 +24,7 @@ COMMANDS = {
     "doctor": "Find what keeps this machine out of a run.",
     "status": "Tell what the daemon is doing.",
     "pause": "Stand still for a while.",
-    "resume": "Go on after a pause.",
+    "resume": "Resume after a pause.",
     "leave": "End the daemon cleanly.",
     "bootstrap": "Be the entry to a run: manifest, ticket, first state.",
     "eval": "Measure the loss of a run's model.",

@@ -16,7 +16,8 @@ from peer.cli.telling import tell
 @click.command("status", epilog="Example: peer status --json | jq .rounds")
 @home
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def command(home: Path, as_json: bool) -> None:
+@click.option("--ids", is_flag=True, help="The whole ids of the peers that it knows, one a line, to be copied.")
+def command(home: Path, as_json: bool, ids: bool) -> None:
     """Show the daemon's status under this home: what it does, the run, training, exchanges, other peers, bytes, and the
     terms that you agreed to."""
     from peer.node.control import ask
@@ -24,4 +25,8 @@ def command(home: Path, as_json: bool) -> None:
     from peer.run.home import Home
 
     report = asyncio.run(ask(Home(home, make=False).control_socket, "status", 5.0))
+    if ids:
+        peers = report.get("peers") or report.get("view", {}).get("peers", [])
+        tell("\n".join(f"{one['peer_id']}  {one.get('status') or one.get('state') or ''}".rstrip() for one in peers))
+        return
     tell(json.dumps(report, indent=2) if as_json else status_text(report, time.time()))

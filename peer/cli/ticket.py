@@ -1,7 +1,9 @@
-"""`peer ticket`: what a ticket holds, and tickets made by hand."""
+"""`peer ticket`: make tickets and invitations, and show what a ticket holds."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,75 +11,115 @@ from typing import Any
 import click
 
 from peer.cli.invite import command as invite
-from peer.cli.options import as_json, initial_peers
+from peer.cli.options import as_json, home, initial_peers
 from peer.cli.telling import tell
-from peer.cli.ticket_show import command as show
-from peer.errors import UsageError
+from peer.errors import NotRunning, UsageError
 from peer.identity import load_or_create
+from peer.user_folders import expand_user
 
 KEY = "Key file of a node that need not run yet: goes into the ticket with each --address."
 ADDRESS = "Where the node of --identity-path will answer, e.g. /dns4/host.example/tcp/4810. Repeatable."
+RUN = "Beginning of the run's id, for a home with several."
+SHOW = "Show the run and the addresses in a ticket with: peer ticket show TICKET"
+NEW = "Make a ticket with: peer ticket new   or, for a manifest and addresses: peer ticket new run.toml"
 
 
 class TicketGroup(click.Group):
-    """A command with an argument of its own, and commands below it."""
+    """Tells the words of today to those who still use `peer ticket TICKET` and `peer ticket run.toml`."""
 
-    allow_interspersed_args = True
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """Read the arguments of the command below where its name comes first."""
-        below = self.commands.get(args[0]) if args else None
-        if below is None:
-            return super().make_context(info_name, args, parent, **extra)
-        return below.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0].endswith(".toml"):
+            raise UsageError("`peer ticket run.toml` is called `peer ticket new run.toml` now", NEW)
+        if args[0].startswith("@") or "peersw" in args[0].lower():
+            raise UsageError("`peer ticket TICKET` is called `peer ticket show TICKET` now", SHOW)
+        return super().resolve_command(ctx, args)
 
 
-@click.group(
-    "ticket",
-    cls=TicketGroup,
-    invoke_without_command=True,
-    no_args_is_help=False,
-    epilog="Example: peer ticket peersw…   or: peer ticket run.toml --initial-peers /ip4/…",
-)
-@click.argument("ticket_or_manifest", metavar="TICKET|run.toml")
-@initial_peers
-@click.option("--identity-path", type=click.Path(path_type=Path, exists=True, dir_okay=False), help=KEY)
-@click.option("--address", "addresses", multiple=True, metavar="MADDR", help=ADDRESS)
-@as_json
-def command(
-    ticket_or_manifest: str,
-    initial_peers: tuple[str, ...],
-    identity_path: Path | None,
-    addresses: tuple[str, ...],
-    as_json: bool,
-) -> None:
-    """Show the run and the addresses in a TICKET (@FILE: the one in that file).
-
-    Or make a ticket for a manifest file and addresses, which are not dialled. `peer ticket show` makes one from any
-    peer of a run."""
-    from peer.run.ticket import Ticket
-
-    if making := Path(ticket_or_manifest).suffix == ".toml":
-        from peer.run.manifest import load_signed
-
-        ticket = Ticket(
-            load_signed(Path(ticket_or_manifest)).run_id, (*initial_peers, *_of_node(identity_path, addresses))
-        )
-    else:
-        ticket = Ticket.named(ticket_or_manifest)
-    if as_json:
-        report = {"run_id": ticket.run_id.hex(), "addresses": list(ticket.addresses)}
-        tell(json.dumps({"ticket": ticket.encode(), **report} if making else report, indent=2))
-    elif making:
-        tell(ticket.encode())
-    else:
-        tell("\n".join([f"run      {ticket.run_id.hex()}", *(f"address  {it}" for it in ticket.addresses)]))
+@click.group("ticket", cls=TicketGroup)
+def command() -> None:
+    """Make a ticket for a run, show what one holds, and invite peers."""
 
 
 command.add_command(invite)
-command.add_command(show)
+
+
+class ShowCommand(click.Command):
+    """Tells the words of today to those who still make a ticket with `peer ticket show --home HOME`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if any(word.partition("=")[0] in ("--home", "--run") for word in args):
+            raise _makes_none()
+        return super().parse_args(ctx, args)
+
+
+def _makes_none() -> UsageError:
+    return UsageError("`peer ticket show` shows what a TICKET holds. `peer ticket new` makes one", NEW)
+
+
+@command.command(
+    "show", cls=ShowCommand, epilog="Example: peer ticket show peersw…   or: peer ticket show @run.ticket --json"
+)
+@click.argument("ticket", required=False)
+@as_json
+def show(ticket: str | None, as_json: bool) -> None:
+    """Show the run and the addresses in a TICKET (@FILE: the one in that file)."""
+    from peer.run.ticket import Ticket
+
+    if ticket is None:
+        raise _makes_none()
+    held = Ticket.named(ticket)
+    if as_json:
+        tell(json.dumps({"run_id": held.run_id.hex(), "addresses": list(held.addresses)}, indent=2))
+    else:
+        tell("\n".join([f"run      {held.run_id.hex()}", *(f"address  {it}" for it in held.addresses)]))
+
+
+@command.command("new", epilog="Example: peer ticket new   or: peer ticket new run.toml --initial-peers /ip4/…")
+@click.argument("manifest", metavar="[run.toml]", required=False, type=click.Path(path_type=Path))
+@initial_peers
+@click.option("--identity-path", type=click.Path(path_type=Path, exists=True, dir_okay=False), help=KEY)
+@click.option("--address", "addresses", multiple=True, metavar="MADDR", help=ADDRESS)
+@home
+@click.option("--run", default="", metavar="ID", help=RUN)
+@as_json
+def new(
+    manifest: Path | None,
+    initial_peers: tuple[str, ...],
+    identity_path: Path | None,
+    addresses: tuple[str, ...],
+    home: Path,
+    run: str,
+    as_json: bool,
+) -> None:
+    """Make a ticket for the run of this home: with the addresses of its daemon, and of peers that it met.
+
+    Any peer can do so, also when the operator's node is gone. Without a daemon the ticket holds the other peers'
+    addresses alone. With a manifest file the ticket holds the addresses that you give: --initial-peers, or --address
+    with the node's --identity-path. Nothing is dialled."""
+    from peer.run.manifest import load_signed
+    from peer.run.ticket import Ticket
+
+    remarks: list[str] = []
+    if manifest is None:
+        if addresses or identity_path is not None:
+            raise UsageError(
+                "--address and --identity-path go with a manifest file", "Name it, too: peer ticket new run.toml"
+            )
+        run_id, found, remarks = _of_home(home, run)
+    elif manifest.suffix != ".toml":
+        raise UsageError(f"{str(manifest)[:80]} is no manifest file", f"{NEW}. {SHOW}")
+    else:
+        run_id, found = load_signed(manifest).run_id, _of_node(identity_path, addresses)
+    made = Ticket(run_id, tuple(dict.fromkeys((*initial_peers, *found))))
+    if as_json:
+        told = {"ticket": made.encode(), "run_id": made.run_id.hex(), "addresses": list(made.addresses)}
+        tell(json.dumps({**told, "remarks": remarks}, indent=2))
+        return
+    for line in (*(f"with {address}" for address in made.addresses), *remarks):
+        tell(line, err=True)
+    tell(made.encode())
 
 
 def _of_node(key: Path | None, addresses: tuple[str, ...]) -> tuple[str, ...]:
@@ -87,3 +129,45 @@ def _of_node(key: Path | None, addresses: tuple[str, ...]) -> tuple[str, ...]:
         return ()
     peer_id = load_or_create(key).peer_id
     return tuple(f"{address}/p2p/{peer_id}" for address in addresses)
+
+
+def _of_home(home: Path, run: str) -> tuple[bytes, tuple[str, ...], list[str]]:
+    """Return the id of the home's run, the addresses for a ticket, and remarks for whoever hands it on. Raises
+    NotRunning and UsageError."""
+    from peer.discovery.ticket_entries import entries_of, met_in
+
+    report = {} if run else _asked(home)
+    run_id = bytes.fromhex(report["run_id"]) if report else _kept_run(home, run)
+    met = met_in(expand_user(home) / "runs" / run_id.hex()[:16] / "directory.json")
+    entries = entries_of(report.get("addresses", []), report.get("reachable", {}).get("value"), met)
+    if not entries.addresses:
+        raise UsageError(
+            f"no address of a peer of run {run_id.hex()[:16]} is known here", "Make it while the daemon runs."
+        )
+    return run_id, entries.addresses, list(entries.remarks)
+
+
+def _asked(home: Path) -> dict[str, Any]:
+    """Return the status of the home's daemon; empty: none runs."""
+    from peer.node.control import ask
+    from peer.run.home import Home
+
+    try:
+        return asyncio.run(ask(Home(home, make=False).control_socket, "status", 5.0))
+    except NotRunning:
+        return {}
+
+
+def _kept_run(home: Path, run: str) -> bytes:
+    """Return the id of the run that a home keeps the manifest of. Raises NotRunning and UsageError."""
+    found = sorted(expand_user(home).glob("runs/*/manifest.toml"))
+    meant = [path for path in found if path.parent.name.startswith(run[:16])]
+    if not meant:
+        raise NotRunning(
+            f"no daemon answers under {home}, and it keeps no run{f' {run}' if run else ''}",
+            "Name the home of a peer of the run with --home.",
+        )
+    if len(meant) > 1:
+        names = ", ".join(path.parent.name for path in meant)
+        raise UsageError(f"{home} keeps several runs: {names}", "Name one of them with --run.")
+    return hashlib.sha256(meant[0].read_bytes()).digest()

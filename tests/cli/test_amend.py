@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from peer.cli.amend import _peer
 from peer.cli.main import peer
 from peer.errors import ManifestError, UsageError
-from peer.identity import load_or_create
+from peer.identity import Identity, load_or_create
 from peer.protocol.messages import RunId
 from peer.protocol.policy.amendments import NO_REASON, Change, policy_at
 from peer.run.amendments import Chain, load
@@ -45,7 +47,7 @@ def test_amendments_follow_one_another(manifest: Path) -> None:
         manifest, "lr-scale", "0.5", "--at-round", "9", "--reason", "plateau"
     )
     amend(manifest, "pause")
-    amend(manifest, "go-on")
+    amend(manifest, "resume")
     amend(manifest, "ban", who)
     amend(manifest, "wire", "1-2", "--at-round", "12")
     amend(manifest, "refound", "AB" * 32)
@@ -86,7 +88,7 @@ def test_what_cannot_be_is_said_with_what_to_give(manifest: Path, words: tuple[s
 def test_a_round_before_the_last_amendments_is_refused(manifest: Path) -> None:
     amend(manifest, "pause", "--at-round", "20")
     with pytest.raises(UsageError) as caught:
-        amend(manifest, "go-on", "--at-round", "19")
+        amend(manifest, "resume", "--at-round", "19")
     assert "--at-round 20 or later" in caught.value.fix
     assert len(held(manifest).signed) == 1
 
@@ -143,7 +145,7 @@ def test_a_damaged_file_is_left_alone(manifest: Path) -> None:
     damaged = path.read_bytes().replace(b"pause", b"go_on")
     path.write_bytes(damaged)
     with pytest.raises(ManifestError, match="line 1"):
-        amend(manifest, "go-on")
+        amend(manifest, "resume")
     assert path.read_bytes() == damaged
 
 
@@ -162,3 +164,61 @@ def test_invitations_are_revoked_and_given_back_where_they_matter(manifest: Path
     assert policy_at(held(path).amendments, 0).kept_out == {who: NO_REASON}
     amend(path, "unban", who)
     assert not policy_at(held(path).amendments, 0).kept_out
+
+
+def test_go_on_is_answered_with_the_word_of_today(manifest: Path) -> None:
+    for former in ("go-on", "go_on"):
+        with pytest.raises(UsageError, match="called resume now") as caught:
+            amend(manifest, former)
+        assert caught.value.fix.endswith("amend run.toml resume")
+    assert not held(manifest).amendments
+    amend(manifest, "pause")
+    assert amend(manifest, "resume").startswith("amendment 2, from round 0 on: resume\n")
+
+
+def test_list_shows_the_amendments_without_a_key(manifest: Path) -> None:
+    assert "no amendments in" in amend(manifest, "list", home="elsewhere")
+    amend(manifest, "lr-scale", "0.5", "--reason", "plateau")
+    amend(manifest, "pause", "--at-round", "7")
+    assert amend(manifest, "list", home="elsewhere").splitlines() == [
+        "amendment 1, from round 0 on: learning rate times 0.5 (plateau)",
+        "amendment 2, from round 7 on: pause",
+    ]
+    with pytest.raises(UsageError, match="takes no value"):
+        amend(manifest, "list", "all")
+
+
+def met(manifest: Path, *peers: str) -> None:
+    """Have the home of the operator's node know these peers."""
+    folder = Home(manifest.parent / "home").run(load_signed(manifest).run_id)
+    (folder.path / "run_view.json").write_text(json.dumps({"peers": [{"peer_id": peer} for peer in peers]}))
+
+
+def test_a_unique_ending_names_a_peer(manifest: Path) -> None:
+    one, other = Identity.generate().peer_id, Identity.generate().peer_id
+    met(manifest, one, other, "12D3KooWnobody")
+    amend(manifest, "ban", f"…{one[-6:]}")
+    assert f"{other} is banned" in amend(manifest, "ban", other[-8:])
+    met(manifest)
+    amend(manifest, "unban", one[-7:])  # the amendments so far name it
+    assert [(a.change, a.peer) for a in held(manifest).amendments] == [
+        (Change.BAN, one),
+        (Change.BAN, other),
+        (Change.UNBAN, one),
+    ]
+
+
+def test_an_ending_that_names_none_or_several_bans_nobody(manifest: Path) -> None:
+    one = Identity.generate().peer_id
+    met(manifest, one)
+    for ending, why in (
+        (one[-5:], "at least 6"),
+        ("", "at least 6"),
+        ("q" * 9, "no peer known here ends in"),
+        (one[:20], "no peer known here"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            amend(manifest, "ban", ending)
+    with pytest.raises(UsageError, match="2 peers known here end in"):
+        _peer("abcdef", {"12D3KooWxabcdef", "12D3KooWyabcdef"})
+    assert not held(manifest).amendments

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -65,8 +66,8 @@ def test_manifest_from_new_to_show(tmp_path: Path) -> None:
     made = runner.invoke(peer, ["id", "show", "--home", home, "--json"])
     assert json.loads(made.output)["peer_id"] == shown["operator"]
     address = f"/ip4/127.0.0.1/tcp/4810/p2p/{shown['operator']}"
-    ticket = runner.invoke(peer, ["ticket", file, "--initial-peers", address]).output.strip()
-    opened = json.loads(runner.invoke(peer, ["ticket", ticket, "--json"]).output)
+    ticket = runner.invoke(peer, ["ticket", "new", file, "--initial-peers", address]).output.strip()
+    opened = json.loads(runner.invoke(peer, ["ticket", "show", ticket, "--json"]).output)
     assert opened == {"run_id": shown["run_id"], "addresses": [address]}
 
 
@@ -86,10 +87,10 @@ def test_a_ticket_for_a_node_that_does_not_run_yet(tmp_path: Path) -> None:
     runner.invoke(peer, ["manifest", "new", file, "--home", home])
     key = json.loads(runner.invoke(peer, ["id", "show", "--home", home, "--json"]).output)
     where = "/dns4/bootstrap/tcp/4810"
-    made = runner.invoke(peer, ["ticket", file, "--address", where, "--identity-path", key["path"]])
+    made = runner.invoke(peer, ["ticket", "new", file, "--address", where, "--identity-path", key["path"]])
     kept = tmp_path / "ticket"
     kept.write_text(made.output)
-    opened = json.loads(runner.invoke(peer, ["ticket", f"@{kept}", "--json"]).output)
+    opened = json.loads(runner.invoke(peer, ["ticket", "show", f"@{kept}", "--json"]).output)
     assert opened["addresses"] == [f"{where}/p2p/{key['peer_id']}"]
 
 
@@ -97,8 +98,23 @@ def test_a_ticket_for_a_node_needs_its_key_and_its_address(tmp_path: Path) -> No
     runner, home, file = CliRunner(), str(tmp_path / "home"), str(tmp_path / "run.toml")
     runner.invoke(peer, ["manifest", "new", file, "--home", home])
     absent = tmp_path / "absent.key"
-    result = runner.invoke(peer, ["ticket", file, "--identity-path", str(absent), "--address", "/dns4/x/tcp/1"])
+    result = runner.invoke(peer, ["ticket", "new", file, "--identity-path", str(absent), "--address", "/dns4/x/tcp/1"])
     assert result.exit_code == 2
     assert not absent.exists()  # a key nobody runs with would make a ticket nobody answers
     for half in (("--identity-path", f"{home}/identity.key"), ("--address", "/dns4/x/tcp/1")):
-        assert isinstance(runner.invoke(peer, ["ticket", file, *half]).exception, UsageError)
+        assert isinstance(runner.invoke(peer, ["ticket", "new", file, *half]).exception, UsageError)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"peers": [{"peer_id": "12D3a", "status": "training"}, {"peer_id": "12D3b"}]},
+        {"view": {"peers": [{"peer_id": "12D3a", "state": "training"}, {"peer_id": "12D3b"}]}},
+    ],
+)
+def test_status_shows_whole_ids_to_be_copied(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(*_: object) -> dict[str, Any]:
+        return report
+
+    monkeypatch.setattr("peer.node.control.ask", ask)
+    assert CliRunner().invoke(peer, ["status", "--ids"]).output == "12D3a  training\n12D3b\n"

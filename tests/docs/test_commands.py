@@ -190,7 +190,7 @@ def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "t")
     terminal.run(Command("cd texts", 1))
     assert terminal.run(Command("ls", 2)).startswith("a.txt\n")
-    with pytest.raises(AssertionError, match="line 3: peer ticket nonsense\nexit code 21"):
-        terminal.run(Command("peer ticket nonsense", 3))
+    with pytest.raises(AssertionError, match="line 3: peer ticket show nonsense\nexit code 21"):
+        terminal.run(Command("peer ticket show nonsense", 3))
     with pytest.raises(AssertionError, match="exit code"):
         terminal.run(Command("peer bootstrap nothing.toml", 4))

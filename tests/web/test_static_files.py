@@ -45,6 +45,15 @@ def test_a_module_imports_what_there_is_and_names_elements_that_exist(path: Path
         assert ids <= set(re.findall(r'id="([\w-]+)"', page))
 
 
+def test_every_peer_id_in_a_table_can_be_copied() -> None:
+    """A short id is shown by `peerCell`, or in a cell that copies what it stands for."""
+    for page in ("run.js", "volunteer.js"):
+        text = (FOLDER / page).read_text()
+        assert "peerCell(one.peer_id)" in text
+        assert all("copies:" in line for line in text.splitlines() if "shortId" in line and "import" not in line)
+    assert "given.copies" in (FOLDER / "dom.js").read_text()
+
+
 def test_the_wheel_brings_the_files_and_the_licence_of_uplot() -> None:
     whole = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert "web/static/*" in whole["tool"]["setuptools"]["package-data"]["peer"]

@@ -188,7 +188,7 @@ def _others(report: Report) -> Iterator[Row]:
     for peer in peers[:PEERS_SHOWN]:
         yield short(peer["peer_id"]), _peer(peer)
     if len(peers) > PEERS_SHOWN:
-        yield "", f"and {len(peers) - PEERS_SHOWN:,} more: `peer status --json`"
+        yield "", f"and {len(peers) - PEERS_SHOWN:,} more: `peer status --ids`"
     if reachable := report.get("reachable"):
         yield "reachable", f"{ANSWERS[reachable['value']]}: {reachable['why']}"
     if relays := report.get("relays"):
@@ -238,7 +238,7 @@ def _machine(report: Report) -> Iterator[Row]:
     for address in report.get("addresses", []):
         yield "address", f"{address.partition('/p2p/')[0]}"
     if report.get("addresses"):
-        yield "ticket", "`peer ticket show` makes one with these addresses"
+        yield "ticket", "`peer ticket new` makes one with these addresses"
     yield "log", report.get("log", "")
     yield "page", report.get("page", "")
     machine = report.get("machine", {})

@@ -120,7 +120,7 @@ def describe(amendment: Amendment) -> str:
         case Change.PAUSE:
             what = "pause"
         case Change.GO_ON:
-            what = "go on"
+            what = "resume"
         case Change.WIRE:
             what = f"wire versions {amendment.low} to {amendment.high}"
         case Change.BAN:

@@ -19,7 +19,22 @@ export function badge(id, words, kind) {
   byId(id).className = `badge ${kind}`;
 }
 
-// `rows`: for each row its cells; a cell is a text, or {text, title, kind}.
+// A secure context has a clipboard. A page served over plain http shows the words to be copied.
+function copy(words) {
+  if (navigator.clipboard) navigator.clipboard.writeText(words);
+  else prompt("Copy:", words);
+}
+
+function copier(words, copies) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copies";
+  button.textContent = words;
+  button.addEventListener("click", () => copy(copies));
+  return button;
+}
+
+// `rows`: for each row its cells; a cell is a text, or {text, title, kind, copies}.
 export function table(id, rows, nothing) {
   const columns = byId(id).parentElement.tHead.rows[0].cells;
   const made = rows.map((cells) => {
@@ -27,7 +42,8 @@ export function table(id, rows, nothing) {
     cells.forEach((cell, at) => {
       const box = document.createElement("td");
       const given = typeof cell === "object" ? cell : { text: cell };
-      box.textContent = given.text;
+      if (given.copies) box.append(copier(given.text, given.copies));
+      else box.textContent = given.text;
       box.className = `${columns[at].className} ${given.kind ?? ""}`.trim();
       if (given.title) box.title = given.title;
       row.append(box);

@@ -34,5 +34,8 @@ export const ago = (t) => `${duration(Date.now() / 1000 - t)} ago`;
 
 export const shortId = (id) => (id.length > 16 ? `…${id.slice(-8)}` : id);
 
+// The cell of a table that shows a peer: a click copies its whole id.
+export const peerCell = (id) => ({ text: shortId(id), title: `${id} (click to copy)`, copies: id });
+
 // A sentence with its peer ids cut short.
 export const brief = (words) => words.replace(/12D3Koo[1-9A-Za-z]{40,}/g, shortId);

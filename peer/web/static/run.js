@@ -2,7 +2,7 @@
 
 import { Curves, joined } from "./curves.js";
 import { badge, byId, datum, list, table, text } from "./dom.js";
-import { ago, bytes, count, loss, share, shortId } from "./format.js";
+import { ago, bytes, count, loss, peerCell, share } from "./format.js";
 import { follow } from "./live.js";
 
 const curves = new Curves("curve", [
@@ -47,7 +47,7 @@ function showCurve(points) {
 function showPeers(peers) {
   state.peers = peers;
   table("peers", peers.map((one) => [
-    { text: shortId(one.peer_id), title: one.peer_id }, one.state ?? "–", String(one.round ?? "–"), loss(one.loss), count(one.tokens),
+    peerCell(one.peer_id), one.state ?? "–", String(one.round ?? "–"), loss(one.loss), count(one.tokens),
     count(one.tokens_per_s), String(one.exchanges ?? "–"), bytes(one.bytes_up), bytes(one.bytes_down),
     one.seen == null ? "–" : ago(one.seen), one.version ?? "–",
   ]), "No peer has told about itself yet.");
@@ -55,7 +55,7 @@ function showPeers(peers) {
 
 function showBoard(board) {
   table("board", board.map((one) => [
-    { text: shortId(one.peer_id), title: one.peer_id }, String(one.exchanges), bytes(one.bytes),
+    peerCell(one.peer_id), String(one.exchanges), bytes(one.bytes),
     String(Array.isArray(one.partners) ? one.partners.length : one.partners),
   ]), "No receipts were shown yet.");
 }

@@ -3,7 +3,7 @@
 import { control } from "./control.js";
 import { Curves, joined } from "./curves.js";
 import { badge, byId, datum, list, table, text } from "./dom.js";
-import { ago, brief, bytes, count, duration, loss, shortId } from "./format.js";
+import { ago, brief, bytes, count, duration, loss, peerCell, shortId } from "./format.js";
 import { follow } from "./live.js";
 
 const curves = new Curves("curve", [
@@ -73,14 +73,14 @@ function showRounds(rounds) {
   table("rounds", rounds.map((one) => [
     String(one.round),
     one.outcome === "exchanged" ? `exchanged${one.path ? `, ${one.path}` : ""}` : { text: brief(`${one.outcome}: ${one.why}`), kind: "wide" },
-    { text: one.partner.split(" ").filter(Boolean).map(shortId).join(", "), title: one.partner },
+    { text: one.partner.split(" ").filter(Boolean).map(shortId).join(", "), title: one.partner, copies: one.partner },
     one.seconds.toFixed(1), bytes(one.bytes_sent), bytes(one.bytes_received), ago(one.t),
   ]), "No round has ended yet.");
 }
 
 function showPartners(partners) {
   table("partners", partners.map((one) => [
-    { text: shortId(one.peer_id), title: one.peer_id }, one.status, String(one.round), one.path || "–",
+    peerCell(one.peer_id), one.status, String(one.round), one.path || "–",
     { text: one.pairs, kind: "wide" },
   ]), "No other peer is known yet.");
 }

@@ -73,7 +73,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(home: Path, *words: str) -> Result:
-    result = CliRunner().invoke(peer, ["ticket", "show", "--home", str(home), *words])
+    result = CliRunner().invoke(peer, ["ticket", "new", "--home", str(home), *words])
     if isinstance(result.exception, PeerError):
         raise result.exception
     return result
@@ -121,3 +121,28 @@ def test_what_is_missing_is_told(home: Path, tmp_path: Path) -> None:
         shown(home)
     with pytest.raises(UsageError, match="no address of a peer"):
         shown(home, "--run", (b"z" * 32).hex()[:8])
+
+
+def refused(*words: str) -> UsageError:
+    result = CliRunner().invoke(peer, ["ticket", *words])
+    assert isinstance(result.exception, UsageError), result.output
+    return result.exception
+
+
+def test_old_words_are_answered_with_the_new_ones(home: Path) -> None:
+    ticket = shown(home).stdout.strip()
+    for words in ((ticket,), (f"@{home / 'ticket'}",), (ticket, "--json")):
+        assert "peer ticket show TICKET" in refused(*words).found
+    for words in (("run.toml",), ("run.toml", "--initial-peers", OWN)):
+        assert "peer ticket new run.toml" in refused(*words).found
+    for words in (("show",), ("show", "--home", str(home)), ("show", "--run", "ab", "--json")):
+        error = refused(*words)
+        assert "`peer ticket new` makes one" in error.found
+        assert "peer ticket new" in error.fix
+    assert "peer ticket show TICKET" in refused("new", ticket).fix
+
+
+def test_a_ticket_is_shown(home: Path) -> None:
+    ticket = shown(home).stdout.strip()
+    result = CliRunner().invoke(peer, ["ticket", "show", ticket])
+    assert result.stdout.splitlines() == [f"run      {RUN.hex()}", f"address  {MET[0]}"]
