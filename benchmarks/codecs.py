@@ -30,6 +30,7 @@ from torch import Tensor
 from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.lab.bench.pair import hear, stop, tell
 from peer.lab.bench.tables import table
+from peer.python_child import start_python
 
 PART = 2**17
 """Elements of a part: 512 KiB."""
@@ -173,9 +174,8 @@ async def measure(elements: int, repeats: int) -> dict[str, float]:
     async with AsyncExitStack() as stack:
         processes = {}
         for role in ROLES:
-            command = (sys.executable, "-m", "benchmarks.codecs", "--role", role, "--elements", str(elements))
-            pipe = asyncio.subprocess.PIPE
-            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+            words, pipe = ("--role", role, "--elements", str(elements)), asyncio.subprocess.PIPE
+            process = await start_python("benchmarks.codecs", *words, stdin=pipe, stdout=pipe)
             stack.push_async_callback(stop, process)
             processes[role] = process
             await hear(process)

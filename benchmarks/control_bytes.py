@@ -33,6 +33,7 @@ from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.identity import load_or_create
 from peer.lab.localswarm.processes import Daemon
 from peer.observe.control_bytes import DIRECTORY, PURPOSES
+from peer.python_child import start_python
 from peer.run.home import Home
 from peer.run.manifest import write_new
 
@@ -152,9 +153,9 @@ async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str
                 await start(daemon, hosts[site.name], "join", shown, *at(site), *PACE)
         if given.records:
             place = f"/ip4/{sites[1].public}/tcp/{DHT}"
-            command = ("-m", "benchmarks.control_crowd", shown, str(given.records), place, str(home / "crowd"))
-            within = ("ip", "netns", "exec", hosts["crowd"], sys.executable)
-            crowd = await asyncio.create_subprocess_exec(*within, *command)
+            words = (shown, str(given.records), place, str(home / "crowd"))
+            within = ("ip", "netns", "exec", hosts["crowd"])
+            crowd = await start_python("benchmarks.control_crowd", *words, prefix=within)
         async with asyncio.timeout(READY_S + 2 * ROUND_S):
             while not all([(await exchanged(daemon)) >= 1 for daemon in peers.values()]):
                 await asyncio.sleep(LOOK_S)

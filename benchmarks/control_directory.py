@@ -18,7 +18,6 @@ import contextlib
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,6 +40,7 @@ from peer.membership.peer_table import PeerTable, lifetime, pace
 from peer.node.open import NODE_LIMITS
 from peer.observe.control_bytes import DIRECTORY
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RunId, Status
+from peer.python_child import run_python
 
 ABOUT = Benchmark(
     "control_directory",
@@ -242,8 +242,8 @@ def main() -> int:
     given = parser.parse_args()
     if not given.inside:
         with network(given.peers) as (core, tag):
-            again = [sys.executable, "-m", "benchmarks.control_directory", *sys.argv[1:], "--inside", tag]
-            return subprocess.run(["ip", "netns", "exec", core, *again], check=False).returncode
+            again = ("benchmarks.control_directory", *sys.argv[1:], "--inside", tag)
+            return run_python(*again, prefix=("ip", "netns", "exec", core), check=False).returncode
     del sys.argv[-2:]
     with tempfile.TemporaryDirectory(prefix="peer-directory-") as folder:
         process.BINARY = in_namespace(Path(folder), given.inside)

@@ -33,6 +33,7 @@ from typing import Any
 
 from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.lab.bench.pair import hear, stop, tell
+from peer.python_child import popen_python, run_python, start_python
 from peer.run.files.own_texts import survey
 
 LEAST_RATIO, MOST_MB = 0.8, 1000.0
@@ -127,9 +128,8 @@ async def rates(tokenizer: Path, slices: list[Path]) -> list[dict[str, float]]:
     async with AsyncExitStack() as stack:
         processes = {}
         for role in ROLES:
-            command = (sys.executable, "-m", "benchmarks.data_build", "--role", role, "--tokenizer", str(tokenizer))
-            pipe = asyncio.subprocess.PIPE
-            processes[role] = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+            words, pipe = ("--role", role, "--tokenizer", str(tokenizer)), asyncio.subprocess.PIPE
+            processes[role] = await start_python("benchmarks.data_build", *words, stdin=pipe, stdout=pipe)
             stack.push_async_callback(stop, processes[role])
             await hear(processes[role])
         for number, path in enumerate(slices):
@@ -145,22 +145,23 @@ async def rates(tokenizer: Path, slices: list[Path]) -> list[dict[str, float]]:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def command_of(sources: list[Path], tokenizer: Path, out: Path) -> list[str]:
+def words_of(sources: list[Path], tokenizer: Path, out: Path) -> list[str]:
+    """Return the arguments of `peer` that build these sources."""
     names = [*map(str, sources), "--tokenizer", str(tokenizer), "--out", str(out), "--holdout-one-in", "20", "--json"]
-    return [sys.executable, "-m", "peer", "data", "build", *names]
+    return ["data", "build", *names]
 
 
-def peak_mb(command: list[str]) -> float:
-    """Run a command that may fail, and return its largest resident size."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def peak_mb(words: list[str]) -> float:
+    """Run a command of `peer` that may fail, and return its largest resident size."""
+    process = popen_python("peer", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, _, usage = os.wait4(process.pid, 0)
     process.returncode = 0
     return usage.ru_maxrss * 1024 / 1e6
 
 
-def kill_when_a_shard_is_closed(command: list[str], out: Path) -> bool:
+def kill_when_a_shard_is_closed(words: list[str], out: Path) -> bool:
     """Whether there was a shard before the build was complete."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = popen_python("peer", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and not any(out.glob("train-*.tokens")):
         time.sleep(0.02)
     process.kill()
@@ -176,13 +177,13 @@ def whole_builds(slices: list[Path], tokenizer: Path, folder: Path) -> dict[str,
     """Build everything: at once, as one text, and after a kill."""
     text = folder / "all.txt"
     found = {
-        "jsonl_mb": peak_mb(command_of(slices, tokenizer, folder / "at-once")),
+        "jsonl_mb": peak_mb(words_of(slices, tokenizer, folder / "at-once")),
         # The text is one document, so that the build ends with an error: no hold-out. It is encoded before.
-        "text_mb": peak_mb(command_of([text], tokenizer, folder / "as-text")),
+        "text_mb": peak_mb(words_of([text], tokenizer, folder / "as-text")),
     }
-    command = command_of(slices, tokenizer, folder / "killed")
-    killed = kill_when_a_shard_is_closed(command, folder / "killed")
-    subprocess.run(command, check=True, timeout=BUILD_S, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = words_of(slices, tokenizer, folder / "killed")
+    killed = kill_when_a_shard_is_closed(words, folder / "killed")
+    run_python("peer", *words, check=True, timeout=BUILD_S, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     found["same"] = float(killed and files_of(folder / "at-once") == files_of(folder / "killed"))
     return found
 
@@ -204,7 +205,7 @@ def main() -> None:
         slices = write_slices(given.folders, folder, int(given.mb * 1e6), given.slices)
         tokenizer = folder / "tokenizer.json"
         train = ["tokenizer", "train", str(slices[0]), "--vocab", str(given.vocab), "--out", str(tokenizer)]
-        subprocess.run([sys.executable, "-m", "peer", *train], check=True, timeout=BUILD_S)
+        run_python("peer", *train, check=True, timeout=BUILD_S)
         rows = asyncio.run(rates(tokenizer, slices))
         whole = whole_builds(slices, tokenizer, folder)
     finally:

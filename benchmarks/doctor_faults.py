@@ -31,6 +31,7 @@ from benchmarks.nat_swarm import DHT_PORT, PORT, NatSwarm, Run, dialled_at
 from benchmarks.result import ROOT, Benchmark, Figure, Table, options, publish
 from peer.errors import NotReady
 from peer.identity import Identity
+from peer.python_child import popen_python, python_command
 from peer.run.ticket import Ticket
 
 ABOUT = Benchmark(
@@ -74,7 +75,7 @@ class Place:
         """Return the command line."""
         where = ["nsenter", f"--net=/run/netns/{self.namespace}", *self.prefix]  # it leaves /sys, and so the groups
         what = ["doctor", self.ticket, "--json", "--home", str(self.home), "--threads", "1", *self.options]
-        return [*where, sys.executable, "-m", *self.program, *what]
+        return [*where, *python_command(*self.program, *what)]
 
 
 Break = Callable[[Place], contextlib.AbstractContextManager[None]]
@@ -318,8 +319,8 @@ async def measure(names: Sequence[str], folder: Path) -> list[Found]:
 def first_line_s(folder: Path) -> tuple[float, float]:
     """Return the seconds until a person reads the first line, and the processor seconds that it took."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "peer", "doctor", "--home", str(folder / "none")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT) as process:
+    words = ("doctor", "--home", str(folder / "none"))
+    with popen_python("peer", *words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         process.stdout.readline()
         took, used = time.monotonic() - began, psutil.Process(process.pid).cpu_times()

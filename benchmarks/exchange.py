@@ -24,7 +24,6 @@ import asyncio
 import json
 import os
 import statistics
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -35,6 +34,7 @@ from peer.codec.registry import EVERY
 from peer.errors import UsageError
 from peer.lab.bench.exchange import measure as swap_of
 from peer.lab.bench.pair import hear, pair, stop, tell
+from peer.python_child import start_python
 
 AVERAGERS = ("none", "float16")
 RIGHT = 0.01
@@ -96,8 +96,9 @@ async def averagers(codec: str, elements: int) -> AsyncIterator[Averagers]:
         for rank in range(2):
             setting = {"rank": rank, "elements": elements, "codec": codec, "initial_peers": known}
             ends.append(
-                await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "benchmarks.averager", json.dumps(setting)),
+                await start_python(
+                    "benchmarks.averager",
+                    json.dumps(setting),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     env=os.environ | {"HIVEMIND_LOGLEVEL": "CRITICAL"},

@@ -34,6 +34,7 @@ from peer.codec.stream import Adding, Encoding
 from peer.identity import Identity
 from peer.lab.bench.transport_process import Turns
 from peer.node.process import tune
+from peer.python_child import popen_python
 from peer.transport.tls import leaf_for
 
 CODECS = ("e3m0", "int8", "bf16")
@@ -132,8 +133,8 @@ def measure(mb: float, repeats: int) -> list[dict[str, Any]]:
     elements = int(mb * 1e6 / 4) // TILE * TILE
     with tempfile.TemporaryDirectory(prefix="peer-bench-") as folder:
         arguments = [str(elements), str(repeats), folder]
-        command = [sys.executable, "-m", "benchmarks.exchange_floor", "--end"]
-        ends = [subprocess.Popen([*command, str(rank), *arguments], stdout=subprocess.PIPE) for rank in range(2)]
+        end = ("benchmarks.exchange_floor", "--end")
+        ends = [popen_python(*end, str(rank), *arguments, stdout=subprocess.PIPE) for rank in range(2)]
         found = [json.loads(each.communicate(timeout=600)[0]) for each in ends]
 
     def median(kind: str, what: str, both: Callable[..., float]) -> float:

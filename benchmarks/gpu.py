@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from benchmarks.result import Benchmark, Figure, Table, options, publish
 from peer.guest.temperature import COOLS_BY
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.node.control import ask
+from peer.python_child import run_python
 from peer.run.home import Home
 
 ABOUT = Benchmark(
@@ -146,8 +145,7 @@ async def gets_hot(daemon: Daemon, ticket: str, gpu: Gpu, limit: float) -> dict[
 
 def asked(*command: str) -> dict[str, Any]:
     """Run a command that prints JSON, whatever its exit code."""
-    whole = [sys.executable, "-m", "peer", *command]
-    done = subprocess.run(whole, capture_output=True, text=True, timeout=300.0, check=False)
+    done = run_python("peer", *command, capture_output=True, text=True, timeout=300.0, check=False)
     assert done.stdout, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told | {"exit_code": done.returncode}

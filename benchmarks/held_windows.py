@@ -30,6 +30,7 @@ from peer.node.handler import RequestHandler
 from peer.node.process import tune
 from peer.protocol.messages import Answer, PeerId, RoundKey, RunId, Verdict
 from peer.protocol.wire.frames import MAX_CHUNK, Kind, pack
+from peer.python_child import start_python
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.v1 import exchange_pb2 as pb
@@ -136,8 +137,7 @@ async def measure(seconds: float, blunt: bool, hammer: bool) -> Figure:
     """Flood one server for so long."""
     calls = 0
     pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-m", "benchmarks.held_windows", "--serve")
-    server = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    server = await start_python("benchmarks.held_windows", "--serve", stdin=pipe, stdout=pipe)
     assert server.stdout is not None
     assert server.stdin is not None
     try:

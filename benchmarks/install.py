@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.result import ROOT, Benchmark, Figure, Table, options, publish
+from peer.python_child import python_command, run_python
 
 ABOUT = Benchmark(
     "install",
@@ -216,7 +217,7 @@ def running(command: Sequence[str | Path], folder: Path, **more: str) -> Iterato
 def swarm(folder: Path) -> Iterator[str]:
     """A bootstrap node and a first peer from this environment; the value is the ticket."""
     folder.mkdir()
-    program, ours = (sys.executable, "-m", "peer"), {"PYTHONPATH": str(ROOT)}
+    program, ours = python_command("peer"), {"PYTHONPATH": str(ROOT)}
     manifest, home = folder / "run.toml", folder / "operator"
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
     output(*program, "manifest", "new", manifest, "--home", home, *settings, cwd=folder, **ours)
@@ -230,7 +231,7 @@ def swarm(folder: Path) -> Iterator[str]:
 
 def build(folder: Path) -> dict[str, Path]:
     """Build source distribution and wheel; their files."""
-    subprocess.run([sys.executable, "-m", "build", "--outdir", folder, ROOT], check=True, stdout=subprocess.DEVNULL)
+    run_python("build", "--outdir", str(folder), str(ROOT), check=True, stdout=subprocess.DEVNULL)
     return {"wheel": next(folder.glob("*.whl")), "sdist": next(folder.glob("*.tar.gz"))}
 
 

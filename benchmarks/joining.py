@@ -11,13 +11,12 @@ Four peers of a swarm of real processes train 600 steps and exchange every ten (
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from benchmarks.result import Benchmark, Figure, Table, options, publish
+from peer.python_child import run_python
 
 MANIFEST = Path(__file__).with_name("joining.toml")
 GAIN_PERCENT, SPREAD_RATIO = 0.0, 0.1
@@ -28,10 +27,10 @@ ABOUT = Benchmark(
 
 def run(preset: str, seed: int, folder: Path) -> dict[str, Any]:
     report = folder / f"{preset}-{seed}.json"
-    command = [sys.executable, "-m", "peer", "swarm", "--manifest", str(MANIFEST), "--peers", "4", "--steps", "600"]
+    command = ["swarm", "--manifest", str(MANIFEST), "--peers", "4", "--steps", "600"]
     command += ["--preset", preset, "--seed", str(seed), "--home", str(folder / f"{preset}-{seed}")]
     with (folder / f"{preset}-{seed}.log").open("w") as log:
-        subprocess.run([*command, "--report", str(report)], check=True, stdout=log, stderr=log, timeout=900)
+        run_python("peer", *command, "--report", str(report), check=True, stdout=log, stderr=log, timeout=900)
     loaded: dict[str, Any] = json.loads(report.read_text())
     return loaded
 

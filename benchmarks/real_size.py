@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -26,6 +24,7 @@ from typing import Any
 
 from benchmarks.real_size_swarm import Broke, Played, Wish, play
 from benchmarks.result import Benchmark, Figure, Table, options, publish
+from peer.python_child import run_python
 
 ABOUT = Benchmark(
     "real_size",
@@ -69,11 +68,10 @@ def made(folder: Path, size: str) -> None:
 
 
 def run(folder: Path, *command: str) -> str:
-    whole = [sys.executable, "-m", "peer", *command]
-    done = subprocess.run(whole, cwd=folder, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    done = run_python("peer", *command, cwd=folder, capture_output=True, text=True, timeout=COMMAND_S, check=False)
     if done.returncode != 0:
         raise Broke(f"peer {' '.join(command)}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
-    return done.stdout
+    return str(done.stdout)
 
 
 def manifest(

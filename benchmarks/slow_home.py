@@ -136,7 +136,7 @@ async def joined(topology: str, others: str, megabytes: float) -> dict[str, Any]
 def begin(root: Path, case: str, megabytes: float) -> subprocess.Popen[str]:
     """Start one case with the program of a checkout."""
     environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(__file__)), json.dumps([*CASES[case], megabytes])]
+    command = [sys.executable, "-P", str(Path(__file__)), json.dumps([*CASES[case], megabytes])]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd="/")
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.result import Benchmark, Figure, options, publish
+from peer.python_child import popen_python, python_command, python_environment, run_python
 
 ABOUT = Benchmark(
     "user_service",
@@ -159,7 +160,7 @@ def _others(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _daemon(log: Path, *arguments: str) -> Iterator[None]:
     with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-m", "peer", *arguments], stdout=output, stderr=output)
+        process = popen_python("peer", *arguments, stdout=output, stderr=output)
     try:
         yield
     finally:
@@ -168,8 +169,8 @@ def _daemon(log: Path, *arguments: str) -> Iterator[None]:
 
 
 def _peer(*arguments: str) -> str:
-    command = [sys.executable, "-m", "peer", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
+    done = run_python("peer", *arguments, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    return str(done.stdout)
 
 
 def _systemctl(*arguments: str) -> str:
@@ -190,13 +191,13 @@ def _in_namespaces(folder: Path) -> dict[str, Any]:
     root = next(group for group in reversed(GROUPS) if (group / "cgroup.procs").exists())
     group = root / f"peer-service-{os.getpid()}"
     group.mkdir()
-    inside = [sys.executable, "-m", "benchmarks.user_service", "--inside", str(folder)]
+    inside = python_command("benchmarks.user_service", "--inside", str(folder))
     unshared = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--cgroup", "--ipc", "--kill-child", *inside]
     try:
         subprocess.run(
             ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *unshared],
             check=True,
-            cwd=Path(__file__).parents[1],
+            env=python_environment("benchmarks.user_service"),
         )
     finally:
         for below in sorted(group.glob("**/"), reverse=True):

@@ -33,6 +33,7 @@ from peer.node.dht_events import DhtNodeEvents
 from peer.node.open import LocalNode, NodeListeners, open_node
 from peer.protocol.messages import PeerRecord, RunId, Status
 from peer.protocol.summary.values import PeerSummary
+from peer.python_child import start_python
 from peer.run.options import NodeOptions
 from peer.run.ticket import Ticket
 from peer.signed_summary import seal_summary
@@ -93,9 +94,9 @@ class Daemon:
 
     async def start(self, *arguments: str) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-P", "-m", "peer", *arguments, *PLACE, "--home", str(self.home)]
+        command = ["peer", *arguments, *PLACE, "--home", str(self.home)]
         with (self.home / "daemon.log").open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
+            self.process = await start_python(
                 *command, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, cwd=self.home
             )
 
@@ -163,9 +164,9 @@ async def until(done: Callable[[], Awaitable[bool]], what: str, limit_s: float =
 async def swarm(folder: Path) -> AsyncIterator[Swarm]:
     """A swarm that trains. All its processes are ended afterwards."""
     made = Swarm(folder, Daemon(folder / "node"))
-    command = [sys.executable, "-P", "-m", "peer", "manifest", "new", str(folder / "run.toml"), "--home"]
+    command = ["peer", "manifest", "new", str(folder / "run.toml"), "--home"]
     sets = [f"--set={one}" for one in SETTINGS]
-    new = await asyncio.create_subprocess_exec(*command, str(folder / "node"), "--preset", "gossip", *sets)
+    new = await start_python(*command, str(folder / "node"), "--preset", "gossip", *sets)
     if await new.wait():
         raise Failed("no manifest")
     ticket = folder / "ticket"

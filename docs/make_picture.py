@@ -11,7 +11,6 @@ import io
 import json
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from rich.text import Text
 
 from peer.observe.status.text import status_text
 from peer.observe.terminal_frame import History, picture
+from peer.python_child import popen_python, run_python
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH_COLUMNS = 84
@@ -36,8 +36,7 @@ FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 def status(home: Path) -> dict[str, Any] | None:
     """The report of the daemon under `home`; None while it does not answer."""
-    command = [sys.executable, "-m", "peer", "status", "--json", "--home", str(home)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("peer", "status", "--json", "--home", str(home), capture_output=True, text=True, check=False)
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
@@ -64,9 +63,9 @@ def export(shown: RenderableType, title: str) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="peer-picture-") as folder:
         homes = Path(folder) / "swarm"
-        command = [sys.executable, "-m", "peer", "swarm", "--peers", "4", "--minutes", "4", "--home", str(homes)]
+        command = ["peer", "swarm", "--peers", "4", "--minutes", "4", "--home", str(homes)]
         settings = ["--set", "sync.clock=seconds", "--set", f"sync.sync_every={ROUND_S}"]
-        with subprocess.Popen([*command, *settings], stdin=subprocess.PIPE) as swarm:
+        with popen_python(*command, *settings, stdin=subprocess.PIPE) as swarm:
             try:
                 report, history = record(homes / "peer-1")
             finally:

@@ -28,6 +28,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── KeyInUse             36    another machine runs with a copy of this key
 ├── TrainerFailed        40    the trainer kept dying, the cause is named
 ├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
+├── JudgeFailed          42    `peer bootstrap`: the process that evaluates states does not start
 ├── NotRunning           50    no daemon answers under this home
 ├── ServiceUnavailable   51    the user's service manager does not answer, or refuses
 ├── SwarmFailed          60    `peer swarm`: a peer ended that nobody killed
@@ -254,7 +255,7 @@ class DirectoryFailed(PeerError):
     exit_code = 33
     retry = True
     why = "Peers find each other through it. Without it this peer is alone."
-    fix = "Reinstall hivemind, which brings p2pd: pip install --force-reinstall --no-deps hivemind"
+    fix = "Mend what the message names, then try again. If it names nothing that you can mend, report it as a bug."
 
 
 class ClockWrong(PeerError):
@@ -297,6 +298,14 @@ class StateError(PeerError):
     retry = True
     why = "A peer never starts from nothing: it would pull every partner's model back to the beginning."
     fix = "Try again later: one peer with the state, or the bootstrap node, has to be up."
+
+
+class JudgeFailed(PeerError):
+    """`peer bootstrap`: the process that evaluates states does not start. The message has its last line."""
+
+    exit_code = 42
+    why = "No state of the run could be checked before it is given to joiners, and one of them may be spoilt."
+    fix = "Mend what the message names. With --no-check the node keeps states unchecked."
 
 
 class NotRunning(PeerError):

@@ -17,7 +17,8 @@ HEAD = """\
 Every command has `--help` with an example, `--json` where it reports, and [exit codes](exit-codes.md) from one table.
 A flag comes before the environment, which comes before the [configuration file](../guides/leave-running.md), which
 comes before the manifest. Every option has a variable: `PEER_MAX_UPLOAD` is the one of `--max-upload`. The first
-Ctrl+C drains, the second leaves at once. `python -m peer` and `peer-swarm` are other names of the same program.
+Ctrl+C drains, the second leaves at once. `peer-swarm` and `python -P -m peer` are other names of the same program.
+Without `-P`, Python searches the current folder for the first modules that it loads.
 """
 
 

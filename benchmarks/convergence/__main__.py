@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.result import Benchmark, Figure, Table, options, publish
+from peer.python_child import run_python
 from peer.run.sections import DataSection
 from peer.trainer.data import load_corpus
 
@@ -80,7 +79,7 @@ class Bench:
 
     def _swarm(self, name: str, preset: str, peers: int, steps: int, seed: int, more: list[str]) -> dict[str, Any]:
         home, report = self._folder / f"{name}-{seed}", self._folder / f"{name}-{seed}.json"
-        command = [sys.executable, "-m", "peer", "swarm", "--manifest", str(HERE / f"{self._regime}.toml")]
+        command = ["swarm", "--manifest", str(HERE / f"{self._regime}.toml")]
         command += ["--preset", preset, "--peers", str(peers), "--steps", str(steps), "--seed", str(seed)]
         command += ["--home", str(home), "--report", str(report)]
         for setting in [*more, *(self._settings if preset == name else [])]:
@@ -92,7 +91,7 @@ class Bench:
             for number, texts in enumerate(self._shards, 1):
                 command += ["--data", f"{number}@{texts}"]
         with (self._folder / f"{name}-{seed}.log").open("w") as log:
-            subprocess.run(command, check=True, stdout=log, stderr=log, timeout=1800)
+            run_python("peer", *command, check=True, stdout=log, stderr=log, timeout=1800)
         loaded: dict[str, Any] = json.loads(report.read_text())
         return loaded
 

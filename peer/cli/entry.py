@@ -1,18 +1,24 @@
-"""The first lines of the program: what a daemon needs before anything else is loaded."""
+"""The first lines of the program: what has to happen before anything else is loaded."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from peer.early_signals import EARLY_SIGNALS
-from peer.observe.output import prepare_streams
+from peer.python_child import leave_working_folder
+
+TYPE_CHECKING = False  # typing is not loaded before `main` has left the working folder
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DAEMONS = frozenset({"join", "bootstrap"})
 
 
 def main() -> None:
     """Run the command line, as `peer.cli.main.main`."""
+    leave_working_folder()
+    from peer.early_signals import EARLY_SIGNALS
+    from peer.observe.output import prepare_streams
+
     if command_of(sys.argv[1:]) in DAEMONS:
         EARLY_SIGNALS.remember()
     prepare_streams()

@@ -22,7 +22,8 @@ from peer.cli.telling import tell
 )
 @source_options
 @as_json
-def command(sources: tuple[str, ...], data: Path | None, as_json: bool, **options: Any) -> None:
+@click.option("--report-start", is_flag=True, hidden=True, help="Print a line before the first source is opened.")
+def command(sources: tuple[str, ...], data: Path | None, as_json: bool, report_start: bool, **options: Any) -> None:
     """Evaluate the model of a SOURCE: a home, a checkpoint folder, or a ticket (nobody joins). Several: their mean.
 
     The windows are those of the trainers' own evaluation, so the numbers agree."""
@@ -33,6 +34,8 @@ def command(sources: tuple[str, ...], data: Path | None, as_json: bool, **option
 
     device = device_of(options)
     texts = data is not None and not is_shards(data)
+    if report_start:  # for `peer.node.operator.judge`
+        tell(json.dumps({"started": True}))
     with request_of(options, tokenizer="open" if texts else "none", holdout=data is None) as request:
         model = load_model(sources, request, say)
         found = measure(model, network_of(model, device), data, device)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from peer.errors import PeerError
+from peer.python_child import python_command
 from peer.run.home import default_home
 from peer.user_folders import expand_user
 
@@ -48,8 +49,9 @@ class ServicePlan:
     def command(self) -> list[str]:
         """Return the program and its arguments."""
         config = [] if self.config is None else ["--config", str(self.config)]
-        start = [self.python, "-P", "-m", "peer", *config, "join", f"@{self.ticket}"]
-        return [*start, "--home", str(self.home), "--plain", *(["--yes"] if self.agreed else []), *self.options]
+        words = [*config, "join", f"@{self.ticket}", "--home", str(self.home), "--plain"]
+        words += [*(["--yes"] if self.agreed else []), *self.options]
+        return python_command("peer", *words, python=self.python)
 
 
 @dataclass(frozen=True, slots=True)

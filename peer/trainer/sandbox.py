@@ -7,15 +7,14 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import peer
 from peer.errors import ModelError
 from peer.protocol.model.layout import TensorSpec
+from peer.python_child import popen_python
 from peer.run.files.layout_file import MOST_LAYOUT_BYTES
 from peer.run.files.model_config import MOST_CONFIG_BYTES, read_config
 from peer.run.files.tokenizer_file import MOST_TOKENIZER_BYTES
@@ -141,13 +140,13 @@ def _start_of(path: Path, most: int) -> bytes:
 def _ask(job: dict[str, Any], seconds: float, memory: int) -> dict[str, Any]:
     """Have a fresh process do a job, and return its answer. The process is gone afterwards. Raises ModelError."""
     job |= {"seconds": seconds, "memory": memory}
-    paths = [str(Path(peer.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with subprocess.Popen(  # noqa: S603 - our own module, and the file is an argument
-        [sys.executable, "-P", "-m", "peer.trainer.sandbox_child", json.dumps(job)],
+    with popen_python(
+        "peer.trainer.sandbox_child",
+        json.dumps(job),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(paths)},
+        env=os.environ | ENVIRONMENT,
     ) as process:
         try:
             lines = SaidLines(process)

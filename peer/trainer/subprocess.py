@@ -8,12 +8,10 @@ import json
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import peer
 from peer.errors import (
     DataError,
     HomeUnusable,
@@ -25,6 +23,7 @@ from peer.errors import (
     TrainerDied,
     UsageError,
 )
+from peer.python_child import start_python
 from peer.trainer.ipc import MAX_LINE, Message
 
 LOG = "trainer.log"
@@ -70,8 +69,9 @@ class TrainerSubprocess:
         ours, theirs = socket.socketpair()
         try:
             with theirs, log.open("wb") as output:
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", "peer.trainer", str(theirs.fileno())),
+                process = await start_python(
+                    "peer.trainer",
+                    str(theirs.fileno()),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -222,15 +222,13 @@ class TrainerSubprocess:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Return our environment, with this `peer` found first, and OpenMP told not to spin while it waits.
+    """Return our environment, with OpenMP told not to spin while it waits.
 
     On a machine that others use too, spinning slows all of them down."""
-    paths = [str(Path(peer.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {
         "OMP_WAIT_POLICY": "PASSIVE",
         "OMP_NUM_THREADS": str(threads),
         "RAYON_NUM_THREADS": str(threads),
-        "PYTHONPATH": os.pathsep.join(paths),
     }
 
 

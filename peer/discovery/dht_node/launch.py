@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from peer.process_limits import open_file_limits
+from peer.python_child import isolated_python
 
 _LAUNCH = """
 import os, resource, sys
@@ -39,7 +39,7 @@ under systemd with `SystemCallFilter=~@resources`, those of this process hold, a
 
 def launched(command: Sequence[str], *, files: int, heap: int, data: int) -> list[str]:
     """Return the command that becomes `command`, within these bounds. Bytes, but for `files`."""
-    return [sys.executable, "-E", "-S", "-c", _LAUNCH, str(files), str(heap), str(data), *command]
+    return isolated_python(_LAUNCH, str(files), str(heap), str(data), *command)
 
 
 def files_granted(wanted: int) -> int:

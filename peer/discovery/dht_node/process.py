@@ -15,6 +15,7 @@ import dataclasses
 import importlib.resources
 import logging
 import os
+import platform
 import sys
 import time
 import warnings
@@ -291,25 +292,34 @@ def counting(handler: Handler, control: ControlMeter) -> Handler:
 
 
 def failed(said: str) -> DirectoryFailed:
-    """Make the error for a message of p2pd, or of hivemind about it."""
+    """Make the error for a message of p2pd, or of hivemind about it.
+
+    Only a p2pd that is missing or damaged on the disk is mended by installing hivemind again."""
     if "failed to start in" in said:
         found = "the DHT helper (p2pd) did not get ready in time"
         return DirectoryFailed(f"{found}: {said}", "The machine may be overloaded. Try again.")
-    binary = BINARY or importlib.resources.files("hivemind.hivemind_cli") / "p2pd"
-    if "FileNotFoundError" in said or "not found" in said:
+    binary = BINARY or Path(str(importlib.resources.files("hivemind.hivemind_cli") / "p2pd"))
+    reinstall = f"Run: {sys.executable} -m pip install --force-reinstall --no-deps hivemind"
+    if not Path(sys.executable).exists():
+        found = f"the Python that runs this program is gone: there is no {sys.executable}"
+        return DirectoryFailed(found, "Install this program again, and start it anew: peer help install")
+    if not binary.exists():
         found = f"the DHT helper (p2pd) is missing from the installation of hivemind: there is no {binary}"
-        fix = f"Run: {sys.executable} -m pip install --force-reinstall --no-deps hivemind"
-        return DirectoryFailed(found, f"{fix}   (some virus scanners remove its p2pd)")
+        return DirectoryFailed(found, f"{reinstall}   (some virus scanners remove its p2pd)")
+    if "Exec format error" in said:
+        found = f"the DHT helper {binary} is damaged, or made for another processor than {platform.machine()}"
+        return DirectoryFailed(found, reinstall)
     if "PermissionError" in said:
-        return DirectoryFailed(f"the DHT helper {binary} may not be run: permission denied", f"Run: chmod +x {binary}")
+        found = f"the DHT helper {binary} may not be run: permission denied"
+        if binary.stat().st_mode & 0o111:
+            return DirectoryFailed(found, "Install this program on a disk that is not mounted with noexec.")
+        return DirectoryFailed(found, f"Run: chmod +x {binary}")
     if said.endswith("Daemon failed to start: None"):
         found = "the DHT helper (p2pd) ended without a word; it was killed, or may not run here"
         return DirectoryFailed(
             found, "Look for it in the log of your virus scanner, or free some memory, then try again."
         )
-    return DirectoryFailed(
-        f"the DHT helper (p2pd) cannot be started: {said}", "Try again; if it stays, reinstall hivemind."
-    )
+    return DirectoryFailed(f"the DHT helper (p2pd) cannot be started: {said}")
 
 
 async def stop(process: Process, at_once: bool = False) -> None:

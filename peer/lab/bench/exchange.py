@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from peer.codec.registry import EVERY
 from peer.errors import UsageError
+from peer.python_child import popen_python
 from peer.user_folders import temporary_folder
 
 REPEATS = 5
@@ -49,8 +49,10 @@ def _turns(results: list[dict[str, Any]], kind: str, what: str) -> list[tuple[fl
 def _both(arguments: list[str]) -> list[dict[str, Any]]:
     """Start both ends, tell each the other's record, and what they found."""
     ends = [
-        subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "peer.lab.bench.transport_process", str(rank), *arguments],
+        popen_python(
+            "peer.lab.bench.transport_process",
+            str(rank),
+            *arguments,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import Any
 
 from peer.errors import UsageError
 from peer.lab.bench.daemon_process import Setting
+from peer.python_child import start_python
 
 START_S, REPLY_S, END_S = 120.0, 300.0, 5.0
 MAX_LINE = 2**26
@@ -111,8 +111,9 @@ async def group(codec: str, elements: int, members: int, program: str) -> AsyncI
 
 
 async def _start(program: str, setting: Setting) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", program, json.dumps(asdict(setting))),
+    return await start_python(
+        program,
+        json.dumps(asdict(setting)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=MAX_LINE,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,26 +11,19 @@ from typing import Any, BinaryIO
 
 from peer.errors import PeerError, SwarmFailed
 from peer.node.control import ask
+from peer.python_child import start_python, without_options
 from peer.run.home import Home
 from peer.user_folders import make_private
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 ANYWHERE = ("--host-maddrs", LOOPBACK)
-QUIET = {"PEER_PORT_MAPPING": "no", "PEER_CONFIG": os.devnull}
-"""Environment of every process: a swarm on one machine asks no router for ports.
-
-The person's own configuration is for the peer that is theirs, and not for these."""
-KEPT = "PEER_KERNELS"
+QUIET = {"PEER_PORT_MAPPING": "no"}
+"""Environment of every process: a swarm on one machine asks no router for ports."""
 STARTUP_S = 120.0
 LISTEN_EVERY_S = 1.0
 """Seconds between two questions to a daemon that leaves: how long it will take."""
 PATIENCE = 2.0
 """A daemon may take this many times what it announced."""
-
-
-def _environment() -> dict[str, str]:
-    """Return our environment without the variables that would give a peer options."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PEER_") or name == KEPT}
 
 
 @dataclass
@@ -65,20 +56,18 @@ class Daemon:
         make_private(self.home)
         self.started_at, self.killed = time.time(), False
         with _open_private(self.log) as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *prefix,
-                sys.executable,
-                "-m",
+            self.process = await start_python(
                 *program,
                 *arguments,
                 "--home",
                 str(self.home),
                 "--leave-on-eof",
+                prefix=prefix,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**_environment(), **QUIET, **(env or {})},
+                env={**without_options(), **QUIET, **(env or {})},
             )
 
     @property

@@ -111,9 +111,11 @@ class StateKeeper:
         return {"state": None if self._kept is None else self._kept.told(), "why": self._told, "ended": self.ended}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keep states until cancelled. Raises JudgeFailed when no state can be judged."""
         if self._collector is not None:
             await self._load()
+            if self._judge is not None:
+                await self._unless_over(self._judge.ensure_starts())
         candidate = await self._offload(self._states.candidate) if self._collector is not None else None
         if candidate is not None:
             await self._unless_over(self._consider(candidate))

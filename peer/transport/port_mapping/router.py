@@ -10,18 +10,16 @@ import contextlib
 import importlib.util
 import json
 import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
-import peer
 from peer.aio.tasks import uninterrupted
 from peer.observe.formatting import harmless
 from peer.protocol.swarm.nearness import address_of
 from peer.protocol.swarm.port_lease import PortMapping, RouterRefusal
+from peer.python_child import start_python
 
-PROGRAM = ("-P", "-m", "peer.transport.port_mapping.igd_child")
+PROGRAM = "peer.transport.port_mapping.igd_child"
 LIBRARY = "miniupnpc"
 MOST_ANSWER_BYTES = 4096
 MOST_WORDS = 200
@@ -109,14 +107,14 @@ def _is_within(number: object, least: int, most: int) -> TypeGuard[int]:
 
 async def _ask(job: dict[str, Any], timeout_s: float) -> dict[str, Any] | RouterRefusal:
     """Have a fresh process ask the router. It is gone afterwards, also when the caller is cancelled."""
-    paths = [str(Path(peer.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, *PROGRAM, json.dumps(job | {"seconds": timeout_s})),
+        process = await start_python(
+            PROGRAM,
+            json.dumps(job | {"seconds": timeout_s}),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "MALLOC_ARENA_MAX": "1"},
+            env=os.environ | {"MALLOC_ARENA_MAX": "1"},
             start_new_session=True,  # Ctrl+C is for us: a port is still to be given back
         )
     except OSError as error:

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Coroutine
@@ -70,6 +71,30 @@ def test_a_p2pd_that_does_not_start_is_named(
         assert caught.value.fix
 
     run(scenario())
+
+
+def test_only_a_p2pd_that_is_missing_or_damaged_is_to_be_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = tmp_path / "p2pd"
+    damaged.write_bytes(bytes(64))
+    damaged.chmod(0o700)
+    monkeypatch.setattr(process, "BINARY", damaged)
+
+    async def scenario() -> None:
+        with pytest.raises(DirectoryFailed, match="is damaged") as caught:
+            await DhtNode.start(options(tmp_path), LISTEN, None)
+        assert "--force-reinstall --no-deps hivemind" in caught.value.fix
+
+    run(scenario())
+    for said in ("Daemon failed to start: code from the working folder ran", "PermissionError: p2pd", "p2pd not found"):
+        assert "hivemind" not in process.failed(said).fix
+    monkeypatch.setattr(process, "BINARY", tmp_path / "nothing")
+    assert "--force-reinstall --no-deps hivemind" in process.failed("p2pd not found").fix
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    gone = process.failed("p2pd binary not found at /nowhere/python")
+    assert "/nowhere/python" in gone.found
+    assert "hivemind" not in gone.fix
 
 
 def test_a_port_taken_from_under_us_is_named(tmp_path: Path) -> None:

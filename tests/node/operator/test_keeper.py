@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from peer.aio.threads import inline
+from peer.errors import JudgeFailed
 from peer.identity import Identity
 from peer.join.context import JoinContext
 from peer.lab.sim.memory_transport import MemoryTransport
@@ -56,6 +57,11 @@ class Judge:
         self._loss = loss
         self._seconds = seconds
         self.judged: list[Path] = []
+        self.starts = True
+
+    async def ensure_starts(self) -> None:
+        if not self.starts:
+            raise JudgeFailed("the process that evaluates states does not start: no torch")
 
     async def loss_of(self, state: Path) -> float:
         self.judged.append(state)
@@ -240,6 +246,19 @@ def test_in_the_first_rounds_a_worse_state_is_kept(tmp_path: Path) -> None:
 
         await world.during(world.keeper(Judge(abs)), rise())
         assert world.values == [2.0, 4.0]
+
+    run_virtual(test())
+
+
+def test_a_judge_that_does_not_start_stops_the_node(tmp_path: Path) -> None:
+    """Its duties end with an error when one of them does (`peer.node.operator.bootstrap`)."""
+
+    async def test() -> None:
+        world, judge = World(tmp_path), Judge(abs)
+        judge.starts = False
+        with pytest.raises(JudgeFailed):
+            await world.keeper(judge).run()
+        await world.during(world.keeper(judge, keeps=False), asyncio.sleep(5))
 
     run_virtual(test())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,54 +13,70 @@ import pytest
 from peer.protocol.swarm.port_lease import PortMapping, RouterRefusal
 from peer.transport.port_mapping import router
 from peer.transport.port_mapping.router import MOST_ANSWER_BYTES, MOST_WORDS, IgdRouter, answer_of, clean, mapping_of
+from tests.support.child_module import child_module
 
 GIVEN: dict[str, Any] = {"router": "192.168.7.1", "address": "45.77.1.1", "port": 4811, "lease_s": 3600}
 WITHIN_S = 30.0
 """A process of Python starts on a busy machine."""
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, program: str, timeout_s: float = WITHIN_S) -> PortMapping | RouterRefusal:
-    """Ask by a program in place of the real one, which would call into the network of this machine."""
-    monkeypatch.setattr(router, "PROGRAM", ("-P", "-c", program))
-    return asyncio.run(IgdRouter().open([4811], 4811, 3600.0, timeout_s))
+Ask = Callable[..., PortMapping | RouterRefusal]
 
 
-def test_an_answer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = asked(monkeypatch, f"import json; print(json.dumps({GIVEN!r}))")
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Returns a function that puts a program in place of the real one, which would call into this machine's network."""
+
+    def use(text: str) -> None:
+        monkeypatch.setattr(router, "PROGRAM", child_module(tmp_path, monkeypatch, text))
+
+    return use
+
+
+@pytest.fixture
+def asked(program: Callable[[str], None]) -> Ask:
+    """Returns a function that asks for a port by a program."""
+
+    def ask(text: str, timeout_s: float = WITHIN_S) -> PortMapping | RouterRefusal:
+        program(text)
+        return asyncio.run(IgdRouter().open([4811], 4811, 3600.0, timeout_s))
+
+    return ask
+
+
+def test_an_answer_is_read(asked: Ask) -> None:
+    found = asked(f"import json; print(json.dumps({GIVEN!r}))")
     assert found == PortMapping(port=4811, router="192.168.7.1", address="45.77.1.1", lease_s=3600.0)
 
 
-def test_the_job_is_told_and_the_port_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = "import sys, json; print(json.dumps({'refused': str(json.loads(sys.argv[1])['ports'])}))"
-    monkeypatch.setattr(router, "PROGRAM", ("-P", "-c", program))
+def test_the_job_is_told_and_the_port_is_closed(program: Callable[[str], None]) -> None:
+    program("import sys, json; print(json.dumps({'refused': str(json.loads(sys.argv[1])['ports'])}))")
     assert asyncio.run(IgdRouter().close(4811, 4811, WITHIN_S)) == "[4811]"
 
 
-@pytest.mark.parametrize(
-    "program", ["", "raise SystemExit(3)", "print('nonsense')", "print('[' * 4000)", "print('[1]')"]
-)
-def test_a_process_that_breaks_is_a_refusal(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    assert asked(monkeypatch, program) == RouterRefusal("the router's answer could not be read")
+@pytest.mark.parametrize("text", ["", "raise SystemExit(3)", "print('nonsense')", "print('[' * 4000)", "print('[1]')"])
+def test_a_process_that_breaks_is_a_refusal(asked: Ask, text: str) -> None:
+    assert asked(text) == RouterRefusal("the router's answer could not be read")
 
 
-def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = asked(monkeypatch, "import sys\nwhile True: sys.stdout.write('x' * 4096)")
+def test_an_answer_without_end_is_not_read(asked: Ask) -> None:
+    found = asked("import sys\nwhile True: sys.stdout.write('x' * 4096)")
     assert found == RouterRefusal("the router's answer is too long")
 
 
 SLOW = "import os, time, pathlib; pathlib.Path({path!r}).write_text(str(os.getpid())); time.sleep(600)"
 
 
-def test_a_slow_router_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_slow_router_is_given_up(asked: Ask, tmp_path: Path) -> None:
     began = time.monotonic()
-    found = asked(monkeypatch, SLOW.format(path=str(tmp_path / "pid")), 1.0)
+    found = asked(SLOW.format(path=str(tmp_path / "pid")), 1.0)
     assert found == RouterRefusal("the router did not answer within 1 s")
     assert time.monotonic() - began < WITHIN_S
     assert not is_alive(tmp_path / "pid")
 
 
-def test_a_cancelled_question_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(router, "PROGRAM", ("-P", "-c", SLOW.format(path=str(tmp_path / "pid"))))
+def test_a_cancelled_question_leaves_no_process(program: Callable[[str], None], tmp_path: Path) -> None:
+    program(SLOW.format(path=str(tmp_path / "pid")))
 
     async def main() -> None:
         asking = asyncio.create_task(IgdRouter().open([4811], 4811, 3600.0, 600.0))

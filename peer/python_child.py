@@ -1,0 +1,165 @@
+"""Starts every child process that runs Python, and keeps the code of the working folder out of all our processes.
+
+Python puts the working folder first on the module search path of `python -m` and `python -c`, and takes an empty or
+relative entry of PYTHONPATH for a folder below it. A `random.py` that a person has there would then be imported, and so
+run, in place of Python's own. An empty or relative entry of PATH lets the same folder provide `git` or `systemctl`.
+
+The program calls `leave_working_folder` first. Children are started by `start_python`, `popen_python` or `run_python`.
+The top of this module imports only what is built into the interpreter: an import of anything else would search the
+working folder."""
+
+# ruff: noqa: PTH100, PTH109, PTH117, PTH118, PTH120 - pathlib is not loaded yet
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import site
+import sys
+
+TYPE_CHECKING = False  # mypy knows the name; typing itself may be shadowed
+if TYPE_CHECKING:
+    import asyncio
+    import subprocess
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+SEARCH_VARIABLES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
+"""Environment variables that list folders with programs, modules or shared libraries. An empty entry is the working
+folder."""
+
+
+def leave_working_folder() -> None:
+    """Take the working folder out of the module search path of this process, and out of its environment.
+
+    Python has imported the first modules by then: those of `python -m` itself, and of a `sitecustomize.py`. Only
+    `python -P`, or starting the program by its script `peer`, keeps the working folder out of these too."""
+    unwanted = _relative_entries()
+    if not sys.flags.safe_path and sys.path and sys.path[0] == _working_folder():
+        del sys.path[0]  # `python -m`
+    sys.path[:] = [entry for entry in sys.path if entry and entry not in unwanted]
+    safe = _safe(os.environ)
+    for name in SEARCH_VARIABLES:
+        if name not in safe:
+            os.environ.pop(name, None)
+    os.environ.update(safe)
+
+
+async def start_python(
+    module: str,
+    *arguments: str,
+    prefix: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    **how: Any,
+) -> asyncio.subprocess.Process:
+    """Start `python -m module` in the running event loop. Raises OSError when it cannot be started.
+
+    `env`: the child's environment, this process's by default; `python_environment` makes it safe. `prefix`: a program
+    and its arguments that run the command which follows them. `how`: as of `asyncio.create_subprocess_exec`."""
+    import asyncio
+
+    command = (*prefix, *python_command(module, *arguments))
+    return await asyncio.create_subprocess_exec(*command, env=python_environment(module, env), **how)
+
+
+def popen_python(
+    module: str,
+    *arguments: str,
+    prefix: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    **how: Any,
+) -> subprocess.Popen[Any]:
+    """Start `python -m module`, as `start_python`. `how`: as of `subprocess.Popen`."""
+    import subprocess
+
+    command = [*prefix, *python_command(module, *arguments)]
+    return subprocess.Popen(command, env=python_environment(module, env), **how)  # noqa: S603 - our own modules
+
+
+def run_python(
+    module: str,
+    *arguments: str,
+    prefix: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    **how: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Run `python -m module` to its end, as `start_python`. `how`: as of `subprocess.run`."""
+    import subprocess
+
+    command = [*prefix, *python_command(module, *arguments)]
+    return subprocess.run(command, env=python_environment(module, env), **how)  # noqa: S603 - `check` is in `how`
+
+
+def python_command(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
+    """Return the command line of `python -m module`, which is safe in an environment of `python_environment`."""
+    return [python, "-P", "-m", module, *arguments]
+
+
+def isolated_python(program: str, *arguments: str) -> list[str]:
+    """Return the command line that runs the text `program` with Python's standard library alone.
+
+    No package, site-packages, working folder or environment variable of Python is searched or read."""
+    return [sys.executable, "-I", "-S", "-c", program, *arguments]
+
+
+def python_environment(module: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment in which a child finds `module` and the packages that this process finds.
+
+    That of this process, or `env`, without the working folder. What a child starts by itself, such as the helpers of
+    multiprocessing, inherits that. A package that lies in no site-packages, as in a checkout, is named in PYTHONPATH.
+    The site-packages are not: PYTHONPATH comes before the standard library, which packages there could then shadow."""
+    found = _safe(os.environ if env is None else env)
+    entries = [] if sys.flags.ignore_environment else [found.get("PYTHONPATH", "")]
+    entries = list(filter(None, [_checkout_of(module), *entries]))
+    found.pop("PYTHONPATH", None)
+    return found | ({"PYTHONPATH": os.pathsep.join(entries)} if entries else {})
+
+
+def without_options(*kept: str) -> dict[str, str]:
+    """Return our environment without what gives options to a `peer` command, but for the variables `kept`.
+
+    A child that runs such a command takes its options from its arguments alone. Otherwise the PEER_DATA or the
+    configuration file that a person means for one command would also hold for the other."""
+    kept = ("PEER_KERNELS", *kept)
+    found = {name: value for name, value in os.environ.items() if not name.startswith("PEER_") or name in kept}
+    return found | {"PEER_CONFIG": os.devnull}
+
+
+def _safe(env: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment whose lists of folders hold absolute paths alone. A list that held no other is left out."""
+    safe = dict(env, PYTHONSAFEPATH="1")
+    for name in SEARCH_VARIABLES:
+        absolute = [entry for entry in safe.pop(name, "").split(os.pathsep) if os.path.isabs(entry)]
+        if absolute:
+            safe[name] = os.pathsep.join(absolute)
+    if sys.flags.no_user_site or not os.path.isabs(site.getuserbase()):  # relative where HOME is, or without a HOME
+        safe["PYTHONNOUSERSITE"] = "1"
+    return safe
+
+
+def _checkout_of(module: str) -> str:
+    """Return the folder of the module's package. Empty: children find it without being told."""
+    spec = importlib.util.find_spec(module.partition(".")[0])
+    if spec is None or not (places := list(spec.submodule_search_locations or [])):
+        return ""
+    folder = os.path.dirname(os.path.abspath(places[0]))
+    return "" if folder in (*site.getsitepackages(), site.getusersitepackages()) else folder
+
+
+def _relative_entries() -> set[str]:
+    """Return the empty and relative entries of PYTHONPATH, as written and as `site` has put them on sys.path."""
+    given = os.environ.get("PYTHONPATH", "")
+    if not given or sys.flags.ignore_environment:
+        return set()
+    entries, here = given.split(os.pathsep), _working_folder()
+    relative = {entry for entry in entries if not os.path.isabs(entry)}
+    found = relative | {os.path.normpath(os.path.join(here, entry)) for entry in relative if here}
+    return found - {os.path.normpath(entry) for entry in entries if os.path.isabs(entry)}
+
+
+def _working_folder() -> str:
+    """Return the path of the working folder. Empty: it was deleted, so that nothing can be imported from it."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
