@@ -17,10 +17,11 @@ def main() -> None:
     """Run the command line, as `peer.cli.main.main`."""
     leave_working_folder()
     from peer.early_signals import EARLY_SIGNALS
-    from peer.observe.output import prepare_streams
 
     if command_of(sys.argv[1:]) in DAEMONS:
         EARLY_SIGNALS.remember()
+    from peer.observe.output import prepare_streams
+
     prepare_streams()
     from peer.cli.main import main as run
 
