@@ -42,6 +42,8 @@ class KeyWatch:
         self._emit, self._say, self._fix = emit, say, fix
         self._news, self._stopped = Signal(), Signal()
         self._hint: PeerRecord | None = None
+        self.shared = ""
+        """What was found last, for a person. Empty: nobody else has our key, as far as we know."""
         self._tried: dict[bytes, float] = {}
         """By start, when the latest record of it was issued that we followed."""
         starts.found = self._found
@@ -69,6 +71,7 @@ class KeyWatch:
         reason = f"this key is in use on another machine since {since}: {says}"
         self._emit(events.KeyShared(since=rival.began_at, stops=stops, reason=reason))
         self._say(reason)
+        self.shared = reason
         if stops:
             self._stopped.set()
             self._news.set()

@@ -126,6 +126,8 @@ def status_report(
         "wait": facts.waits.report(),
         "page": facts.page,
     }
+    if shared := node.key_watch.shared:
+        report["key_shared"] = shared
     if facts.manifest is not None:
         report["parameters"] = facts.manifest.model.parameters
         report["total_rounds"] = facts.manifest.rounds

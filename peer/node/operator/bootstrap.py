@@ -281,7 +281,8 @@ def _has_operators_key(node: OpenNode) -> bool:
 
 def _status(node: OpenNode, manifest: Manifest, layout: Layout, began: float, keeper: StateKeeper) -> dict[str, Any]:
     """`began`: when it started, seconds since the epoch."""
-    return {
+    shared = {"key_shared": node.key_watch.shared} if node.key_watch.shared else {}
+    return shared | {
         "role": "bootstrap",
         "run": manifest.name,
         "about": about(manifest),

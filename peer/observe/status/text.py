@@ -261,6 +261,7 @@ def _agreed(report: Report) -> Iterator[Row]:
 
 
 def _doubts(report: Report) -> Iterator[Row]:
+    yield "key", report.get("key_shared", "")
     membership = report.get("membership", {})
     if (cut_off := membership.get("cut_off_s")) is not None:
         yield "connection", f"nobody answers for {duration(cut_off)}: is this machine's connection down?"
