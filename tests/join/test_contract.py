@@ -171,7 +171,7 @@ def test_an_agreement_that_names_no_terms_is_none(tmp_path: Path, content: str) 
     [
         ({"memory_bytes": 601 * 10**6}, "memory about 601.0 MB"),
         ({"disk_bytes": 50 * 10**6}, "disk at most 50.0 MB"),
-        ({"bytes_up_a_day": 10**9}, "a day about 1.0 GB up"),
+        ({"bytes_up_a_day": 985 * 10**6}, "a day about 985.0 MB up"),
     ],
 )
 def test_an_update_that_takes_more_is_asked_about(tmp_path: Path, change: dict[str, Any], told: str) -> None:
