@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peer.cli.options import as_json
-from peer.cli.reading import SOURCES, YES, bar, data_extra, found_sources
+from peer.cli.reading import EXCLUDE, SOURCES, YES, bar, data_extra, found_sources
 from peer.cli.telling import tell
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def command() -> None:
     help="Hold one in so many documents out of training.  [default: 100, fewer for few documents]",
 )
 @click.option("--end-token", help="The tokenizer's token that ends a document.  [default: found by its usual names]")
+@EXCLUDE
 @YES
 @as_json
 def build(
@@ -42,6 +43,7 @@ def build(
     out: Path,
     holdout_one_in: int | None,
     end_token: str | None,
+    exclude: tuple[str, ...],
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -55,7 +57,7 @@ def build(
         encoder = open_tokenizer(tokenizer, end_token)
         for what in encoder.turned_off:
             tell(f"{what} of the tokenizer is off, so that a text always has the same tokens", err=True)
-        found = found_sources(sources, yes, (out, tokenizer))
+        found = found_sources(sources, yes, (out, tokenizer), exclude)
         with bar("tokens") as told:
             built = build_data(found, encoder, out, holdout_one_in, told)
     report = _report(built, found, out, encoder.end_text)
@@ -88,9 +90,11 @@ def _report(built: Built, sources: Sources, out: Path, end_text: str) -> dict[st
         "resumed": built.resumed,
         "sources": {
             "files": len(seen.files),
+            "linked": sources.linked,
             "nbytes": seen.nbytes,
             "skipped_binary": seen.skipped_binary,
             "skipped_hidden": seen.skipped_hidden,
+            "skipped_others": {what: count for what, count in seen.others.items() if count},
             "suspicious": seen.suspicious,
         },
     }

@@ -18,8 +18,15 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 """Suspicious files that are named."""
+MOST_LISTED = 20
+"""Links out of the sources that are named."""
 SOURCES = click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path(path_type=Path))
-YES = click.option("--yes", is_flag=True, help="Take files that look like secrets, without being asked.")
+YES = click.option(
+    "--yes", is_flag=True, help="Take files that look like secrets, and what links lead to, without being asked."
+)
+EXCLUDE = click.option(
+    "--exclude", multiple=True, metavar="PATTERN", help="Leave out files and folders of this name or path: '*.csv'."
+)
 
 
 @contextlib.contextmanager
@@ -33,18 +40,31 @@ def data_extra() -> Iterator[None]:
         ) from error
 
 
-def found_sources(given: tuple[Path, ...], yes: bool, without: tuple[Path, ...]) -> Sources:
-    """Look through the sources, report what is taken, and ask about files that look like secrets.
+def found_sources(
+    given: tuple[Path, ...], yes: bool, without: tuple[Path, ...], exclude: tuple[str, ...] = ()
+) -> Sources:
+    """Look through the sources, report what is taken, and ask about links that lead out of them and about files that
+    look like secrets.
 
     Raises DataError, click.Abort for a no, and UsageError when nobody can be asked.
 
     `without`: files and folders of the command itself."""
     from peer.data.sources import find
 
-    sources = find(given, without)
+    agreed: set[str] = set()
+    while (sources := find(given, without, exclude, agreed)).outside:  # a folder that is agreed to may hold more links
+        for number, (link, target) in enumerate(sources.outside.items()):
+            if number == MOST_LISTED:
+                tell(f"and {len(sources.outside) - MOST_LISTED:,} more", err=True)
+                break
+            tell(f"leads out of the sources: {link} -> {target}", err=True)
+        confirm(f"Take what {len(sources.outside):,} links outside lead to?", yes)
+        agreed |= set(sources.outside.values())
     for package in sources.packages():  # one that is missing is told now, not hours later at its first file
         importlib.import_module(package)
     tell(sources.seen.told(), err=True)
+    if sources.linked:
+        tell(f"reached by links: {sources.linked:,} of these files", err=True)
     if suspicious := sources.seen.suspicious:
         for name in suspicious[:SHOWN]:
             tell(f"looks like a secret: {name}", err=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from peer.cli.options import as_json
-from peer.cli.reading import SOURCES, YES, bar, data_extra, found_sources
+from peer.cli.reading import EXCLUDE, SOURCES, YES, bar, data_extra, found_sources
 from peer.cli.telling import tell
 
 
@@ -22,16 +22,17 @@ def command() -> None:
 @SOURCES
 @click.option("--vocab", required=True, type=click.IntRange(257, 2**20), help="Tokens of the vocabulary, at most.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write. It must be new.")
+@EXCLUDE
 @YES
 @as_json
-def train(sources: tuple[Path, ...], vocab: int, out: Path, yes: bool, as_json: bool) -> None:
+def train(sources: tuple[Path, ...], vocab: int, out: Path, exclude: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Train a byte-level BPE tokenizer with the end token <|endoftext|>, from the sources that `peer data build` takes.
 
     The same texts give the same file."""
     with data_extra():
         from peer.data.train_tokenizer import train_tokenizer
 
-        found = found_sources(sources, yes, (out,))
+        found = found_sources(sources, yes, (out,), exclude)
         with bar("texts") as told:
             trained = train_tokenizer(found, vocab, out, told)
     if as_json:

@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import errno
+import json
 import os
+import re
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from blake3 import blake3
 
 from peer.errors import DataError
-from peer.run.files.own_texts import HEAD_BYTES, Survey, is_text, looks_secret, survey
+from peer.run.files.own_texts import (
+    EMPTY,
+    LINKS,
+    MOST_ENTRIES,
+    SPECIAL,
+    Entry,
+    Survey,
+    is_text,
+    look,
+    looks_secret,
+    open_folder,
+    open_folder_below,
+    unreadable,
+    walk,
+)
 
 Kind = Literal["text", "jsonl", "parquet"]
 
 _LINES = tuple(f"{name}{packed}" for name in (".jsonl", ".ndjson") for packed in ("", ".gz", ".zst"))
 _PACKED_LINES = (".json.gz", ".json.zst")
+_TABLES = tuple(f"{name}{packed}" for name in (".csv", ".tsv") for packed in ("", ".gz", ".zst"))
+_PACKED = (
+    *(".tar", ".tgz", ".zip", ".7z", ".rar", ".gz", ".zst", ".xz", ".bz2", ".lz4"),
+    *(".arrow", ".feather", ".ipc", ".avro", ".orc", ".tfrecord", ".tfrecords", ".mds"),
+)
+_TEXTS = (".txt", ".text", ".md")
+EXCLUDED, BROKEN, AGAIN = "excluded", "links to nothing", "found twice"
+"""Words for what is left out, beside those of a survey."""
+HUB = re.compile(r"^(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/")
+"""A folder of a repository in a cache of the Hugging Face hub: its snapshots are links to its blobs."""
+HUB_STORES = frozenset({"blobs", "refs"})
+MOST_LINKS = 40
+"""Most links through which a file is reached, one behind another: as many as Linux follows in one path."""
+MOST_SNIFFED = 2**20
+"""Bytes of a line that is looked at to tell what a .json file is."""
+SHOWN = 5
+"""Files that one error names."""
 _WHY = "The work stops here, and no file with a final name is half-written."
 
 
@@ -74,6 +111,10 @@ class Sources:
 
     files: tuple[SourceFile, ...]
     seen: Survey
+    outside: dict[str, str] = field(default_factory=dict)
+    """Links that were not followed, and their real targets, which lie outside of the sources."""
+    linked: int = 0
+    """Files that were reached by a link."""
 
     def packages(self) -> list[str]:
         """Return the optional packages that reading the files takes."""
@@ -99,62 +140,244 @@ def kind_of(name: str) -> Kind:
     return "jsonl" if lower.endswith((*_LINES, *_PACKED_LINES)) else "text"
 
 
-def find(given: Sequence[Path], without: Sequence[Path] = ()) -> Sources:
+def find(
+    given: Sequence[Path],
+    without: Sequence[Path] = (),
+    exclude: Sequence[str] = (),
+    agreed: Collection[str] = (),
+) -> Sources:
     """List the files of folders and single files, each once. Raises DataError.
 
-    The order is that of `given`, and by path within a folder. `without`: files and folders of our own among them."""
-    ours = [path.resolve() for path in without]
-    files: dict[Path, SourceFile] = {}
-    nbytes = binary = hidden = 0
-    suspicious: list[str] = []
-    for source in given:
-        found = survey(source, lambda name: kind_of(name) != "text") if source.is_dir() else _single(source)
-        folder = source if source.is_dir() else source.parent
-        binary += found.skipped_binary
-        hidden += found.skipped_hidden
-        suspicious += [str(folder / name) for name in found.suspicious]
-        for file in _looked_up(folder, found.files):
-            real = file.path.resolve()
-            if any(real.is_relative_to(path) for path in ours):
-                continue
-            if files.setdefault(real, file) is file:
-                nbytes += file.nbytes
-    if not files:
-        names = ", ".join(str(source) for source in given)
-        raise refused(
-            f"there is no text in {names}: {binary:,} files are binary, {hidden:,} are hidden",
-            "Name folders or files with text in UTF-8, JSONL (also .gz, .zst) or parquet.",
+    The order is that of `given`, and by path within a folder. `without`: files and folders of our own among them.
+    `exclude`: shell patterns of paths below a folder, or of names, that are left out. Links are followed to the folders
+    given, within a cache of the Hugging Face hub, and to the targets in `agreed`. Links to anything else are the
+    result's `outside`."""
+    return _Search(given, without, exclude, agreed).run()
+
+
+class _Search:
+    """One look through all sources: first what lies in the folders, then what links lead to."""
+
+    def __init__(
+        self, given: Sequence[Path], without: Sequence[Path], exclude: Sequence[str], agreed: Collection[str]
+    ) -> None:
+        self._given = given
+        self._ours = [os.path.realpath(path) for path in without]
+        self._exclude = [pattern.rstrip("/") for pattern in exclude]
+        self._open = [*(os.path.realpath(path) for path in given if path.is_dir()), *agreed]
+        """Real paths that links may lead to, and below."""
+        self._files: dict[tuple[int, int], tuple[int, SourceFile]] = {}
+        """By device and inode: a file with several names is read once."""
+        self._links: deque[tuple[int, Path, tuple[str, ...]]] = deque()
+        """Links to follow: number of their source, path, and the folders that the walk came through to them."""
+        self._entered: set[str] = set()
+        self._skipped = Counter[str]()
+        self._suspicious: list[str] = []
+        self._outside: dict[str, str] = {}
+        self._unread: list[str] = []
+        self._linked = 0
+        self._seen = 0
+
+    def run(self) -> Sources:
+        for number, source in enumerate(self._given):
+            if source.is_dir():
+                self._folder(number, source, open_folder(source), os.path.realpath(source), ())
+            else:
+                self._single(number, source)
+        while self._links:
+            self._follow(*self._links.popleft())
+        files = tuple(file for _, file in sorted(self._files.values(), key=_rank))
+        if self._unread:
+            more = f" and {len(self._unread) - SHOWN:,} more" if len(self._unread) > SHOWN else ""
+            raise refused(
+                f"these files are not read as they are: {'; '.join(self._unread[:SHOWN])}{more}",
+                "Convert them, or leave them out: --exclude PATTERN, such as --exclude '*.csv'.",
+            )
+        if not files and not self._outside:
+            names = ", ".join(str(source) for source in self._given)
+            left_out = ", ".join(f"{count:,} {what}" for what, count in self._counts().items() if count)
+            raise refused(
+                f"there is no text in {names}: skipped {left_out or 'nothing'}",
+                "Name folders or files with text in UTF-8, JSONL (also .gz, .zst) or parquet.",
+            )
+        skipped = self._counts()
+        seen = Survey(
+            tuple(str(file.path) for file in files),
+            sum(file.nbytes for file in files),
+            skipped.pop("binary"),
+            skipped.pop("hidden"),
+            sorted(self._suspicious),
+            skipped,
         )
-    paths = tuple(str(file.path) for file in files.values())
-    return Sources(tuple(files.values()), Survey(paths, nbytes, binary, hidden, suspicious))
+        return Sources(files, seen, self._outside, self._linked)
 
+    def _counts(self) -> dict[str, int]:
+        return {what: self._skipped[what] for what in ("binary", "hidden", EXCLUDED, EMPTY, SPECIAL, BROKEN, AGAIN)}
 
-def _single(path: Path) -> Survey:
-    """Look at a file that was named by itself."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
-        with os.fdopen(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
-                raise refused(f"{path} is neither a file nor a folder", "Write what it holds into a file.")
-            head = file.read(HEAD_BYTES)
-    except OSError as error:
-        raise refused(f"{path} cannot be read: {error.strerror}", "Name a folder or file that you can read.") from error
-    if not head:
-        raise refused(f"{path} is empty", "Leave it out, or name a file with text.")
-    if kind_of(path.name) == "text" and not is_text(head):
-        raise refused(
-            f"{path} is not text in UTF-8, and its name is not that of JSONL (also .gz, .zst) or parquet",
-            "Convert it, e.g. with iconv -t UTF-8, or leave it out.",
-        )
-    return Survey((path.name,), about.st_size, 0, 0, [path.name] if looks_secret(path.name, head) else [])
+    def _folder(self, number: int, folder: Path, descriptor: int, real: str, through: tuple[str, ...]) -> None:
+        """Take the files of an open folder. `through`: real paths of the folders in which the links to it lie."""
+        for entry in walk(folder, descriptor, lambda path: self._left_out(path, real)):
+            self._seen += 1
+            if self._seen > MOST_ENTRIES:
+                raise refused(f"the sources hold more than {MOST_ENTRIES:,} files", "Build them in several parts.")
+            path = folder / entry.path
+            if entry.skipped == LINKS:
+                self._links.append((number, path, through))
+            else:
+                self._file(number, path, f"{real}/{entry.path}", entry, linked=bool(through))
 
+    def _left_out(self, path: str, real: str) -> bool:
+        name = path.rpartition("/")[2]
+        if any(fnmatchcase(path, pattern) or fnmatchcase(name, pattern) for pattern in self._exclude):
+            self._skipped[EXCLUDED] += 1
+            return True
+        if name in HUB_STORES:  # what they hold has its name and kind in `snapshots` alone
+            snapshots = Path(real, path).with_name("snapshots")
+            return HUB.search(f"{snapshots}/") is not None and snapshots.is_dir()
+        return False
 
-def _looked_up(folder: Path, names: Sequence[str]) -> Iterator[SourceFile]:
-    for name in names:
-        path = folder / name
+    def _single(self, number: int, path: Path) -> None:
+        """Take a file that was named by itself."""
+        if self._left_out(path.name, os.path.realpath(path.parent)):
+            return
+        if path.is_symlink():
+            self._open.append(link := os.path.realpath(path.parent))
+            self._follow(number, path, ())
+            self._open.remove(link)
+            return
+        real = os.path.realpath(path)
         try:
-            about = path.stat()
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise refused(f"{path} is neither a file nor a folder", "Write what it holds into a file.")
+            entry = look(path.name, real)
         except OSError as error:
-            raise refused(f"{path} cannot be read: {error.strerror}", "Run the command again.") from error
-        yield SourceFile.of(path, kind_of(name), about)
+            fix = "Name a folder or file that you can read."
+            raise refused(f"{path} cannot be read: {error.strerror}", fix) from error
+        if entry.skipped:
+            raise refused(f"{path} is empty", "Leave it out, or name a file with text.")
+        if kind_of(path.name) == "text" and not is_text(entry.head) and unread(path.name) is None:
+            raise refused(
+                f"{path} is not text in UTF-8, and its name is not that of JSONL (also .gz, .zst) or parquet",
+                "Convert it, e.g. with iconv -t UTF-8, or leave it out.",
+            )
+        self._file(number, path, real, entry)
+
+    def _follow(self, number: int, path: Path, through: tuple[str, ...]) -> None:
+        """Take what a link leads to."""
+        try:
+            real = os.path.realpath(path, strict=True)
+        except FileNotFoundError:
+            self._skipped[BROKEN] += 1
+            return
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise _loop(path) from error
+            raise unreadable(str(path), error) from error
+        through = (os.path.realpath(path.parent), *through)
+        if len(through) > MOST_LINKS or any(_within(folder, real) for folder in through):
+            raise _loop(path)
+        if not any(_within(real, folder) for folder in self._open) and not _in_hub(through[0], real):
+            self._outside[str(path)] = real
+            return
+        try:
+            if not Path(real).is_dir():
+                self._file(number, path, real, look(path.name, real), linked=True)
+            elif real not in self._entered:
+                self._entered.add(real)
+                self._folder(number, path, open_folder_below(Path("/"), real.removeprefix("/")), real, through)
+        except OSError as error:
+            raise unreadable(str(path), error) from error
+
+    def _file(self, number: int, path: Path, real: str, entry: Entry, *, linked: bool = False) -> None:
+        if any(_within(real, ours) for ours in self._ours):
+            return
+        if entry.skipped:
+            self._skipped[entry.skipped] += 1
+            return
+        assert entry.about is not None
+        key = (entry.about.st_dev, entry.about.st_ino)
+        if key in self._files:
+            self._skipped[AGAIN] += 1
+            return
+        named = path if path.suffix else Path(real)  # a link's name may lack the ending, or its target's, as in the hub
+        file = SourceFile.of(path, kind_of(named.name), entry.about)
+        why = unread(named.name) or (_not_utf8(entry.head, named.name) if file.kind == "text" else None)
+        if file.kind == "text" and why is None and named.suffix.lower() == ".json":
+            file, why = _json(file)
+        if why is not None:
+            self._unread.append(f"{path} ({why})")
+        elif file.kind == "text" and not is_text(entry.head):
+            self._skipped["binary"] += 1
+        else:
+            self._files[key] = (number, file)
+            self._linked += linked
+            if looks_secret(path.name, entry.head) or looks_secret(Path(real).name, entry.head):
+                self._suspicious.append(str(path))
+
+
+def _rank(found: tuple[int, SourceFile]) -> tuple[int, bytes]:
+    return found[0], os.fsencode(found[1].path)
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _loop(path: Path) -> DataError:
+    return refused(
+        f"the link {path} leads back to a folder that it lies in", "Remove it, or add --exclude with its name."
+    )
+
+
+def _in_hub(folder: str, real: str) -> bool:
+    """Whether a file is the content of a link in this folder of a cache of the Hugging Face hub."""
+    repository = HUB.search(f"{folder}/")
+    return repository is not None and Path(real).parent == Path(repository[1], "blobs")
+
+
+# -- files that would be read as something else than they are ----------------------------------------------------------
+
+
+def unread(name: str) -> str | None:
+    """Return why a file of this name is not read. None: nothing is against its name."""
+    lower = name.lower()
+    if kind_of(name) != "text":
+        return None
+    if lower.endswith(_TABLES):
+        return "a table: write its texts as JSONL or parquet"
+    return "packed, or a format that is not read" if lower.endswith(_PACKED) else None
+
+
+def _not_utf8(head: bytes, name: str) -> str | None:
+    wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if wide or (name.lower().endswith(_TEXTS) and not is_text(head)):
+        return "UTF-16, not UTF-8" if wide else "not text in UTF-8"
+    return None
+
+
+def _json(file: SourceFile) -> tuple[SourceFile, str | None]:
+    """Tell JSON lines from one document of JSON, as a program's configuration is. Raises DataError.
+
+    Return the file with its kind, and why it is not read."""
+    try:
+        with opened(file) as source:
+            read = iter(lambda: source.readline(MOST_SNIFFED), b"")
+            lines = filter(None, (line.removeprefix(codecs.BOM_UTF8).strip() for line in read))
+            first, second = next(lines, b""), next(lines, b"")
+    except OSError as error:
+        raise unreadable(str(file.path), error) from error
+    records = replace(file, kind="jsonl")
+    table = "a list of records: write one record a line, and name it .jsonl"
+    try:
+        value = json.loads(first, parse_int=str)
+    except (ValueError, RecursionError):
+        if len(first) >= MOST_SNIFFED // 2 and first[:1] == b"{":
+            return file, "a line of JSON too long to look through: name it .jsonl, or .txt if it is one text"
+        return file, table if (first + second).replace(b" ", b"").startswith(b"[{") else None
+    if isinstance(value, dict):
+        if isinstance(value.get("text"), str):
+            return records, None
+        if "text" in value or second.startswith(b"{"):
+            return file, "JSON without a string `text` in each line"
+        return file, None
+    return file, table if isinstance(value, list) and value and isinstance(value[0], dict) else None

@@ -92,6 +92,26 @@ def test_secrets_are_asked_about(texts: Path, tmp_path: Path, monkeypatch: pytes
     assert CliRunner().invoke(peer, command, input="y\n").exit_code == 0
 
 
+def test_links_out_of_the_sources_are_not_followed_without_a_yes(texts: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "id_rsa").write_text(SECRET)
+    (texts / "poem.txt").symlink_to(tmp_path / "other" / "id_rsa")
+    (texts / "more").symlink_to(tmp_path / "other")
+    command = ("tokenizer", "train", texts, "--vocab", "300", "--out", tmp_path / "t.json")
+    refused = run(*command)
+    assert f"leads out of the sources: {texts / 'poem.txt'} -> {tmp_path / 'other' / 'id_rsa'}" in refused.stderr
+    assert isinstance(refused.exception, UsageError)
+    assert "--yes" in refused.exception.fix
+    assert not (tmp_path / "t.json").exists()
+    taken = run(*command, "--yes")
+    assert taken.exit_code == 0, taken.output
+    assert "looks like a secret" in taken.stderr
+    assert "reached by links: 1 of these files" in taken.stderr
+    without = run(*command[:-1], tmp_path / "u.json", "--exclude", "poem.txt", "--exclude", "more")
+    assert without.exit_code == 0, without.output
+    assert "2 excluded" in without.stderr
+
+
 def test_the_output_is_not_its_own_source(texts: Path, tmp_path: Path) -> None:
     tokenizer = tmp_path / "tokenizer.json"
     run("tokenizer", "train", tmp_path, "--vocab", "300", "--out", tokenizer)

@@ -241,7 +241,7 @@ def test_bad_sources_are_named(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a.bin").write_bytes(b"\0")
     (tmp_path / "folder" / ".hidden").write_text("text")
-    with pytest.raises(DataError, match=r"there is no text in .*folder: 1 files are binary, 1 are hidden"):
+    with pytest.raises(DataError, match=r"there is no text in .*folder: skipped 1 binary, 1 hidden"):
         find([tmp_path / "folder"])
     with pytest.raises(DataError, match=r"a\.bin is not text in UTF-8"):
         find([tmp_path / "folder" / "a.bin"])

@@ -9,8 +9,9 @@ import codecs
 import os
 import re
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from peer.errors import DataError
@@ -30,59 +31,133 @@ _SECRET_TEXT = re.compile(
 )
 
 
+DEEPEST = 100
+"""Most folders within each other."""
+MOST_ENTRIES = 5_000_000
+"""Most files and folders that are looked at. Each file that is taken costs about 500 bytes of memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The texts in a folder. `files`: paths below it with `/` between the parts, in the order in which they are read.
 
-    `skipped_hidden` counts a hidden folder once. `suspicious`: those of `files` that look like secrets."""
+    `skipped_hidden` counts a hidden folder once. `suspicious`: those of `files` that look like secrets. `others`:
+    further counts, with words for what each counts."""
 
     files: tuple[str, ...]
     nbytes: int
     skipped_binary: int
     skipped_hidden: int
     suspicious: list[str]
+    others: dict[str, int] = field(default_factory=dict)
 
     def told(self) -> str:
-        """Say it in one line: `1,204 files, 310 MB; skipped 87 binary, 12 hidden`."""
+        """Say it in one line: `1,204 files, 310 MB; skipped 87 binary, 12 hidden, 3 links`."""
         size = f"{self.nbytes / 1e6:,.0f} MB" if self.nbytes >= 10**7 else f"{self.nbytes / 1e3:,.0f} kB"
-        skipped = f"skipped {self.skipped_binary:,} binary, {self.skipped_hidden:,} hidden"
-        return f"{len(self.files):,} {'file' if len(self.files) == 1 else 'files'}, {size}; {skipped}"
+        skipped = {"binary": self.skipped_binary, "hidden": self.skipped_hidden}
+        skipped |= {what: count for what, count in self.others.items() if count}
+        listed = ", ".join(f"{count:,} {what}" for what, count in skipped.items())
+        return f"{len(self.files):,} {'file' if len(self.files) == 1 else 'files'}, {size}; skipped {listed}"
 
 
-def survey(folder: Path, taken: Callable[[str], bool] = lambda name: False) -> Survey:
-    """Look through a folder. Raises DataError for what cannot be read.
+LINKS, EMPTY, SPECIAL = "links", "empty", "that are neither file nor folder"
+"""Words for other things that are left out."""
 
-    `taken` tells by its name that a file is wanted although it is not text. Empty files are left out, uncounted."""
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something in a folder that is no folder itself. `path`: below the folder. `skipped`: why it is not taken."""
+
+    path: str
+    skipped: str
+    about: os.stat_result | None = None
+    head: bytes = b""
+    """The first bytes of a file that is not skipped."""
+
+
+def survey(folder: Path) -> Survey:
+    """Look through a folder. Raises DataError for what cannot be read. Links are not followed."""
     found: list[tuple[bytes, str]] = []
     suspicious: list[str] = []
-    nbytes = binary = hidden = 0
+    nbytes, skipped = 0, Counter[str]()
+    for entry in walk(folder, open_folder(folder)):
+        if entry.skipped or not is_text(entry.head):
+            skipped[entry.skipped or "binary"] += 1
+            continue
+        assert entry.about is not None
+        found.append((os.fsencode(entry.path), entry.path))
+        nbytes += entry.about.st_size
+        if looks_secret(PurePosixPath(entry.path).name, entry.head):
+            suspicious.append(entry.path)
+    files = tuple(path for _, path in sorted(found))
+    others = {what: skipped[what] for what in (LINKS, EMPTY, SPECIAL)}
+    return Survey(files, nbytes, skipped["binary"], skipped["hidden"], sorted(suspicious), others)
+
+
+def open_folder(folder: Path) -> int:
+    """Open a folder that a person named. Raises DataError."""
     try:
-        top = folder.resolve(strict=True)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise unreadable(str(folder), error) from error
-    for place, below, names, descriptor in os.fwalk(top, onerror=_unreadable, follow_symlinks=False):
-        hidden += sum(name.startswith(".") for name in (*below, *names))
-        below[:] = [name for name in below if not name.startswith(".")]
-        room = PurePosixPath(Path(place).relative_to(top).as_posix())
-        for name in names:
-            if name.startswith("."):
-                continue
-            path = str(room / name)
+
+
+def walk(folder: Path, descriptor: int, left_out: Callable[[str], bool] = lambda path: False) -> Iterator[Entry]:
+    """Yield all that is below an open folder, in no order, hidden folders as one. Closes `descriptor`.
+
+    No link is followed: everything is opened relative to the folder that it is in. What `left_out` is true for, by its
+    path, is passed over. `folder`: its name in errors. Raises DataError for what cannot be read, and beyond the
+    bounds."""
+    for count, entry in enumerate(_walk(folder, descriptor, "", left_out, 0), 1):
+        if count > MOST_ENTRIES:
+            fix = "Name its folders one by one, in several builds."
+            raise DataError(f"{folder} holds more than {MOST_ENTRIES:,} files", fix)
+        yield entry
+
+
+def _walk(folder: Path, descriptor: int, below: str, left_out: Callable[[str], bool], depth: int) -> Iterator[Entry]:
+    try:
+        if depth > DEEPEST:
+            raise DataError(f"{folder / below} lies more than {DEEPEST} folders deep", "Move it up, or take it out.")
+        with os.scandir(descriptor) as listed:
+            entries = list(listed)
+        for entry in entries:
+            path = below + entry.name
             try:
-                size, head = _look(name, descriptor)
+                if entry.name.startswith("."):
+                    yield Entry(path, "hidden")
+                elif left_out(path):
+                    continue
+                elif entry.is_symlink():
+                    yield Entry(path, LINKS)
+                elif entry.is_dir(follow_symlinks=False):
+                    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                    inner = os.open(entry.name, flags, dir_fd=descriptor)
+                    yield from _walk(folder, inner, f"{path}/", left_out, depth + 1)
+                elif entry.is_file(follow_symlinks=False):
+                    yield _look(path, _open_plain(entry.name, descriptor))
+                else:
+                    yield Entry(path, SPECIAL)
             except OSError as error:
                 raise unreadable(str(folder / path), error) from error
-            if size == 0:
-                continue
-            if not taken(name) and not is_text(head):
-                binary += 1
-                continue
-            found.append((os.fsencode(path), path))
-            nbytes += size
-            if looks_secret(name, head):
-                suspicious.append(path)
-    files = tuple(path for _, path in sorted(found))
-    return Survey(files, nbytes, binary, hidden, sorted(suspicious))
+    except OSError as error:
+        raise unreadable(str(folder / below), error) from error
+    finally:
+        os.close(descriptor)
+
+
+def look(path: str, real: str) -> Entry:
+    """Look at a plain file by its absolute path, without following a link on the way. Raises OSError."""
+    return _look(path, open_below(Path("/"), real.removeprefix("/")))
+
+
+def _look(path: str, descriptor: int) -> Entry:
+    """Look at an open file, and close it."""
+    try:
+        about = os.fstat(descriptor)
+        return Entry(path, "" if about.st_size else EMPTY, about, os.read(descriptor, HEAD_BYTES))
+    finally:
+        os.close(descriptor)
 
 
 def is_text(head: bytes) -> bool:
@@ -105,27 +180,24 @@ def open_below(folder: Path, path: str) -> int:
     """Open a plain file of a survey for reading and return its descriptor. Raises OSError.
 
     No link is followed on the way, so that no change since the survey leads out of the folder."""
-    *parts, name = path.split("/")
-    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    inner, _, name = path.rpartition("/")
+    at = open_folder_below(folder, inner)
     try:
-        for part in parts:
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-            os.close(at)
-            at = inner
         return _open_plain(name, at)
     finally:
         os.close(at)
 
 
-def _look(name: str, folder: int) -> tuple[int, bytes]:
-    """Return a file's size and its first bytes. Anything but a plain file has none."""
-    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-        return 0, b""
-    descriptor = _open_plain(name, folder)
-    try:
-        return os.fstat(descriptor).st_size, os.read(descriptor, HEAD_BYTES)
-    finally:
-        os.close(descriptor)
+def open_folder_below(folder: Path, path: str) -> int:
+    """Open a folder below another one, as `open_below` opens a file. An empty path is the folder itself."""
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in path.split("/") if path else ():
+        try:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        finally:
+            os.close(at)
+        at = inner
+    return at
 
 
 def _open_plain(name: str, folder: int) -> int:
@@ -140,7 +212,3 @@ def _open_plain(name: str, folder: int) -> int:
 def unreadable(path: str, error: OSError) -> DataError:
     """Return the error for a file or folder that cannot be read."""
     return DataError(f"{path} cannot be read: {error.strerror}", "Make it readable, or take it out of the folder.")
-
-
-def _unreadable(error: OSError) -> None:
-    raise unreadable(str(error.filename), error) from error

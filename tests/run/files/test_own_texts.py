@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from peer.errors import DataError
+from peer.run.files import own_texts
 from peer.run.files.own_texts import looks_secret, open_below, survey
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz\n"
@@ -46,13 +47,20 @@ def test_texts_are_taken_and_the_rest_is_counted(tmp_path: Path) -> None:
     assert found.files == ("a.md", "a/c.py", "b.txt")
     assert found.nbytes == 16000 + 9 + 10
     assert (found.skipped_binary, found.skipped_hidden, found.suspicious) == (4, 4, [])
-    assert found.told() == "3 files, 16 kB; skipped 4 binary, 4 hidden"
+    assert found.told() == (
+        "3 files, 16 kB; skipped 4 binary, 4 hidden, 2 links, 1 empty, 1 that are neither file nor folder"
+    )
 
 
-def test_files_may_be_taken_by_their_name(tmp_path: Path) -> None:
-    write(tmp_path, {"a.parquet": b"PAR1\0", "b.bin": b"\0"})
-    found = survey(tmp_path, lambda name: name.endswith(".parquet"))
-    assert (found.files, found.skipped_binary) == (("a.parquet",), 1)
+def test_folders_that_are_too_deep_or_too_full_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (deep := tmp_path.joinpath("deep", *["d"] * 110)).mkdir(parents=True)
+    (deep / "a.txt").touch()
+    with pytest.raises(DataError, match="more than 100 folders deep"):
+        survey(tmp_path / "deep")
+    monkeypatch.setattr(own_texts, "MOST_ENTRIES", 2)
+    write(tmp_path, {f"full/{number}.txt": "x" for number in range(3)})
+    with pytest.raises(DataError, match="more than 2 files"):
+        survey(tmp_path / "full")
 
 
 @pytest.mark.parametrize(
