@@ -34,7 +34,9 @@ def log_line(line: str) -> None:
 
 @contextlib.contextmanager
 def log_file(path: Path) -> Iterator[None]:
-    """Keep the log at `path` within the context. An error that ends the context is logged and raised again."""
+    """Keep the log at `path` within the context. An error that ends the context is logged and raised again.
+
+    The terminal does not show that entry: whoever catches the error prints it, with its reason and its fix."""
     file = _RotatingFile(path)
     console = logging.StreamHandler()  # Python's own one is silent as soon as there is another handler
     console.setLevel(logging.WARNING)
@@ -44,9 +46,10 @@ def log_file(path: Path) -> Iterator[None]:
     try:
         yield
     except PeerError as error:
-        _said.error("%s", harmless(f"{type(error).__name__} (exit code {error.exit_code}): {error.found}. {error.fix}"))
+        told = harmless(f"{type(error).__name__} (exit code {error.exit_code}): {error.found}. {error.fix}")
+        file.handle(logging.LogRecord("peer", logging.ERROR, "", 0, "%s", (told,), None))
         raise
-    except Exception:  # a defect of any kind: the log keeps its traceback, and it is raised again
+    except Exception:  # a defect of any kind: the log keeps its traceback
         file.handle(logging.LogRecord("peer", logging.CRITICAL, "", 0, "a defect", None, sys.exc_info()))
         raise
     finally:

@@ -39,7 +39,8 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "line 199" in kept[0].read_text()
 
 
-def test_the_error_that_ends_the_daemon_is_its_last_line(tmp_path: Path) -> None:
+def test_the_error_that_ends_the_daemon_is_its_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the log alone. The command line prints it to the terminal, in other words."""
     path = tmp_path / "peer.log"
     with pytest.raises(SwarmUnreachable), log_file(path):
         raise SwarmUnreachable("nobody answered", "Wait.")
@@ -47,6 +48,7 @@ def test_the_error_that_ends_the_daemon_is_its_last_line(tmp_path: Path) -> None
     with pytest.raises(ZeroDivisionError), log_file(path):
         _ = 1 // 0
     assert path.read_text().endswith("ZeroDivisionError: integer division or modulo by zero\n")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_log_that_cannot_be_written_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
