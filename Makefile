@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # The tests outnumber the cores: threads of torch that spin while they wait would take the time of others.
 test attack: export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: swarm test attack lint fuzz sanitize bench docker-try protos wheel clean
+.PHONY: swarm test attack lint fuzz sanitize bench bench-smallest docker-try protos wheel clean
 
 # The main job: a bootstrap node and four peers train together on real text.
 swarm: $(STAMP)
@@ -47,6 +47,10 @@ bench: $(STAMP)
 	set -e; for one in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$one --results; done
 	$(BIN)/python -m benchmarks.exchange --link home --results
 	$(BIN)/python -m tests.generated --write
+
+# Every benchmark at its smallest size, to find out whether it still works. Swarms of real processes: an hour.
+bench-smallest: $(STAMP)
+	BENCH_SMALLEST=all $(BIN)/python -m pytest tests/lab/bench/test_smallest_plays.py -rs
 
 # The image and the compose swarm on a real engine, as root, about a quarter of an hour. Needs docker.io, docker-compose
 # and debootstrap of Debian.

@@ -20,6 +20,7 @@ import numpy as np
 
 from peer.identity import Identity, public_key_of
 from peer.lab.localswarm.processes import Daemon
+from peer.node.handler import RequestHandler
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, PayloadWriter, pack
 from peer.signed_record import seal
@@ -133,14 +134,13 @@ LIES: dict[str, Callable[[int, int], list[bytes]]] = {
 }
 
 
-class Liar:
+class Liar(RequestHandler):
     """A peer that says yes to every offer: the victim dials it, is locked, and then hears a lie."""
 
     def __init__(self, identity: Identity) -> None:
+        super().__init__()
         self.identity = identity
         self.locked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def on_hello(self, record: PeerRecord) -> None: ...
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         if not self.locked.done() and not offer.withdraw:
@@ -149,17 +149,6 @@ class Liar:
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return Answer(Verdict.LATER)
-
-    def on_manifest(self) -> None: ...
-
-    def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
-        return None, None
-
-    def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
-        return []
-
-    def on_state(self, fresh: bool = False, wanted: str = "") -> None: ...
-    def on_piece(self, snapshot: str, piece: int) -> None: ...
 
 
 def keys_below(peer: PeerId, count: int) -> list[Identity]:

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.cli.run import say
 from peer.lab.localswarm.plan import Churn, PeerSetups, SwarmPlan, derive_manifest, founded_by
 from peer.lab.localswarm.report import table, was_killed
@@ -45,6 +45,8 @@ ABOUT = Benchmark(
     "chaos",
     "How much do faults cost a swarm of real processes, and does every peer recover?",
     "2 (conservation), 3 (one truth per group), 8 (local progress survives), 10 (every fault has a reason)",
+    smallest="--minutes 0.5 --peers 2 --every 5 --sync-every 5 --no-control",
+    is_long=True,
 )
 Curve = list[tuple[float, float]]
 """(tokens x elements applied by the swarm, mean validation loss), by tokens."""
@@ -92,7 +94,7 @@ async def both(
 def curve(home: Path) -> Curve:
     """Read the curve of the swarm in this folder."""
     folders = home.glob("peer-*/runs/*")
-    return curve_of(event for folder in folders for event, _ in read_lines(folder / "journal.jsonl"))
+    return curve_of(line[0] for folder in folders for line in read_lines(folder / "journal.jsonl") if line is not None)
 
 
 def curve_of(journals: Iterable[Event]) -> Curve:
@@ -163,7 +165,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--no-control", action="store_true")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     text = manifest_of(given)
     method = resolve(parse_manifest(text.encode()).sync)
     profile = parse_profile(f"{given.profile}@{given.every}")

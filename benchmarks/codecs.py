@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.lab.bench.pair import hear, stop, tell
 from peer.lab.bench.tables import table
 from peer.python_child import start_python
@@ -50,6 +50,7 @@ ABOUT = Benchmark(
     "codecs",
     "How fast are the codecs, compared with a copy of the same memory and with other libraries?",
     "bound; part of promise 7 (the trainer does not wait)",
+    smallest="--mb 1 --repeats 1",
 )
 Pair = tuple[Callable[[Tensor], Any], Callable[[Any], Any]]
 """Encode, decode."""
@@ -225,7 +226,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--role", choices=list(ROLES), help="one of the two processes")
     parser.add_argument("--elements", type=int, default=0, help="with --role")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     if given.role:
         serve(given.role, given.elements)
         return

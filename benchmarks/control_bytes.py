@@ -3,7 +3,7 @@
 Bounds: 50 MB a peer and day at rounds of 300 s, both directions together, and a newcomer that all others know within
 30 s. About six minutes and `--rounds` rounds.
 
-    sudo python -m benchmarks.control_bytes [--peers 4] [--rounds 3] [--records 0] [--json FILE] [--results]
+    sudo python -m benchmarks.control_bytes [--peers 4] [--rounds 3] [--json FILE] [--results]
 
 A bootstrap node and the peers are real processes, each in a network namespace with a public address of its own
 (`benchmarks.nat_network`). nftables counts what passes each interface, IP headers included, by the port of the exchange
@@ -11,9 +11,7 @@ service and by that of the DHT. Counting begins when every peer has exchanged. P
 purpose are counted by the daemons. What is left of an interface's bytes is the cost of connections: TCP, TLS, HTTP/2,
 libp2p. When all is counted one more peer joins, and the seconds count until each of the others lists it. They begin
 when the newcomer's daemon first answers `peer status`.
-
-`--records N` shows N more records in the directory (`benchmarks.control_crowd`), as a larger swarm would. All
-peers hold the run's key then, which in a larger swarm only five do. So there is no bound for that."""
+"""
 
 from __future__ import annotations
 
@@ -29,11 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.nat_network import Site, internet
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.identity import load_or_create
 from peer.lab.localswarm.processes import Daemon
 from peer.observe.control_bytes import DIRECTORY, PURPOSES
-from peer.python_child import start_python
 from peer.run.home import Home
 from peer.run.manifest import write_new
 
@@ -42,6 +39,9 @@ ABOUT = Benchmark(
     "control_bytes",
     "How many bytes does a peer send and receive apart from its payloads?",
     "bounds: 50 MB a peer and day at rounds of 300 s; a newcomer is known within 30 s",
+    smallest="--peers 2 --rounds 1",
+    needs=("namespaces",),
+    is_long=True,
 )
 ROUND_S, DAY_S = 300.0, 86_400.0
 MOST_MB = 50.0
@@ -135,7 +135,7 @@ async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str
     bootstrap, manifest, ticket = Daemon("bootstrap", home / "bootstrap"), home / "run.toml", home / "ticket"
     write_new(manifest, load_or_create(Home(bootstrap.home).identity), SETTINGS)
     peers = {site.name: Daemon(site.name, home / site.name) for site in sites if site.name.startswith("peer")}
-    late, crowd = Daemon("late", home / "late"), None
+    late = Daemon("late", home / "late")
 
     def at(site: Site) -> tuple[str, ...]:
         return "--host-maddrs", f"/ip4/{site.public}/tcp/{DHT}", "--port", str(EXCHANGE)
@@ -151,11 +151,6 @@ async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str
         for site in sites:
             if (daemon := peers.get(site.name)) is not None:
                 await start(daemon, hosts[site.name], "join", shown, *at(site), *PACE)
-        if given.records:
-            place = f"/ip4/{sites[1].public}/tcp/{DHT}"
-            words = (shown, str(given.records), place, str(home / "crowd"))
-            within = ("ip", "netns", "exec", hosts["crowd"])
-            crowd = await start_python("benchmarks.control_crowd", *words, prefix=within)
         async with asyncio.timeout(READY_S + 2 * ROUND_S):
             while not all([(await exchanged(daemon)) >= 1 for daemon in peers.values()]):
                 await asyncio.sleep(LOOK_S)
@@ -163,13 +158,10 @@ async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str
         print(f"counting for {given.rounds} rounds", flush=True)
         await asyncio.sleep(given.rounds * ROUND_S)
         after = [await sight(daemon, hosts[name]) for name, daemon in peers.items()]
-        await start(late, hosts["late"], "join", shown, *at(sites[2]), *PACE)
+        await start(late, hosts["late"], "join", shown, *at(sites[1]), *PACE)
         known_s = await until_known(list(peers.values()), late)
         return Seen(list(zip(before, after, strict=True)), known_s)
     finally:
-        if crowd is not None:
-            crowd.terminate()
-            await crowd.wait()
         for daemon in (late, *peers.values(), bootstrap):
             await daemon.stop(10.0)
 
@@ -226,25 +218,23 @@ def show(given: argparse.Namespace, seen: Seen) -> bool:
         sum(after.wire[name] - before.wire[name] for name in before.wire if name.endswith("_sent"))
         for before, after in looks
     ]
-    bound = None if given.records else MOST_MB
     figures = [
-        Figure("control, of the peer that has most", "MB/day", max(sum(p.values()) for p in peers) * a_day, bound),
+        Figure("control, of the peer that has most", "MB/day", max(sum(p.values()) for p in peers) * a_day, MOST_MB),
         Figure("sent by it at most, payloads included", "MB/day", max(sent) * a_day),
         Figure("rounds that every peer exchanged meanwhile", "", min(rounds), at_least=given.rounds - 1),
         Figure("until all peers list a newcomer", "s", seen.known_s, KNOWN_S),
     ]
-    title = f"MB a day of each peer; {given.peers} peers, {given.records} more records, {given.rounds} rounds counted"
+    title = f"MB a day of each peer; {given.peers} peers, {given.rounds} rounds counted"
     table = Table(title, ["purpose", *(f"peer {number}" for number in range(1, len(peers) + 1))], rows)
-    return publish(given, ABOUT, figures, table, variant="crowd" if given.records else "")
+    return publish(given, ABOUT, figures, table)
 
 
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--peers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--records", type=int, default=0)
-    given = parser.parse_args()
-    names = ["node", "crowd", "late", *(f"peer-{number}" for number in range(1, given.peers + 1))]
+    given = parsed(parser, ABOUT)
+    names = ["node", "late", *(f"peer-{number}" for number in range(1, given.peers + 1))]
     sites = [Site(name, f"20.{number}.0.1") for number, name in enumerate(names, 1)]
     rules = RULES.replace("EXCHANGE", str(EXCHANGE))
     with tempfile.TemporaryDirectory(prefix="peer-control-") as folder, internet(sites) as hosts:

@@ -31,7 +31,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.lab.bench.pair import hear, stop, tell
 from peer.python_child import popen_python, run_python, start_python
 from peer.run.files.own_texts import survey
@@ -45,6 +45,8 @@ ABOUT = Benchmark(
     "data_build",
     "How fast does `peer data build` make shards, compared with the tokenizers library alone, and in how much memory?",
     "bound: .8 of the library's speed, 1 GB of memory, the same files after a kill",
+    smallest="--mb 0.5 --slices 2 --vocab 400",
+    is_long=True,
 )
 
 
@@ -196,7 +198,7 @@ def main() -> None:
     parser.add_argument("--from", dest="folders", type=Path, nargs="+", default=FOLDERS)
     parser.add_argument("--role", choices=list(ROLES), help="one of the two processes")
     parser.add_argument("--tokenizer", help="with --role")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     if given.role:
         ROLES[given.role](given.tokenizer)
         return

@@ -26,9 +26,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks.nat_network import home_site, inside, internet, open_site, run, why_not
+from benchmarks.nat_network import home_site, inside, internet, open_site, run
 from benchmarks.nat_swarm import DHT_PORT, PORT, NatSwarm, Run, dialled_at
-from benchmarks.result import ROOT, Benchmark, Figure, Table, options, publish
+from benchmarks.result import ROOT, Benchmark, Figure, Table, options, parsed, publish
 from peer.errors import NotReady
 from peer.identity import Identity
 from peer.python_child import popen_python, python_command
@@ -38,6 +38,9 @@ ABOUT = Benchmark(
     "doctor_faults",
     "Does peer doctor name what is wrong with a machine, and how to mend it?",
     "10 (every fault has a reason that a person can read)",
+    smallest="healthy",
+    needs=("namespaces", "tc", "setpriv", "nsenter"),
+    is_long=True,
 )
 HOME = "192.168.7.2"
 NOBODY = 65534
@@ -238,7 +241,7 @@ class Found:
     wrong: list[str]
 
     def row(self, case: Case) -> list[str | float]:
-        one = next((one for one in self.report.get("findings", ()) if one["what"] == case.what), {})
+        one: dict[str, Any] = next((one for one in self.report.get("findings", ()) if one["what"] == case.what), {})
         verdict = str(self.report.get("verdict", "none"))
         words = [verdict, self.code, case.what, one.get("severity", "none"), one.get("measured", "").split("\n")[0]]
         words = [word.replace(sys.executable, "python") if isinstance(word, str) else word for word in words]
@@ -252,8 +255,9 @@ def examine(name: str, case: Case, place: Place) -> Found:
         before = listing(place.home)
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PEER_PORT_MAPPING": "no", **place.env}
         began = time.monotonic()
-        pipes = {"capture_output": True, "text": True, "cwd": place.folder, "env": env}
-        done = subprocess.run(place.command(), timeout=DOCTOR_S, check=False, **pipes)
+        done = subprocess.run(
+            place.command(), timeout=DOCTOR_S, check=False, capture_output=True, text=True, cwd=place.folder, env=env
+        )
         took = time.monotonic() - began
         after = listing(place.home)
     try:
@@ -332,11 +336,9 @@ def first_line_s(folder: Path) -> tuple[float, float]:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", default=[])
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     if unknown := set(given.cases) - CASES.keys():
         parser.error(f"no such case: {', '.join(unknown)}. There are {', '.join(CASES)}")
-    if reason := why_not("tc", "setpriv", "nsenter"):
-        sys.exit(reason)
     with tempfile.TemporaryDirectory(prefix="peer-doctor-faults-") as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -14,8 +14,7 @@ codec hivemind's averager plays rounds, uncompressed and with float16, the faste
 results are checked. Figures are medians.
 
 With `--link home` the daemon's own exchange runs over a paced link between two homes. It has 10 Mbit/s up and 100 down,
-80 ms there and back, and an upload cap of 9 Mbit/s. Two cores cannot keep the bounds against gloo:
-`benchmarks.exchange_floor` tells why."""
+80 ms there and back, and an upload cap of 9 Mbit/s. Two cores cannot keep the bounds against gloo."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from benchmarks.homelink import Line, Link, fullest, rate_of, relay
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.codec.registry import EVERY
 from peer.errors import UsageError
 from peer.lab.bench.exchange import measure as swap_of
@@ -52,6 +51,8 @@ ABOUT = Benchmark(
     "exchange",
     "How long do two peers take to swap a fragment, compared with libraries that average it?",
     "bound; 9 (caps win) between two homes",
+    smallest="--mb 1 --codecs bf16 --repeats 1",
+    is_long=True,
 )
 
 
@@ -242,7 +243,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--link", choices=["loopback", "home"], default="loopback")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the payload at the cap, with --link home")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     (homes if given.link == "home" else loopback)(given)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import pynvml
 
 from benchmarks.real_size import SHAPES, made, manifest
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.guest.temperature import COOLS_BY
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.node.control import ask
@@ -31,7 +31,12 @@ from peer.python_child import run_python
 from peer.run.home import Home
 
 ABOUT = Benchmark(
-    "gpu", "Does a peer find, use and spare a GPU?", "7 (the trainer does not wait), 9 (the volunteer is the boss)"
+    "gpu",
+    "Does a peer find, use and spare a GPU?",
+    "7 (the trainer does not wait), 9 (the volunteer is the boss)",
+    smallest="--seconds 5",
+    needs=("gpu",),
+    is_long=True,
 )
 SHARES = (1.0, 0.5, 0.25)
 SLACK = 1.1
@@ -225,7 +230,7 @@ def main() -> None:
     parser.add_argument("--parameters", choices=list(SHAPES), default="110m")
     parser.add_argument("--seconds", type=float, default=20.0, help="for which each peer is watched")
     parser.add_argument("--home", type=Path, help="kept there: data, homes and logs")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     with tempfile.TemporaryDirectory(prefix="peer-gpu-") as name:
         folder = given.home or Path(name)
         made(folder, given.parameters)

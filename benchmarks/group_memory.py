@@ -18,7 +18,7 @@ import asyncio
 import statistics
 from typing import Any
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from benchmarks.swap_memory import MB_PER_MIB, PEAK_MB, SETTLING
 from peer.lab.bench.pair import Found, group
 from peer.lab.bench.tables import slope
@@ -28,6 +28,8 @@ ABOUT = Benchmark(
     "group_memory",
     "How much memory does a group's round take on top of the daemon's state, and does any of it stay?",
     "bound; `peer manifest show` tells the memory and it is kept",
+    smallest="--mb 1 --codecs fp32 --repeats 1 --small-mb 1 --rounds 4",
+    is_long=True,
 )
 
 
@@ -73,7 +75,7 @@ def main() -> None:
     parser.add_argument("--small-mb", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--work", choices=("whole", "piled"), default="whole")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     codecs: list[str] = given.codecs.split(",")
     members, elements = given.members, int(given.mb * 1e6 / 4)
     large: dict[str, Any] = {

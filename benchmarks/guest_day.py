@@ -31,7 +31,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.identity import load_or_create
 from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
 from peer.observe import events
@@ -49,6 +49,9 @@ ABOUT = Benchmark(
     "guest_day",
     "Does a daemon keep to its owner's conditions, and lose nothing by twenty pauses?",
     "2 (conservation), 8 (local progress survives), 9 (the volunteer is the boss)",
+    smallest="--minutes 2 --pauses 2",
+    needs=("dbus-daemon",),
+    is_long=True,
 )
 SETTINGS = [
     "sync.sync_every=10",
@@ -358,7 +361,7 @@ def main() -> int:
     parser.add_argument("--pauses", type=int, default=20, help="That of the quiet hours is one of them.")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--priority", choices=["low", "normal"], default="low", help="Of the guest's trainer.")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     with tempfile.TemporaryDirectory(prefix="guest-day-") as folder:
         found = asyncio.run(measure(Path(folder), given.minutes, given.pauses, given.seed, given.priority))
     day: Day = found["day"]

@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from benchmarks import homelink
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.clock.run_clock import RunClock
 from peer.errors import ExchangeError, PartnerLost
 from peer.identity import Identity
@@ -43,7 +43,12 @@ EVERY_S = 1.0
 PAYLOAD_S = 20.0
 """One payload takes about so long."""
 WANTED_S = 2.0
-ABOUT = Benchmark("heartbeats", "Does control traffic get through while bulk fills the line?", "5 (control beats bulk)")
+ABOUT = Benchmark(
+    "heartbeats",
+    "Does control traffic get through while bulk fills the line?",
+    "5 (control beats bulk)",
+    smallest="--minutes 0.05",
+)
 
 
 @dataclass
@@ -155,7 +160,7 @@ async def main() -> None:
     parser.add_argument("--rate", type=float, default=125_000.0, help="of the line, bytes per second each way")
     parser.add_argument("--delay", type=float, default=DELAY_S, help="of the line, seconds one way")
     parser.add_argument("--buffer", type=float, default=homelink.BUFFER_S, help="seconds that a router holds")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     homelink.BUFFER_S = given.buffer
     caps = {"no cap": None, "cap": given.rate / FRAMING}
     line = homelink.Line(given.rate, given.delay)
@@ -167,8 +172,8 @@ async def main() -> None:
     figures += [Figure(f"live peers declared dead, {name}", "", len(seen.dead), 0) for name, seen in by_cap.items()]
     heads = ["", "calls", "median ms", "99 % ms", "swaps", "failed swaps", "part of the line used"]
     rows = [row(name, seen, given.rate, given.minutes) for name, seen in by_cap.items()]
-    line = f"{given.rate * 8e-6:g} Mbit/s each way, a buffer of {given.buffer:g} s, {given.minutes:g} minutes"
-    publish(given, ABOUT, figures, Table(line, heads, rows))
+    title = f"{given.rate * 8e-6:g} Mbit/s each way, a buffer of {given.buffer:g} s, {given.minutes:g} minutes"
+    publish(given, ABOUT, figures, Table(title, heads, rows))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.exchange.pair.acceptance import CHECK, CLIP, FINITE
 from peer.lab.bench.tables import Cell
 from peer.lab.sim.faults import Fault
@@ -42,6 +42,7 @@ ABOUT = Benchmark(
     "honest_partners",
     "What does it cost honest partners that each is clipped and checked?",
     "11 (no stranger decides; one liar of eight costs the honest at most 2 % of loss)",
+    smallest="--seeds 1 --rounds 3 --rows equal",
 )
 
 
@@ -169,7 +170,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--rows", default=",".join(SETTINGS))
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     torch.set_num_threads(1)
     figures, rows, played = list[Figure](), list[list[Cell]](), list[list[Cell]]()
     for name in given.rows.split(","):

@@ -24,13 +24,13 @@ import os
 import statistics
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.attacks import LIES, Target, attack, keys_below
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.errors import PeerError
 from peer.identity import Identity, load_or_create
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
@@ -48,6 +48,8 @@ ABOUT = Benchmark(
     "hostile",
     "How much does a hostile caller cost a peer?",
     "11 (no stranger decides), 6 (every length is bounded), 7 (the trainer does not wait)",
+    smallest="--seconds 10 --turns 1",
+    is_long=True,
 )
 SETTINGS = ["sync.clock=seconds", "sync.sync_every=10", "sync.codec=fp32", "train.total_rounds=100000"]
 SETTINGS += ["train.eval_every=1000"]
@@ -66,7 +68,7 @@ class Turn:
     tokens_per_training_s: float = 0.0
     attacker_cpu_s: float = 0.0
     daemon_cpu_s: float = 0.0
-    who: Counter[str] = field(default_factory=Counter)
+    who: dict[str, float] = field(default_factory=dict)
     """CPU seconds of each of the victim's processes, and of all there is on its core."""
     rss_mb: list[float] = field(default_factory=list)
     ended: float = 0.0
@@ -97,9 +99,9 @@ def pin(pid: int, cores: set[int]) -> None:
             os.sched_setaffinity(int(task.name), cores)
 
 
-def who_worked(pid: int) -> Counter[str]:
+def who_worked(pid: int) -> dict[str, float]:
     """CPU seconds so far of the victim's processes, by what they are, and of its core when it is pinned to one."""
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     for one in family(pid):
         words = Path(f"/proc/{one}/cmdline").read_text().split("\0")
         name = (
@@ -146,8 +148,7 @@ async def play(turn: Turn, target: Target, seconds: float, liars: dict[str, Iden
         await asyncio.sleep(seconds)
     after, turn.ended = await counters(target.daemon), time.time()
     turn.daemon_cpu_s += cpu_s(process.pid)
-    turn.who = who_worked(process.pid)
-    turn.who.subtract(who)
+    turn.who = {name: seconds - who.get(name, 0.0) for name, seconds in who_worked(process.pid).items()}
     turn.attacker_cpu_s = time.process_time() - cpu
     done = {name: after[name] - before[name] for name in ("tokens", "seconds_training", "seconds_waiting")}
     turn.tokens_per_s = done["tokens"] / (turn.ended - began)
@@ -274,7 +275,7 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=0.5, help="Of the victim's trainer.")
     parser.add_argument("--pin", type=int, default=0, help="The victim on so many cores, all else on the last one.")
     parser.add_argument("--one", action="store_true", help="One hostile key in all, instead of eleven and fresh ones.")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     with tempfile.TemporaryDirectory(prefix="peer-hostile-") as name:
         body = asyncio.run(measure(Path(name), given.seconds, given.turns, given.speed, given.pin, given.one))
     print(json.dumps(body, indent=2))

@@ -24,7 +24,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.clock.monotonic import boottime
 from peer.codec.registry import EVERY
 from peer.lab.bench.pair import Pair, pair
@@ -34,6 +34,7 @@ from peer.run.manifest import default_text, derive
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.run.schema import Manifest, parse_manifest
+from peer.run.sections import LlamaSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.models.llama import first_params
@@ -43,7 +44,11 @@ FAR_NICE = 19
 WANTED = {"100 Mbit/s": 3.0, "full speed": 15.0}
 """Percent, at most."""
 ABOUT = Benchmark(
-    "interference", "How much slower is an inner step during an exchange?", "7 (the trainer does not wait)"
+    "interference",
+    "How much slower is an inner step during an exchange?",
+    "7 (the trainer does not wait)",
+    smallest="--repeats 1 --phase-s 0.5 --mb 1",
+    is_long=True,
 )
 MODEL = (
     "model.hidden_size=256",
@@ -96,6 +101,7 @@ async def phase(trainer: TrainerClient, beside: Beside | None, seconds: float) -
 
 
 async def measure(manifest: Manifest, given: Any) -> dict[str, Any]:
+    assert isinstance(manifest.model, LlamaSection), manifest.model.kind
     layout, elements = layout_for(manifest.model, resolve(manifest.sync)), int(given.mb * 1e6 / 4)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peer-interference-")))
@@ -152,7 +158,7 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=64, help="million bytes of fp32")
     parser.add_argument("--codec", default="bf16")
     parser.add_argument("--threads", type=int, default=1, help="of the trainer")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     manifest = parse_manifest(derive(default_text(), MODEL).encode())
     found = {"nice": os.getpriority(os.PRIO_PROCESS, 0), **asyncio.run(measure(manifest, given))}
     show(given, found)

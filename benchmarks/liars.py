@@ -7,7 +7,7 @@ minute for the checkpoint.
     python -m benchmarks.liars [--seeds 2] [--attacks 10,-10,noise] [--tokens 1] [--spread 1] [--plain] [--json FILE]
                                [--results]
 
-The real model and the production round loop play in virtual time in regime W of `benchmarks/convergence`. Its 8
+The real model and the production round loop play in virtual time, with the manifest of liars.toml. Its 8
 replicas begin with a warm checkpoint, and do 150 steps with one exchange in 15 by `diloco`. One replica multiplies its
 pseudo-gradients, or sends noise. The figures are the honest replicas' losses (nats a byte) over those of a swarm of
 eight honest ones.
@@ -21,13 +21,13 @@ from __future__ import annotations
 import math
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 import peer.exchange.group.reduce
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
@@ -37,6 +37,7 @@ from peer.protocol.schedule import RoundClock
 from peer.run.manifest import Manifest, derive, parse_manifest
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
+from peer.run.sections import LlamaSection
 from peer.trainer.data import load_corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
@@ -44,7 +45,7 @@ from peer.trainer.models.llama import first_params
 from tests.support.lying_trainer import Lying
 from tests.support.real_trainer import ModelTrainer, config_of
 
-REGIME = Path(__file__).parent / "convergence" / "W.toml"
+REGIME = Path(__file__).with_suffix(".toml")
 REPLICAS, LIAR = 8, 3
 MOST_PERCENT = {"10": 0.5, "-10": 1.5}
 OTHER_PERCENT = 2.0
@@ -52,6 +53,8 @@ ABOUT = Benchmark(
     "liars",
     "How much can one member of a group of eight spoil by what it sends?",
     "11 (no stranger decides; one liar of eight costs the honest at most 2 % of loss)",
+    smallest="--seeds 1 --attacks 10",
+    is_long=True,
 )
 STEP_S = 0.4
 STEPS, SYNC_EVERY = 150, 15
@@ -76,6 +79,7 @@ def loop_of(manifest: Manifest, layout: Layout, params: Tensor) -> InnerLoop:
 def warmed(layout: Layout) -> Tensor:
     """The checkpoint that all begin from."""
     manifest = manifest_of("none", 0, WARM)
+    assert isinstance(manifest.model, LlamaSection), manifest.model.kind
     loop = loop_of(manifest, layout, first_params(manifest.model, 0, layout))
     for round_ in range(manifest.train.total_rounds):
         loop.move_to(round_, 0)
@@ -91,7 +95,8 @@ def play(
     speed over the slowest's; rounds are then as long as fifteen steps of the middle one."""
     manifest = manifest_of("diloco", seed, LYING)
     method = resolve(manifest.sync)
-    clock_kind, length = ("steps", SYNC_EVERY) if spread == 1 else ("seconds", SYNC_EVERY * STEP_S)
+    clock_kind: Literal["steps", "seconds"] = "steps" if spread == 1 else "seconds"
+    length = SYNC_EVERY if spread == 1 else SYNC_EVERY * STEP_S
 
     def trainer(number: int, layout: Layout, clock: VirtualClock) -> ModelTrainer:
         made = (Liar if number == LIAR else ModelTrainer)(
@@ -152,10 +157,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1)
     parser.add_argument("--spread", type=float, default=1.0)
     parser.add_argument("--plain", action="store_true")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     torch.set_num_threads(1)
     if given.plain:
-        peer.exchange.group.reduce.factors = lambda norms, tokens: [1.0] * len(norms)  # type: ignore[assignment]
+        setattr(peer.exchange.group.reduce, "factors", lambda norms, tokens: [1.0] * len(norms))  # noqa: B010
     layout = layout_for(manifest_of("diloco", 0, LYING).model, resolve(manifest_of("diloco", 0, LYING).sync))
     first = warmed(layout)
     rows, over = list[list[float | str]](), dict[str, list[float]]()

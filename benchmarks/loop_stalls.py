@@ -14,7 +14,7 @@ import asyncio
 import statistics
 from typing import Any
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.lab.bench.pair import Found, pair
 from peer.lab.bench.tables import percentile
 
@@ -23,6 +23,7 @@ ABOUT = Benchmark(
     "loop_stalls",
     "How long does the daemon's event loop stand still during a swap of a large fragment?",
     "5 (control beats bulk)",
+    smallest="--mb 1 --codecs bf16 --repeats 1",
 )
 
 
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=256, help="million bytes of fp32")
     parser.add_argument("--codecs", default="bf16,int8")
     parser.add_argument("--repeats", type=int, default=5)
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     found: dict[str, Any] = {}
     for codec in given.codecs.split(","):
         found[codec] = asyncio.run(measure(codec, int(given.mb * 1e6 / 4), given.repeats))

@@ -17,7 +17,7 @@ import statistics
 
 import torch
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.lab.attack.lies import BACKDOOR, PAIR_LIES
 from peer.lab.attack.play import honest_alone, liars_among, play_attack
 from peer.lab.bench.tables import Cell
@@ -32,6 +32,7 @@ ABOUT = Benchmark(
     "lying_partners",
     "How much can partners spoil that lie about their params?",
     "11 (no stranger decides; one liar of eight costs the honest at most 2 % of loss)",
+    smallest="--seeds 1 --attacks flip --liars 1 --rounds 3",
 )
 
 
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--liars", default="1,2")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     torch.set_num_threads(1)
     rows, over = list[list[Cell]](), dict[tuple[int, str], list[float]]()
     for count in map(int, given.liars.split(",")):

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.cli.run import say
 from peer.lab.attack.report import excluded, mean_last_loss
 from peer.lab.bench.tables import Cell
@@ -50,6 +50,8 @@ ABOUT = Benchmark(
     "lying_processes",
     "How much can a partner spoil that lies, among real processes with the real model?",
     "11 (no stranger decides; one liar of eight costs the honest at most 2 % of loss)",
+    smallest="--attacks negate --peers 3 --rounds 2 --steps 5",
+    is_long=True,
 )
 
 
@@ -208,7 +210,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50, help="inner steps of a round")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     swarms = LyingSwarms(given.peers, given.rounds, given.steps, given.seed, tuple(given.settings))
     for part in (ALONE, HONEST, *given.attacks.split(",")):
         swarms.play(part)
@@ -218,7 +220,11 @@ def main() -> None:
     title = f"{given.peers} peers, {given.rounds} rounds of {given.steps} steps: exchanges as the honest judged them"
     tables = [Table(title, HEADS, rows_of(swarms.played))]
     if reasons:
-        tables.append(Table("", ["why an exchange was not checked", "exchanges"], list(map(list, reasons.items()))))
+        tables.append(
+            Table(
+                "", ["why an exchange was not checked", "exchanges"], [[why, times] for why, times in reasons.items()]
+            )
+        )
     publish(given, ABOUT, figures_of(swarms), *tables)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.result import RESULTS, Benchmark, Figure, Table, options, product_commit, publish
+from benchmarks.result import RESULTS, Benchmark, Figure, Table, options, parsed, product_commit, publish
 from peer.lab.sim.links import PROFILES
 from peer.lab.sim.setting import SwarmSetting, SwarmWorld
 from peer.lab.sim.swarm import SimulatedSwarm
@@ -48,6 +48,7 @@ ABOUT = Benchmark(
     "methods_loss",
     "What does each method gain or lose against no exchange, at equal tokens?",
     "bound: equal tokens, a ledger that balances, and the bytes that `peer manifest show` computes",
+    smallest="--minutes 0",
 )
 RUNS = RESULTS / "methods_loss" / "runs.jsonl"
 ALONE = "none"
@@ -283,7 +284,7 @@ def main() -> None:
     parser.add_argument("--exchanges", type=int, default=20, help="of a fragment in a run")
     parser.add_argument("--rates", default="4e-3,8e-3", help="learning rates")
     parser.add_argument("--methods", default="", metavar="NAME,NAME", help="those that are played; all by default")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     torch.set_num_threads(1)
     if given.minutes:
         methods, rates = given.methods.split(",") if given.methods else list(METHODS), given.rates.split(",")

@@ -5,7 +5,7 @@ in a short run, every due round has an end, and the ledger is 0. Where routers k
 homes are punched, half of them in a short run.
 
     sudo python -m benchmarks.nat [--homes 8] [--rounds 20] [--preset noloco] [--nat endpoint-independent] [--relays 0]
-                                  [--relay RATE] [--sync-every 8] [--late 0] [--ipv6] [--short] [--json [FILE]]
+                                  [--relay RATE] [--sync-every 8] [--late 0] [--ipv6] [--short] [--json FILE]
                                   [--results]
 
 Each home is behind a router of its own, which drops what nobody inside has asked for. The bootstrap node and as many
@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -27,9 +28,9 @@ from typing import Any
 if not __package__:  # run as a file: its folder would hide modules of Python
     sys.path[0] = str(Path(__file__).parent.parent)
 
-from benchmarks.nat_network import dropped, home_site, internet, open_site, why_not
-from benchmarks.nat_swarm import PATHS, NatSwarm, Run, complaints, dialled_at, json_option, write
-from benchmarks.result import Benchmark, Figure, Table, publish
+from benchmarks.nat_network import dropped, home_site, internet, open_site
+from benchmarks.nat_swarm import PATHS, NatSwarm, Run, complaints, dialled_at
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 
 LEAST_PARTICIPATION, LEAST_PUNCHED = 0.95, 0.8
 LEAST_SHORT, LEAST_SHORT_PUNCHED = 0.75, 0.5
@@ -39,13 +40,14 @@ ABOUT = Benchmark(
     "nat",
     "Does a run work when nobody but the operator's node can be dialled?",
     "2 (conservation), 8 (local progress survives)",
+    smallest="--short",
+    needs=("namespaces",),
+    is_long=True,
 )
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    json_option(made)
-    made.add_argument("--results", action="store_true", help="write the figures to results/nat-PRESET.json")
+    made = options(__doc__)
     made.add_argument("--homes", type=int, default=8)
     made.add_argument("--rounds", type=int, default=20)
     made.add_argument("--preset", default="noloco")
@@ -128,11 +130,9 @@ def figures(given: argparse.Namespace, report: dict[str, Any], wrong: list[str])
 
 
 def main() -> None:
-    given = parser().parse_args()
+    given = parsed(parser(), ABOUT)
     if given.short:
         given.homes, given.rounds, given.sync_every = 3, 6, 6.0
-    if reason := why_not():
-        sys.exit(reason)
     with tempfile.TemporaryDirectory(prefix="peer-nat-") as folder:
         report = measure(given, Path(folder))
     report["between_homes"] = between_homes(report)
@@ -140,8 +140,7 @@ def main() -> None:
     if report["not_let_in"] == 0:
         wrong.append("the routers had nothing to refuse: nobody tried to dial a home")
     report["complaints"] = wrong
-    write(report, given.json)
-    given.json = None
+    print(json.dumps(report, indent=1), flush=True)
     outcomes = sorted(set(itertools.chain(*(one["outcomes"] for one in report["peers"].values()))))
     rows = [[name, one["due"], *map(one["outcomes"].get, outcomes)] for name, one in report["peers"].items()]
     with contextlib.redirect_stdout(sys.stderr):

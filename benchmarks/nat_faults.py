@@ -5,7 +5,7 @@ but those under way when a relay died. A home calls over a relay that lies in at
 journal. With 1,000 silent connections a relay loses no round of its own, and grows by at most 64 MiB.
 
     sudo python -m benchmarks.nat_faults killed|lying|silent [--kills 10] [--lie drop|delay|flip|swap] [--rounds N]
-                                         [--homes 4] [--sync-every 16] [--preset noloco] [--json [FILE]] [--results]
+                                         [--homes 4] [--sync-every 16] [--preset noloco] [--json FILE] [--results]
 
 The homes' routers draw ports, so nothing is punched. There are three bootstrap nodes, which relay and do not train. A
 home sends so slowly that a swap takes about 4 s.
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import math
 import resource
 import socket
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lying_relay import LIES, LyingBox
-from benchmarks.nat_network import Site, home_site, inside, internet, open_site, why_not
+from benchmarks.nat_network import Site, home_site, inside, internet, open_site
 from benchmarks.nat_swarm import (
     PORT,
     NatSwarm,
@@ -42,11 +43,9 @@ from benchmarks.nat_swarm import (
     Run,
     complaints,
     dialled_at,
-    json_option,
     resident_bytes,
-    write,
 )
-from benchmarks.result import Benchmark, Figure, Table, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.observe.events import Event, RelayLeft, RoundDue, RoundEnded
 from peer.protocol.relay.testimony import FAULTS
 
@@ -67,6 +66,9 @@ ABOUT = Benchmark(
     "nat_faults",
     "What do closed homes lose when a relay dies, lies, or is held up by strangers?",
     "2 (conservation), 8 (local progress survives), 10 (every fault has a reason)",
+    smallest="killed --kills 1",
+    needs=("namespaces",),
+    is_long=True,
 )
 
 
@@ -125,7 +127,7 @@ def play_killed(given: argparse.Namespace) -> dict[str, Any]:
         asyncio.run(swarm.play(kill_relays(swarm, given.kills, killed)))
         report = swarm.report()
         journals = {name: one.events for name, one in swarm.accounts().items()}
-    under_way, beyond, went_on = [], [], 0
+    under_way, beyond, went_on = list[Any](), list[Any](), 0
     for name, (due, at, event) in ((name, one) for name, journal in journals.items() for one in rounds_of(journal)):
         hit = [kill for kill in killed if due <= kill.at <= at]
         if event.outcome != "exchanged":
@@ -319,7 +321,7 @@ def figures(report: dict[str, Any]) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("fault", choices=["killed", "lying", "silent"])
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--lie", choices=LIES)
@@ -327,19 +329,14 @@ def main() -> None:
     parser.add_argument("--homes", type=int, default=4)
     parser.add_argument("--preset", default="noloco")
     parser.add_argument("--sync-every", type=float, default=16.0)
-    json_option(parser)
-    parser.add_argument("--results", action="store_true", help="write the figures to results/nat_faults-FAULT.json")
-    given = parser.parse_args()
-    if reason := why_not():
-        sys.exit(reason)
+    given = parsed(parser, ABOUT)
     if given.fault == "lying":
         found = {lie: play_lie(given, lie) for lie in ([given.lie] if given.lie else LIES)}
     else:
         found = {given.fault: (play_killed if given.fault == "killed" else play_silent)(given)}
     for name, one in found.items():
         print(f"{name}: {'; '.join(one['complaints']) or 'as it should be'}", file=sys.stderr)
-    write(found, given.json)
-    given.json = None
+    print(json.dumps(found, indent=1), flush=True)
     with contextlib.redirect_stdout(sys.stderr):
         for name, one in found.items():
             ends = sorted({end for peer in one["peers"].values() for end in peer["outcomes"]})

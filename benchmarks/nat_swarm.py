@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
-import json
 import os
 import statistics
 import time
@@ -180,7 +178,7 @@ class NatSwarm:
             await self.start()
             await self.trains()
             helpers = [asyncio.create_task(one) for one in beside]
-            beside = ()
+            begun = True
             async with asyncio.timeout(self.run.rounds * self.run.round_s * 2 + 120):
                 while any(daemon.running for daemon in self.peers.values()):
                     for helper in helpers:
@@ -188,7 +186,7 @@ class NatSwarm:
                             helper.result()
                     await asyncio.sleep(0.3)
         finally:
-            for one in beside:
+            for one in () if begun else beside:
                 one.close()
             for helper in helpers:
                 helper.cancel()
@@ -321,19 +319,6 @@ def complaints(report: dict[str, Any]) -> list[str]:
     lost = {name: n for name, one in report["peers"].items() if (n := one["due_without_end"])}
     wrong += [f"{name}: {n} due rounds have no end" for name, n in lost.items()]
     return wrong + [f"the ledger is off by {report['ledger_imbalance']}"] * bool(report["ledger_imbalance"])
-
-
-def json_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--json [FILE]`: these benchmarks print their report as JSON in any case."""
-    parser.add_argument("--json", type=Path, nargs="?", metavar="FILE", help="write the report to a file too")
-
-
-def write(report: dict[str, Any], file: Path | None) -> None:
-    """Print the report as JSON, and write it to a file too if one is given."""
-    text = json.dumps(report, indent=1)
-    print(text, flush=True)
-    if file is not None:
-        file.write_text(text + "\n")
 
 
 def children(pid: int) -> Sequence[int]:

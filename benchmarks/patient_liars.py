@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.lying_partners import PEERS, percent, wish_of
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.exchange.build import Sayings, make_strategy
 from peer.exchange.pair.acceptance import CHECK, CLIP
 from peer.exchange.validation import FAR, rms
@@ -41,6 +41,7 @@ ABOUT = Benchmark(
     "patient_liars",
     "How far can a liar with patience widen the radius that its partners allow?",
     "11 (no stranger decides; one liar of eight costs the honest at most 2 % of loss)",
+    smallest="--rounds 4",
 )
 MOST = SLACK * CAP * APART
 LIAR = 4
@@ -133,7 +134,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     torch.set_num_threads(1)
     figures, rows = list[Figure](), list[list[Cell]]()
     for name, share in SHARES.items():

@@ -1,68 +1,121 @@
 """Make docs/reference/performance.md of the results in `results/`.
 
-`python -m tests.generated --write` writes the page, and `make lint` says when it is not current. Results of
-studies lie in `results/studies/` and come last."""
+`python -m tests.generated --write` writes the page, and `make lint` says when it is not current."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import RESULTS, limits
+from benchmarks.result import NOT_HERE, RESULTS, Benchmark, limits
 
-INTRO = """# Performance
+SCRIPTS = Path(__file__).parent
+
+INTRO = f"""# Performance
 
 <!-- Made by benchmarks/performance_page.py of results/*.json. To change it: python -m tests.generated --write -->
 
-Each benchmark in `benchmarks/` guards a promise or a bound. It writes its figures to `results/` with the commit, the
-machine and its load, and the newest run overwrites the one before. A figure *holds* when it keeps its bound. A load of
-1 is one process that runs or waits all the time. Seconds of a loaded machine are too long. Ratios of turns, bytes,
-counts and losses still mean something. Figures whose source is the docs of a commit were measured there or earlier.
+Each benchmark in `benchmarks/` guards a promise or a bound. With `--results` it writes its figures to `results/`, with
+the commit, the machine and its load, and the newest run overwrites the one before. A figure *holds* when it keeps its
+bound. A load of 1 is one process that runs or waits all the time. Seconds of a loaded machine are too long. Ratios of
+turns, bytes, counts and losses still mean something.
 
-`make bench` runs the seven that need a quiet machine and little time.
+`python -m benchmarks.NAME` plays a benchmark at its full size. `--smallest` plays the options of the last column, and
+judges no bound: it finds out whether the benchmark still works. `make test` does that with those that take a second or
+so, and `make bench-smallest` with all. A benchmark that needs what this machine lacks says so and ends with exit code
+{NOT_HERE}. `make bench` measures the ones that need a quiet machine and little time.
+
+A benchmark without a result was measured last at commit 807ffbb or at one that is not in this history. Its figures are
+in results/ of commit 4e4b9f2, together with twelve benchmarks and thirty studies that guarded no promise and left the
+tree after it. `git show 4e4b9f2:benchmarks/NAME.py` prints one, and it runs in a checkout of that commit.
 """
-STUDIES = """## Studies
-
-These measurements decided something, or were made by tests and commands that are no benchmarks. Scripts that are not in
-the tree are in commit 807ffbb (tag `experiments-2026-11`): `git show` prints one, and it runs in a checkout of that
-commit.
-"""
 
 
-def page(folder: Path = RESULTS) -> str:
-    """The page of the results below this folder."""
-    results, studies = _read(folder), _read(folder / "studies")
-    parts = [INTRO, _summary(results), *map(_section, results)]
-    if studies:
-        parts += [STUDIES, *(_section(study, "###") for study in studies)]
-    return "\n".join(parts).rstrip() + "\n"
+def page(folder: Path = RESULTS, scripts: Path = SCRIPTS) -> str:
+    """The page of the results in a folder, and of the benchmarks in another one."""
+    results = _read(folder)
+    return "\n".join([INTRO, _benchmarks(scripts, results), *map(_section, results)]).rstrip() + "\n"
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
 
 
-def _summary(results: Iterable[dict[str, Any]]) -> str:
-    lines = ["| benchmark | guards promise | bounds that hold | commit | load |", "| --- | --- | --- | --- | --- |"]
-    for one in results:
-        bounded = [figure for figure in one["figures"] if figure["holds"] is not None]
-        held = sum(figure["holds"] for figure in bounded)
-        kept = f"{held} of {len(bounded)}" if bounded else "no bound"
-        kept = kept if held == len(bounded) else f"**{kept}**"
-        name = one["benchmark"]
-        lines.append(f"| [{name}](#{name}) | {one['promise']} | {kept} | `{one['commit']}` | {_cell(one['load'])} |")
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What the source of a benchmark says about it."""
+
+    about: Benchmark
+    bound: str
+    """The bounds and the time it takes, from the docstring."""
+
+
+@functools.cache
+def scripts_in(folder: Path = SCRIPTS) -> list[Script]:
+    """Read every benchmark of a folder. None is imported: that would take seconds and packages."""
+    return [found for file in sorted(folder.glob("*.py")) if (found := _script(file)) is not None]
+
+
+def _script(file: Path) -> Script | None:
+    """Read a benchmark's `ABOUT` and docstring. None: a file that is a part of benchmarks."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "ABOUT"
+            and isinstance(node.value, ast.Call)
+        ):
+            words = [ast.literal_eval(one) for one in node.value.args]
+            more = {str(one.arg): ast.literal_eval(one.value) for one in node.value.keywords}
+            return Script(Benchmark(*words, **more), _bound(ast.get_docstring(tree) or ""))
+    return None
+
+
+def _bound(doc: str) -> str:
+    """Return the part of a docstring's paragraph from its word `Bound` on."""
+    paragraphs = (" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
+    return next((found[0] for paragraph in paragraphs if (found := re.search(r"Bounds?\b.*", paragraph))), "")
+
+
+def _benchmarks(folder: Path, results: Sequence[dict[str, Any]]) -> str:
+    """The table of all benchmarks."""
+    lines = [
+        "| benchmark | guards promise | bound | needs | result: bounds that hold | smallest size |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for one in scripts_in(folder):
+        name = one.about.name
+        found = [_kept(result) for result in results if result["command"].split()[2] == f"benchmarks.{name}"]
+        options = f"`{one.about.smallest}`" if one.about.smallest else "the only one"
+        size = f"{options}, in `make bench-smallest`" if one.about.is_long else options
+        needs = ", ".join(one.about.needs)
+        cells = [f"`{name}`", one.about.promise, one.bound, needs, "<br>".join(found) or "none", size]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
-def _section(one: dict[str, Any], level: str = "##") -> str:
-    lines = [f"{level} {one['benchmark']}", "", one["question"], "", f"Guards: {one['promise']}.", ""]
+def _kept(result: dict[str, Any]) -> str:
+    """Say how many bounds hold in a result, at which commit and under which load."""
+    bounded = [figure for figure in result["figures"] if figure["holds"] is not None]
+    held = sum(figure["holds"] for figure in bounded)
+    kept = f"{held} of {len(bounded)}" if bounded else "no bound"
+    kept = kept if held == len(bounded) else f"**{kept}**"
+    load = "" if result["load"] is None else f", load {_cell(result['load'])}"
+    return f"[{result['benchmark']}](#{result['benchmark']}): {kept}, `{result['commit']}`{load}"
+
+
+def _section(one: dict[str, Any]) -> str:
+    lines = [f"## {one['benchmark']}", "", one["question"], "", f"Guards: {one['promise']}.", ""]
     if one["figures"]:
         lines += _figures(one["figures"])
     if one["command"]:
-        label = "Its script" if one["command"].startswith("git show") else "How to run it"
-        lines += [f"{label}: `{one['command']}`", ""]
+        lines += [f"How to run it: `{one['command']}`", ""]
     lines += [_where(one), ""]
     for table in one["tables"]:
         lines += _table(table)

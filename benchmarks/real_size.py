@@ -23,13 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.real_size_swarm import Broke, Played, Wish, play
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.python_child import run_python
 
 ABOUT = Benchmark(
     "real_size",
     "Does what holds for a tiny model hold for one of 110 million parameters, on two cores?",
     "2 (conservation), 5 (control beats bulk), 7 (the trainer does not wait), 9 (leaving)",
+    smallest="--parameters small --preset gossip --peers 2 --rounds 2",
+    is_long=True,
 )
 SHAPES = {
     "small": (2000, 128, 352, 4, 4),
@@ -143,7 +145,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--round-s", type=float, help="default: 40, small: 8")
     parser.add_argument("--home", type=Path, help="kept there: data, homes and logs")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     round_s = given.round_s or (8.0 if given.parameters == "small" else 40.0)
     figures, tables = list[Figure](), list[Table]()
     with tempfile.TemporaryDirectory(prefix="peer-size-") as name:

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,8 @@ class Stage:
     async def start(self, number: int, min_peers: int = 1) -> None:
         daemon = self.peers.setdefault(number, Daemon(f"peer {number}", self.wish.home / f"peer-{number}"))
         more = ("--checkpoint-every", "60", "--keep-checkpoints", "1", "--yes")
-        options = {"threads": 1, "speed": 1.0, "min_peers": min_peers}
-        await start_peer(daemon, self.ticket, **options, more=more, program=noting_callbacks(daemon))
+        program = noting_callbacks(daemon)
+        await start_peer(daemon, self.ticket, threads=1, speed=1.0, min_peers=min_peers, more=more, program=program)
 
     async def watch(self) -> None:
         """Look at every daemon, until cancelled."""
@@ -228,7 +229,7 @@ async def join(stage: Stage) -> None:
         await asyncio.sleep(PACE_S / 2)
         started = time.time()
         await stage.start(number)
-        await stage.until("the joiner trains", START_S, lambda number=number: stage.trains(number))
+        await stage.until("the joiner trains", START_S, partial(stage.trains, number))
         fetched = [one for one in journal(stage, number) if isinstance(one[0], StateFetched)]
         if fetched:
             event, at = fetched[-1]
@@ -243,9 +244,11 @@ async def join(stage: Stage) -> None:
                 "pace_percent": 100 * during / before if before else 0.0,
                 "from_start_to_training_s": time.time() - started,
             }
-        await stage.until(
-            "the joiner exchanges", 12 * stage.wish.round_s, lambda number=number: stage.exchanged(number) > 0
-        )
+        await stage.until("the joiner exchanges", 12 * stage.wish.round_s, partial(_has_exchanged, stage, number))
+
+
+def _has_exchanged(stage: Stage, number: int) -> bool:
+    return stage.exchanged(number) > 0
 
 
 async def leave(stage: Stage) -> None:

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from unittest import mock
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe import events
 from peer.protocol.messages import PathKind
@@ -46,6 +46,8 @@ ABOUT = Benchmark(
     "relayed_day",
     "Does a swarm exchange for a day when nine of ten homes let nothing in, and what breaks first with small relays?",
     "2 (conservation), 8 (local progress), 10 (reasons); the simulator's half of closed homes",
+    smallest="--hours 1 --peers 8",
+    is_long=True,
 )
 
 Row = list[str | float | int | None]
@@ -120,7 +122,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--peers", type=int, default=64)
-    raise SystemExit(not show(parser.parse_args()))
+    raise SystemExit(not show(parsed(parser, ABOUT)))
 
 
 if __name__ == "__main__":

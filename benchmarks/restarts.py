@@ -30,7 +30,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer import __version__
 from peer.identity import load_or_create
 from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap
@@ -55,6 +55,8 @@ ABOUT = Benchmark(
     "restarts",
     "Does a peer that is killed over and over use a torn checkpoint, repeat or leave out a batch, or lose count?",
     "2 (conservation), 8 (local progress survives a restart)",
+    smallest="--kills 1",
+    is_long=True,
 )
 STEPS = 20
 SETTINGS = [
@@ -298,7 +300,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60.0, help="No new kill after this.")
-    arguments = parser.parse_args()
+    arguments = parsed(parser, ABOUT)
     with tempfile.TemporaryDirectory(prefix="restarts-") as folder:
         report = asyncio.run(measure(Path(folder), arguments.kills, arguments.seed, arguments.minutes))
     for name, value in report.items():

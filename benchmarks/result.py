@@ -1,15 +1,18 @@
 """The result of a benchmark: figures and their bounds, with commit, machine and load, as JSON in `results/`.
 
-Every benchmark takes `--json FILE` and `--results`. The newest result overwrites the one that stands there.
-`benchmarks.performance_page` makes docs/reference/performance.md of all of them."""
+Every benchmark takes `--json FILE`, `--results` and `--smallest`. The newest result overwrites the one that stands
+there. `benchmarks.performance_page` makes docs/reference/performance.md of all of them. `--smallest` plays a benchmark
+at its smallest size, so that a test can find out whether it still works (tests/lab/bench/test_smallest_plays.py)."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,11 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from benchmarks import nat_network
 from peer.lab.bench.machine import machine, versions
 from peer.lab.bench.tables import Cell, table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
+NOT_HERE = 77
+"""Exit code of a benchmark that this machine cannot play; automake's for a test that is skipped."""
 LOAD_BEFORE = round(os.getloadavg()[0], 1)
 """Processes that ran or waited in the last minute when this one began: what else the machine did."""
 
@@ -33,6 +41,12 @@ class Benchmark:
     name: str
     question: str
     promise: str
+    smallest: str
+    """Options of the smallest play. Empty: the benchmark has one size."""
+    needs: tuple[str, ...] = ()
+    """What the machine must have: `namespaces`, `gpu`, `root`, `python:MODULE`, or the name of a program."""
+    is_long: bool = False
+    """Whether the smallest play is too long for `make test`. `make bench-smallest` plays it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +93,39 @@ def options(doc: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to this file")
     parser.add_argument("--results", action="store_true", help="write the result to results/NAME.json")
+    parser.add_argument("--smallest", action="store_true", help="play the smallest size; no bound is judged")
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser, about: Benchmark) -> argparse.Namespace:
+    """Parse the command line. Ends the process with exit code 2 for options that cannot be, and with `NOT_HERE` when
+    this machine lacks what the benchmark needs. So nothing is played that could not be finished or written."""
+    words = sys.argv[1:]
+    given = parser.parse_args([*shlex.split(about.smallest), *words] if "--smallest" in words else words)
+    if given.smallest and given.results:
+        parser.error("--smallest judges no bound, so its figures are no result: leave --results out")
+    folder = given.json and given.json.absolute().parent
+    if folder is not None and (given.json.is_dir() or not os.access(folder, os.W_OK)):
+        parser.error(f"--json {given.json} cannot be written")
+    if lacking := why_not(about.needs):
+        print(f"{about.name} cannot run here: {lacking}", file=sys.stderr)
+        sys.exit(NOT_HERE)
+    return given
+
+
+def why_not(needs: Sequence[str]) -> str:
+    """Return what of `needs` (see `Benchmark`) this machine lacks, as a sentence's end. Empty: it has all."""
+    programs = [one for one in needs if one not in ("namespaces", "gpu", "root") and not one.startswith("python:")]
+    if missing := [one for one in programs if shutil.which(one) is None]:
+        return f"not installed: {' '.join(missing)}"
+    for one in needs:
+        if one.startswith("python:") and importlib.util.find_spec(one.removeprefix("python:")) is None:
+            return f"the Python package {one.removeprefix('python:')} is not installed"
+    if "root" in needs and os.geteuid() != 0:
+        return "it takes root"
+    if "gpu" in needs and not torch.cuda.is_available():
+        return "torch finds no NVIDIA GPU"
+    return nat_network.why_not() if "namespaces" in needs else ""
 
 
 def publish(
@@ -87,7 +133,7 @@ def publish(
 ) -> bool:
     """Print the figures, and write the result where the options say. `variant`: an end of the file's name.
 
-    False: a figure breaks its bound."""
+    False: a figure breaks its bound. In the smallest play none is judged."""
     words = {None: "", True: "holds", False: "BROKEN"}
     rows = [[one.name, one.value, one.unit, limits(one.as_json()["bound"]), words[one.holds]] for one in figures]
     print(f"\n{table(['', 'value', '', 'bound', ''], rows)}", flush=True)
@@ -106,7 +152,7 @@ def publish(
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    return all(one.holds is not False for one in figures)
+    return given.smallest or all(one.holds is not False for one in figures)
 
 
 def limits(bound: dict[str, float] | None) -> str:
@@ -120,7 +166,7 @@ def command(name: str) -> str:
     kept, rest = [], iter(sys.argv[1:])
     for word in rest:
         if word == "--json":
-            next(rest)
+            next(rest, None)
         elif word != "--results" and not word.startswith("--json="):
             kept.append(_anywhere(word))
     return shlex.join(["python", "-m", f"benchmarks.{name}", *kept])

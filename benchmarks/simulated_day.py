@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import cProfile
 import pstats
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.result import ROOT, Benchmark, Figure, Table, options, publish
+from benchmarks.result import ROOT, Benchmark, Figure, Table, options, parsed, publish
 from peer.lab.bench.machine import resident
 from tests.simulation.day import Day, play_day
 
@@ -28,6 +28,7 @@ ABOUT = Benchmark(
     "simulated_day",
     "Does a day of a thousand peers keep every promise in the simulator, and where does its processor time go?",
     "1, 2, 4, 8, 10 (as the journals and the network show them); bound: affordable",
+    smallest="--peers 8 --hours 1 --churn 4",
 )
 
 
@@ -41,14 +42,15 @@ def part_of(file: str) -> str:
     return next((name for name in ("torch", "asyncio") if name in path.parts), "library")
 
 
-def profiled(peers: int, churn: float) -> tuple[Counter[str], Counter[str]]:
+def profiled(peers: int, churn: float) -> tuple[dict[str, float], dict[str, float]]:
     """The own seconds of each part, and of each function, over a few rounds."""
     profile = cProfile.Profile()
     profile.enable()
     play_day(1, peers, PROFILED_ROUNDS * SYNC_EVERY_S / 3600, churn, SYNC_EVERY_S)
     profile.disable()
-    parts, functions = Counter[str](), Counter[str]()
-    for (file, _, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():
+    parts, functions = defaultdict[str, float](float), defaultdict[str, float](float)
+    stats: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = vars(pstats.Stats(profile))["stats"]
+    for (file, _, name), (_, _, own, _, _) in stats.items():
         parts[part_of(file)] += own
         functions[f"{Path(file).name} {name}" if file != "~" else name] += own
     return parts, functions
@@ -71,9 +73,9 @@ def figures_of(day: Day, hours: float) -> list[Figure]:
     ]
 
 
-def shares(title: str, own: Counter[str]) -> Table:
-    whole = own.total()
-    return Table(title, ["", "% of the time"], [[name, 100 * used / whole] for name, used in own.most_common(SHOWN)])
+def shares(title: str, own: dict[str, float]) -> Table:
+    whole, most = sum(own.values()), sorted(own.items(), key=lambda item: -item[1])[:SHOWN]
+    return Table(title, ["", "% of the time"], [[name, 100 * used / whole] for name, used in most])
 
 
 def main() -> None:
@@ -81,7 +83,7 @@ def main() -> None:
     parser.add_argument("--peers", type=int, default=1000)
     parser.add_argument("--hours", type=float, default=DAY_HOURS)
     parser.add_argument("--churn", type=float, default=0.2, help="departures a peer and hour")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     day = play_day(1, given.peers, given.hours, given.churn, SYNC_EVERY_S)
     print(day, flush=True)
     figures = figures_of(day, given.hours)

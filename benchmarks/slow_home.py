@@ -12,6 +12,7 @@ same time. The caps leave the processor mostly idle."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import random
@@ -25,12 +26,14 @@ from pathlib import Path
 from typing import Any, cast
 
 if __package__:  # a process of the other checkout has no use for them
-    from benchmarks.result import ROOT, Benchmark, Figure, Table, options, publish
+    from benchmarks.result import ROOT, Benchmark, Figure, Table, options, parsed, publish
 
     ABOUT = Benchmark(
         "slow_home",
         "How long does a newcomer wait for its state, where one home is slow and three other donors are fast?",
         "bound: a tenth of the slow home's time",
+        smallest="--mb 2",
+        is_long=True,
     )
 
 HOME, FAST = 100e3, 2e6
@@ -110,7 +113,8 @@ async def joined(topology: str, others: str, megabytes: float) -> dict[str, Any]
         for number, (rate, status, round_) in enumerate(donors):
             handler, generator = RequestHandler(), torch.Generator().manual_seed(0 if momentum else number)
             params, speed = (torch.randn(layout.elements, generator=generator) for _ in range(2))
-            state = DonatedState(OuterState(layout, params, speed), lambda at=round_: at, clock.now, momentum=momentum)
+            at = functools.partial(int, round_)
+            state = DonatedState(OuterState(layout, params, speed), at, clock.now, momentum=momentum)
             handler.serve(ServedParts(state=state))
             _, peer, address = await end(stack, handler, rate)
             record = PeerRecord(peer, run, (address,), True, 1, 1, round_, 1.0, status, clock.now(), 1e12)
@@ -144,7 +148,9 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--old", type=Path, metavar="DIR", help="another checkout, to compare with")
     parser.add_argument("--mb", type=float, default=20.0, help="megabytes of the state")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
+    if given.mb < 2:
+        parser.error("--mb: a state has at least 2 MB, so that a group's has a tensor of half a megabyte")
     roots = {"old": given.old.resolve()} if given.old else {}
     running = {
         (case, side): begin(root, case, given.mb) for case in CASES for side, root in (roots | {"new": ROOT}).items()

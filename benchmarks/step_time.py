@@ -22,8 +22,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.run.sections import LlamaSection, OptimizerSection, TrainSection
+from peer.trainer.batches import Batch
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import Corpus
 from peer.trainer.device import choose_device
@@ -33,7 +34,10 @@ from peer.trainer.models.flat import views_of
 from peer.trainer.models.llama import empty_model, first_params, layout_of
 
 ABOUT = Benchmark(
-    "step_time", "How much slower is an inner step than a plain torch loop with the same model?", "bound; step time"
+    "step_time",
+    "How much slower is an inner step than a plain torch loop with the same model?",
+    "bound; step time",
+    smallest="--turns 1 --sizes 22 --context 16",
 )
 AT_MOST = 1.05
 WARM_UP = 2
@@ -57,16 +61,16 @@ MODELS = {
 }
 
 
-def plain(config: TrainerConfig) -> Callable[[Windows], float]:
+def plain(llama: LlamaSection, config: TrainerConfig) -> Callable[[Windows], float]:
     """A training step as one would write it in a script."""
-    layout, section = layout_of(config.model), config.optimizer
-    model = empty_model(config.model)
-    start = first_params(config.model, config.seed)
+    layout, section = layout_of(llama), config.optimizer
+    model = empty_model(llama)
+    start = first_params(llama, config.seed)
     values = {name: torch.nn.Parameter(view.clone()) for name, view in views_of(start, layout)}
     model.load_state_dict(values, assign=True)
     matrices = [value for name, value in model.named_parameters() if value.dim() == 2 and "embed" not in name]
     rest = [value for name, value in model.named_parameters() if value.dim() != 2 or "embed" in name]
-    groups = [{"params": matrices}, {"params": rest, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": rest, "weight_decay": 0.0}]
     betas = (section.beta1, section.beta2)
     optimizer = torch.optim.AdamW(groups, lr=1e-4, betas=betas, weight_decay=section.weight_decay, fused=True)
 
@@ -83,15 +87,18 @@ def plain(config: TrainerConfig) -> Callable[[Windows], float]:
     return step
 
 
-def ours(config: TrainerConfig, seen: list[Windows]) -> InnerLoop:
+def ours(llama: LlamaSection, config: TrainerConfig, seen: list[Windows]) -> InnerLoop:
     """The product's inner loop. It tells the windows of each step."""
     noise = np.random.default_rng(0)
     data = noise.integers(0, 256, 2**20, dtype=np.uint8)
     corpus = Corpus(data[: 2**19], data[2**19 :], "")
-    params = first_params(config.model, config.seed)
+    params = first_params(llama, config.seed)
     device = choose_device("cpu")
-    layout = layout_of(config.model)
-    return InnerLoop(config, layout, device, corpus, params, lambda round_, step, windows: seen.append(windows))
+
+    def note(round_: int, step: int, batch: Batch) -> None:
+        seen.append(batch.windows)
+
+    return InnerLoop(config, layout_of(llama), device, corpus, params, note)
 
 
 def measure(size: int, given: argparse.Namespace) -> dict[str, Any]:
@@ -108,7 +115,7 @@ def measure(size: int, given: argparse.Namespace) -> dict[str, Any]:
         micro_batch=given.batch,
     )
     seen = list[Windows]()
-    loop, step = ours(config, seen), plain(config)
+    loop, step = ours(MODELS[size], config, seen), plain(MODELS[size], config)
     took: dict[str, list[float]] = {"ours": [], "plain": []}
     losses: list[tuple[float, float]] = []
     for turn in range(given.turns + WARM_UP):
@@ -137,7 +144,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     torch.set_num_threads(given.threads)
     figures, rows = [], []
     for size in map(int, given.sizes.split(",")):

@@ -18,9 +18,9 @@ import asyncio
 import statistics
 from typing import Any
 
-from benchmarks.result import Benchmark, Figure, Table, options, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.lab.bench.pair import Found, pair
-from peer.lab.bench.tables import slope
+from peer.lab.bench.tables import Cell, slope
 
 ROUND_END = "benchmarks.round_end"
 PEAK_MB, DRIFT_MB = 64.0, 4.0
@@ -28,6 +28,8 @@ ABOUT = Benchmark(
     "swap_memory",
     "How much memory does a swap take on top of the daemon's state, and does any of it stay?",
     "bound; `peer manifest show` tells the memory and it is kept",
+    smallest="--mb 1 --codecs bf16 --repeats 1 --small-mb 1 --swaps 4",
+    is_long=True,
 )
 MB_PER_MIB = 2**20 / 1e6
 SETTLING = 4
@@ -77,7 +79,7 @@ def main() -> None:
     parser.add_argument("--small-mb", type=float, default=4)
     parser.add_argument("--swaps", type=int, default=200)
     parser.add_argument("--work", choices=("whole", "piled"), default="whole")
-    given = parser.parse_args()
+    given = parsed(parser, ABOUT)
     codecs: list[str] = given.codecs.split(",")
     large: dict[str, Any] = {
         codec: asyncio.run(peaks(codec, int(given.mb * 1e6 / 4), given.repeats, given.work)) for codec in codecs
@@ -85,9 +87,10 @@ def main() -> None:
     elements = int(given.small_mb * 1e6 / 4)
     small = {codec: asyncio.run(drift(codec, elements, given.swaps, given.work)) for codec in codecs}
     heads = ["peak over state", "first MB", "last MB", "median MB", "worst MB", "process MB", "values MB", "seconds"]
-    peaked = Table(f"a fragment of {given.mb:g} MB", heads, [[codec, *row.values()] for codec, row in large.items()])
+    cells: list[list[Cell]] = [[codec, *row.values()] for codec, row in large.items()]
+    peaked = Table(f"a fragment of {given.mb:g} MB", heads, cells)
     heads = ["resident size", "MB/100 swaps", "after the first", "after a quarter", "after the last", "swaps"]
-    rows = [[codec, *row.values()] for codec, row in small.items()]
+    rows: list[list[Cell]] = [[codec, *row.values()] for codec, row in small.items()]
     figures = [Figure(f"peak, {codec}", "MB", row["worst_mb"], PEAK_MB) for codec, row in large.items()]
     figures += [
         Figure(f"drift, {codec}", "MB/100 swaps", one["mb_per_100_swaps"], DRIFT_MB) for codec, one in small.items()

@@ -2,7 +2,10 @@
 
 A peer is installed as a service beside a bootstrap node and another peer. Its daemon gets SIGHUP, is killed, and at
 last the service manager ends as at a log-out. Linux with systemd and a unified control group hierarchy, as root. It
-touches neither the machine's own systemd nor anybody's home."""
+touches neither the machine's own systemd nor anybody's home.
+
+Bounds: nothing is wrong, a drain takes at most 30 s, and after a kill the next process begins within 40 s. Two
+minutes."""
 
 from __future__ import annotations
 
@@ -18,13 +21,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import Benchmark, Figure, options, publish
+from benchmarks.result import Benchmark, Figure, options, parsed, publish
 from peer.python_child import popen_python, python_command, python_environment, run_python
 
 ABOUT = Benchmark(
     "user_service",
     "Does a service of a user's systemd train, drain and come back?",
     "9: leaving is clean within seconds, at a closed terminal and at a log-out too",
+    smallest="",
+    needs=("root", "systemd-run", "unshare"),
+    is_long=True,
 )
 GROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 PATIENCE_S = 120.0
@@ -210,7 +216,7 @@ def _in_namespaces(folder: Path) -> dict[str, Any]:
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--inside", type=Path, metavar="FOLDER", help="within the namespaces already")
-    arguments = parser.parse_args()
+    arguments = parsed(parser, ABOUT)
     if arguments.inside is not None:
         (arguments.inside / "measured.json").write_text(json.dumps(measured(arguments.inside)))
         return 0

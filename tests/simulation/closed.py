@@ -89,7 +89,8 @@ class ClosedPlay:
 
 def play_closed(given: ClosedSwarm, watch: Callable[[SimulatedSwarm], None] = lambda swarm: None) -> ClosedPlay:
     """Play a swarm to its end. `watch` is called with it before its first round."""
-    method = resolve(SyncSection(preset=given.preset, clock="seconds", sync_every=given.sync_every))
+    sync = {"preset": given.preset, "clock": "seconds", "sync_every": given.sync_every}
+    method = resolve(SyncSection.model_validate(sync))
     pattern = "whole" if method.schedule == "full" else method.fragment_layout
     tiny = cut(TENSORS, fragments=method.fragments, pattern=pattern, apart=method.fragments_apart)
     layout = tiny if given.tiny else layout_of(method, HELD // method.fragments)

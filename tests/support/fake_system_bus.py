@@ -43,7 +43,7 @@ class FakeSystem:
         self.facts[name] = value
         place, kind = PROPERTIES[name]
         emitter = DBusAddress(place.path, interface="org.freedesktop.DBus.Properties")
-        changed = place.interface, {name: (kind, value)}, []
+        changed: tuple[str, dict[str, tuple[str, Any]], list[str]] = place.interface, {name: (kind, value)}, []
         await self._connection.send(new_signal(emitter, "PropertiesChanged", "sa{sv}as", changed))
 
     async def serve(self) -> None:

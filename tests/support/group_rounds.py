@@ -17,7 +17,8 @@ from peer.exchange.group.contribution import Contribution
 from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.reduce import encoded, reduce_contributions
 from peer.exchange.validation import check_result
-from peer.lab.sim.tiny_model import BATCH, SYMBOLS, TENSORS, TinyLoop, first_params, teacher
+from peer.lab.sim.probing import SYMBOLS
+from peer.lab.sim.tiny_model import BATCH, TENSORS, TinyLoop, first_params, teacher
 from peer.outer.rules import nesterov_
 from peer.protocol.group.plausibility import MeasuredResult, ResultHistory
 from peer.protocol.group.shards import Shard, cut

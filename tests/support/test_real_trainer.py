@@ -12,6 +12,7 @@ from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout
 from peer.run.manifest import Manifest, default_text, derive, parse_manifest
 from peer.run.model_layout import tensors_of
+from peer.run.sections import LlamaSection
 from peer.trainer.data import load_corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
@@ -29,6 +30,7 @@ def small() -> Manifest:
 def test_it_learns_what_the_real_trainer_learns() -> None:
     manifest, steps = small(), 3
     config = config_of(manifest, "peer 0")
+    assert isinstance(manifest.model, LlamaSection)
     layout = Layout.whole(tensors_of(manifest.model))
     first = first_params(manifest.model, manifest.seed, layout)
 

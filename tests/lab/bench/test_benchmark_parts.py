@@ -8,7 +8,6 @@ import time
 import pytest
 
 from benchmarks import chaos, codecs, exchange, growth, interference, loop_stalls
-from benchmarks.convergence import __main__ as convergence
 from benchmarks.homelink import Line, Link, fullest, rate_of, relay
 from peer.run.schema import parse_manifest
 
@@ -129,20 +128,3 @@ def test_a_group_that_ends_with_two_states_breaks_its_bound_and_so_does_a_worse_
     assert broken == {"rounds that ended in time", "states at the end of the group", "loss beyond the control's"}
     assert found["loss beyond the control's"].value == pytest.approx(3.0)
     assert found["ledger, off by"].value == 0
-
-
-def test_a_preset_that_does_not_beat_no_exchange_breaks_its_bound() -> None:
-    book = {"processed": 10, "applied": 6, "dropped": 3, "outstanding": 1}
-    rows = [
-        {"preset": preset, "own_loss": loss, "outer_loss": loss, "spread": None, "participation": 1.0, "waited": 0.1}
-        | {"wall_s": 1.0, "digests": 1, "ledger": book}
-        for preset, losses in {"dp": (1.5, 1.5), "none": (1.6, 1.7), "diloco": (1.7, 1.6), "noloco": (1.7, 1.8)}.items()
-        for loss in losses
-    ]
-
-    found = {figure.name: figure for figure in convergence.figures(rows)}
-
-    assert found["diloco: loss of its own params"].holds is True
-    assert found["noloco: loss of its own params"].holds is False
-    assert found["none: over dp"].value == pytest.approx(10.0)
-    assert found["states at the end of a group"].holds is True

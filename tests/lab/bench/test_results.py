@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import performance_page, result
-from benchmarks.performance_page import page
+from benchmarks.performance_page import page, scripts_in
 from benchmarks.result import Benchmark, Figure, Table, options, publish
 
 BENCHMARKS = Path(result.__file__).parent
-ABOUT = Benchmark("tried", "Does it hold?", "5 (control beats bulk)")
+ABOUT = Benchmark("tried", "Does it hold?", "5 (control beats bulk)", "--mb 1")
+SOURCE = (
+    '"""Tried.\n\nBound: 20 ms."""\n\nABOUT = Benchmark("tried", "Does it hold?", "5 (control beats bulk)", "--mb 1")\n'
+)
 KEYS = [
     "benchmark",
     "question",
@@ -107,9 +108,11 @@ def test_the_page_shows_a_broken_bound(tmp_path: Path, monkeypatch: pytest.Monke
     figures = [Figure("stall", "ms", 30.0, 20.0), Figure("calls", "", 7)]
     publish(options(None).parse_args(), ABOUT, figures, Table("turns", ["", "ms"], [["swap", 30.0]]))
 
-    made = page(tmp_path)
+    (tmp_path / "tried.py").write_text(SOURCE)
 
-    assert "| [tried](#tried) | 5 (control beats bulk) | **0 of 1** |" in made
+    made = page(tmp_path, tmp_path)
+
+    assert "| `tried` | 5 (control beats bulk) | Bound: 20 ms. |  | [tried](#tried): **0 of 1**, " in made
     assert "| stall | 30 ms | at most 20 | **no** |" in made
     assert "| calls | 7 |  |  |" in made
     assert "| swap | 30 |" in made
@@ -132,24 +135,26 @@ def test_a_kept_result_has_every_key_and_keeps_what_it_says(file: Path) -> None:
         assert all(len(row) == len(table["heads"]) for row in table["rows"])
 
 
-def test_every_result_is_of_a_benchmark_that_is_here_and_every_benchmark_has_one() -> None:
-    files = {path.stem: path for path in BENCHMARKS.glob("*.py")}
-    files |= {path.parent.name: path for path in BENCHMARKS.glob("*/__main__.py")}
-    known = {f"benchmarks.{name}" for name, path in files.items() if re.search(r"^ *ABOUT = ", path.read_text(), re.M)}
-
-    assert {json.loads(file.read_text())["command"].split()[2] for file in result.RESULTS.glob("*.json")} == known
+def test_every_result_is_of_a_benchmark_that_is_here() -> None:
+    known = {f"benchmarks.{one.about.name}" for one in scripts_in()}
+    assert {json.loads(file.read_text())["command"].split()[2] for file in result.RESULTS.glob("*.json")} <= known
 
 
-@pytest.mark.parametrize("file", sorted(result.RESULTS.glob("*.json")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", results(), ids=lambda file: file.stem)
 def test_a_kept_result_asks_what_its_benchmark_asks(file: Path) -> None:
     found = json.loads(file.read_text())
-    module = found["command"].split()[2]
-    about = importlib.import_module(
-        f"{module}.__main__" if (BENCHMARKS / module.split(".")[1]).is_dir() else module
-    ).ABOUT
-
+    (about,) = (one.about for one in scripts_in() if f"benchmarks.{one.about.name}" == found["command"].split()[2])
     assert (found["question"], found["promise"]) == (about.question, about.promise)
     assert file.stem.startswith(about.name)
+    assert "not measured again" not in (found["source"] or "")
+
+
+def test_the_table_says_what_each_benchmark_guards() -> None:
+    made = performance_page.page()
+    for one in scripts_in():
+        assert one.bound, f"the docstring of {one.about.name} has a sentence that begins with Bound or Bounds"
+        assert one.about.promise
+        assert f"| `{one.about.name}` | {one.about.promise} | {one.bound} |" in made
 
 
 def test_the_page_is_made_of_every_result() -> None:
