@@ -14,7 +14,7 @@ from peer.cli.telling import tell
 from peer.errors import OrdersNotCarriedOut
 
 
-@click.command("export", epilog="Example: peer export TICKET my-model --donors 4")
+@click.command("export", epilog="Example: peer export TICKET my-model")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("out", type=click.Path(path_type=Path), metavar="OUT")
 @click.option(
@@ -50,7 +50,8 @@ def command(sources: tuple[str, ...], out: Path, kind: str, measures: bool, as_j
     if as_json:
         report = {"out": str(out), "format": kind, "run_id": model.run.run_id.hex(), "round": model.round}
         loss = None if found is None else found.loss
-        tell(json.dumps(report | {"parameters": model.run.layout.elements, "loss": loss}))
+        report |= {"parameters": model.run.layout.elements, "loss": loss}
+        tell(json.dumps(report | {"donors": list(model.donors), "left_out": dict(model.left_out)}))
     else:
         tell(f"wrote {out}: {model.run.layout.elements:,} parameters of round {model.round}")
     asked = click.get_current_context().get_parameter_source("measures") is click.core.ParameterSource.COMMANDLINE

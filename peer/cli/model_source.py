@@ -47,9 +47,8 @@ def source_options(function: F) -> F:
         click.option(
             "--donors",
             type=click.IntRange(1, 64),
-            default=1,
-            show_default=True,
-            help="With a ticket of a run in pairs: take the mean of so many peers' states.",
+            help="With a ticket of a run in pairs: take the mean of so many peers' states, each judged by its loss.  "
+            "[default: up to 4]",
         ),
         click.option(
             "--wait",
@@ -90,7 +89,9 @@ def request_of(
     named = {name: options[name] for name in ("home", "manifest", "run")}
     guest = GuestRequest(key=_key_of(options), **{name: options[name] for name in ("donors", "wait_s", "invitation")})
     with temporary_folder("peer-model-") as scratch:
-        yield SourceRequest(scratch=Path(scratch), guest=guest, tokenizer=tokenizer, holdout=holdout, **named)
+        yield SourceRequest(
+            scratch=Path(scratch), guest=guest, tokenizer=tokenizer, holdout=holdout, device=device_of(options), **named
+        )
 
 
 def _key_of(options: Options) -> Path | None:

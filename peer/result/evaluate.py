@@ -61,4 +61,6 @@ def report(model: RunModel, found: LossReport) -> dict[str, Any]:
         "tokens": found.tokens,
         "run_id": model.run.run_id.hex(),
         "round": model.round,
+        "donors": list(model.donors),
+        "left_out": dict(model.left_out),
     }

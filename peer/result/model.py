@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,8 +23,8 @@ from peer.run.presets import resolve
 class GuestRequest:
     """What a command asks of the peers of a ticket, and as whom."""
 
-    donors: int = 1
-    """Peers whose states are averaged."""
+    donors: int | None = None
+    """Peers whose states are averaged, at most. None: a few in pairs."""
     wait_s: float = 120.0
     """Seconds without an answer after which a ticket is given up."""
     key: Path | None = None
@@ -46,6 +46,8 @@ class SourceRequest:
     run: str = ""
     """Beginning of the run's id, for a home with several."""
     guest: GuestRequest = GuestRequest()
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    """Where states of donors are judged."""
     tokenizer: Literal["none", "copy", "open"] = "none"
     """Whether the run's tokenizer is needed. `copy`: its file, without the tokenizers library."""
     holdout: bool = False
@@ -104,6 +106,8 @@ class RunModel:
     """Tokens that were trained on at least, as the state's own facts say. None: they do not."""
     donors: tuple[str, ...] = ()
     """Peer ids whose states these are, as far as they are known."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Peers that gave a state which is not used, and why, for a person."""
 
 
 def check_finite(params: torch.Tensor, where: str) -> None:
@@ -131,6 +135,7 @@ def added(total: RunModel, model: RunModel) -> RunModel:
         origin=f"{total.origin}, {model.origin}",
         tokens=max(known, default=None),
         donors=tuple(dict.fromkeys((*total.donors, *model.donors))),
+        left_out={**total.left_out, **model.left_out},
     )
 
 

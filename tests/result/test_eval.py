@@ -44,7 +44,7 @@ def trainers_own(made: MadeHome, params: torch.Tensor) -> float:
 
 def test_a_home_has_the_loss_that_its_trainer_would_tell(home: MadeHome) -> None:
     found = evaluated(home.path)
-    assert found.keys() == {"loss", "bits_per_byte", "perplexity", "tokens", "run_id", "round"}
+    assert found.keys() == {"loss", "bits_per_byte", "perplexity", "tokens", "run_id", "round", "donors", "left_out"}
     assert found["loss"] == pytest.approx(trainers_own(home, home.first()), abs=1e-6)
     assert found["bits_per_byte"] == pytest.approx(found["loss"] / math.log(2))
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))

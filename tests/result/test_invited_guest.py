@@ -64,6 +64,13 @@ def test_a_mistyped_invitation_is_refused_as_peer_join_does(asked: list[GuestReq
     assert asked == []
 
 
+def test_a_few_donors_are_the_default(asked: list[GuestRequest]) -> None:
+    for words in (("export", "TICKET", "new"), ("eval", "TICKET", "--donors", "2")):
+        with pytest.raises(SourceError, match="enough"):
+            call(*words)
+    assert [guest.donors for guest in asked] == [None, 2]
+
+
 def test_the_operator_names_its_key_and_needs_no_invitation(asked: list[GuestRequest]) -> None:
     with pytest.raises(SourceError, match="enough"):
         call("eval", "TICKET", "--identity-path", "operator.key")

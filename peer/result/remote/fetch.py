@@ -1,11 +1,19 @@
-"""States fetched from donors by a guest: whole ones in pairs, each from one donor, and the one state of a group."""
+"""States fetched from donors by a guest: whole ones in pairs, each from one donor, and the one state of a group.
+
+In pairs each state is weighed as a joiner weighs it (`peer.join.weighing`): by its loss on windows that nobody else
+knows. One that no honest donor gives is refused. The others are averaged greedily, the best first (model soups, arXiv
+2203.05482): a state whose part in the mean raises the loss on those windows is left out. So a liar's state gets in only
+if it makes the result no worse there."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -14,74 +22,109 @@ from peer.errors import SourceError, StateError
 from peer.join.context import JoinContext
 from peer.join.donors import DonorQuery, candidates, live_round
 from peer.join.offers import SnapshotOffer, compatible_offers
+from peer.join.weighing import StateWeighing
+from peer.node.operator.collect import ENOUGH
 from peer.protocol.messages import PeerId
 from peer.protocol.model.layout import Layout
+from peer.protocol.pair.state_verdict import StateLosses
 from peer.state.transfer.download import Download, Outcome
 from peer.state.transfer.pieces import PieceStore
 from peer.state.transfer.scheduler import DonorRates
+from peer.state.unnamed import unnamed_values
 
 RETRY_S = 1.0
 SETTLE_S = 5.0
 """Seconds after a state in which another donor may finish the copy that it gives."""
 
 
-@dataclass(slots=True)
-class FetchedStates:
-    """Sum of the states that were fetched, and whose they are."""
+@dataclass(frozen=True, slots=True)
+class FetchedState:
+    """One whole state."""
 
-    total: torch.Tensor | None = None
+    params: torch.Tensor
     """Flat fp32."""
-    donors: list[PeerId] = field(default_factory=list)
-    rounds: list[int] = field(default_factory=list)
+    donors: tuple[PeerId, ...]
+    round: int
+    losses: StateLosses | None = None
+    """On windows of our own. None: there are none to judge it by."""
 
-    def add(self, params: torch.Tensor, donors: Sequence[PeerId], round_: int) -> None:
-        """Add one whole state."""
-        self.total = params if self.total is None else self.total.add_(params)
-        self.donors += donors
-        self.rounds.append(round_)
 
-    def mean(self) -> torch.Tensor:
-        """Return the mean, in the memory of the sum."""
-        assert self.total is not None
-        return self.total.div_(len(self.rounds)) if len(self.rounds) > 1 else self.total
+@dataclass(frozen=True, slots=True)
+class FetchedModel:
+    """The state that is used: one, or the mean of several."""
+
+    params: torch.Tensor
+    """Flat fp32."""
+    donors: tuple[PeerId, ...]
+    rounds: tuple[int, ...]
+    """One for each state."""
+    left_out: dict[PeerId, str] = field(default_factory=dict)
+    """Donors whose state was fetched and is not used, and why, for a person."""
 
 
 class GuestFetch:
     """Fetches states for a process that does not take part. Momentum is left with the donors."""
 
-    def __init__(self, context: JoinContext, layout: Layout, offload: Offload, *, group: bool) -> None:
+    def __init__(
+        self,
+        context: JoinContext,
+        layout: Layout,
+        offload: Offload,
+        *,
+        group: bool,
+        weighing: StateWeighing | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        """`weighing`: judges states of pairs; None: they are used as they come. `scratch`: a folder whose disk holds
+        the states; None: they lie in memory."""
         self._context = context
         self._layout = layout
         self._offload = offload
         self._group = group
+        self._weighing = weighing
+        self._scratch = scratch
         self._rates = DonorRates()
         self._asking = DonorQuery(context.transport, layout, momentum=group)
         self._rng = random.Random()
         self._why = "no peer with a complete state is in the directory yet"
+        self._left_out: dict[PeerId, str] = {}
+        """Donors whose state is not used, and why, for a person."""
+        self._gave_none: dict[PeerId, str] = {}
+        """Donors that were left before they had given a whole state, and why."""
 
-    async def states(self, count: int, wait_s: float) -> FetchedStates:
-        """Fetch the states of `count` donors; of a group the one that its members have.
+    async def model(self, count: int, wait_s: float) -> FetchedModel:
+        """Fetch the states of `count` donors and return their mean; of a group the one state that its members have.
 
         Fewer donors are enough once all that offer one have given theirs. Raises StateError when nothing came for
-        `wait_s` seconds, and SourceError when a donor's state cannot be a model."""
-        found, now = FetchedStates(), asyncio.get_running_loop().time
+        `wait_s` seconds, and SourceError when no state that came can be used."""
+        taken, now = list[FetchedState](), asyncio.get_running_loop().time
         deadline, settled = now() + wait_s, 0.0
-        while len(found.rounds) < (1 if self._group else count):
-            offers = [offer for offer in await self._offers() if offer.donor.peer_id not in found.donors]
-            if not offers and found.rounds and now() >= settled:
-                said = f"{len(found.rounds)} of {count} donors gave their state: no other one offers it"
-                self._context.say(said)
-                break
-            if await self._fetch(offers, found):
+        wanted = 1 if self._group else count
+        while len(taken) < wanted:
+            had = {donor for state in taken for donor in state.donors} | self._left_out.keys()
+            offers = [offer for offer in await self._offers() if offer.donor.peer_id not in had]
+            if new := await self._fetch(offers, wanted - len(taken), len(taken)):
+                taken += [state for state in [await self._weighed(one) for one in new] if state is not None]
                 deadline, settled = now() + wait_s, now() + SETTLE_S
                 continue
+            if had and now() >= settled:
+                break
             if now() >= deadline:
                 raise StateError(
                     f"no donor gave a state within {wait_s:.0f} s: {self._why}",
                     "A peer of the run, or its bootstrap node, has to be up. Try again later.",
                 )
             await self._context.clock.sleep(RETRY_S)
-        return found
+        if not taken:
+            why = "; ".join(f"{donor}: {why}" for donor, why in self._left_out.items())
+            raise SourceError(f"no state that donors give can be used: {why}", "Try again later.")
+        gave = {donor for state in taken for donor in state.donors}
+        for donor, why in self._gave_none.items():
+            if donor not in gave:
+                self._leave_out((donor,), why)
+        if len(taken) < wanted:
+            self._context.say(f"{len(taken)} of {wanted} donors gave their state: no other one offers it")
+        return await self._mean(taken)
 
     async def _offers(self) -> list[SnapshotOffer]:
         """Return the offers that go together, the newest first."""
@@ -92,20 +135,83 @@ class GuestFetch:
             self._why = offers.problem()
         return compatible_offers(offers.offered, momentum=self._group)
 
-    async def _fetch(self, offers: Sequence[SnapshotOffer], found: FetchedStates) -> bool:
-        """Fetch one state: in pairs from one donor, in a group from all of them."""
-        together = [[*offers]] if self._group and offers else [[offer] for offer in offers]
-        for donors in together:
-            pieces, outcome = PieceStore(self._layout, None, momentum=False), Outcome()
-            download = Download(self._context.transport, pieces, self._rates, outcome, offload=self._offload)
-            for offer in donors:
-                download.add(offer.donor, offer.index)
-            await download.run()
-            if pieces.complete:
-                params, _ = pieces.state()
-                if not bool(torch.isfinite(params).all()):
-                    raise SourceError(f"the state of {donors[0].donor.peer_id} holds NaN or infinity")
-                found.add(params, sorted(outcome.given), donors[0].index.round)
-                return True
+    async def _fetch(self, offers: Sequence[SnapshotOffer], most: int, had: int) -> list[FetchedState]:
+        """Fetch up to `most` states side by side: in pairs each from one donor, in a group one from all of them.
+
+        Once `ENOUGH` are here, `had` of them from before, the others have as long again as those took."""
+        together = [[*offers]] if self._group and offers else [[offer] for offer in offers[:most]]
+        now = asyncio.get_running_loop().time
+        began, found, until = now(), list[FetchedState](), math.inf
+        waiting = {asyncio.create_task(self._one(donors)): donors for donors in together}
+        try:
+            while waiting:
+                if had + len(found) >= ENOUGH and until == math.inf:
+                    until = now() + max(SETTLE_S, now() - began)
+                left_s = None if until == math.inf else max(0.0, until - now())
+                done, _ = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                found += [state for task in done if (state := task.result()) is not None]
+                for task in done:
+                    del waiting[task]
+                if not done:
+                    slow = [offer.donor.peer_id for donors in waiting.values() for offer in donors]
+                    self._leave_out(slow, "it came much more slowly than the others")
+                    break
+        finally:
+            for task in waiting:
+                task.cancel()
+            if waiting:
+                await asyncio.wait(waiting)
+        return found
+
+    async def _one(self, donors: Sequence[SnapshotOffer]) -> FetchedState | None:
+        """Fetch one state of these donors together; None: they did not give it."""
+        pieces, outcome = await self._offload(self._pieces), Outcome()
+        download = Download(self._context.transport, pieces, self._rates, outcome, offload=self._offload)
+        for offer in donors:
+            download.add(offer.donor, offer.index)
+        await download.run()
+        if not pieces.complete:
+            self._gave_none |= outcome.left
             self._why = "; ".join(f"{peer}: {why}" for peer, why in list(outcome.left.items())[:3]) or self._why
-        return False
+            return None
+        return FetchedState(pieces.state()[0], tuple(sorted(outcome.given)), donors[0].index.round)
+
+    def _pieces(self) -> PieceStore:
+        room = None if self._scratch is None else unnamed_values(self._scratch, self._layout.elements)
+        return PieceStore(self._layout, None, momentum=False, into=room)
+
+    async def _weighed(self, state: FetchedState) -> FetchedState | None:
+        """Return a state with its losses; None: it is refused. A group's state is decided by its digest."""
+        if not bool(torch.isfinite(state.params).all()):
+            self._leave_out(state.donors, "it holds NaN or infinity")
+            return None
+        if self._group or self._weighing is None:
+            return state
+        found = await self._weighing.weigh(state.params, state.round)
+        if found.impossible:
+            self._leave_out(state.donors, found.impossible)
+            return None
+        return FetchedState(state.params, state.donors, state.round, found.losses)
+
+    async def _mean(self, taken: Sequence[FetchedState]) -> FetchedModel:
+        """Return the mean of the states that do not make it worse."""
+        best, *others = sorted(taken, key=lambda one: 0.0 if one.losses is None else one.losses.mean)
+        used, params, losses = [best], best.params, best.losses
+        for one in others:
+            mean = await self._offload(partial(torch.lerp, params, one.params, 1 / (len(used) + 1)))
+            if losses is not None and self._weighing is not None:
+                found = (await self._weighing.weigh(mean, one.round)).losses
+                if found is None or found.mean > losses.mean:
+                    with_it = "no number" if found is None else f"{found.mean:.4f}"
+                    told = f"with it the loss on {len(losses.windows)} windows of our own is {with_it} nats a token"
+                    self._leave_out(one.donors, f"{told}, without it {losses.mean:.4f}")
+                    continue
+                losses = found
+            params = mean
+            used.append(one)
+        donors = tuple(donor for one in used for donor in one.donors)
+        return FetchedModel(params, donors, tuple(one.round for one in used), dict(self._left_out))
+
+    def _leave_out(self, donors: Sequence[PeerId], why: str) -> None:
+        self._left_out |= dict.fromkeys(donors, why)
+        self._context.say(f"the state of {', '.join(donors)} is not used: {why}")

@@ -9,6 +9,7 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 from peer.aio.threads import LowPriorityThread
@@ -16,18 +17,22 @@ from peer.errors import ArtifactMissing
 from peer.identity import Identity, load_or_create
 from peer.join.artifacts import check_foreign, opened
 from peer.join.ended import operator_nodes
+from peer.join.fetch_terms import FetchTerms
 from peer.join.manifest import obtain_manifest
 from peer.join.papers import catch_up_papers
+from peer.join.weighing import StateWeighing
 from peer.membership.paper_sync import PaperSync
 from peer.membership.reputation import Reputation
 from peer.node.dht_events import DhtNodeEvents
 from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
+from peer.node.operator.collect import DONORS
 from peer.observe import events
 from peer.ports.console import Say
 from peer.protocol.messages import RunId
 from peer.result.files import files_to_check, holdout_ref, wanted_files
 from peer.result.model import GuestRequest, OpenedRun, ResultFiles, RunModel, SourceRequest
 from peer.result.remote.fetch import GuestFetch
+from peer.result.remote.judge import StateJudge
 from peer.run.admission.invitation import InvitedPeers
 from peer.run.files.artifact import ArtifactRef
 from peer.run.manifest import Manifest, SignedManifest
@@ -102,17 +107,27 @@ class _Guest:
         self._say(f"run {manifest.name!r}, signed by {manifest.operator}")
         if group := method.topology == "group":
             node.directory.read_everybody()
-            if request.guest.donors > 1:
+            if request.guest.donors is not None and request.guest.donors > 1:
                 self._say("the peers of a group have one state: --donors changes nothing")
-        run = await self._files(signed)
+        run = await self._files(signed, judged=not group)
         node.transport.begin_run(self._terms(run, await self._papers(manifest)))
-        fetch = GuestFetch(context, run.layout, self._work, group=group)
-        found = await fetch.states(request.guest.donors, request.guest.wait_s)
+        judge = StateJudge(run, request.device, request.scratch, self._work)
+        weighing = StateWeighing(FetchTerms(weigh=judge.weigh), self._say, self._work)
+        scratch = node.local.home.path
+        fetch = GuestFetch(context, run.layout, self._work, group=group, weighing=weighing, scratch=scratch)
+        found = await fetch.model(request.guest.donors or DONORS, request.guest.wait_s)
         round_ = min(found.rounds)
         mean = f"the mean of {len(found.rounds)} states, from " if len(found.rounds) > 1 else ""
         origin = f"{mean}{', '.join(found.donors)}, round {round_}"
         self._say(f"state: {origin}")
-        return RunModel(run=run, params=found.mean(), round=round_, origin=origin, donors=tuple(found.donors))
+        return RunModel(
+            run=run,
+            params=found.params,
+            round=round_,
+            origin=origin,
+            donors=found.donors,
+            left_out={str(donor): why for donor, why in found.left_out.items()},
+        )
 
     async def _papers(self, manifest: Manifest) -> PaperShelf:
         """Learn which nodes may invite, where only the invited take part."""
@@ -135,10 +150,13 @@ class _Guest:
         )
         return RunTerms(run.layout.digest(), manifest.limits.max_fragment_bytes, why_uninvited=invited.why_not)
 
-    async def _files(self, signed: SignedManifest) -> OpenedRun:
-        """Fetch the run's files and open them, foreign ones in a process of their own first."""
+    async def _files(self, signed: SignedManifest, *, judged: bool) -> OpenedRun:
+        """Fetch the run's files and open them, foreign ones in a process of their own first.
+
+        `judged`: whether states of donors are judged, which takes the hold-out."""
         manifest, found = signed.manifest, dict[str, Path]()
-        for name, ref in wanted_files(manifest, self._request).items():
+        wanted = replace(self._request, holdout=self._request.holdout or judged)
+        for name, ref in wanted_files(manifest, wanted).items():
             found[name] = await self._file(ref, f"the run's {name}")
         files = await self._work(lambda: opened(manifest, found))
         checks = files_to_check(files, self._request)

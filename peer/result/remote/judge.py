@@ -1,0 +1,60 @@
+"""Losses of donors' states on windows of the run's hold-out. Their seed is ours, so no donor can prepare for them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+
+from peer.aio.threads import Offload
+from peer.errors import DataError
+from peer.protocol.pair.state_verdict import StateLosses
+from peer.result.holdout import hold_out
+from peer.result.model import OpenedRun
+from peer.result.network import empty_network
+from peer.trainer.data.corpus import Tokens
+from peer.trainer.loss import TokenLoss, window_losses
+from peer.trainer.models.language_model import LanguageModel
+from peer.trainer.probing.windows import HOLDOUT, MOST_TOKENS, WindowForm, draw
+
+WINDOWS = 64
+"""A guest has no training to hold up, so it takes more windows than a trainer's probe."""
+
+
+class StateJudge:
+    """Evaluates states one after another in one model, which is made for the first of them."""
+
+    def __init__(self, run: OpenedRun, device: torch.device, scratch: Path, offload: Offload) -> None:
+        """`scratch`: a folder that outlives the judge."""
+        self._run = run
+        self._device = device
+        self._scratch = scratch
+        self._offload = offload
+        self._made: tuple[LanguageModel, torch.Tensor, Tokens] | str | None = None
+
+    async def weigh(self, params: torch.Tensor, seed: int, within_s: float) -> StateLosses | str:
+        """Return the losses of a state, or why there are none: as `peer.ports.trainer.Trainer.weigh`, in whatever time
+        it takes. Raises ModelError."""
+        return await self._offload(lambda: self._weigh(params, seed))
+
+    def _weigh(self, params: torch.Tensor, seed: int) -> StateLosses | str:
+        if self._made is None:
+            self._made = self._make()
+        if isinstance(self._made, str):
+            return self._made
+        network, values, tokens = self._made
+        values.copy_(params)
+        length = min(self._run.manifest.train.context, MOST_TOKENS)
+        windows = draw(tokens, seed=seed, form=WindowForm(WINDOWS, length + 1))
+        losses = window_losses(TokenLoss(network, self._device, self._run.end_mask), windows, {})
+        assert losses is not None, "nobody gives it up"
+        return StateLosses(tuple(losses), math.log(network.vocab_size), HOLDOUT)
+
+    def _make(self) -> tuple[LanguageModel, torch.Tensor, Tokens] | str:
+        try:
+            tokens = hold_out(self._run, None, self._scratch).tokens
+        except DataError as error:
+            return error.found
+        network, values = empty_network(self._run, self._device)
+        return network, values, tokens
