@@ -52,6 +52,7 @@ TrainerDied                    the trainer process ended, and the round loop res
 from __future__ import annotations
 
 import errno
+import shlex
 from pathlib import Path
 from typing import ClassVar
 
@@ -386,6 +387,11 @@ def file_advice(error: BaseException, path: Path, elsewhere: str = "choose anoth
             return f"The disk of {folder} does not answer as it should: check it, or {elsewhere}."
         case _:
             return f"Look at {folder} and at the free space there, or {elsewhere}."
+
+
+def for_shell(path: Path | str) -> str:
+    """Return a path as it stands in a command line that a person pastes into a shell."""
+    return shlex.quote(str(path))
 
 
 class ExchangeError(Exception):

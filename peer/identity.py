@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from peer.errors import IdentityError, file_advice
+from peer.errors import IdentityError, file_advice, for_shell
 from peer.user_folders import make_private
 
 _PRIVATE_HEAD = b"\x08\x01\x12\x40"  # protobuf: key type Ed25519, 64 bytes of data follow
@@ -163,7 +163,9 @@ def _load(path: Path) -> Identity:
     except OSError as error:
         raise IdentityError(f"cannot read the key file {path}: {error.strerror}", file_advice(error, path)) from error
     if os.name == "posix" and mode & 0o077:
-        raise IdentityError(f"the key file {path} can be read by other users (mode {mode:o})", f"Run: chmod 600 {path}")
+        raise IdentityError(
+            f"the key file {path} can be read by other users (mode {mode:o})", f"Run: chmod 600 {for_shell(path)}"
+        )
     try:
         return Identity.from_bytes(raw)
     except ValueError as error:

@@ -120,8 +120,11 @@ def command(
 
     say(f"peer {__version__}: loading torch and the network takes some seconds")
     from peer.cli.installed import loading_torch
+    from peer.run.manifest import load_signed
+    from peer.run.packages import check_packages
 
     page = page_at(web, web_names)
+    check_packages(load_signed(manifest).manifest)
     with loading_torch():
         from peer.node.operator.bootstrap import OperatorWishes, run_bootstrap
         from peer.run.options import NodeOptions, any_hosts

@@ -12,6 +12,7 @@ import click
 from peer.cli.options import as_json
 from peer.cli.reading import EXCLUDE, SOURCES, YES, bar, data_extra, found_sources
 from peer.cli.telling import tell
+from peer.errors import for_shell
 
 if TYPE_CHECKING:
     from peer.data.build import Built
@@ -71,7 +72,8 @@ def build(
     if built.empty:
         tell(f"left out: {built.empty:,} empty documents")
     tell(f"wrote {out}: vocabulary {built.index.vocab_size:,} as {built.index.dtype}, end token {encoder.end_text}")
-    tell(f"next: peer manifest new run.toml --tokenizer {out / 'tokenizer.json'} --data {out}")
+    made = for_shell(out / "tokenizer.json")
+    tell(f"next: peer manifest new run.toml --tokenizer {made} --data {for_shell(out)}")
 
 
 def _report(built: Built, sources: Sources, out: Path, end_text: str) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from peer.errors import TorchWrong
+from peer.installation import DISTRIBUTION, install_command
 
-DISTRIBUTION = "peer-swarm"
 _OF_TORCH = re.compile(r"torch\s*(?P<bounds>[<>=!~][^;]*)$")
 _BOUND = re.compile(r"(>=|<|==)\s*(\d+(?:\.\d+)*)")
 
@@ -99,4 +99,4 @@ def _wanted() -> str:
 
 
 def _fix(wanted: str) -> str:
-    return f"Run: {sys.executable} -m pip install --force-reinstall 'torch{wanted}'"
+    return f"Run: {install_command([f'torch{wanted}'], again=True)}"

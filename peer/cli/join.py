@@ -170,10 +170,13 @@ def command(
     from peer.protocol.policy.upload_quota import UploadLimits
     from peer.run.manifest import load_signed
     from peer.run.options import JoinOptions, any_hosts
+    from peer.run.packages import check_packages
     from peer.run.ticket import Ticket, left_out, told_run
 
     named = " ".join(ticket_or_manifest)
     signed = load_signed(Path(named)) if Path(named).suffix == ".toml" else None
+    if signed is not None:
+        check_packages(signed.manifest)
     known = Ticket.named(named) if signed is None else Ticket(signed.run_id, ())
     if left := left_out(named):
         say(f"not taken from the line that was pasted: {left}. Options go behind the ticket, without quotes around all")

@@ -15,7 +15,7 @@ from peer.cli.amend import command as amend
 from peer.cli.delegate import command as delegate
 from peer.cli.options import as_json, home, identity_path, settings
 from peer.cli.telling import tell
-from peer.errors import ManifestError
+from peer.errors import ManifestError, for_shell
 from peer.identity import Identity
 from peer.run.costs import Cost, cost_of
 from peer.run.description import (
@@ -80,6 +80,11 @@ def new(
         settings = (*settings, f"sync.preset={preset}")
     operator = _key(home, identity_path)
     if model or tokenizer or data:
+        from peer.run.packages import check_hf
+
+        wanted = {"transformers": (model, "--model"), "tokenizers": (tokenizer or data, "a tokenizer")}
+        check_hf({name: what for name, (given, what) in wanted.items() if given})
+
         from peer.node.new_run import make_run  # it loads what a plain manifest does not need
 
         say = functools.partial(tell, err=True)
@@ -89,8 +94,10 @@ def new(
         signed = write_new(file, operator, settings)
     _caution(signed.manifest)
     tell(f"wrote {file} and {signature_path(file)}: run {signed.run_id.hex()[:16]}, operator {operator.peer_id}")
-    shards = f" --data {data}" if data else ""
-    tell(f"next: peer bootstrap {file}{shards}    (after an edit first: peer manifest sign {file})")
+    shards = f" --data {for_shell(data)}" if data else ""
+    tell(
+        f"next: peer bootstrap {for_shell(file)}{shards}    (after an edit first: peer manifest sign {for_shell(file)})"
+    )
 
 
 @command.command("check", epilog="Example: peer manifest check run.toml --json")

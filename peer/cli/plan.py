@@ -12,7 +12,7 @@ import click
 
 from peer.cli.options import as_json, home, identity_path, preset
 from peer.cli.telling import tell
-from peer.errors import DataError, UsageError
+from peer.errors import DataError, UsageError, for_shell
 
 if TYPE_CHECKING:
     from peer.lab.planning.laws import Derived
@@ -191,5 +191,5 @@ def _write(file: Path, planned: TrainingPlan, data: Path | None, home: Path, ide
         from peer.node.new_run import make_run
 
         make_run(file, operator, planned.settings, lambda line: tell(line, err=True), data=data)
-    shards = f" --data {data}" if data else ""
-    tell(f"wrote {file}; next: peer bootstrap {file}{shards}", err=True)
+    shards = f" --data {for_shell(data)}" if data else ""
+    tell(f"wrote {file}; next: peer bootstrap {for_shell(file)}{shards}", err=True)

@@ -12,6 +12,7 @@ import click
 
 from peer.cli.telling import confirm, tell
 from peer.errors import UsageError
+from peer.installation import install_extras
 
 if TYPE_CHECKING:
     from peer.data.sources import Sources
@@ -35,9 +36,7 @@ def data_extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{error.name} is not installed", "Install the extra data: peer help install extras"
-        ) from error
+        raise UsageError(f"{error.name} is not installed", install_extras("data")) from error
 
 
 def found_sources(

@@ -11,6 +11,7 @@ import click
 from peer.cli.options import as_json
 from peer.cli.reading import EXCLUDE, SOURCES, YES, bar, data_extra, found_sources
 from peer.cli.telling import tell
+from peer.errors import for_shell
 
 
 @click.group("tokenizer")
@@ -41,4 +42,4 @@ def train(sources: tuple[Path, ...], vocab: int, out: Path, exclude: tuple[str, 
     tell(f"wrote {out}: {trained.vocab_size:,} tokens from {trained.documents:,} documents")
     if trained.vocab_size < vocab:
         tell(f"{vocab:,} were asked for, and the texts have no more pairs")
-    tell(f"next: peer data build {' '.join(map(str, sources))} --tokenizer {out} --out data")
+    tell(f"next: peer data build {' '.join(map(for_shell, sources))} --tokenizer {for_shell(out)} --out data")

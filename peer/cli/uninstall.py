@@ -9,7 +9,7 @@ import click
 from peer.cli.completion import written_scripts
 from peer.cli.options import home
 from peer.cli.telling import confirm, tell
-from peer.errors import HomeBusy
+from peer.errors import HomeBusy, for_shell
 
 
 @click.command("uninstall", epilog="Example: peer uninstall --home ~/second-peer")
@@ -21,14 +21,15 @@ def command(home: Path, yes: bool) -> None:
     It deletes only files that it knows, follows no links, and refuses while a daemon runs. The program itself is then
     removed by the command that it prints."""
     from peer.config.file import default_path
+    from peer.installation import remove_command
     from peer.observe.formatting import amount
     from peer.run.home import holder_of
     from peer.service import install as service
-    from peer.service.uninstall import Doomed, contents_of, delete, package_advice, size_of
+    from peer.service.uninstall import Doomed, contents_of, delete, size_of
 
     plan, manager = service.plan_for(home, None), service.manager_here()
     if (holder := holder_of(plan.home)) is not None:
-        advice = f"End it first: peer leave --home {plan.home}. Or, if it is a service: peer service remove"
+        advice = f"If it is a service: peer service remove   Else: peer leave --home {for_shell(plan.home)}"
         raise HomeBusy(f"{plan.home} is in use by process {holder}", advice)
     things, foreign = contents_of(plan.home)
     beside = {default_path(): "configuration", manager.file(plan.name): "service"}
@@ -48,4 +49,4 @@ def command(home: Path, yes: bool) -> None:
         service.remove(plan, manager)
         delete(things, plan.home)
         tell(f"deleted {total}")
-    tell(f"The program itself goes with: {package_advice()}")
+    tell(f"The program itself goes with: {remove_command()}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from peer.discovery.multiaddr import split
-from peer.errors import RunEnded
+from peer.errors import RunEnded, for_shell
 from peer.join.clock import clock_from
 from peer.join.context import JoinContext
 from peer.join.papers import catch_up_papers
@@ -67,7 +67,7 @@ def ensure_round_left(manifest: Manifest, rounds: RoundClock, state_round: int, 
 
 def farewell(manifest: Manifest, home: Path) -> str:
     """Return the sentence for a volunteer whose peer has done all its rounds."""
-    return f"{ended_words(manifest)}; get the model with: peer export {home} OUT --format hf"
+    return f"{ended_words(manifest)}; get the model with: peer export {for_shell(home)} OUT --format hf"
 
 
 def ended_words(manifest: Manifest) -> str:

@@ -6,14 +6,13 @@ anything is started, because a bootstrap node or peer that lacks a file would on
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peer.errors import DataError, ManifestError, ModelError
+from peer.errors import DataError, ManifestError
 from peer.identity import Identity
 from peer.join.artifacts import RunFiles, operator_files
 from peer.protocol.policy.amendments import Amendment, Change
@@ -22,9 +21,7 @@ from peer.run.files.artifact_folder import folder_of, needed
 from peer.run.files.token_folder import shard_files
 from peer.run.files.token_index import TokenIndex, shard_file
 from peer.run.manifest import Manifest, SignedManifest, load_signed, parse_manifest, signature_path
-from peer.run.sections import TransformersSection
-
-HF = "Install the extra hf: peer help install extras"
+from peer.run.packages import check_packages
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +53,7 @@ def find_sources(base: BaseManifest, manifest: Manifest, shards: Path | None, *,
     `shards`: the folder given for token shards. `state`: the first state is given otherwise.
 
     Raises ManifestError, DataError, StateError or ModelError, each with a fix, when anything is missing or damaged."""
-    if isinstance(manifest.model, TransformersSection):
-        _check_library("transformers", "the model of this run")
-    if manifest.data.kind == "text" and manifest.tokenizer.kind == "file":
-        _check_library("tokenizers", "the tokenizer of this run")
+    check_packages(manifest)
     wanted = {ref.digest for ref in needed(manifest).values()}
     wanted |= {manifest.init} if manifest.init and not state else set()
     if base.path is None:
@@ -86,11 +80,6 @@ def find_sources(base: BaseManifest, manifest: Manifest, shards: Path | None, *,
         amendments=amendments,
         left_out=left_out,
     )
-
-
-def _check_library(name: str, what: str) -> None:
-    if importlib.util.find_spec(name) is None:
-        raise ModelError(f"{what} needs {name}, which is not installed", HF)
 
 
 def _check_shards(index: TokenIndex, folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from peer.errors import DataError, ManifestError, ModelError, file_advice
+from peer.errors import DataError, ManifestError, ModelError, file_advice, for_shell
 from peer.identity import Identity
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.artifact_folder import folder_of
@@ -129,7 +129,7 @@ def _add_tokens(draft: RunDraft, tokenizer: Path | None, data: Path | None) -> N
     if index is not None and file["digest"] != index.tokenizer:
         raise DataError(
             f"{tokenizer} is not the tokenizer that the shards in {data} were made with",
-            f"Leave --tokenizer out, or build the data again: peer data build … --tokenizer {tokenizer}",
+            f"Leave --tokenizer out, or build the data again, with --tokenizer {for_shell(tokenizer)}",
         )
     end = told.end_token if index is None else index.end_token
     size = told.vocab_size if index is None else index.vocab_size

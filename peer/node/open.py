@@ -19,7 +19,7 @@ from peer.discovery.dht_node.process import DhtNodeLimits
 from peer.discovery.directory import DhtDirectory, DirectoryListeners
 from peer.discovery.lan import LanPeers
 from peer.discovery.multiaddr import check_announced, check_listen, check_peers, split
-from peer.errors import AddressError
+from peer.errors import AddressError, for_shell
 from peer.identity import Identity
 from peer.join.context import JoinContext
 from peer.join.invitation import own_invitation
@@ -257,7 +257,11 @@ async def open_node(
 
 def _new_key(local: LocalNode) -> str:
     """Return how a person makes a new key for this home."""
-    options = f"--identity-path {path}" if (path := local.options.identity_path) else f"--home {local.home.path}"
+    options = (
+        f"--identity-path {for_shell(path)}"
+        if (path := local.options.identity_path)
+        else f"--home {for_shell(local.home.path)}"
+    )
     return f"If this is the copy, make a new one with: peer id new {options}   Then start again."
 
 

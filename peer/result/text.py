@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from peer.errors import UsageError
+from peer.installation import install_extras
 from peer.result.model import OpenedRun
 from peer.run.files.tokenizer_file import open_tokenizer
 
@@ -39,9 +40,7 @@ class FileCoder:
         try:
             self._tokenizer: Any = open_tokenizer(path.read_bytes())
         except ImportError as error:
-            raise UsageError(
-                f"{error.name} is not installed", "Install the extra hf: peer help install extras"
-            ) from error
+            raise UsageError(f"{error.name} is not installed", install_extras("hf")) from error
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

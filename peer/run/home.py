@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from peer.errors import HomeBusy, HomeUnusable, file_advice
+from peer.errors import HomeBusy, HomeUnusable, file_advice, for_shell
 from peer.user_folders import data_folder, expand_user, make_private, system_temporary_folder
 
 RECEIPTS = "receipts.chain"
@@ -219,7 +219,7 @@ def _take(fd: int, what: Path) -> None:
         holder = os.read(fd, 20).decode(errors="replace").strip() or "unknown"
         raise HomeBusy(
             f"{what} is in use by process {holder}",
-            f"End process {holder} with: peer leave --home {what if what.is_dir() else what.parent}   "
+            f"End process {holder} with: peer leave --home {for_shell(what if what.is_dir() else what.parent)}   "
             "or give this one a --home (and key) of its own.",
         ) from None
     except OSError as error:  # some network file systems know no locks

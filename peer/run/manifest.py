@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
-from peer.errors import HomeUnusable, ManifestError, file_advice
+from peer.errors import HomeUnusable, ManifestError, file_advice, for_shell
 from peer.identity import Identity, public_key_of, verify
 from peer.protocol.messages import RunId
 from peer.run.home import write_whole
@@ -58,14 +58,25 @@ class SignedManifest:
         """Check that the operator named inside signed these very bytes. Raises ManifestError."""
         operator = self.manifest.operator
         if not operator:
-            fix = f"If you are the operator, write your peer id into it (peer id show), then: peer manifest sign {file}"
+            fix = (
+                "If you are the operator, write your peer id into it (peer id show), then: "
+                f"peer manifest sign {for_shell(file)}"
+            )
             raise ManifestError(f"the manifest {file} names no operator, so nobody can have signed it", fix)
         if not verify(public_key_of(operator), DOMAIN, self.raw, self.signature):
             raise ManifestError(
                 f"the signature of {file} does not fit its operator {operator}: "
                 "the manifest or the signature was changed after it was signed",
-                f"If you are the operator: peer manifest sign {file}. If not: get both files again from the operator.",
+                sign_again(file),
             )
+
+
+def sign_again(manifest: Path | str) -> str:
+    """Return the fix for a signature that is missing or wrong. The command comes last, so that it can be pasted."""
+    return (
+        "If you are not the operator, get both files again from the operator. "
+        f"If you are: peer manifest sign {for_shell(manifest)}"
+    )
 
 
 def signature_path(manifest: Path) -> Path:
@@ -84,7 +95,7 @@ def read_raw(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
-        fix = f"Name an existing file, or make one with: peer manifest new {path}"
+        fix = f"Name an existing file, or make one with: peer manifest new {for_shell(path)}"
         raise ManifestError(f"cannot read {path}: {error.strerror}", fix) from error
 
 
@@ -98,12 +109,12 @@ def load_signed(path: Path) -> SignedManifest:
     except FileNotFoundError as error:
         raise ManifestError(
             f"{path} is not signed: there is no {signature_path(path)}",
-            f"If you are the operator: peer manifest sign {path}. If not: get both files from the operator.",
+            sign_again(path),
         ) from error
     except (OSError, ValueError) as error:
         raise ManifestError(
             f"cannot read the signature {signature_path(path)}: {getattr(error, 'strerror', None) or error}",
-            f"If you are the operator: peer manifest sign {path}. If not: get both files again from the operator.",
+            sign_again(path),
         ) from error
     signed = SignedManifest(raw, signature)
     signed.verify(str(path))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from peer.errors import HomeBusy, HomeUnusable, UsageError, file_advice
+from peer.errors import HomeBusy, HomeUnusable, UsageError, file_advice, for_shell
 from peer.run.home import Home, RunFolder, holder_of
 from peer.run.ticket import Ticket
 from peer.service.launchd import Launchd
@@ -76,7 +76,9 @@ def ensure_free(plan: ServicePlan, manager: ServiceManager) -> None:
     """Raise HomeBusy when a daemon runs under the home that is not the service itself."""
     holder = holder_of(plan.home)
     if holder is not None and not manager.state(plan.name).running:
-        raise HomeBusy(f"{plan.home} is in use by process {holder}", f"End it first: peer leave --home {plan.home}")
+        raise HomeBusy(
+            f"{plan.home} is in use by process {holder}", f"End it first: peer leave --home {for_shell(plan.home)}"
+        )
 
 
 def write_files(plan: ServicePlan, ticket: Ticket, manager: ServiceManager) -> list[Path]:

@@ -7,11 +7,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from peer.errors import HomeUnusable, file_advice
+from peer.errors import HomeUnusable, file_advice, for_shell
 from peer.run.home import KEY_FILE
 
 OWN = frozenset(
@@ -47,7 +46,8 @@ class Doomed:
 def contents_of(home: Path) -> tuple[list[Doomed], list[Path]]:
     """Return what of a home is ours, with sizes, and what is not. Raises HomeUnusable for a home that is a link."""
     if home.is_symlink():
-        raise HomeUnusable(f"{home} is a link to {home.readlink()}", f"Name the folder itself: --home {home.resolve()}")
+        advice = f"Name the folder itself: --home {for_shell(home.resolve())}"
+        raise HomeUnusable(f"{home} is a link to {home.readlink()}", advice)
     if not home.is_dir():
         return [], []
     inside = sorted(home.iterdir())
@@ -81,16 +81,6 @@ def delete(things: list[Doomed], home: Path) -> None:
             raise HomeUnusable(f"cannot delete {one.path}: {error.strerror}", file_advice(error, one.path)) from error
     with contextlib.suppress(OSError):  # something else lies in it, or it was never there
         home.rmdir()
-
-
-def package_advice() -> str:
-    """Return the command that removes the program itself, by the way it was installed."""
-    prefix = Path(sys.prefix).parts
-    if "pipx" in prefix:
-        return "pipx uninstall peer-swarm"
-    if "uv" in prefix and "tools" in prefix:
-        return "uv tool uninstall peer-swarm"
-    return f"{sys.executable} -m pip uninstall peer-swarm"
 
 
 def _is_draft(name: str) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.errors import ModelError, PeerError
+from peer.installation import install_extras
 from peer.run.files.model_config import read_config
 
 Answer = dict[str, Any]
@@ -156,7 +157,7 @@ def main() -> None:
             importlib.import_module(library)
         prepare(job)
     except ImportError as error:
-        say({"refused": f"a library is missing: {error}", "fix": "Install the extra hf: peer help install extras"})
+        say({"refused": f"a library is missing: {error}", "fix": install_extras("hf")})
         return
     say({"ready": True})
     more = TRIAL_COPIES * 4 * job["most_parameters"] if job.get("trained") else 0

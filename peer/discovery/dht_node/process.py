@@ -29,8 +29,9 @@ from peer.discovery.dht_node.exit_report import Tail, in_words, oom_kills
 from peer.discovery.dht_node.hivemind_imports import without_the_rest
 from peer.discovery.dht_node.launch import launched
 from peer.discovery.multiaddr import address_taken
-from peer.errors import DirectoryFailed
+from peer.errors import DirectoryFailed, for_shell
 from peer.identity import peer_id_of
+from peer.installation import install_command
 from peer.observe.control_bytes import DIRECTORY, ControlMeter
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -299,7 +300,7 @@ def failed(said: str) -> DirectoryFailed:
         found = "the DHT helper (p2pd) did not get ready in time"
         return DirectoryFailed(f"{found}: {said}", "The machine may be overloaded. Try again.")
     binary = BINARY or Path(str(importlib.resources.files("hivemind.hivemind_cli") / "p2pd"))
-    reinstall = f"Run: {sys.executable} -m pip install --force-reinstall --no-deps hivemind"
+    reinstall = f"Run: {install_command(['hivemind'], again=True, alone=True)}"
     if not Path(sys.executable).exists():
         found = f"the Python that runs this program is gone: there is no {sys.executable}"
         return DirectoryFailed(found, "Install this program again, and start it anew: peer help install")
@@ -313,7 +314,7 @@ def failed(said: str) -> DirectoryFailed:
         found = f"the DHT helper {binary} may not be run: permission denied"
         if binary.stat().st_mode & 0o111:
             return DirectoryFailed(found, "Install this program on a disk that is not mounted with noexec.")
-        return DirectoryFailed(found, f"Run: chmod +x {binary}")
+        return DirectoryFailed(found, f"Run: chmod +x {for_shell(binary)}")
     if said.endswith("Daemon failed to start: None"):
         found = "the DHT helper (p2pd) ended without a word; it was killed, or may not run here"
         return DirectoryFailed(

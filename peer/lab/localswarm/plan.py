@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peer.errors import DataError, UsageError
+from peer.errors import DataError, UsageError, for_shell
 from peer.lab.attack.liar import ensure_fits
 from peer.lab.attack.lies import BACKDOOR, DONOR, ensure_kind
 from peer.lab.run_sources import RunSources
@@ -282,7 +282,7 @@ def shard_folder(given: tuple[str, ...], kind: str) -> Path | None:
     if at and which.isdecimal() and not Path(given[0]).exists():
         raise UsageError(
             f"peer {which} has no token shards of its own: peers fetch them from the bootstrap node",
-            f"Give one folder for all: --data {path}",
+            f"Give one folder for all: --data {for_shell(path)}",
         )
     return _folder(given[0])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from peer import identity as identities
-from peer.errors import HomeUnusable, IdentityError, PeerError, file_advice
+from peer.errors import HomeUnusable, IdentityError, PeerError, file_advice, for_shell
 from peer.node.control import ask
 from peer.node.doctor.finding import DoctorFinding, failure, fine, warning
 from peer.run.home import Home
@@ -52,7 +52,7 @@ def home(path: Path, me: int | None = None) -> DoctorFinding:
         found = (
             f"{there} belongs to {owner} (mode {stat.S_IMODE(facts.st_mode):o}), and {user_name(me)} cannot write there"
         )
-        fix = f"Run: sudo chown -R {me} {there}   or choose another --home."
+        fix = f"Run: sudo chown -R {me} {for_shell(there)}   or choose another --home."
         if not exists:
             fix = "Choose another --home."
         return failure("home", HomeUnusable(found, fix))
@@ -63,7 +63,9 @@ def home(path: Path, me: int | None = None) -> DoctorFinding:
         return warning("home", f"{path} belongs to {owner}, and this is {user_name(me)}", fix)
     if facts.st_mode & 0o022:
         mode = f"{stat.S_IMODE(facts.st_mode):o}"
-        return warning("home", f"{path}: other users may write there (mode {mode})", f"Run: chmod go-w {path}")
+        return warning(
+            "home", f"{path}: other users may write there (mode {mode})", f"Run: chmod go-w {for_shell(path)}"
+        )
     return fine("home", f"{path}, which belongs to {owner}")
 
 

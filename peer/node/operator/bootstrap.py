@@ -15,7 +15,7 @@ from typing import Any
 
 from peer.aio.tasks import background_task
 from peer.aio.threads import LowPriorityThread
-from peer.errors import ManifestError, PeerError, UsageError
+from peer.errors import ManifestError, PeerError, UsageError, for_shell
 from peer.join.artifacts import RunFiles, check_foreign, operator_files
 from peer.join.clock import clock_from
 from peer.join.ended import operator_nodes
@@ -74,11 +74,6 @@ KEPT_VIEW = "run_view.json"
 """File of the run's folder with what the view of the run keeps over a restart."""
 SCRATCH = "fetched"
 """Folder of the states whose mean is taken, in the run's folder."""
-ADVICE = (
-    "keep it offline, give the node a key of its own, and delegate to that: "
-    "peer manifest delegate run.toml NODE --identity-path OPERATOR_KEY"
-)
-"""The fix for an operator whose key lies on a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +142,10 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     shelf = ArtifactShelf(cache, run.sources, copying.start)
     shelf.on_artifacts([bytes.fromhex(digest) for digest in run.sources])  # begins to check them
     node.handler.serve(ServedParts(manifest=signed, amendments=amendments, artifacts=shelf))
-    first = FirstFiles(run.files.tensors, run.files.config, run.sources.get(signed.manifest.init), folder.path)
-    run_start = StartTime(node, papers, signed.manifest, wishes.min_peers)
+    first = FirstFiles(
+        run.files.tensors, run.files.config, run.sources.get(signed.manifest.init), folder.path, run.path
+    )
+    run_start = StartTime(node, papers, signed.manifest, wishes.min_peers, run.path)
 
     def clock() -> RoundClock:
         return clock_from(signed.manifest, run_start.value)
@@ -171,10 +168,10 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     node.handler.hear(view)
 
     def status() -> dict[str, Any]:
-        return _status(node, signed.manifest, layout, began, keeper) | {"view": view.report()}
+        return _status(node, run, layout, began, keeper) | {"view": view.report()}
 
     if _has_operators_key(node):
-        say(f"the operator's key lies on this node: {ADVICE}")
+        say(f"the operator's key lies on this node: {_offline(run.path)}")
     with hold(cache, signed, run.files):
         endpoint = serving(MetricsEndpoint(status), node.local.options, say)
         page = paged(wishes.page, PageSource(home=node.local.home.path, report=status), say)
@@ -273,14 +270,23 @@ async def _serve(
     node.local.say("left")
 
 
+def _offline(manifest: Path) -> str:
+    """Return the fix for an operator whose key lies on a node. `manifest`: its file."""
+    return (
+        "keep it offline, give the node a key of its own, and delegate to that: "
+        f"peer manifest delegate {for_shell(manifest)} NODE --identity-path OPERATOR_KEY"
+    )
+
+
 def _has_operators_key(node: OpenNode) -> bool:
     """Whether whoever takes this node over can amend the run."""
     held = node.handler.papers
     return held is not None and node.local.me == held.shelf.operator
 
 
-def _status(node: OpenNode, manifest: Manifest, layout: Layout, began: float, keeper: StateKeeper) -> dict[str, Any]:
+def _status(node: OpenNode, run: OperatorRun, layout: Layout, began: float, keeper: StateKeeper) -> dict[str, Any]:
     """`began`: when it started, seconds since the epoch."""
+    manifest = run.signed.manifest
     shared = {"key_shared": node.key_watch.shared} if node.key_watch.shared else {}
     return shared | {
         "role": "bootstrap",
@@ -298,7 +304,7 @@ def _status(node: OpenNode, manifest: Manifest, layout: Layout, began: float, ke
         "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
         "port_mapping": node.mapping.report(),
         "relaying": node.transport.desk.report(),
-        "operators_key": f"on this node: {ADVICE}" if _has_operators_key(node) else "not on this node",
+        "operators_key": f"on this node: {_offline(run.path)}" if _has_operators_key(node) else "not on this node",
         "papers": None if node.handler.papers is None else node.handler.papers.report(),
         "neighbours": node.directory.neighbours(),
         "directory": node.directory.report(),

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from peer.errors import StateError, file_advice
+from peer.errors import StateError, file_advice, for_shell
 from peer.join.reset import digest_of
 from peer.outer.state import OuterState
 from peer.protocol.model.layout import Layout, TensorSpec
@@ -37,6 +37,8 @@ class FirstFiles:
     """The state that the manifest names: flat fp32, little endian, in the model's own order."""
     scratch: Path | None = None
     """Folder in which the first state lies, in a file without a name. None: in memory."""
+    manifest: Path = Path("run.toml")
+    """The operator's file, for the command that amends it."""
 
 
 NO_FILES = FirstFiles()
@@ -65,7 +67,8 @@ def _first_params(
         if manifest.init:
             return _named_by(manifest, params, own, layout, folder)
         digest = digest_of(params).hex()
-        say(f"serving the state in {folder}; to make everybody go on from it:  peer manifest amend … refound {digest}")
+        order = f"peer manifest amend {for_shell(files.manifest)} refound {digest}"
+        say(f"serving the state in {folder}; to make everybody go on from it:  {order}")
         return params
     if not manifest.init:
         return _random(manifest, own, layout, files, say)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 
-from peer.errors import BadPayload
+from peer.errors import BadPayload, for_shell
 from peer.membership.paper_sync import PaperSync
 from peer.node.open import OpenNode
 from peer.protocol.messages import PeerRecord, Status
@@ -22,11 +23,15 @@ class StartTime:
     """When round 0 began: the manifest's word, else a paper's, which this node signs when enough peers were first
     ready. A node whose key may not sign says so as soon as it starts, since the run cannot begin by it."""
 
-    def __init__(self, node: OpenNode, papers: PaperSync, manifest: Manifest, min_peers: int) -> None:
+    def __init__(
+        self, node: OpenNode, papers: PaperSync, manifest: Manifest, min_peers: int, file: Path = Path("run.toml")
+    ) -> None:
+        """`file`: the manifest's, for the command that the operator has to run."""
         self._node = node
         self._papers = papers
         self._manifest = manifest
         self._min_peers = min_peers
+        self._file = file
         self._told = False
         if not papers.wanting:
             return
@@ -70,6 +75,6 @@ class StartTime:
         if not self._told:
             local.say(
                 f"this node's key {local.me} may not sign when the run begins, so it waits for one that may. "
-                f"The operator lets it with: peer manifest delegate run.toml {local.me}"
+                f"The operator lets it with: peer manifest delegate {for_shell(self._file)} {local.me}"
             )
         self._told = True

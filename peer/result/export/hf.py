@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from peer.errors import UsageError
+from peer.installation import install_extras
 from peer.result.export.tokenizer import SpecialTokens, special_tokens, write_tokenizer
 from peer.result.model import RunModel
 from peer.run.sections import LlamaSection
@@ -86,7 +87,7 @@ def _write_foreign(model: RunModel, tokens: SpecialTokens, folder: Path, shard_b
     try:
         from peer.trainer.models import builder
     except ImportError as error:
-        raise UsageError(f"{error.name} is not installed", "Install the extra hf: peer help install extras") from error
+        raise UsageError(f"{error.name} is not installed", install_extras("hf")) from error
     path = model.run.files.run.config
     assert path is not None, "a foreign model has a config"
     own, config = json.loads(path.read_text()), builder.config_of(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from peer.errors import ModelError
+from peer.installation import install_extras
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.sections import LlamaSection
 from peer.trainer.config import TrainerConfig
@@ -32,7 +33,7 @@ def empty_model(config: TrainerConfig) -> LanguageModel:
     except ImportError as error:
         raise ModelError(
             f"the run's model needs transformers, which cannot be loaded: {error}",
-            "Install the extra hf: peer help install extras",
+            install_extras("hf"),
         ) from error
     assert config.config_file is not None, "a foreign model has a config"
     return ForeignModel(builder.build_shell(builder.config_of(Path(config.config_file))))

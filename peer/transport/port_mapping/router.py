@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeGuard
 
 from peer.aio.tasks import uninterrupted
+from peer.installation import install_command
 from peer.observe.formatting import harmless
 from peer.protocol.swarm.nearness import address_of
 from peer.protocol.swarm.port_lease import PortMapping, RouterRefusal
@@ -64,7 +65,8 @@ def why_no_library() -> str:
     """Return why this program cannot ask a router; empty: it can."""
     if importlib.util.find_spec(LIBRARY) is not None:
         return ""
-    return f"the package {LIBRARY} is not installed (pip install {LIBRARY}; it needs a compiler where it has no wheel)"
+    how = install_command([LIBRARY])
+    return f"the package {LIBRARY} is not installed ({how}; it needs a compiler where it has no wheel)"
 
 
 def answer_of(raw: bytes) -> dict[str, Any] | RouterRefusal:
