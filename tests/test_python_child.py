@@ -195,7 +195,7 @@ STARTS = re.compile(
     r"(subprocess\.(run|Popen|call|check_call|check_output|getoutput|getstatusoutput)"
     r"|asyncio\.(subprocess\.)?create_subprocess_(exec|shell)"
     r"|os\.(exec|spawn|posix_spawn)\w*|os\.(system|popen|fork|forkpty)|pty\.\w+"
-    r"|(torch\.)?multiprocessing\.\w+(\.\w+)*|concurrent\.futures\.(process\.)?ProcessPoolExecutor"
+    r"|(torch\.)?multiprocessing\.(?!Lock$)\w+(\.\w+)*|concurrent\.futures\.(process\.)?ProcessPoolExecutor"
     r"|torch\.distributed\.(run|launch|elastic)\.?.*|runpy\.\w+"
     r"|.*\.subprocess_(exec|shell)|.*\.DataLoader)"
 )

@@ -14,6 +14,7 @@ from peer import __version__
 
 LIBRARIES = ("torch", "numpy", "grpcio", "uvloop", "hivemind", "bitsandbytes", "torchao")
 MIB = 2**20
+CHECKOUT = Path(__file__).parents[3]
 
 
 def facts() -> dict[str, Any]:
@@ -43,11 +44,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def commit() -> str:
-    here = Path(__file__).parent
+def commit(checkout: Path = CHECKOUT) -> str:
+    """Return the checkout's commit; a plus behind it: tracked files differ from it. Empty: it is no checkout.
+
+    An installed program often lies below the checkout of another project, whose commit says nothing about it, and whose
+    settings may let git run programs."""
+    if not (checkout / ".git").exists():
+        return ""
     try:
-        head = _git(here, "rev-parse", "--short", "HEAD").strip()
-        return head + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no").strip() else "")
+        head = _git(checkout, "rev-parse", "--short", "HEAD").strip()
+        return head + ("+" if _git(checkout, "status", "--porcelain", "--untracked-files=no").strip() else "")
     except (OSError, subprocess.SubprocessError):
         return ""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,19 @@ def test_the_peak_is_counted_anew() -> None:
     again = _touched()
     assert machine.resident("VmHWM") > before - 16
     again.close()
+
+
+def test_the_commit_is_that_of_the_program_alone(tmp_path: Path) -> None:
+    """A virtual environment often lies within the checkout of another project."""
+    for words in (
+        ("init", "-q"),
+        ("-c", "user.name=a", "-c", "user.email=a", "commit", "-q", "--allow-empty", "-m", "x"),
+    ):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True)
+    below = tmp_path / "venv" / "site-packages"
+    below.mkdir(parents=True)
+    assert machine.commit(below) == ""
+    assert len(machine.commit(tmp_path)) >= 7
 
 
 def _touched() -> mmap.mmap:
