@@ -26,6 +26,11 @@ from peer.errors import OrdersNotCarriedOut
     help="hf: a folder for transformers. safetensors: the tensors by their names, with the run's manifest.",
 )
 @click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Type of the weights.  [default: as in the folder that the run began from, else float32]",
+)
+@click.option(
     "--eval/--no-eval",
     "measures",
     default=True,
@@ -34,7 +39,9 @@ from peer.errors import OrdersNotCarriedOut
 )
 @source_options
 @as_json
-def command(sources: tuple[str, ...], out: Path, kind: str, measures: bool, as_json: bool, **options: Any) -> None:
+def command(
+    sources: tuple[str, ...], out: Path, kind: str, measures: bool, as_json: bool, dtype: str | None, **options: Any
+) -> None:
     """Write the model of a SOURCE (a home, a checkpoint folder, a ticket) to the new folder OUT. Several: their mean.
 
     The folder has config, tokenizer, weights in safetensors, and a model card."""
@@ -46,7 +53,7 @@ def command(sources: tuple[str, ...], out: Path, kind: str, measures: bool, as_j
     device = device_of(options) if measures else None
     with request_of(options, tokenizer="copy" if kind == "hf" else "none", holdout=measures) as request:
         model = load_model(sources, request, say)
-        found = export(model, out.absolute(), kind, device, say)
+        found = export(model, out.absolute(), kind, device, say, dtype)
     if as_json:
         report = {"out": str(out), "format": kind, "run_id": model.run.run_id.hex(), "round": model.round}
         loss = None if found is None else found.loss

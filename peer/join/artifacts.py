@@ -40,6 +40,8 @@ class RunFiles:
     tensors: tuple[TensorSpec, ...] | None = None
     """Of a foreign model, in its own order. None: the manifest tells the model."""
     config: Path | None = None
+    buffers: Path | None = None
+    """Buffers of a foreign model that its config does not give."""
     tokenizer: Path | None = None
     index: TokenIndex | None = None
     index_file: Path | None = None
@@ -93,6 +95,7 @@ def opened(manifest: Manifest, found: dict[str, Path]) -> RunFiles:
     return RunFiles(
         tensors=None if layout is None else tuple(read_tensors(manifest, layout)),
         config=found.get("config"),
+        buffers=found.get("buffers"),
         tokenizer=found.get("tokenizer"),
         index=None if index is None else _read_index(index),
         index_file=index,
@@ -104,7 +107,7 @@ def check_foreign(manifest: Manifest, files: RunFiles, *, trained: bool) -> None
 
     `trained`: the model is to be trained, and refused if it sees later tokens. Raises ModelError."""
     if files.config is not None:
-        found = inspect_config(files.config, manifest.model.parameters, trained=trained)
+        found = inspect_config(files.config, manifest.model.parameters, trained=trained, buffers=files.buffers)
         if list(found.tensors) != list(files.tensors or ()):
             raise ModelError(
                 "the model that transformers makes of the run's config here differs from the run's layout",

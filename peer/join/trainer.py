@@ -64,6 +64,7 @@ def trainer_config(
         me,
         data_dir=_name_of(options.data_dir),
         config_file=_name_of(files.config),
+        buffers_file=_name_of(files.buffers),
         data_index=_name_of(files.index_file),
         tokenizer_file=_name_of(files.tokenizer),
         mask_end_token=manifest.tokenizer.end_token if manifest.data.document_mask else None,

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from peer.run.manifest import SignedManifest, default_text, write_new
 from peer.run.overrides import apply_overrides, with_sections
 from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
 from peer.run.sections import LimitsSection
-from peer.trainer.sandbox import Inspected, inspect_config, inspect_tokenizer, write_weights
+from peer.trainer.sandbox import Inspected, buffers_beside, inspect_config, inspect_tokenizer, write_weights
+from peer.trainer.weight_files import check_folder, named
 
 CONFIG_FILE = "config.json"
 
@@ -34,6 +35,8 @@ class RunDraft:
     folder: Path
     say: Callable[[str], None]
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    format: int = 2
+    """Format of a manifest that these sections need."""
 
     def take(self, file: Path) -> dict[str, Any]:
         """Copy a file into the folder; return its name as a manifest writes it. Raises DataError."""
@@ -97,7 +100,10 @@ def make_run(
         manifest = parse_manifest(text.encode())
         if model is not None and told is not None:
             _check_model(manifest, told)
-            text = apply_overrides(text, [f"init={_weights(draft, manifest, model, told)}"])
+            if model.is_dir():
+                init = _add_weights(draft, manifest, model, told)
+                text = apply_overrides(overridden(_with(draft, operator), settings), [f"init={init}"])
+                parse_manifest(text.encode())
         draft.folder.replace(target)
     try:
         return write_new(path, operator, text=text)
@@ -108,7 +114,7 @@ def make_run(
 
 def _with(draft: RunDraft, operator: Identity) -> str:
     """Return the default manifest with the sections of the draft in place of its own."""
-    return with_sections(default_text(operator.peer_id), draft.sections)
+    return with_sections(default_text(operator.peer_id), draft.sections, draft.format)
 
 
 def _add_tokens(draft: RunDraft, tokenizer: Path | None, data: Path | None) -> None:
@@ -141,6 +147,8 @@ def _add_tokens(draft: RunDraft, tokenizer: Path | None, data: Path | None) -> N
 def _add_model(draft: RunDraft, model: Path, text: str) -> Inspected:
     """Take the config and make the layout. `text`: the manifest without the model, for its limit."""
     config = model / CONFIG_FILE if model.is_dir() else model
+    if model.is_dir():
+        check_folder(model)
     limits = LimitsSection.model_validate(tomllib.loads(text).get("limits", {}))
     draft.say(f"looking at {config}")
     told = inspect_config(config, limits.max_parameters)
@@ -173,11 +181,18 @@ def _check_model(manifest: Manifest, told: Inspected) -> None:
         )
 
 
-def _weights(draft: RunDraft, manifest: Manifest, model: Path, told: Inspected) -> str:
-    """Take the weights of a pretrained folder; return their digest, which is empty without one."""
-    if not model.is_dir():
-        return ""
+def _add_weights(draft: RunDraft, manifest: Manifest, model: Path, told: Inspected) -> str:
+    """Take the weights of a pretrained folder, their types, and the buffers that the config does not give; return the
+    digest of the weights."""
     draft.say(f"reading the weights in {model}")
-    out = draft.folder / "weights"
-    write_weights(model / CONFIG_FILE, manifest.seed, told.parameters, out, model)
+    out, section = draft.folder / "weights", draft.sections["model"]
+    weights = write_weights(model / CONFIG_FILE, manifest.seed, told.tensors, out, model)
+    tensors = [replace(tensor, dtype=weights.types[tensor.name]) for tensor in told.tensors]
+    draft.path(section["layout"]).unlink()
+    section["layout"] = draft.write(format_layout(tensors))
+    if weights.buffers or any(tensor.dtype != "float32" for tensor in tensors):
+        draft.format = 5  # older programs cannot read such a layout
+    if weights.buffers:
+        section["buffers"] = draft.name(buffers_beside(out))
+        draft.say(f"buffers that the config does not give, taken along untrained: {named(weights.buffers)}")
     return str(draft.name(out)["digest"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -17,6 +17,7 @@ from peer.run.admission.invitation import Invitation
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
+from peer.trainer.models.flat import views_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,14 @@ class RunModel:
     """Peer ids whose states these are, as far as they are known."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Peers that gave a state which is not used, and why, for a person."""
+
+
+def stored_tensors(model: RunModel, dtype: str | None) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters as an export writes them, by name. `dtype`: of all of them; None: of each as in the folder
+    that the run began from, and fp32 without one. A fp32 tensor is a view of the model's."""
+    layout = model.run.layout
+    for spec, (name, view) in zip(layout.tensors, views_of(model.params, layout), strict=True):
+        yield name, view.to(getattr(torch, dtype or spec.dtype))
 
 
 def check_finite(params: torch.Tensor, where: str) -> None:

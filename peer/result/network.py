@@ -23,8 +23,9 @@ def network_of(model: RunModel, device: torch.device) -> LanguageModel:
 def empty_network(run: OpenedRun, device: torch.device) -> tuple[LanguageModel, torch.Tensor]:
     """Make the model of a run on a device, with the flat tensor that its parameters are views of, in fp32. Their values
     are anything. Raises ModelError."""
-    config_file = run.files.run.config
-    config = TrainerConfig.of(run.manifest, "", config_file=None if config_file is None else str(config_file))
+    files = {"config_file": run.files.run.config, "buffers_file": run.files.run.buffers}
+    named = {key: None if path is None else str(path) for key, path in files.items()}
+    config = TrainerConfig.of(run.manifest, "", **named)
     check_tensors(layout_of(config), run.layout.tensors)
     network, values = empty_model(config), torch.empty(run.layout.elements, device=device)
     bind(network, run.layout, values)

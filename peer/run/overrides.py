@@ -69,10 +69,11 @@ def apply_overrides(text: str, settings: Iterable[str]) -> str:
     return written(text, table)
 
 
-def with_sections(text: str, given: dict[str, dict[str, Any]]) -> str:
-    """Put these sections in the place of a manifest's own. The manifest has to be TOML: asserted by its parser."""
+def with_sections(text: str, given: dict[str, dict[str, Any]], format_: int = 2) -> str:
+    """Put these sections in the place of a manifest's own. `format_`: the format that they need. The manifest has to be
+    TOML: asserted by its parser."""
     table = tomllib.loads(text)
-    return written(text, table | ({"format": max(2, table["format"]), **given} if given else {}))
+    return written(text, table | ({"format": max(format_, table["format"]), **given} if given else {}))
 
 
 def written(text: str, table: dict[str, Any]) -> str:

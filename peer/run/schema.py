@@ -35,7 +35,7 @@ from peer.run.sections import (
 )
 from peer.run.sync.growth import growth_findings, rounds_of, unequal_rounds, with_growth
 
-FORMAT = 4
+FORMAT = 5
 Newer = dict[str, dict[str, tuple[str, ...] | None]]
 """Per section, keys and the values that an older program does not know. None: it does not know the key."""
 SINCE_FORMAT_2: Newer = {
@@ -59,6 +59,7 @@ SINCE_FORMAT_3: Newer = {
     },
 }
 SINCE_FORMAT_4: Newer = {"sync": {"acceptance": None}, "admission": {"kind": ("invited",)}}
+SINCE_FORMAT_5: Newer = {"model": {"buffers": None}}
 MAX_BYTES = 256 * 1024
 """Bytes of the largest manifest."""
 LONGEST_LINE = 256
@@ -158,7 +159,7 @@ def _as_of_its_format(table: dict[str, Any]) -> dict[str, Any]:
     """Return the table with what the presets had before their defaults changed, where it names nothing itself: the
     codec of noloco before format 3, and the acceptance of pairs before format 4."""
     sync, version = table.get("sync", {}), table.get("format")
-    if not isinstance(version, int) or not 1 <= version < FORMAT or not isinstance(sync, dict):
+    if not isinstance(version, int) or not 1 <= version < 4 or not isinstance(sync, dict):
         return table
     before: dict[str, Any] = {"acceptance": "finite"} if _is_pair(sync) else {}
     if version < 3 and sync.get("preset", "noloco") == "noloco":
@@ -213,7 +214,7 @@ def _too_new(table: dict[str, Any]) -> list[ManifestFinding]:
 
 def _newer_than_format_1(table: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
     """Return (section, key, format it needs) of each key that a program of format 1 would not understand."""
-    for since, sections in ((2, SINCE_FORMAT_2), (3, SINCE_FORMAT_3), (4, SINCE_FORMAT_4)):
+    for since, sections in ((2, SINCE_FORMAT_2), (3, SINCE_FORMAT_3), (4, SINCE_FORMAT_4), (5, SINCE_FORMAT_5)):
         for section, keys in sections.items():
             given = table.get(section)
             for key, values in keys.items():

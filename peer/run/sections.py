@@ -20,6 +20,7 @@ Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 """A factor of a moving average. At 1 Adam's bias correction divides by zero."""
+MOST_BUFFER_BYTES = 256 * 2**20
 MOST_INDEX_BYTES = 64 * 2**20
 BYTE_VALUES = 256
 MUON_MOMENTUM = 0.95
@@ -76,11 +77,16 @@ class TransformersSection(Section):
     """The model's config.json."""
     layout: ArtifactRef
     """Names and shapes of its tensors: see `peer.run.files.layout_file`."""
+    buffers: ArtifactRef | None = None
+    """Buffers of a pretrained model that its config alone does not give, in safetensors. All peers have the same ones,
+    which are neither trained nor exchanged. None: the config gives all."""
 
     @model_validator(mode="after")
     def _sizes(self) -> TransformersSection:
         _at_most("config", self.config, MOST_CONFIG_BYTES)
         _at_most("layout", self.layout, MOST_LAYOUT_BYTES)
+        if self.buffers:
+            _at_most("buffers", self.buffers, MOST_BUFFER_BYTES)
         return self
 
 

@@ -31,6 +31,8 @@ class TrainerConfig(BaseModel):
     """Growth of the rounds."""
     config_file: str | None = None
     """Where the config.json of a foreign model lies, verified and inspected."""
+    buffers_file: str | None = None
+    """Where the buffers of a foreign model lie that its config does not give, verified and inspected."""
     seed: int
     """Seed of the run."""
     peer_id: str

@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from peer.python_child import popen_python
 from peer.run.files.layout_file import MOST_LAYOUT_BYTES
 from peer.run.files.model_config import MOST_CONFIG_BYTES, read_config
 from peer.run.files.tokenizer_file import MOST_TOKENIZER_BYTES
+from peer.trainer.weight_files import check_folder, check_no_pointer
 
 OPEN_S = 5.0
 """Seconds that opening a file may take, once the libraries are loaded."""
@@ -65,14 +67,18 @@ class InspectedTokenizer:
     end_token: int | None
 
 
-def inspect_config(path: Path, most_parameters: int, deadline_s: float = OPEN_S, *, trained: bool = True) -> Inspected:
+def inspect_config(
+    path: Path, most_parameters: int, deadline_s: float = OPEN_S, *, trained: bool = True, buffers: Path | None = None
+) -> Inspected:
     """Describe the model that a config.json makes. Raises ModelError, within the deadline once the libraries are
     loaded.
 
     `trained`: the model is to be trained. It is then computed once with a few tokens, and refused if it sees later
-    ones. The deadline is longer by what that takes with `most_parameters`."""
+    ones. The deadline is longer by what that takes with `most_parameters`. `buffers`: those that the config does not
+    give, which have to fit the model."""
     read_config(_start_of(path, MOST_CONFIG_BYTES))
     job = {"job": "config", "path": str(path), "most_parameters": most_parameters, "trained": trained}
+    job["buffers"] = None if buffers is None else str(buffers)
     if trained:
         deadline_s += min(LONGEST_TRIAL_S, TRIAL_S + most_parameters / TRIED_A_SECOND)
     told = _ask(job, deadline_s, MEMORY)
@@ -91,50 +97,50 @@ def inspect_tokenizer(path: Path, deadline_s: float = OPEN_S) -> InspectedTokeni
     return InspectedTokenizer(**_ask({"job": "tokenizer", "path": str(path)}, deadline_s, MEMORY))
 
 
-def write_weights(config: Path, seed: int, parameters: int, out: Path, folder: Path | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class FirstWeights:
+    """First weights in a file. `types`: per parameter, its type in a pretrained folder. `buffers`: the names of those
+    that the config does not give, which lie in a file of their own."""
+
+    types: dict[str, str]
+    buffers: tuple[str, ...]
+
+
+def write_weights(
+    config: Path, seed: int, tensors: Sequence[TensorSpec], out: Path, folder: Path | None = None
+) -> FirstWeights:
     """Write a model's first weights to `out`: flat fp32, little endian, in the model's own order.
 
     They are random, a function of config, seed and the versions of torch and transformers, or those of a `folder` of
-    safetensors. Raises ModelError."""
+    safetensors, whose buffers go to `out` with the suffix `.buffers`. `tensors`: those of the model. Raises
+    ModelError."""
     read_config(_start_of(config, MOST_CONFIG_BYTES))
+    job = {"job": "weights", "path": str(config), "seed": seed, "out": str(out), "folder": None}
     if folder is not None:
-        check_folder(folder)
-    job = {"job": "weights", "path": str(config), "seed": seed, "out": str(out)}
-    job["folder"] = str(folder) if folder else None
+        check_folder(folder, tensors)
+        job |= {"folder": str(folder), "buffers": str(buffers_beside(out))}
+    parameters = sum(tensor.elements for tensor in tensors)
     seconds = WEIGHTS_S + parameters / WEIGHTS_A_SECOND
-    made = _ask(job, seconds, MEMORY + WEIGHT_BYTES * parameters)["parameters"]
-    if made != parameters:
-        raise ModelError(f"the model has {made:,} parameters here, {parameters:,} in its run")
+    told = _ask(job, seconds, MEMORY + WEIGHT_BYTES * parameters)
+    if told["parameters"] != parameters:
+        raise ModelError(f"the model has {told['parameters']:,} parameters here, {parameters:,} in its run")
+    return FirstWeights(told["types"], tuple(told["buffers"]))
 
 
-def check_folder(folder: Path) -> None:
-    """Raise ModelError when a folder of weights holds what is not read: no safetensors, or names with paths."""
-    if not any(folder.glob("*.safetensors")):
-        fix = (
-            "Give a folder with config.json and *.safetensors. Weights in pickle files (*.bin, *.pt) are never opened."
-        )
-        raise ModelError(f"the folder {folder} holds no weights in safetensors", fix)
-    if (folder / "adapter_config.json").exists():
-        raise ModelError(f"the folder {folder} holds an adapter, not a model", "Merge it into its model first.")
-    index = folder / "model.safetensors.index.json"
-    if not index.exists():
-        return
-    try:
-        files = set(json.loads(_start_of(index, MOST_TOKENIZER_BYTES))["weight_map"].values())
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index} is no index of weights") from error
-    for name in files:
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise ModelError(f"{index} names {str(name)[:80]!r}, which is no safetensors file of the folder")
+def buffers_beside(weights: Path) -> Path:
+    """Return the file of the buffers that are written with these weights."""
+    return weights.with_name(f"{weights.name}.buffers")
 
 
 def _start_of(path: Path, most: int) -> bytes:
     """Return a file's bytes, one more than `most` at most. Raises ModelError."""
     try:
         with path.open("rb") as file:
-            return file.read(most + 1)
+            raw = file.read(most + 1)
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", "Name a file that is there.") from error
+    check_no_pointer(path, raw)
+    return raw
 
 
 def _ask(job: dict[str, Any], seconds: float, memory: int) -> dict[str, Any]:
@@ -155,13 +161,13 @@ def _ask(job: dict[str, Any], seconds: float, memory: int) -> dict[str, Any]:
         finally:
             process.kill()
     if "refused" in told:
-        raise ModelError(_what(job) + told["refused"], told.get("fix", ""))
+        raise ModelError(_what(job) + told["refused"], told.get("fix", ""), told.get("why", ""))
     answer: dict[str, Any] = told["answer"]
     return answer
 
 
 def _what(job: dict[str, Any]) -> str:
-    return f"{Path(job['path']).name}: "
+    return "" if job.get("folder") else f"{Path(job['path']).name}: "
 
 
 class SaidLines:

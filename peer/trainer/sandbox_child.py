@@ -27,6 +27,7 @@ TRIAL_COPIES = 4
 
 MODEL_LIBRARIES = ("transformers.generation.utils", "transformers.modeling_utils", "peer.trainer.models.builder")
 """What building any model takes. It is loaded first, so that it is no part of the job."""
+LOAD_IT = "Load the folder here with transformers' AutoModelForCausalLM.from_pretrained, and mend what it reports."
 TOKENIZER_LIBRARIES = ("tokenizers", "peer.run.files.tokenizer_file")
 
 
@@ -42,6 +43,7 @@ def _load_model(job: Answer) -> None:
 def _config(job: Answer) -> Answer:
     """Tell what the model of a config is."""
     from peer.trainer.models import builder
+    from peer.trainer.models.buffers import read_buffers
 
     config = builder.config_of(Path(job["path"]))
     model: Any = builder.build_counted(config, job["most_parameters"])
@@ -49,6 +51,8 @@ def _config(job: Answer) -> Answer:
     elements = sum(param.numel() for param in model.parameters())
     if elements > job["most_parameters"]:
         raise ModelError(f"the model has {elements:,} parameters, its run allows {job['most_parameters']:,}")
+    if job["buffers"] is not None:
+        read_buffers(Path(job["buffers"]), model)
     if job["trained"]:
         _try(config, max(param.numel() for param in model.parameters()))
     takes = inspect.signature(model.forward).parameters
@@ -96,31 +100,30 @@ def _tokenizer(job: Answer) -> Answer:
 
 
 def _weights(job: Answer) -> Answer:
-    """Write a model's first weights to a file: fp32, little endian, in the order of `named_parameters`."""
+    """Write a model's first weights to a file: fp32, little endian, in the order of `named_parameters`. Of a folder,
+    write its buffers to another, if it has some that the config does not give."""
     import torch
-    from transformers import AutoModelForCausalLM, GenerationConfig
+    from safetensors.torch import save_file
 
     from peer.trainer.models import builder
+    from peer.trainer.models.pretrained import Pretrained, load_pretrained
 
-    config, folder = builder.config_of(Path(job["path"])), job["folder"]
-    if folder is None:
+    config = builder.config_of(Path(job["path"]))
+    if job["folder"] is None:
         torch.manual_seed(job["seed"] % 2**63)
-        model = builder.build(config)
+        made = Pretrained(builder.build(config), {}, {})
     else:
-        options: Answer = {"trust_remote_code": False, "local_files_only": True, "use_safetensors": True}
-        made: Any = GenerationConfig
-        options["generation_config"] = made()  # else its file is looked for
-        loader: Any = AutoModelForCausalLM
-        model, info = loader.from_pretrained(
-            folder, config=config, dtype=torch.float32, output_loading_info=True, **options
-        )
-        if missing := sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]])):
-            raise ModelError(f"the folder {folder} lacks weights of its model: {', '.join(missing[:5])}")
+        made = load_pretrained(Path(job["folder"]), config)
     with Path(job["out"]).open("wb") as file:
-        for parameter in model.parameters():
+        for name, parameter in made.model.named_parameters():
+            if not bool(parameter.isfinite().all()):
+                raise ModelError(f"the first weights {name} hold NaN or infinity")
             values = parameter.detach().to(torch.float32).contiguous().numpy()
             file.write(values.astype("<f4", copy=False).data.cast("B") if values.ndim else values.tobytes())
-    return {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+    if made.buffers:
+        save_file(made.buffers, job["buffers"])
+    parameters = sum(parameter.numel() for parameter in made.model.parameters())
+    return {"parameters": parameters, "types": made.types, "buffers": sorted(made.buffers)}
 
 
 JOBS: dict[str, tuple[tuple[str, ...], Callable[[Answer], None], Callable[[Answer], Answer]]] = {
@@ -180,11 +183,12 @@ def outcome(work: Callable[[Answer], Answer], job: Answer) -> Answer:
     try:
         return {"answer": work(job)}
     except PeerError as error:
-        return {"refused": error.found, "fix": error.fix}
+        return {"refused": error.found, "fix": error.fix, "why": error.why}
     except MemoryError:
         return {"refused": f"opening it takes more than {job['memory'] >> 20} MiB of memory"}
     except Exception as error:  # noqa: BLE001 - a library may raise anything at a stranger's file
-        return {"refused": f"the libraries cannot use it: {type(error).__name__}: {str(error)[:300]}"}
+        fix = LOAD_IT if job.get("folder") else ""
+        return {"refused": f"the libraries cannot use it: {type(error).__name__}: {str(error)[:300]}", "fix": fix}
 
 
 if __name__ == "__main__":

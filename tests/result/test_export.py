@@ -180,7 +180,9 @@ def test_byte_tokens_have_a_tokenizer_too(tmp_path: Path) -> None:
 
 def test_large_weights_are_cut_and_indexed(shard_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, out = made(tmp_path, "llama", shard_folder), tmp_path / "out"
-    monkeypatch.setitem(write.FORMATS, "hf", (lambda model, folder: hf.write_hf(model, folder, 20_000), ""))
+    monkeypatch.setitem(
+        write.FORMATS, "hf", (lambda model, folder, dtype: hf.write_hf(model, folder, dtype, 20_000), "")
+    )
     loss = told("export", home.path, out)["loss"]
     assert len(list(out.glob("model-*.safetensors"))) > 1
     assert (out / "model.safetensors.index.json").exists()

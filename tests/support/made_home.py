@@ -56,7 +56,8 @@ class MadeHome:
     def first(self, noise: float = 0.0, seed: int = 0) -> torch.Tensor:
         """Return the run's first parameters, changed by some noise."""
         tensors = tensors_beside(self.manifest_file, self.signed.manifest)
-        files = FirstFiles(tensors, self._config(), None, self.path)
+        init = sources(self.manifest_file).get(self.signed.manifest.init)
+        files = FirstFiles(tensors, self._config(), init, self.path)
         params = first_state(self.signed.manifest, self.layout, None, lambda text: None, files).params
         return params + noise * torch.randn(params.shape, generator=torch.Generator().manual_seed(seed))
 

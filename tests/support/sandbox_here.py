@@ -19,7 +19,7 @@ def open_here(monkeypatch: pytest.MonkeyPatch) -> None:
         prepare(job)
         told = outcome(work, job | {"memory": memory})
         if "refused" in told:
-            raise ModelError(told["refused"], told.get("fix", ""))
+            raise ModelError(told["refused"], told.get("fix", ""), told.get("why", ""))
         answer: dict[str, Any] = told["answer"]
         return answer
 

@@ -112,6 +112,8 @@ async def run_bootstrap(options: NodeOptions, manifest_path: Path, wishes: Opera
     signed = load_signed(manifest_path)
     run_id = RunId(signed.run_id)
     files, sources = operator_files(manifest_path, signed.manifest, wishes.data, say)
+    if files.config is not None:
+        say("looking at the run's model and tokenizer")
     check_foreign(signed.manifest, files, trained=True)
     check_memory(signed.manifest, need_of(signed.manifest, donates_only=True), free_bytes())
     with Home(options.home).lock(options.identity_path):

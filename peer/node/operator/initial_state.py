@@ -50,6 +50,8 @@ def first_state(
     """`folder`: a checkpoint of a peer, if one was given. Raises StateError when it is not what the run needs, and
     ModelError when a foreign model cannot be made here."""
     made = _first_params(manifest, layout, folder, say, files)
+    if not bool(torch.isfinite(made).all()):
+        raise StateError(f"the first state of run {manifest.name!r} holds NaN or infinity", "Give an earlier state.")
     try:
         params = unnamed_values(files.scratch, layout.elements)
     except OSError as error:
@@ -92,7 +94,7 @@ def _random(
     say("making the first weights of the model")
     draft = files.scratch / f"first_weights.{os.getpid()}"
     try:
-        write_weights(files.config, manifest.seed, own.elements, draft)
+        write_weights(files.config, manifest.seed, own.tensors, draft)
         return rearranged(load_flat(draft, own.elements), own, layout)
     finally:
         draft.unlink(missing_ok=True)

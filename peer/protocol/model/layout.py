@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from peer.protocol.messages import PIECE_BYTES
 
@@ -23,6 +23,8 @@ class TensorSpec:
 
     name: str
     shape: tuple[int, ...]
+    dtype: str = field(default="float32", compare=False)
+    """Type in the folder that the run began from, which an export writes. Everywhere else the tensor is fp32."""
 
     @property
     def elements(self) -> int:

@@ -6,6 +6,7 @@ written by transformers itself, so that tied tensors and names are as it reads t
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,9 @@ from safetensors.torch import save_file
 from peer.errors import UsageError
 from peer.installation import install_extras
 from peer.result.export.tokenizer import SpecialTokens, special_tokens, write_tokenizer
-from peer.result.model import RunModel
+from peer.result.model import RunModel, stored_tensors
 from peer.run.sections import LlamaSection
-from peer.trainer.models.flat import replace_parameters, views_of
+from peer.trainer.models.flat import replace_parameters
 
 SHARD_BYTES = 5 * 10**9
 """Weights beyond this are cut into several files with an index."""
@@ -29,19 +30,22 @@ ADDED = ("architectures", "dtype", "transformers_version")
 """Fields that the library adds to a config, and that stay."""
 
 
-def write_hf(model: RunModel, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
-    """Fill an empty folder. A foreign config has been opened in a process of its own before.
+def write_hf(model: RunModel, folder: Path, dtype: str | None = None, shard_bytes: int = SHARD_BYTES) -> None:
+    """Fill an empty folder. A foreign config has been opened in a process of its own before. `dtype`: as for
+    `stored_tensors`.
 
     Raises OSError, ModelError, and UsageError when a foreign model's library is missing."""
     tokens = special_tokens(model.run)
     if isinstance(model.run.manifest.model, LlamaSection):
-        _write_llama(model, model.run.manifest.model, tokens, folder, shard_bytes)
+        _write_llama(model, model.run.manifest.model, tokens, folder, dtype, shard_bytes)
     else:
-        _write_foreign(model, tokens, folder, shard_bytes)
+        _write_foreign(model, tokens, folder, dtype, shard_bytes)
     write_tokenizer(model.run, tokens, folder)
 
 
-def _write_llama(model: RunModel, section: LlamaSection, tokens: SpecialTokens, folder: Path, shard_bytes: int) -> None:
+def _write_llama(
+    model: RunModel, section: LlamaSection, tokens: SpecialTokens, folder: Path, dtype: str | None, shard_bytes: int
+) -> None:
     """Write config and weights of the built-in model. Raises OSError."""
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -53,12 +57,12 @@ def _write_llama(model: RunModel, section: LlamaSection, tokens: SpecialTokens, 
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": True,
-        "dtype": "float32",
+        "dtype": dtype or "float32",
         **tokens.ids(),
     }
     _write_json(folder / CONFIG, config)
     _write_json(folder / GENERATION, tokens.ids())
-    _write_weights(views_of(model.params, model.run.layout), folder, shard_bytes)
+    _write_weights(stored_tensors(model, dtype), folder, shard_bytes)
 
 
 def _write_weights(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path, shard_bytes: int) -> None:
@@ -82,23 +86,33 @@ def _write_weights(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path, sh
     _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
 
 
-def _write_foreign(model: RunModel, tokens: SpecialTokens, folder: Path, shard_bytes: int) -> None:
+def _write_foreign(model: RunModel, tokens: SpecialTokens, folder: Path, dtype: str | None, shard_bytes: int) -> None:
     """Have transformers write config and weights. Raises OSError, ModelError and UsageError."""
     try:
         from peer.trainer.models import builder
+        from peer.trainer.models.buffers import put_buffers, read_buffers
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed", install_extras("hf")) from error
     path = model.run.files.run.config
     assert path is not None, "a foreign model has a config"
     own, config = json.loads(path.read_text()), builder.config_of(path)
     made: Any = builder.build_shell(config)
-    _fill(made, model)
+    tensors = {name: tensor.clone() for name, tensor in stored_tensors(model, dtype)}  # what shares memory is one file
+    replace_parameters(made, {name: torch.nn.Parameter(one, requires_grad=False) for name, one in tensors.items()})
+    if (buffers := model.run.files.run.buffers) is not None:
+        put_buffers(made, read_buffers(buffers, made), keep_type=True)
     of_model = tokens.for_model(config.get_text_config(decoder=True), made)
     if made.generation_config is not None:
         made.generation_config.update(**replace(of_model, pad=tokens.pad).ids())
     made.save_pretrained(folder, max_shard_size=shard_bytes)
     written = json.loads((folder / CONFIG).read_text())
     added = {key: value for key, value in written.items() if key in ADDED}
+    elements = Counter[str]()
+    for tensor in tensors.values():
+        elements[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    added["dtype"] = elements.most_common(1)[0][0]
+    if "torch_dtype" in own:  # of older versions
+        added["torch_dtype"] = added["dtype"]
     _write_json(folder / CONFIG, _with_tokens(own, config, of_model) | added)
 
 
@@ -113,14 +127,6 @@ def _with_tokens(own: dict[str, Any], config: Any, tokens: SpecialTokens) -> dic
     given = outside | tokens.ids()
     part = next((name for name in config.sub_configs if getattr(config, name, None) is decoder), None)
     return own | given if part is None else own | tokens.ids() | {part: own.get(part, {}) | given}
-
-
-def _fill(made: Any, model: RunModel) -> None:
-    """Give the model its parameters. Those that are tied stay one.
-
-    Each is a copy: the library keeps all that shares memory in one file."""
-    views = views_of(model.params, model.run.layout)
-    replace_parameters(made, {name: torch.nn.Parameter(view.clone(), requires_grad=False) for name, view in views})
 
 
 def _write_json(file: Path, table: dict[str, Any]) -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from peer.result.model import RunModel
+from peer.result.model import RunModel, stored_tensors
 from peer.run.manifest import keep
-from peer.trainer.models.flat import views_of
 
 TENSORS, MANIFEST = "model.safetensors", "run.toml"
 
 
-def write_plain(model: RunModel, folder: Path) -> None:
-    """Fill an empty folder. Raises OSError, and HomeUnusable for the manifest."""
+def write_plain(model: RunModel, folder: Path, dtype: str | None = None) -> None:
+    """Fill an empty folder. `dtype`: as for `stored_tensors`. Raises OSError, and HomeUnusable for the manifest."""
     # Views of one vector: each is written from its own memory, and no two overlap.
-    tensors = dict(views_of(model.params, model.run.layout))
+    tensors = dict(stored_tensors(model, dtype))
+    if (buffers := model.run.files.run.buffers) is not None:
+        tensors |= load_file(buffers)
     save_file(tensors, folder / TENSORS, metadata={"run_id": model.run.run_id.hex(), "round": str(model.round)})
     keep(folder / MANIFEST, model.run.signed)

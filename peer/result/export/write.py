@@ -18,7 +18,7 @@ from peer.result.model import RunModel
 from peer.result.network import network_of
 
 CARD = "README.md"
-FORMATS: dict[str, tuple[Callable[[RunModel, Path], None], str]] = {
+FORMATS: dict[str, tuple[Callable[[RunModel, Path, str | None], None], str]] = {
     "hf": (write_hf, "transformers"),
     "safetensors": (write_plain, ""),
 }
@@ -26,8 +26,12 @@ FORMATS: dict[str, tuple[Callable[[RunModel, Path], None], str]] = {
 NOT_MEASURED = "not measured"
 
 
-def export(model: RunModel, out: Path, kind: str, device: torch.device | None, say: Say) -> LossReport | None:
+def export(
+    model: RunModel, out: Path, kind: str, device: torch.device | None, say: Say, dtype: str | None = None
+) -> LossReport | None:
     """Write the model to a new folder. It appears under its name when it is complete; return its loss.
+
+    `dtype`: of the parameters; None: of each as in the folder that the run began from.
 
     `device`: where the loss is measured; None: it is not. Raises UsageError, and as evaluation does."""
     found, why_not = (None, NOT_MEASURED) if device is None else _measured(model, device)
@@ -35,7 +39,7 @@ def export(model: RunModel, out: Path, kind: str, device: torch.device | None, s
         say(f"the card tells no loss: {why_not}")
     fill, library = FORMATS[kind]
     with new_folder(out) as draft:
-        fill(model, draft)
+        fill(model, draft, dtype)
         (draft / CARD).write_text(model_card(model, found, why_not, library=library))
     return found
 

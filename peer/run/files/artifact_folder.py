@@ -35,7 +35,8 @@ def needed(manifest: Manifest) -> dict[str, ArtifactRef]:
     names one: peers fetch it as any state."""
     found: dict[str, ArtifactRef | None] = {"tokenizer": manifest.tokenizer.file, "index": manifest.data.index}
     if isinstance(manifest.model, TransformersSection):
-        found |= {"config": manifest.model.config, "layout": manifest.model.layout}
+        model = manifest.model
+        found |= {"config": model.config, "layout": model.layout, "buffers": model.buffers}
     return {name: artifact for name, artifact in found.items() if artifact is not None}
 
 

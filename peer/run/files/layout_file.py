@@ -15,12 +15,17 @@ MOST_LAYOUT_BYTES = 2**19
 MOST_TENSORS = 10**4
 LONGEST_NAME = 400
 MOST_DIMENSIONS = 8
+DTYPES = ("float32", "bfloat16", "float16")
+"""Types that a tensor may have had in the folder that the run began from."""
 FIX = "The operator makes it again: peer manifest new."
 
 
 def format_layout(tensors: Sequence[TensorSpec]) -> bytes:
-    """Write one tensor a line, as JSON."""
-    lines = ",\n".join(json.dumps([tensor.name, list(tensor.shape)]) for tensor in tensors)
+    """Write one tensor a line, as JSON: name, shape, and the type where it is not float32."""
+    rows = (
+        [tensor.name, list(tensor.shape), tensor.dtype][: 2 if tensor.dtype == DTYPES[0] else 3] for tensor in tensors
+    )
+    lines = ",\n".join(map(json.dumps, rows))
     return f"[\n{lines}\n]\n".encode()
 
 
@@ -49,8 +54,14 @@ def _tensor(number: int, row: Any, parameters: int) -> TensorSpec:
     match row:
         case [str(name), list(shape)] if 0 < len(name) <= LONGEST_NAME and name.isprintable():
             tensor = TensorSpec(name, tuple(shape))
+        case [str(name), list(shape), str(dtype)] if (
+            0 < len(name) <= LONGEST_NAME and name.isprintable() and dtype in DTYPES
+        ):
+            tensor = TensorSpec(name, tuple(shape), dtype)
         case _:
-            raise ManifestError(f"entry {number} of the layout is not [name, [shape...]]", FIX)
+            raise ManifestError(
+                f"entry {number} of the layout is not [name, [shape...]] or [name, [shape...], type]", FIX
+            )
     sizes_fit = all(type(size) is int and 1 <= size <= parameters for size in shape)
     if len(shape) > MOST_DIMENSIONS or not sizes_fit or tensor.elements > parameters:
         raise ManifestError(

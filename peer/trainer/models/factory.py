@@ -13,6 +13,7 @@ from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.sections import LlamaSection
 from peer.trainer.config import TrainerConfig
 from peer.trainer.models import llama
+from peer.trainer.models.buffers import put_buffers, read_buffers
 from peer.trainer.models.flat import replace_parameters, views_of
 from peer.trainer.models.foreign import ForeignModel
 from peer.trainer.models.language_model import LanguageModel
@@ -36,7 +37,10 @@ def empty_model(config: TrainerConfig) -> LanguageModel:
             install_extras("hf"),
         ) from error
     assert config.config_file is not None, "a foreign model has a config"
-    return ForeignModel(builder.build_shell(builder.config_of(Path(config.config_file))))
+    model = builder.build_shell(builder.config_of(Path(config.config_file)))
+    if config.buffers_file is not None:
+        put_buffers(model, read_buffers(Path(config.buffers_file), model))
+    return ForeignModel(model)
 
 
 def layout_of(config: TrainerConfig) -> Layout:
