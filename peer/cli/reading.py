@@ -57,7 +57,7 @@ def found_sources(
                 tell(f"and {len(sources.outside) - MOST_LISTED:,} more", err=True)
                 break
             tell(f"leads out of the sources: {link} -> {target}", err=True)
-        confirm(f"Take what {len(sources.outside):,} links outside lead to?", yes)
+        confirm("Take what these links lead to?", yes)
         agreed |= set(sources.outside.values())
     for package in sources.packages():  # one that is missing is told now, not hours later at its first file
         importlib.import_module(package)
