@@ -76,7 +76,9 @@ def trainer(
 ) -> None:
     """Measure how fast this machine trains a run's model, in a child process as the daemon does it.
 
-    Python's standard library stands in for data that would have to be fetched."""
+    A --manifest of your own has its files beside it, as for `peer bootstrap`. Python's standard library stands in for
+    data that would have to be fetched."""
+    from peer.join.artifacts import operator_files
     from peer.lab.bench.trainer import measure
     from peer.run.manifest import default_text, derive, read_text
     from peer.run.schema import parse_manifest
@@ -85,7 +87,8 @@ def trainer(
     parsed = parse_manifest(derive(text, settings).encode())
     if data is not None and parsed.data.kind != "text":
         raise UsageError(f"this run brings its own data ({parsed.data.kind}): --data is not read", "Leave --data out.")
-    found = measure(parsed, steps, threads=threads, device=device, data_dir=data)
+    files = None if manifest is None else operator_files(manifest, parsed, None, lambda line: None)[0]
+    found = measure(parsed, steps, threads=threads, device=device, data_dir=data, files=files)
     if as_json:
         tell(json.dumps(found))
         return

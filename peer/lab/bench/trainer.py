@@ -15,7 +15,9 @@ import torch
 
 from peer.clock.monotonic import boottime
 from peer.errors import TrainerDied, TrainerFailed, UsageError
+from peer.join.artifacts import RunFiles
 from peer.lab.bench.machine import cpu_seconds, facts
+from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.ports.trainer import WorkRequest
 from peer.protocol.messages import RoundKey
 from peer.run.model_layout import layout_for
@@ -24,7 +26,6 @@ from peer.run.schema import Manifest
 from peer.run.sections import LlamaSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
-from peer.trainer.models.llama import first_params
 from peer.user_folders import temporary_folder
 
 BURSTS = 5
@@ -51,23 +52,34 @@ class Burst:
 
 
 def measure(
-    manifest: Manifest, steps: int, *, threads: int = 1, device: str = "auto", data_dir: str | None = None
+    manifest: Manifest,
+    steps: int,
+    *,
+    threads: int = 1,
+    device: str = "auto",
+    data_dir: str | None = None,
+    files: RunFiles | None = None,
 ) -> dict[str, Any]:
     """Of `steps` inner steps after the trainer has warmed up: `tokens_per_s`, `step_s` (median), `step_s_slowest` (of
     the bursts), `utilization`: the floating point operations the model needs (6 a parameter and token) over what
     products of square fp32 matrices reach here with as many threads (None on an accelerator), `cores`: processor
     seconds of the trainer a second (None where the system does not say), and where and with what.
 
+    `files`: the files of the run, which a foreign model needs.
+
     Raises UsageError, TrainerFailed, and what a trainer refuses with: DataError, ManifestError, MachineTooSmall."""
     if not BURSTS <= steps <= 1_000_000:
         raise UsageError(f"--steps {steps} cannot be measured", f"Give {BURSTS} to 1000000.")
-    config = TrainerConfig.of(manifest, "bench", threads=threads, device=device, data_dir=data_dir).with_data_here()
-    if not isinstance(manifest.model, LlamaSection):
-        fix = "Measure the built-in model here, or run `peer doctor TICKET`: it tries the model of any run."
-        raise UsageError("only the built-in model is measured without its run's files", fix)
+    files = files or RunFiles()
+    if not isinstance(manifest.model, LlamaSection) and (files.config is None or files.tensors is None):
+        fix = "Name its manifest, which has the run's files beside it, or run `peer doctor TICKET`."
+        raise UsageError("a model of transformers is measured with its run's files only", fix)
+    given = {"threads": threads, "device": device, "data_dir": data_dir}
+    given |= {"tokenizer_file": _text(files.tokenizer), "config_file": _text(files.config)}
+    config = TrainerConfig.of(manifest, "bench", **given).with_data_here()
     with temporary_folder("peer-bench-") as folder:
         try:
-            info, bursts = asyncio.run(_train(manifest, config, Path(folder), steps))
+            info, bursts = asyncio.run(_train(manifest, config, files, Path(folder), steps))
         except TrainerDied as error:
             raise TrainerFailed(f"the trainer died: {error.cause}") from error
         except TimeoutError as error:
@@ -75,13 +87,21 @@ def measure(
     return {**_rates(manifest, config, bursts, info.device), **_place(info, threads), **facts()}
 
 
-async def _train(manifest: Manifest, config: TrainerConfig, folder: Path, steps: int) -> tuple[Any, list[Burst]]:
-    assert isinstance(manifest.model, LlamaSection), manifest.model.kind
-    layout = layout_for(manifest.model, resolve(manifest.sync))
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+async def _train(
+    manifest: Manifest, config: TrainerConfig, files: RunFiles, folder: Path, steps: int
+) -> tuple[Any, list[Burst]]:
+    layout = layout_for(manifest.model, resolve(manifest.sync), files.tensors)
+    seeded = manifest.model_copy(update={"init": ""})  # a step takes as long with any weights
+    first = FirstFiles(files.tensors, files.config, scratch=folder)
+    outer = await asyncio.to_thread(first_state, seeded, layout, None, lambda line: None, first)
     trainer = TrainerClient(folder, layout, config)
     try:
         async with asyncio.timeout(DEADLINE_S):
-            info = await trainer.start(first_params(manifest.model, manifest.seed, layout), 0, None)
+            info = await trainer.start(outer.params, 0, None)
             await _warm(trainer)
             return info, [await burst(trainer, part) for part in _parts(steps)]
     finally:

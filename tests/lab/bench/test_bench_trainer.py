@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import shutil
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 
 from peer.cli.bench import command
-from peer.errors import UsageError
+from peer.errors import ManifestError, UsageError
 from peer.lab.bench import trainer as bench
+from peer.node.new_run import make_run
 from peer.ports.trainer import Counters, WorkRequest
 from peer.run.manifest import default_text
 from peer.run.schema import parse_manifest
 from peer.run.sections import ArtifactRef, TransformersSection
 from peer.trainer.client import TrainerClient
+from tests.support.made_home import KEY
+from tests.support.sandbox_here import open_here
 
 
 class Warming:
@@ -80,6 +85,23 @@ def test_a_foreign_model_is_refused_with_what_to_do() -> None:
         bench.measure(manifest, 5)
 
     assert "peer doctor TICKET" in caught.value.fix
+
+
+def test_a_foreign_model_is_measured_with_the_files_beside_its_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_here(monkeypatch)
+    config = {"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 256, "n_positions": 32}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    own = tmp_path / "own.toml"
+    make_run(own, KEY, ["context=32", "batch=2"], lambda line: None, model=tmp_path / "config.json")
+    words = ["trainer", "--json", "--steps", "5", "--manifest", str(own)]
+    found = json.loads(CliRunner().invoke(command, words, catch_exceptions=False).output)
+    assert (found["steps"], found["tokens_per_step"]) == (5, 64)
+    shutil.rmtree(tmp_path / "own.artifacts")
+    missing = CliRunner().invoke(command, words)
+    assert isinstance(missing.exception, ManifestError)
+    assert "does not hold the run's config, layout" in str(missing.exception)
 
 
 def test_the_command_tells_the_rates_of_a_real_trainer() -> None:
