@@ -206,11 +206,8 @@ WORDS = re.compile(
 """One of them is in every file that uses one of STARTS."""
 PYTHON_CHILD = "peer/python_child.py"
 OTHER_PROGRAMS = {
-    "benchmarks/capture.py": "ip netns exec, tcpdump",
-    "benchmarks/checkouts.py": "the `peer` of another checkout, and git",
     "benchmarks/control_bytes.py": "nft",
     "benchmarks/doctor_faults.py": "nsenter, and python_command with another checkout's code first",
-    "benchmarks/install.py": "the Python of environments that it has just made",
     "benchmarks/nat_network.py": "ip, nft",
     "benchmarks/result.py": "git",
     "benchmarks/slow_home.py": "this file, with another checkout's code",
@@ -226,13 +223,12 @@ OTHER_PROGRAMS = {
 """What else these files start. No other file may start a process by itself."""
 NAME_PYTHON = {
     "benchmarks/doctor_faults.py",  # takes its path out of what doctor prints
-    "benchmarks/install.py",  # the default of the interpreters to install for
     "benchmarks/slow_home.py",
     "peer/cli/installed.py",  # commands for a person to run
     "peer/discovery/dht_node/process.py",
+    "peer/installation.py",
     "peer/node/doctor/machine.py",
     "peer/service/install.py",  # for `python_command` in the service's file
-    "peer/service/uninstall.py",
 }
 """Files that name the running interpreter in texts, or as said above."""
 
