@@ -105,8 +105,10 @@ def command(
     if value is not None and WORDS[change] in (Change.BAN, Change.UNBAN, Change.REVOKE):
         value = _peer(value, _ids_known(home, signed.run_id) | {str(one.peer) for one in chain.amendments})
     kind, earliest = WORDS[change], chain.amendments[-1].round if chain.amendments else 0
+    if at_round is None:
+        at_round = max(earliest, _round_if_known(signed, home))
     try:
-        chain.make(operator, earliest if at_round is None else at_round, kind, reason, **_fields(kind, value))
+        chain.make(operator, at_round, kind, reason, **_fields(kind, value))
     except BadPayload as bad:
         fix = f"The last amendment holds from round {earliest} on. Give --at-round {earliest} or later."
         raise UsageError(
@@ -173,6 +175,14 @@ def _round_now(signed: SignedManifest, home: Path) -> int:
     if not (start := known_start(signed.manifest, shelf, folder)):
         raise UsageError(f"the home {home} does not know when the run began (if it did)", advice)
     return resolve(sync).round_clock(start).round_at(time.time())
+
+
+def _round_if_known(signed: SignedManifest, home: Path) -> int:
+    """Return the round now. 0: it is not known here, or the run has not begun."""
+    try:
+        return max(0, _round_now(signed, home))
+    except UsageError:
+        return 0
 
 
 def _fields(change: Change, value: str | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ A new one reaches everybody in a few hops even when the operator's node is seen 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from peer.errors import HomeUnusable, JoinRefused, ManifestError
@@ -31,9 +32,15 @@ class AmendmentSync(OperatorsWord):
         told: Callable[[Amendment], None] = lambda amendment: None,
         *,
         in_steps: bool = False,
+        round_now: Callable[[], int] = lambda: 0,
     ) -> None:
         """Reads what was kept (None: nothing is, in simulations). A kept file that does not check counts as
-        far as it does; the rest is asked anew. `in_steps`: the run's rounds are counted in inner steps."""
+        far as it does; the rest is asked anew. `in_steps`: the run's rounds are counted in inner steps.
+        `round_now`: returns the round under way here (0: not known), in which an amendment that comes begins to hold at
+        the earliest."""
+        self._round_now = round_now
+        self._came_in: dict[int, int] = {}
+        """The round in which an amendment came, by its number. Those kept by an earlier process are not in it."""
         super().__init__(lambda peer, code, why: emit(events.AmendmentRefused(peer=peer, code=code, reason=why)))
         self._chain = chain
         self._in_steps = in_steps
@@ -56,8 +63,11 @@ class AmendmentSync(OperatorsWord):
         return self._ruled[2]
 
     def newest(self, count: int) -> list[Amendment]:
-        """Return the last ones."""
-        return self._chain.amendments[-count:]
+        """Return the last ones, each from the round on in which it began to hold here."""
+        return [self._as_held(amendment) for amendment in self._chain.amendments[-count:]]
+
+    def _as_held(self, amendment: Amendment) -> Amendment:
+        return replace(amendment, round=max(amendment.round, self._came_in.get(amendment.number, 0)))
 
     def latest(self, count: int) -> list[str]:
         """The last ones, for a person."""
@@ -90,7 +100,10 @@ class AmendmentSync(OperatorsWord):
     def _new_since(self, before: int) -> None:
         if self.count == before:
             return
-        for amendment in self._chain.amendments[before:]:
+        came_in = self._round_now()
+        for new in self._chain.amendments[before:]:
+            self._came_in[new.number] = came_in
+            amendment = self._as_held(new)
             self._emit(events.Amended(number=amendment.number, round=amendment.round, change=describe(amendment)))
             self._told(amendment)
         try:

@@ -182,14 +182,17 @@ def pace_of(method: Method) -> float:
     return pace(method.round_length if method.clock == "seconds" else None)
 
 
-def amendments_of(local: LocalNode, manifest: Manifest, journal: Journal) -> AmendmentSync:
-    """Read the amendments that were kept."""
+def amendments_of(
+    local: LocalNode, manifest: Manifest, journal: Journal, round_now: Callable[[], int]
+) -> AmendmentSync:
+    """Read the amendments that were kept. `round_now`: returns the round under way here; 0: not known."""
     return AmendmentSync(
         Chain(local.run_id, manifest.operator),
         local.folder.path / AMENDMENTS,
         journal.append,
         lambda amendment: local.say(describe(amendment)),
         in_steps=manifest.sync.clock == "steps",
+        round_now=round_now,
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from peer.node.handler import RequestHandler
 from peer.node.port_mapping import MappedPort, port_mapper
 from peer.node.record import PeerAddress
 from peer.observe import events
+from peer.observe.control_bytes import in_all
+from peer.observe.line_bytes import LineBytes, LineMeter, estimated
 from peer.observe.log_file import log_file
 from peer.ports.console import Say
 from peer.protocol.endpoints import host_of, join_host
@@ -121,6 +124,7 @@ class OpenNode:
     mapping: PortMapper
     reservations: RelayReservations
     key_watch: KeyWatch
+    line: LineMeter
 
     def endpoints(self) -> tuple[str, ...]:
         """Where others dial the exchange service: where they were seen to get through, then where we think they may.
@@ -252,7 +256,24 @@ async def open_node(
         late.has_ways(mapping, reservations, reach)
         stack.push_async_callback(mapping.close)
         _look_around(local, directory, transport.dialler, port)
-        yield OpenNode(local, handler, transport, directory, reach, port, mapping, reservations, key_watch)
+        line = _line_of(transport, directory, port)
+        await stack.enter_async_context(background_task(line.watch()))
+        yield OpenNode(local, handler, transport, directory, reach, port, mapping, reservations, key_watch, line)
+
+
+def _line_of(transport: GrpcTransport, directory: DhtDirectory, port: int) -> LineMeter:
+    """Return the meter of this process and its p2pd."""
+
+    def processes() -> tuple[int, ...]:
+        helper = directory.helper_pid
+        return (os.getpid(),) if helper is None else (os.getpid(), helper)
+
+    def estimate() -> LineBytes:
+        control = in_all(transport.control, directory.control)
+        sent, received = sum(control["sent"].values()), sum(control["received"].values())
+        return estimated(transport.bytes_sent, transport.bytes_received, sent, received)
+
+    return LineMeter(processes, lambda: port, estimate)
 
 
 def _new_key(local: LocalNode) -> str:

@@ -131,6 +131,7 @@ class PeerDaemon:
         self._reaching: asyncio.Task[None] | None = None
         self._files = DaemonFiles(node, parts.options, self._known, self._copying, self._journal.append)
         self._pause, self._quota = parts.pause, parts.quota
+        self._quota.count_by(lambda: node.line.latest.sent)
 
     async def run(self, page: DaemonPage | None = None) -> int:
         local = self._node.local
@@ -243,7 +244,7 @@ class PeerDaemon:
         )
         await trainer.prepare()  # it reads its data while we look for the state
         self._arrival.end("files")
-        amendments = amendments_of(node.local, manifest, self._journal)
+        amendments = amendments_of(node.local, manifest, self._journal, lambda: self._live.round)
         node.handler.serve(replace(node.handler.parts, amendments=amendments))
         admission = self._facts.admit(admission_of(node.local, manifest, options, amendments, held))
         self._pace_s = pace_of(method)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from peer.join.contract import end_of
@@ -122,6 +122,7 @@ def status_report(
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
         "control_bytes": control_bytes(node),
+        "line_bytes": asdict(node.line.latest),
         "caps": caps(node),
         "wait": facts.waits.report(),
         "page": facts.page,

@@ -39,6 +39,8 @@ from peer.state.files import read_small
 
 LOOK_EVERY_S = 1.0
 SAVE_EVERY_S = 30.0
+SETTLE_S = 10.0
+"""Seconds after which the line has carried what was handed to it, and its meter has been looked at."""
 MAX_FILE = 4096
 MOST_BYTES = 2**60
 """Beyond it a count in the file is no count."""
@@ -80,6 +82,10 @@ class UploadQuota:
         self._now = now
         self._ticks = ticks
         self._moment_of = moment
+        self._line: Callable[[], int] | None = None
+        self._shown = 0
+        """What the line's meter showed at the last look."""
+        self._sent_at = ticks()
         self._need = 0
         self._said = ""
         self._unwritable = False
@@ -91,6 +97,11 @@ class UploadQuota:
         self._changed = changed
         self.rests: list[Callable[[], str]] = []
         """Each returns why nothing is given now, for a person; empty: it may be."""
+
+    def count_by(self, line: Callable[[], int]) -> None:
+        """From here on count what a meter of the line shows. `line` returns all bytes sent since this process began."""
+        self._line = line
+        self._book.measured = True
 
     # -- may it be sent? ---------------------------------------------------------------------------------------------
 
@@ -149,6 +160,7 @@ class UploadQuota:
             nonlocal left
             line = min(left, on_the_line(payload, 1))
             left -= line
+            self._sent_at = self._ticks()
             self._book.sent(line)
 
         try:
@@ -180,16 +192,18 @@ class UploadQuota:
         """The last count is kept."""
         if self._counted:
             self._turn()
-            self._save()
+            self._save(clean=True)
 
     def report(self) -> dict[str, Any]:
-        """For `peer status`. Bytes on the line."""
+        """For `peer status`. Bytes on the line. `kept_back`: the estimate of the control traffic until the end of each
+        limited period, which no payload may use."""
         self._turn()
         used = self._book.used
         return {
             "used": {"day": used.day, "month": used.month},
             "limit": {"day": self._limits.day, "month": self._limits.month},
             "why": self.why_not(),
+            "kept_back": {p: round(self._book.control_rate * self._moment.left_s(p)) for p, _ in self._limits.each()},
         }
 
     def _tell(self, why: str) -> None:
@@ -207,14 +221,28 @@ class UploadQuota:
         self._moment = self._moment_of(self._now())
         self._book.turn(self._moment, max(0.0, ticks - self._ticked))
         self._ticked = ticks
+        if self._line is not None:
+            shown = self._line()
+            self._book.count(max(0, shown - self._shown))
+            self._shown = shown
+            if ticks - self._sent_at >= SETTLE_S:
+                self._book.settle()
 
     # -- across lives ------------------------------------------------------------------------------------------------
 
-    def _save(self) -> None:
+    def _save(self, *, clean: bool = False) -> None:
+        """`clean`: nothing will be sent after it."""
         used, self._saved, self._counted = self._book.used, self._ticks(), True
         if self._kept is None:
             return
-        body = {"date": used.date.isoformat(), "day": used.day, "month": used.month, "strangers": used.strangers}
+        body: dict[str, Any] = {
+            "date": used.date.isoformat(),
+            "day": used.day,
+            "month": used.month,
+            "strangers": used.strangers,
+        }
+        if clean:
+            body["clean"] = True
         try:
             write_whole(self._kept, json.dumps(body).encode())
         except HomeUnusable as error:
@@ -229,11 +257,14 @@ class UploadQuota:
         if self._kept is None:
             return Used(self._moment.date, 0, 0)
         try:
-            used = _used_of(json.loads(read_small(self._kept, MAX_FILE)))
+            body = json.loads(read_small(self._kept, MAX_FILE))
+            used = _used_of(body)
         except FileNotFoundError:
             return Used(self._moment.date, 0, 0)
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             return self._lost(error)
+        if body.get("clean") is True:
+            return used
         since = math.ceil(CONTROL_RATE * SAVE_EVERY_S)
         return Used(used.date, used.day + since, used.month + since, used.strangers)
 

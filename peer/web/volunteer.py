@@ -98,6 +98,7 @@ def _bytes(report: Mapping[str, Any]) -> dict[str, Any]:
         "received": report.get("bytes_received"),
         "control_sent": sum(control["sent"].values()),
         "control_received": sum(control["received"].values()),
+        "line": report.get("line_bytes"),
         "caps": report.get("caps"),
         "budget": report.get("budget"),
     }

@@ -173,7 +173,7 @@ def test_go_on_is_answered_with_the_word_of_today(manifest: Path) -> None:
         assert caught.value.fix.endswith("amend run.toml resume")
     assert not held(manifest).amendments
     amend(manifest, "pause")
-    assert amend(manifest, "resume").startswith("amendment 2, from round 0 on: resume\n")
+    assert amend(manifest, "resume").startswith("amendment 2, from when it was known: resume\n")
 
 
 def test_list_shows_the_amendments_without_a_key(manifest: Path) -> None:
@@ -181,7 +181,7 @@ def test_list_shows_the_amendments_without_a_key(manifest: Path) -> None:
     amend(manifest, "lr-scale", "0.5", "--reason", "plateau")
     amend(manifest, "pause", "--at-round", "7")
     assert amend(manifest, "list", home="elsewhere").splitlines() == [
-        "amendment 1, from round 0 on: learning rate times 0.5 (plateau)",
+        "amendment 1, from when it was known: learning rate times 0.5 (plateau)",
         "amendment 2, from round 7 on: pause",
     ]
     with pytest.raises(UsageError, match="takes no value"):
@@ -222,3 +222,11 @@ def test_an_ending_that_names_none_or_several_bans_nobody(manifest: Path) -> Non
     with pytest.raises(UsageError, match="2 peers known here end in"):
         _peer("abcdef", {"12D3KooWxabcdef", "12D3KooWyabcdef"})
     assert not held(manifest).amendments
+
+
+def test_an_amendment_of_now_names_the_round_that_is_under_way(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    start = time.time() - 27.5 * 60
+    settings = ["sync.clock=seconds", "sync.sync_every=60", f"start={start!r}"]
+    write_new(file, load_or_create(tmp_path / "home" / "identity.key"), settings)
+    assert "from round 27 on: pause" in amend(file, "pause")

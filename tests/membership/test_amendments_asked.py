@@ -12,7 +12,9 @@ from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.membership.amendment_sync import AmendmentSync
+from peer.observe import events
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.protocol.policy.amendments import Amendment, Change, describe
 from peer.run.amendments import Chain
 
 RUN, CALL_S, SILENT_S = RunId(b"r" * 32), 0.25, 5.0
@@ -69,3 +71,20 @@ def test_only_a_whole_answer_at_once_says_how_long_a_call_takes(
 
     run_virtual(scenario())
     assert heard == pytest.approx(told)
+
+
+def test_an_amendment_that_came_in_round_27_is_not_told_to_hold_from_round_0() -> None:
+    operator, told, journal = Identity.generate(), list[str](), list[events.Event]()
+    chain = Chain(RUN, operator.peer_id)
+    held = AmendmentSync(chain, None, journal.append, lambda new: told.append(describe(new)), round_now=lambda: 27)
+    chain.make(operator, 0, Change.LR_SCALE, "plateau", value=0.5)
+    held._new_since(0)
+    assert told == held.latest(5) == ["amendment 1, from round 27 on: learning rate times 0.5 (plateau)"]
+    assert [event.round for event in journal if isinstance(event, events.Amended)] == [27]
+    chain.make(operator, 120, Change.PAUSE, "")
+    held._new_since(1)
+    assert held.latest(1) == ["amendment 2, from round 120 on: pause"]
+
+
+def test_an_amendment_of_an_unknown_round_names_no_round() -> None:
+    assert describe(Amendment(1, 0, Change.PAUSE, "")) == "amendment 1, from when it was known: pause"

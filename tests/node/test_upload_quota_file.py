@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from peer.errors import PartnerRefused
-from peer.node.upload_quota import SAVE_EVERY_S, UploadQuota, moment_of
+from peer.node.upload_quota import SAVE_EVERY_S, SETTLE_S, UploadQuota, moment_of
 from peer.observe import events
 from peer.protocol.endpoints import HERE
 from peer.protocol.messages import PeerId
@@ -113,7 +113,7 @@ def test_a_clean_end_keeps_the_control_traffic_too(machine: Machine) -> None:
     machine.ticks = 10.0
     machine.budget.close()
     machine.start()
-    assert machine.used() == (round(10 * CONTROL_RATE) + AFTER_A_START,) * 2
+    assert machine.used() == (round(10 * CONTROL_RATE),) * 2
 
 
 def test_who_never_came_to_train_leaves_no_file(machine: Machine) -> None:
@@ -294,3 +294,48 @@ def test_joiners_hear_that_no_state_is_given(machine: Machine) -> None:
         assert eta_s > 0
 
     asyncio.run(test())
+
+
+# -- with a meter of the line
+
+
+def test_what_was_sent_today_is_what_the_lines_meter_shows_and_no_allowance(machine: Machine) -> None:
+    shown = 0
+    machine.budget.count_by(lambda: shown)
+    machine.ticks = 86_400.0
+    machine.budget.look()
+    assert machine.used() == (0, 0), "a day in which nothing was sent"
+    shown = 41_472_000
+    assert machine.used() == (41_472_000, 41_472_000)
+    machine.ticks += 1
+    send(machine.budget, 4 * GB)
+    assert machine.used()[0] == shown + on_the_line(4 * GB, 4), "the line has not shown the payload yet"
+    shown += 3 * GB
+    assert machine.used()[0] == 41_472_000 + on_the_line(4 * GB, 4), "it is not counted twice"
+    shown += GB + 30 * MB
+    machine.ticks += SETTLE_S
+    assert machine.used()[0] == shown, "once the line is still its meter is right"
+
+
+def test_a_kill_counts_the_payload_and_an_allowance_and_a_clean_end_nothing_more(machine: Machine) -> None:
+    machine.budget.count_by(lambda: 5 * MB)
+    machine.budget.look()
+    with machine.budget.claim(4 * GB, 4, giving=False) as sent:
+        sent(GB)
+        machine.start()
+        assert machine.used()[0] == 5 * MB + on_the_line(4 * GB, 4) + AFTER_A_START
+    machine.budget.count_by(lambda: 0)
+    machine.budget.look()
+    used = machine.used()
+    machine.budget.close()
+    machine.start()
+    assert machine.used() == used
+
+
+def test_what_is_kept_back_is_told_apart_from_what_was_sent() -> None:
+    hour_left = Moment(date(2026, 11, 21), 3600.0, 3600.0)
+    quota = UploadQuota(UploadLimits(day=GB), None, print, print, moment=lambda now: hour_left)
+    quota.count_by(lambda: 0)
+    quota.exchange_needs(MB, control=100.0)
+    report = quota.report()
+    assert (report["used"]["day"], report["kept_back"]) == (0, {"day": 360_000})

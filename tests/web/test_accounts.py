@@ -76,6 +76,7 @@ def test_an_account_while_joining_has_what_there_is() -> None:
         "received": 200,
         "control_sent": 11,
         "control_received": 7,
+        "line": None,
         "caps": None,
         "budget": None,
     }

@@ -13,6 +13,9 @@ from typing import Any
 PAPER = "arXiv 2503.09799"
 PARAMS = (35e6, 2.4e9)
 PEERS = (1, 8)
+VOCABULARY = 32_768
+"""Tokens of the paper's tokenizer. A loss in nats a token holds for its own tokenizer alone: a token of bytes says less
+than one of words."""
 WINDOW = 2048
 """Tokens of a sequence, in which the law counts batches."""
 TOKENS_A_PARAMETER = 20.0

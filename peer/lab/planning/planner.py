@@ -316,6 +316,11 @@ def _outer_lr(choice: _Choice, peers: int, steps: int) -> Derived:
 
 
 def _loss(intent: Intent, model: LlamaSection, tokens: float, choice: _Choice) -> Derived:
+    """Return the expected loss. None where the tokenizer is another one than the law's: the number would be wrong by
+    far."""
+    if intent.vocab != laws.VOCABULARY:
+        why = f"no law for a tokenizer of {intent.vocab:,} tokens: that of {laws.PAPER} has C4 and {laws.VOCABULARY:,}"
+        return Derived(None, why)
     law = laws.expected_loss(model.parameters, intent.peers, tokens, choice.pace.every)
     outside = list(law.outside)
     if choice.method.topology == "pair":

@@ -8,7 +8,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     if method.topology == "group":
         node.directory.read_everybody()
     layout = layout_for(signed.manifest.model, method, run.files.tensors)
-    amendments = _amendments(node.local, signed)
+    amendments = _amendments(node.local, signed, lambda: progress.value)
     papers = _papers(node.local, signed.manifest, beside_papers(run.path))
     node.handler.hand_on(papers)
     terms = RunTerms(
@@ -315,6 +315,7 @@ def _status(node: OpenNode, run: OperatorRun, layout: Layout, began: float, keep
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
         "control_bytes": control_bytes(node),
+        "line_bytes": asdict(node.line.latest),
         "caps": caps(node),
         "clock_correction_s": node.local.clock.correction,
     }
@@ -343,10 +344,16 @@ def _invited(node: OpenNode, manifest: Manifest, amendments: AmendmentSync) -> I
     return invited_peers(local.run_id, manifest, amendments, local.clock.now, nodes, held.shelf)
 
 
-def _amendments(local: LocalNode, signed: SignedManifest) -> AmendmentSync:
+def _amendments(local: LocalNode, signed: SignedManifest, round_now: Callable[[], int]) -> AmendmentSync:
     chain = Chain(local.run_id, signed.manifest.operator)
     kept = local.folder.path / AMENDMENTS
-    return AmendmentSync(chain, kept, lambda event: None, lambda amendment: local.say(describe(amendment)))
+    return AmendmentSync(
+        chain,
+        kept,
+        lambda event: None,
+        lambda amendment: local.say(describe(amendment)),
+        round_now=round_now,
+    )
 
 
 def _papers(local: LocalNode, manifest: Manifest, operators_file: Path) -> PaperSync:

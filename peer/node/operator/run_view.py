@@ -19,7 +19,7 @@ from peer.ports.clock import Clock
 from peer.ports.console import Say
 from peer.protocol.messages import PeerId, RunId
 from peer.protocol.pair.receipt_chain import Verify
-from peer.protocol.policy.amendments import Amendment, describe
+from peer.protocol.policy.amendments import Amendment, describe_change
 from peer.protocol.summary.board import ContributionBoard
 from peer.protocol.summary.book import DROPS, FORGED, HeldSummary, SummaryBook
 from peer.protocol.summary.loss_history import LossHistory
@@ -168,7 +168,7 @@ class RunView:
             "loss": self._losses.report(),
             "board": self._board.report(),
             "amendments": [
-                {"number": one.number, "what": describe(one), "round": one.round}
+                {"number": one.number, "what": describe_change(one), "round": one.round}
                 for one in facts.amendments(SHOWN_AMENDMENTS)
             ],
             "join": {"ticket": facts.ticket},

@@ -214,9 +214,11 @@ def _line(report: Report) -> Iterator[Row]:
     for name in ("sent", "received"):
         cap, nbytes = report.get("caps", {}).get(name), amount(report[f"bytes_{name}"], "bytes")
         control = sum(report.get("control_bytes", {}).get(name, {}).values())
-        beside = f" and {amount(control, 'bytes')} of control messages" if control else ""
+        beside = f" of payload, {amount(control, 'bytes')} of control messages" if control else " of payload"
         capped = "no cap" if cap is None else f"at most {amount(cap, 'bytes')}/s"
         yield name, f"{nbytes}{beside}, {capped}"
+    if line := report.get("line_bytes"):
+        yield "on the line", _on_the_line(line)
     yield "budget", _budget(report.get("budget", {}))
     if (mapping := report.get("port_mapping")) and mapping["value"]:
         yield "router", mapping["why"]
@@ -225,11 +227,18 @@ def _line(report: Report) -> Iterator[Row]:
         yield "relays for", f"{carried}, at most {amount(relaying['rate'], 'bytes')}/s"
 
 
+def _on_the_line(line: Report) -> str:
+    """Tell all bytes, those of connections and headers included."""
+    how = "measured by the kernel" if line["measured"] else "estimated from the above"
+    return f"{amount(line['sent'], 'bytes')} sent, {amount(line['received'], 'bytes')} received in all, {how}"
+
+
 def _budget(budget: Report) -> str:
     told = []
     for period, limit in budget.get("limit", {}).items():
         if limit:
-            told.append(f"{amount(budget['used'][period], 'bytes')} of {amount(limit, 'bytes')} {WHEN[period]}")
+            back = f", {amount(budget['kept_back'][period], 'bytes')} kept back" if "kept_back" in budget else ""
+            told.append(f"{amount(budget['used'][period], 'bytes')} of {amount(limit, 'bytes')} {WHEN[period]}{back}")
     return "; ".join(told)
 
 

@@ -113,7 +113,14 @@ def _without(peers: Mapping[PeerId, str], peer: PeerId) -> dict[PeerId, str]:
 
 
 def describe(amendment: Amendment) -> str:
-    """Describe an amendment in a sentence."""
+    """Describe an amendment in a sentence, with the round from which on it holds. Round 0 stands for the time at which
+    it became known: nothing is amended before a run begins."""
+    when = f"from round {amendment.round} on" if amendment.round else "from when it was known"
+    return f"amendment {amendment.number}, {when}: {describe_change(amendment)}"
+
+
+def describe_change(amendment: Amendment) -> str:
+    """Describe what an amendment changes, and the operator's reason."""
     match amendment.change:
         case Change.LR_SCALE:
             what = f"learning rate times {amendment.value:g}"
@@ -131,6 +138,4 @@ def describe(amendment: Amendment) -> str:
             what = f"the invitation of {amendment.peer} is revoked"
         case Change.REFOUND:
             what = f"everybody goes on from the state {amendment.digest.hex()[:16]}"
-    return f"amendment {amendment.number}, from round {amendment.round} on: {what}" + (
-        f" ({amendment.reason})" if amendment.reason else ""
-    )
+    return what + (f" ({amendment.reason})" if amendment.reason else "")

@@ -6,7 +6,10 @@ and the directory get an allowance by time, and that of the rest of the period i
 fit without it does not fit. First come, first served: nothing is saved for the evening.
 
 A lost count is taken for the most that it can have been (`lost`). A clock set back to an earlier day begins no new
-period and undoes no count."""
+period and undoes no count.
+
+With a meter of the line (`QuotaLedger.measured`) every byte that was sent is counted as the meter counts it, and the
+allowance is only kept back. Without one, in a simulation, the allowance stands for the bytes of control traffic."""
 
 from __future__ import annotations
 
@@ -26,8 +29,9 @@ FRAMING = 1.041
 PER_CHUNK = 100
 """Bytes of overhead of each chunk, which may go in a packet of its own: headers of the frame, gRPC, HTTP/2, TLS, TCP
 and IP."""
-CONTROL_RATE = 8_500.0
-"""Bytes per second of all traffic but payload that a peer is taken to send, where rounds are short or in steps."""
+CONTROL_RATE = 4_000.0
+"""Bytes per second of all traffic but payload that are kept back, where rounds are short or in steps: an estimate.
+`benchmarks/control_bytes.py --round-seconds 10` measures 1,900, connections and headers included."""
 SELDOM_RATE, SELDOM_ROUND_S, LONG_ROUND_S = 290.0, 300.0, 120.0
 """The same in rounds of `SELDOM_ROUND_S` and more: 25 MB a day. `benchmarks/control_bytes.py` measures less. Shorter
 rounds that still count as long send more in proportion."""
@@ -106,6 +110,10 @@ class QuotaLedger:
         self._strangers: float = used.strangers
         self._open = 0
         """Bytes claimed, and neither sent nor returned yet."""
+        self.measured = False
+        """Whether `count` is called with all that the line carried. What is sent is not counted a second time then."""
+        self._on_its_way = 0
+        """Bytes claimed and handed to the line, which its meter has not shown yet."""
 
     def keep_back(self, control_rate: float) -> None:
         """From here on keep so many bytes per second back for control traffic."""
@@ -118,17 +126,18 @@ class QuotaLedger:
         return Used(self._date, day, month, math.ceil(self._strangers))
 
     def turn(self, moment: Moment, elapsed_s: float) -> None:
-        """Count the control traffic of the seconds that have passed, in the period in which they ended. Claimed bytes
-        that are not sent yet move to a new period."""
+        """Begin a new period where one has begun: claimed bytes that are not sent yet move to it. Without a meter,
+        count the control traffic of the seconds that have passed, in the period in which they ended."""
         assert elapsed_s >= 0, elapsed_s
         before = self._date
         if moment.date > before:
-            self._used["day"] = self._open
+            self._used["day"] = self._open + self._on_its_way
             self._strangers = 0.0
             if (moment.date.year, moment.date.month) != (before.year, before.month):
-                self._used["month"] = self._open
+                self._used["month"] = self._open + self._on_its_way
         self._date = moment.date
-        self._add(self.control_rate * elapsed_s)
+        if not self.measured:
+            self._add(self.control_rate * elapsed_s)
 
     def left(self, period: Period, moment: Moment) -> float | None:
         """Return the bytes left for payload, below 0 when more was used. None: no limit."""
@@ -163,10 +172,24 @@ class QuotaLedger:
         """Count claimed bytes as sent."""
         assert nbytes <= self._open, (nbytes, self._open)
         self._open -= nbytes
+        self._on_its_way += nbytes if self.measured else 0
+
+    def count(self, nbytes: int) -> None:
+        """Count bytes that the line carried. Those of a claimed payload are in the count since their claim."""
+        claimed = min(nbytes, self._on_its_way)
+        self._on_its_way -= claimed
+        self._add(nbytes - claimed)
+
+    def settle(self) -> None:
+        """Take back what a claim was larger than its bytes on the line. Call it when no payload is on its way."""
+        if not self._open:
+            self._add(-self._on_its_way)
+            self._on_its_way = 0
 
     def give_back(self, nbytes: int, *, stranger: bool = False) -> None:
         """Return claimed bytes that will not be sent."""
-        self.sent(nbytes)
+        assert nbytes <= self._open, (nbytes, self._open)
+        self._open -= nbytes
         self._strangers = max(0.0, self._strangers - (nbytes if stranger else 0))
         self._add(-nbytes)
 
@@ -186,7 +209,7 @@ def why_used(limits: UploadLimits, period: Period, nbytes: int, moment: Moment, 
         kept_back = control * DAY_S * (1 if period == "day" else LONGEST_MONTH)
         return (
             f"a {period}'s upload of {size(limit)} never holds an exchange of {size(nbytes)} besides the "
-            f"{size(kept_back)} of control traffic: this peer will not exchange"
+            f"{size(kept_back)} of control traffic, estimated: this peer will not exchange"
         )
     if period == "day":
         return f"today's upload of {size(limit)} is used. Next exchange after 00:00"
@@ -250,7 +273,7 @@ def _too_much(period: Period, limit: int, need: UploadNeed) -> str:
     part = room / need.day
     lasts = f"{24 * part:.1f} of 24 hours" if period == "day" else f"{days * part:.1f} of {days} days"
     return (
-        f"a day of this run uploads {size(need.day + control)}, {size(control)} of it control traffic, and the budget "
-        f"is {size(limit)} a {period}: it would last {lasts}. It would fit with a sync_every of "
+        f"a day of this run uploads {size(need.day + control)}, {size(control)} of it control traffic, both "
+        f"estimated, and the budget is {size(limit)} a {period}: it would last {lasts}. It would fit with a sync_every of "
         f"{math.ceil(need.sync_every / part)} s instead of {need.sync_every:g} s"
     )

@@ -2,8 +2,8 @@
 
 export function bytes(value) {
   if (value == null) return "–";
-  for (const [size, name] of [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]]) {
-    if (value >= size) return `${(value / size).toFixed(1)} ${name}`;
+  for (const [size, name] of [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]]) {
+    if (value >= size) return `${(value / size).toFixed(value < 9.995 * size ? 2 : 1)} ${name}`;
   }
   return `${Math.round(value)} B`;
 }

@@ -61,7 +61,7 @@ function showBoard(board) {
 }
 
 function showAmendments(amendments) {
-  list("amendments", amendments.map((one) => `${one.number}: ${one.what}${one.round == null ? "" : `, from round ${one.round}`}`),
+  list("amendments", amendments.map((one) => `${one.number}. ${one.round ? `From round ${one.round}` : "From when it was known"}: ${one.what}`),
     "The operator has amended nothing.");
 }
 

@@ -41,22 +41,26 @@ function showWork(work) {
   text("steps", work.steps == null ? "" : `in ${count(work.steps)} steps`);
   datum("tokens-per-s", work.tokens_per_s, count(work.tokens_per_s));
   datum("exchanged", rounds.exchanged ?? 0, String(rounds.exchanged ?? 0));
-  text("due-rounds", rounds.due ? `of ${rounds.due} rounds, ${rounds.solo ?? 0} alone` : "rounds");
+  text("due-rounds", rounds.due ? `of ${rounds.due} rounds due, ${rounds.solo ?? 0} alone, ${rounds.refused ?? 0} refused, ${rounds.missed ?? 0} missed` : "rounds");
   tick();
 }
 
 function showBytes(told) {
   datum("sent", told.sent, bytes(told.sent));
   datum("received", told.received, bytes(told.received));
-  text("control-sent", `${bytes(told.control_sent)} of it control`);
-  text("control-received", `${bytes(told.control_received)} of it control`);
+  const how = told.line?.measured ? "measured" : "estimated";
+  const beside = (control, line) => `of payload, beside ${bytes(control)} of control messages; `
+    + `with connections and headers ${bytes(line)}, ${how}`;
+  text("control-sent", beside(told.control_sent, told.line?.sent));
+  text("control-received", beside(told.control_received, told.line?.received));
   const { used, limit, why } = told.budget ?? {};
   const lines = ["day", "month"].filter((span) => limit?.[span] != null)
-    .map((span) => `Upload this ${span}: ${bytes(used[span])} of ${bytes(limit[span])}`);
+    .map((span) => `Upload this ${span}: ${bytes(used[span])} of ${bytes(limit[span])}, ${how}; `
+      + `${bytes(told.budget.kept_back?.[span])} are kept back for control traffic, estimated`);
   if (why) lines.push(why);
   if (told.caps?.sent) lines.push(`Upload cap: ${bytes(told.caps.sent)} a second`);
   if (told.caps?.received) lines.push(`Download cap: ${bytes(told.caps.received)} a second`);
-  list("budgets", lines, used ? `No budget is set. ${bytes(used.day)} were sent today.` : "");
+  list("budgets", lines, used ? `No budget is set. ${bytes(used.day)} were sent today, ${how}.` : "");
 }
 
 function showCurve(curve) {

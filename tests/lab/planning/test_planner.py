@@ -26,7 +26,7 @@ def numbers(intent: Intent) -> dict[str, Any]:
 
 
 def test_the_papers_setting_gives_the_papers_numbers() -> None:
-    planned = plan(PAPERS)
+    planned = plan(replace(PAPERS, vocab=32_768))
     told = planned.to_json()
     assert tuple(told) == KEYS
     assert (told["preset"], told["sync_every"], told["outer_lr"]) == ("diloco", 30, 0.6)
@@ -134,3 +134,10 @@ def test_values_that_are_no_plan_are_refused(change: dict[str, Any], flag: str) 
 def test_machines_that_no_manifest_could_hold_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="inner step"):
         plan(replace(PAPERS, **change))
+
+
+@pytest.mark.parametrize("vocab", [256, 50_257])
+def test_the_loss_of_another_tokenizer_is_withheld(vocab: int) -> None:
+    loss = plan(replace(PAPERS, vocab=vocab)).numbers["expected_loss"]
+    assert loss.value is None
+    assert f"{vocab:,} tokens" in loss.reason

@@ -145,7 +145,7 @@ def test_sentences_say_which_budget_and_until_when() -> None:
     month = why_used(limits, "month", 1, at())
     assert month == "this month's upload of 100 GB is used. Next exchange after 00:00 on 2026-12-01"
     never = why_used(UploadLimits(day=GB), "day", GB, at())
-    assert never.startswith("a day's upload of 1 GB never holds an exchange of 1 GB besides the 734 MB of control")
+    assert never.startswith("a day's upload of 1 GB never holds an exchange of 1 GB besides the 346 MB of control")
 
 
 @pytest.mark.parametrize(
@@ -203,10 +203,10 @@ def test_a_run_that_fits_is_no_word_worth() -> None:
 
 def test_a_run_that_does_not_fit_is_told_with_a_sync_every_that_would() -> None:
     told = too_much(UploadLimits(day=5 * GB), NEED)
-    assert "uploads 10.7 GB, 734 MB of it control traffic, and the budget is 5 GB a day" in told
-    assert "it would last 10.2 of 24 hours" in told
+    assert "uploads 10.3 GB, 346 MB of it control traffic, both estimated, and the budget is 5 GB a day" in told
+    assert "it would last 11.2 of 24 hours" in told
     sync_every = float(told.rpartition("sync_every of ")[2].partition(" s")[0])
-    assert sync_every == 141
+    assert sync_every == 129
     slower = UploadNeed(NEED.nbytes, NEED.day * NEED.sync_every / sync_every, sync_every)
     assert too_much(UploadLimits(day=5 * GB), slower) == ""
     faster = UploadNeed(NEED.nbytes, NEED.day * NEED.sync_every / (sync_every - 1), sync_every - 1)
@@ -215,8 +215,8 @@ def test_a_run_that_does_not_fit_is_told_with_a_sync_every_that_would() -> None:
 
 def test_a_month_has_31_days() -> None:
     assert too_much(UploadLimits(month=333 * GB), NEED) == ""
-    assert "it would last 27.7 of 31 days" in too_much(UploadLimits(month=300 * GB), NEED)
+    assert "it would last 28.9 of 31 days" in too_much(UploadLimits(month=300 * GB), NEED)
 
 
 def test_a_budget_below_the_control_traffic_holds_nothing_ever() -> None:
-    assert "never holds an exchange" in too_much(UploadLimits(day=700 * 10**6), NEED)
+    assert "never holds an exchange" in too_much(UploadLimits(day=300 * 10**6), NEED)
