@@ -233,7 +233,7 @@ def show(given: argparse.Namespace, seen: Seen) -> bool:
     ]
     bound = None if given.round_seconds != ROUND_S else MOST_MB
     figures = [
-        Figure("control, of the peer that has most", "MB/day", max(sum(p.values()) for p in peers) * a_day, MOST_MB),
+        Figure("control, of the peer that has most", "MB/day", max(sum(p.values()) for p in peers) * a_day, bound),
         Figure("sent by it at most, payloads included", "MB/day", max(sent) * a_day),
         Figure("the peers' own count of the line, most off", "%", 100 * max(off), MOST_OFF),
         Figure("rounds that every peer exchanged meanwhile", "", min(rounds), at_least=given.rounds - 1),

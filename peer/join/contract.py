@@ -113,7 +113,7 @@ class JoinContract:
         return [
             ("device", f"{self.device}, {self.threads} thread{'s' * (self.threads != 1)}"),
             ("gives way", self.guest),
-            ("memory", f"about {amount(self.memory_bytes, 'bytes')}"),
+            ("memory", f"about {amount(self.memory_bytes, 'bytes')}, estimated"),
             ("disk", f"at most {amount(self.disk_bytes, 'bytes')}"),
             ("a day", self._daily()),
             ("ends", self._end()),
@@ -127,8 +127,9 @@ class JoinContract:
             return f"not known, for rounds are in inner steps: {every} each way from one exchange to the next"
         up, down = amount(self.bytes_up_a_day, "bytes"), amount(self.bytes_down_a_day, "bytes")
         if self.upload_limit is not None and self.upload_limit < self.bytes_up_a_day:
-            return f"at most {amount(self.upload_limit, 'bytes')} up, your limit (the run wants {up}), {down} down"
-        return f"about {up} up and {down} down, more while joiners fetch the state from this peer"
+            limit = amount(self.upload_limit, "bytes")
+            return f"at most {limit} up, your limit (the run wants {up}), {down} down, estimated"
+        return f"about {up} up and {down} down, estimated; more while joiners fetch the state from this peer"
 
     def _end(self) -> str:
         when = f"on {local_time(self.ends_at)}, " if self.ends_at is not None else ""

@@ -70,7 +70,10 @@ def test_a_volunteer_is_asked_once(tmp_path: Path) -> None:
     said = agreed(tmp_path, person)
     assert "model     llama, 1,234,567 parameters" in said
     assert "device    cpu, 3 threads" in said
-    assert "a day     about 984.0 MB up and 984.0 MB down, more while joiners fetch the state from this peer" in said
+    assert (
+        "a day     about 984.0 MB up and 984.0 MB down, estimated; more while joiners fetch the state from this peer"
+        in said
+    )
     assert "ends      after 40 rounds, which last 200 min; sooner when you leave" in said
     assert "log       /home/ada/peer.log" in said
     assert json.loads((tmp_path / AGREED).read_text())["parameters"] == 1_234_567
@@ -99,7 +102,7 @@ def test_it_tells_whether_a_node_hears_of_this_peer() -> None:
 def test_a_run_in_seconds_tells_its_day_and_its_end() -> None:
     told = terms("seconds")
     assert (told["device"], told["log"]) == ("cpu, 3 threads", "/home/ada/peer.log")
-    assert re.fullmatch(r"about \d+\.\d MB up and \d+\.\d MB down, more while .*", told["a day"])
+    assert re.fullmatch(r"about \d+\.\d MB up and \d+\.\d MB down, estimated; more while .*", told["a day"])
     assert told["ends"] == "after 80 rounds, which last 6 h 40 min; sooner when you leave"
     begun = terms("seconds", start=1795648000.0)
     assert begun["ends"] == f"on {local_time(1795648000.0 + 80 * 300)}, {told['ends']}"

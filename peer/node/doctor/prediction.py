@@ -57,12 +57,17 @@ class Prediction:
     def lines(self) -> list[str]:
         """Return the prediction for a person."""
         up, down = self.bytes_per_day_up, self.bytes_per_day_down
-        first = "not known" if self.first_exchange_s is None else f"about {duration(self.first_exchange_s)} after start"
+        first = (
+            "not known"
+            if self.first_exchange_s is None
+            else f"about {duration(self.first_exchange_s)} after start, estimated"
+        )
+        tokens = "not known" if self.tokens_per_day is None else f"{self.tokens_per_day:,}, estimated from steps"
         return [
             f"device          {self.device or 'not known'}",
             f"micro-batch     {'not known' if self.micro_batch is None else self.micro_batch}",
-            f"tokens a day    {'not known' if self.tokens_per_day is None else f'{self.tokens_per_day:,}'}",
-            f"bytes a day     {_bytes(up)} up, {_bytes(down)} down, besides control traffic",
+            f"tokens a day    {tokens}",
+            f"bytes a day     {_bytes(up)} up, {_bytes(down)} down, estimated, besides control traffic",
             f"first exchange  {first}",
         ]
 

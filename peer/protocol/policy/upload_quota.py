@@ -274,6 +274,6 @@ def _too_much(period: Period, limit: int, need: UploadNeed) -> str:
     lasts = f"{24 * part:.1f} of 24 hours" if period == "day" else f"{days * part:.1f} of {days} days"
     return (
         f"a day of this run uploads {size(need.day + control)}, {size(control)} of it control traffic, both "
-        f"estimated, and the budget is {size(limit)} a {period}: it would last {lasts}. It would fit with a sync_every of "
-        f"{math.ceil(need.sync_every / part)} s instead of {need.sync_every:g} s"
+        f"estimated, and the budget is {size(limit)} a {period}: it would last {lasts}. It would fit with a "
+        f"sync_every of {math.ceil(need.sync_every / part)} s instead of {need.sync_every:g} s"
     )

@@ -57,5 +57,5 @@ def test_a_run_alone_sends_nothing() -> None:
 def test_a_person_reads_units() -> None:
     told = "\n".join(predict(TRIAL, SECONDS, 10**6, 2000.0).lines())
     assert "tokens a day    43,200,000" in told
-    assert "1.44 GB up, 1.44 GB down" in told
-    assert "about 2 min after start" in told
+    assert "1.44 GB up, 1.44 GB down, estimated" in told
+    assert "about 2 min after start, estimated" in told
