@@ -124,10 +124,11 @@ class InFlightRounds:
     async def give_up(self, fragment: int, reason: str) -> None:
         """Give one of them up, as `drop` does."""
         key, flight = self._flying.pop(fragment)
+        was_due = flight.ready.done()  # before: the cancelled task cancels what it waits for, too
         flight.task.cancel()
         await asyncio.wait({flight.task})
         if flight.task.cancelled():
-            self._landing.missed(key, reason, was_due=flight.ready.done())
+            self._landing.missed(key, reason, was_due=was_due)
         elif not isinstance(flight.task.exception(), TrainerDied):
             flight.task.result()
 

@@ -162,3 +162,28 @@ def test_a_call_that_grpc_breaks_off_is_a_lost_partner_and_a_cancelled_one_is_ca
         await transport.close()
 
     asyncio.run(main())
+
+
+def test_a_round_that_is_given_up_before_it_is_due_is_not_one_that_was_missed() -> None:
+    told, waiting = list[tuple[RoundKey, bool]](), asyncio.Event()
+
+    class Follows:
+        async def follow(self, session: object, key: RoundKey, ready: asyncio.Future[Snapshot]) -> bool:
+            waiting.set()
+            return False
+
+        def missed(self, key: RoundKey, reason: str, *, was_due: bool) -> None:
+            told.append((key, was_due))
+
+    async def main() -> None:
+        async def nothing() -> None: ...
+
+        flights = InFlightRounds(cast(ExchangeStrategy, Opens(nothing())), cast(RoundCommitter, Follows()))
+        flights.begin(RoundKey(13, 0), 0.0, 1.0)
+        async with asyncio.timeout(60):
+            await waiting.wait()
+        await asyncio.sleep(0)  # it waits for the snapshot by now
+        await flights.give_up(0, "leaving")
+
+    asyncio.run(main())
+    assert told == [(RoundKey(13, 0), False)]
