@@ -240,6 +240,8 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
 async def start_process(options: DhtNodeOptions, listen: Sequence[str]) -> Process:
     """Start p2pd. Raises AddressError when the port is taken, DirectoryFailed when p2pd cannot be started."""
     made: list[Process] = []
+    if not os.access(SOCKETS, os.W_OK | os.X_OK):  # hivemind would raise another error while it cleans up
+        raise failed("no folder for its sockets")
     try:
         process = await _create(options, listen, made)
     except P2PDaemonError as error:
@@ -292,6 +294,10 @@ def counting(handler: Handler, control: ControlMeter) -> Handler:
     return wrapped
 
 
+SOCKETS = Path("/tmp")  # noqa: S108 - hivemind's own choice
+"""Folder of the sockets between hivemind and p2pd."""
+
+
 def failed(said: str) -> DirectoryFailed:
     """Make the error for a message of p2pd, or of hivemind about it.
 
@@ -304,6 +310,9 @@ def failed(said: str) -> DirectoryFailed:
     if not Path(sys.executable).exists():
         found = f"the Python that runs this program is gone: there is no {sys.executable}"
         return DirectoryFailed(found, "Install this program again, and start it anew: peer help install")
+    if not os.access(SOCKETS, os.W_OK | os.X_OK):
+        found = f"the DHT helper (p2pd) makes its sockets in {SOCKETS}, which this user cannot write to"
+        return DirectoryFailed(found, f"Make {SOCKETS} writable. In a container: docker run --tmpfs {SOCKETS}")
     if not binary.exists():
         found = f"the DHT helper (p2pd) is missing from the installation of hivemind: there is no {binary}"
         return DirectoryFailed(found, f"{reinstall}   (some virus scanners remove its p2pd)")
@@ -348,5 +357,5 @@ async def stop(process: Process, at_once: bool = False) -> None:
     # Also takes their exceptions: a write to a dead p2pd raises ConnectionResetError.
     await asyncio.gather(*tasks, return_exceptions=True)
     for maddr in (process._daemon_listen_maddr, process._client_listen_maddr):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # nothing is there, or /tmp cannot be written: the first error matters
             os.unlink(maddr["unix"])  # noqa: PTH108  (a socket in /tmp: no disk is waited for)

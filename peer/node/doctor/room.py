@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from peer.errors import HomeUnusable, MachineTooSmall
-from peer.node.doctor.finding import DoctorFinding, failure, fine, warning
+from peer.node.doctor.finding import DoctorFinding, failure, fine, unchecked, warning
 from peer.node.doctor.home import nearest
 from peer.observe.formatting import amount
 from peer.protocol.model.layout import TensorSpec
@@ -100,7 +100,10 @@ def memory(
 ) -> DoctorFinding:
     """Compare the free memory with what daemon and trainer take. None: what the system says is available."""
     if free is None:
-        free = int(psutil.virtual_memory().available)
+        try:
+            free = int(psutil.virtual_memory().available)
+        except OSError as error:  # a container without /proc
+            return unchecked("memory", f"the system does not tell: {error.strerror}", "Give this program a /proc.")
     told = f"{amount(free, 'bytes')} are free"
     if manifest is None:
         if free < LITTLE_MEMORY:

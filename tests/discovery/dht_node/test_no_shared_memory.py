@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from peer.discovery.dht_node import process
 
 LOADED = """
 import _multiprocessing, errno, multiprocessing, os, sys
@@ -28,3 +31,10 @@ print("loaded")
 def test_hivemind_is_loaded_without_shared_memory(number: int) -> None:
     command = [sys.executable, "-c", LOADED, str(number)]
     assert subprocess.check_output(command, text=True, timeout=120) == "loaded\n"
+
+
+def test_a_folder_of_sockets_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "SOCKETS", tmp_path / "absent")
+    error = process.failed("died right after its start (EOFError())")
+    assert error.found.endswith("absent, which this user cannot write to")
+    assert "--tmpfs" in error.fix
