@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ OWN = frozenset(
     }
 )
 """Names in a home that this program writes."""
+FORMER_KEY = re.compile(rf"{re.escape(KEY_FILE)}\.[1-9A-HJ-NP-Za-km-z]{{8}}\Z")
+"""Name of a key that `peer id new` has replaced: the last characters of its peer id follow."""
 MARKS = (KEY_FILE, "lock", "service.ticket")
 """A folder with one of these is a home."""
 
@@ -53,7 +56,7 @@ def contents_of(home: Path) -> tuple[list[Doomed], list[Path]]:
     inside = sorted(home.iterdir())
     if not any((home / name).is_file() for name in MARKS):
         return [], inside
-    ours = [path for path in inside if path.name in OWN or _is_draft(path.name)]
+    ours = [path for path in inside if path.name in OWN or _is_draft(path.name) or FORMER_KEY.match(path.name)]
     return [Doomed(path, _what(path.name), size_of(path)) for path in ours], [one for one in inside if one not in ours]
 
 
@@ -93,6 +96,8 @@ def _what(name: str) -> str:
     match name:
         case _ if name == KEY_FILE:
             return "your peer's key: its id and its standing with other peers"
+        case _ if FORMER_KEY.match(name):
+            return "a former key of your peer"
         case "runs":
             return "runs: journals, checkpoints, logs"
         case "artifacts":

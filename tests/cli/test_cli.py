@@ -12,7 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli.main import COMMANDS, peer
-from peer.errors import PeerError, UsageError
+from peer.errors import HomeBusy, PeerError, UsageError
+from peer.identity import load_or_create
+from peer.run.home import Home
+from peer.service.uninstall import contents_of
 
 
 def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -118,3 +121,21 @@ def test_status_shows_whole_ids_to_be_copied(report: dict[str, Any], monkeypatch
 
     monkeypatch.setattr("peer.node.control.ask", ask)
     assert CliRunner().invoke(peer, ["status", "--ids"]).output == "12D3a  training\n12D3b\n"
+
+
+def test_a_home_gets_a_new_key_and_keeps_the_former_one(tmp_path: Path) -> None:
+    home = tmp_path / "copied home"
+    former = load_or_create(home / "identity.key")
+    (home / "runs").mkdir()
+    made = json.loads(CliRunner().invoke(peer, ["id", "new", "--home", str(home), "--json"]).stdout)
+    assert made["peer_id"] == load_or_create(home / "identity.key").peer_id != former.peer_id
+    assert load_or_create(home / f"identity.key.{former.peer_id[-8:]}").peer_id == former.peer_id
+    assert (home / "runs").is_dir()
+    assert f"identity.key.{former.peer_id[-8:]}" in {doomed.path.name for doomed in contents_of(home)[0]}
+    elsewhere = tmp_path / "keys" / "my.key"
+    CliRunner().invoke(peer, ["id", "new", "--home", str(home), "--identity-path", str(elsewhere)])
+    assert load_or_create(elsewhere).peer_id not in (former.peer_id, made["peer_id"])
+    with Home(home).lock():
+        busy = CliRunner().invoke(peer, ["id", "new", "--home", str(home)])
+    assert isinstance(busy.exception, HomeBusy)
+    assert load_or_create(home / "identity.key").peer_id == made["peer_id"]
