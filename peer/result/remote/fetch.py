@@ -103,6 +103,7 @@ class GuestFetch:
         while len(taken) < wanted:
             had = {donor for state in taken for donor in state.donors} | self._left_out.keys()
             offers = [offer for offer in await self._offers() if offer.donor.peer_id not in had]
+            offers.sort(key=lambda offer: offer.donor.peer_id in self._gave_none)  # those that failed come last
             if new := await self._fetch(offers, wanted - len(taken), len(taken)):
                 taken += [state for state in [await self._weighed(one) for one in new] if state is not None]
                 deadline, settled = now() + wait_s, now() + SETTLE_S
