@@ -16,6 +16,8 @@ Refusal = tuple[str, str]
 Matrix = NDArray[np.float64]
 PAIRED = ("noloco", "gasloc")
 """The rules that draw two partners together."""
+ROUNDING = 1e-9
+"""Error of a computed eigenvalue: an exact 1 comes out just above 1 on one processor, and just below on another."""
 
 
 def refusals(method: Method) -> Iterator[Refusal]:
@@ -63,7 +65,7 @@ def _spread(method: Method) -> Iterator[Refusal]:
             f"{method.codec} sends params alone. With a consensus other than outer_lr outer_params must travel too",
         )
     growth = spread_growth(method)
-    if growth >= 1 and method.fragment_update_alpha < 1:
+    if growth >= 1 - ROUNDING and method.fragment_update_alpha < 1:
         kept = f", fragment_update_alpha {method.fragment_update_alpha:g}" if method.fragment_update_alpha else ""
         yield (
             "outer_momentum",
@@ -75,7 +77,7 @@ def _spread(method: Method) -> Iterator[Refusal]:
 
 def _pull(method: Method) -> Iterator[Refusal]:
     growth = pull_growth(method)
-    if growth >= 1:
+    if growth >= 1 - ROUNDING:
         yield (
             "outer_lr",
             f"outer_lr {method.outer_lr:g} with outer_momentum {method.outer_momentum:g} and fragment_update_alpha "

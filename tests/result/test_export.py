@@ -233,7 +233,7 @@ def test_nothing_half_written_is_left_and_nothing_is_overwritten(
     home, out = made_home(tmp_path, *SMALL, *TRAIN), tmp_path / "out"
     home.save(home.first())
 
-    def fails(model: object, folder: Path) -> None:
+    def fails(model: object, folder: Path, dtype: str | None) -> None:
         (folder / "model.safetensors").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 

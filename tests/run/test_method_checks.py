@@ -22,6 +22,7 @@ def found(**options: Any) -> list[tuple[str, str]]:
     ("options", "field", "words"),
     [
         ({"outer_momentum": 0.9}, "outer_momentum", "diverges"),
+        ({"outer_momentum": 0.0, "outer_lr": 2.0}, "outer_momentum", "factor of 1.000"),
         ({"outer_momentum": 0.7, "consensus": 1.1}, "outer_momentum", "diverges"),
         ({"consensus": 0.0}, "consensus", "drift apart"),
         ({"preset": "gasloc", "consensus": 0.0}, "consensus", "drift apart"),

@@ -62,7 +62,7 @@ def _sparse(method: Method, exchanges: int) -> Iterator[Caution]:
             "codec",
             "topk sends a 64th of each update, and the rest waits. On real text the loss was above that of no exchange "
             f"by {measured} exchanges, while fp32 gained {DILOCO_GAINED:g} % in 20"
-            f"{f': {longer}' if longer else ''}. int4 sends eight times as much and loses less",
+            f"{f': {longer}' if longer else ''}",
         )
 
 
