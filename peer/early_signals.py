@@ -10,8 +10,8 @@ import signal
 from types import FrameType
 
 NAMES = ("SIGTERM", "SIGHUP")
-"""Ctrl+C is left out: Python itself ends the program at it, with exit code 130."""
-SECOND_SIGNAL_EXIT = 130
+"""Ctrl+C is left out: it ends the program with exit code 130, wherever it comes."""
+INTERRUPTED_EXIT = 130
 
 
 class EarlySignals:
@@ -35,7 +35,7 @@ class EarlySignals:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGTERM and signal.SIGTERM in self._came:
-            os._exit(SECOND_SIGNAL_EXIT)
+            os._exit(INTERRUPTED_EXIT)
         self._came.append(signal.Signals(number))
 
 

@@ -97,7 +97,7 @@ class Identity:
     def from_bytes(cls, raw: bytes) -> Identity:
         """Decode a libp2p private key. Raises ValueError for other bytes than an Ed25519 one's."""
         if len(raw) != 68 or not raw.startswith(_PRIVATE_HEAD):
-            raise ValueError("not an Ed25519 libp2p private key (68 bytes)")
+            raise ValueError(f"it holds {len(raw)} bytes and no Ed25519 libp2p private key, which has 68")
         identity = cls(Ed25519PrivateKey.from_private_bytes(raw[4:36]))
         if identity.public_key != raw[36:]:
             raise ValueError("the public half does not belong to the private half")

@@ -6,6 +6,7 @@ Only what needs such a folder fails then."""
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,10 @@ def config_folder() -> Path:
 def expand_user(path: Path) -> Path:
     """Replace a leading `~` or `~name` by that user's home directory.
 
-    Raises HomeUnusable for a user without one, and UsageError for a name that no user has."""
+    Raises HomeUnusable for a user without one. Raises UsageError for a name that no user has, and for a path in which
+    something is left that a shell would have taken off: a new home, with a new key, would be made there in silence."""
+    if (left := _left_in(str(path))) and not os.path.lexists(path):
+        raise UsageError(f"the path {path} {left}", "Write the path itself, as in PEER_HOME=/srv/peer.")
     if not path.parts or not path.parts[0].startswith("~"):
         return path
     import pwd
@@ -58,6 +62,15 @@ def expand_user(path: Path) -> Path:
         return Path(pwd.getpwnam(user[1:]).pw_dir).joinpath(*below)
     except KeyError:
         raise UsageError(f"{path}: there is no user {user[1:]}", f"Write ./{path} for a folder of that name.") from None
+
+
+def _left_in(path: str) -> str:
+    """Tell what is left in a path of a file that no shell has read. Empty: nothing."""
+    if any(one < " " or one == "\x7f" for one in path):
+        return "has a control character in it, such as the carriage return that ends a line of a file from Windows"
+    if len(path) > 1 and path[0] == path[-1] and path[0] in "\"'":
+        return "is in quotation marks, as docker --env-file keeps them"
+    return "begins with a variable that nothing has replaced" if re.match(r"\$[{A-Za-z_]", path) else ""
 
 
 def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:

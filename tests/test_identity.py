@@ -47,7 +47,7 @@ def test_a_damaged_key_is_named_and_left_alone(tmp_path: Path, damage: bytes) ->
     path = tmp_path / "identity.key"
     path.write_bytes(damage)
     path.chmod(0o600)
-    with pytest.raises(IdentityError, match="damaged"):
+    with pytest.raises(IdentityError, match=f"damaged: (it holds {len(damage)} bytes|the public half)"):
         load_or_create(path)
     assert path.read_bytes() == damage
 

@@ -85,3 +85,32 @@ def test_a_user_that_does_not_exist_is_an_error_of_use() -> None:
     with pytest.raises(UsageError, match="no user no-such-user-here"):
         expand_user(Path("~no-such-user-here/home"))
     assert expand_user(Path(f"~{pwd.getpwuid(os.getuid()).pw_name}/x")) == Path(pwd.getpwuid(os.getuid()).pw_dir) / "x"
+
+
+@pytest.mark.parametrize(
+    ("value", "left"),
+    [
+        ('"{}/home"', "quotation marks"),
+        ("'{}/home'", "quotation marks"),
+        ("{}/home\r", "carriage return"),
+        ("$DATA/home", "a variable"),
+        ("${{DATA}}/home", "a variable"),
+    ],
+)
+def test_no_home_is_made_at_a_path_that_a_shell_should_have_read(
+    value: str, left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`docker run --env-file` and systemd read lines of a file as they are. A home there would have another key."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner(env={"PEER_HOME": value.format(tmp_path)}).invoke(peer, ["id", "show"])
+    assert isinstance(done.exception, UsageError)
+    assert left in done.exception.found
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_an_odd_name_that_is_there_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("$odd").mkdir()
+    assert expand_user(Path("$odd")) == Path("$odd")
+    with pytest.raises(UsageError):
+        expand_user(Path("$odder"))

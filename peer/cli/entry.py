@@ -16,15 +16,17 @@ DAEMONS = frozenset({"join", "bootstrap"})
 def main() -> None:
     """Run the command line, as `peer.cli.main.main`."""
     leave_working_folder()
-    from peer.early_signals import EARLY_SIGNALS
+    from peer.early_signals import EARLY_SIGNALS, INTERRUPTED_EXIT
 
-    if command_of(sys.argv[1:]) in DAEMONS:
-        EARLY_SIGNALS.remember()
-    from peer.observe.output import prepare_streams
+    try:
+        if command_of(sys.argv[1:]) in DAEMONS:
+            EARLY_SIGNALS.remember()
+        from peer.observe.output import prepare_streams
 
-    prepare_streams()
-    from peer.cli.main import main as run
-
+        prepare_streams()
+        from peer.cli.main import main as run
+    except KeyboardInterrupt:  # `run` takes it from there on
+        sys.exit(INTERRUPTED_EXIT)
     run()
 
 

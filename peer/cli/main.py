@@ -15,6 +15,7 @@ from peer import __version__
 from peer.cli.completion import install_completion
 from peer.cli.systems import check_system
 from peer.cli.telling import tell
+from peer.early_signals import INTERRUPTED_EXIT
 from peer.errors import PeerError, SystemUnsupported
 from peer.observe.formatting import harmless
 from peer.observe.output import OutputFailed, output_lost
@@ -47,7 +48,6 @@ COMMANDS = {
     "help": "Show the documentation.",
 }
 MODULES = {"id": "identity"}
-INTERRUPTED = 130
 OWN_CONFIG = {"config", "help"}
 """Commands that a broken configuration file must not keep from running."""
 
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = peer.main(args=arguments, prog_name="peer", standalone_mode=False)
         sys.stdout.flush()
     except (click.exceptions.Abort, KeyboardInterrupt):
-        sys.exit(INTERRUPTED)
+        sys.exit(INTERRUPTED_EXIT)
     except click.ClickException as error:
         _with_origin(error).show()
         sys.exit(error.exit_code)

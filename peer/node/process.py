@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
-from peer.early_signals import EARLY_SIGNALS, SECOND_SIGNAL_EXIT
+from peer.early_signals import EARLY_SIGNALS, INTERRUPTED_EXIT
 from peer.process_limits import open_file_limits
 
 STOPS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -40,7 +40,7 @@ def on_stop_signals(
         asked += number is not signal.SIGHUP
         if asked > 1:
             at_last()
-            os._exit(SECOND_SIGNAL_EXIT)
+            os._exit(INTERRUPTED_EXIT)
         if not draining:
             draining = True
             drain()

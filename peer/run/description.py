@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from peer.protocol.model.layout import TensorSpec
+from peer.protocol.policy.upload_quota import size
 from peer.run.codec_specs import SPARSE, is_relayed
 from peer.run.costs import Cost, muon_matrices, muon_share
 from peer.run.manifest import Manifest
@@ -91,12 +92,12 @@ def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
     if method.topology == "solo":
         yield "each way a round", "0 MB", "nothing crosses the wire"
     else:
-        yield "each way a round", _mb(max(cost.fragment_bytes)), _what_crosses(method, cost)
-        yield "at the socket", _mb(max(cost.socket_bytes)), "with frames, encryption and the round's messages"
+        yield "each way a round", size(max(cost.fragment_bytes)), _what_crosses(method, cost)
+        yield "at the socket", size(max(cost.socket_bytes)), "with frames, encryption and the round's messages"
         if method.fragments > 1:
-            yield "each way a sync", _mb(cost.bytes_per_sync), f"all {method.fragments} fragments"
+            yield "each way a sync", size(cost.bytes_per_sync), f"all {method.fragments} fragments"
         if cost.bytes_per_hour is not None:
-            yield "each way an hour", _mb(cost.bytes_per_hour), ""
+            yield "each way an hour", size(cost.bytes_per_hour), ""
         yield from _rate(method, cost)
 
 
@@ -117,7 +118,7 @@ def _rate(method: Method, cost: Cost) -> Iterator[Row]:
     until = "the earliest merge" if method.fragment_sync_delay else "the window in which the trainer waits"
     if cost.peak_bits_per_s is None:
         per_step = max(cost.fragment_bytes) / cost.peak_within
-        yield "each way at peak", f"{_mb(per_step)} an inner step", f"in {cost.peak_within:g} inner steps, {until}"
+        yield "each way at peak", f"{size(per_step)} an inner step", f"in {cost.peak_within:g} inner steps, {until}"
     else:
         rate = f"{cost.peak_bits_per_s / 1e6:.2f} Mbit/s"
         yield "each way at peak", rate, f"within {cost.peak_within:g} s, {until}"
@@ -130,10 +131,6 @@ def _value(value: Any) -> str:
         told = ", ".join(f"{slots} from {round_} on" for round_, slots in value[:CHANGES_SHOWN])
         return told if len(value) <= CHANGES_SHOWN else f"{told}, … ({len(value)} changes)"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _mb(nbytes: float) -> str:
-    return f"{nbytes / 1e6:.2f} MB" if nbytes < 1e8 else f"{nbytes / 1e6:,.0f} MB"
 
 
 def _mib(nbytes: int) -> str:

@@ -43,7 +43,7 @@ def test_from_texts_to_shards(texts: Path, tmp_path: Path) -> None:
     assert trained["documents"] == 30
     built = run("data", "build", texts, "--tokenizer", tokenizer, "--out", out, "--json")
     assert built.exit_code == 0, built.output
-    assert "30 files, 13 kB; skipped 1 binary, 1 hidden" in built.stderr
+    assert "30 files, 13.4 kB; skipped 1 binary, 1 hidden" in built.stderr
     report = json.loads(built.stdout)
     index = (out / "index.json").read_bytes()
     assert report["index"] == {"digest": blake3(index).hexdigest(), "size": len(index)}

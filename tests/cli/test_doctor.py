@@ -47,7 +47,7 @@ def test_the_report_and_the_exit_code_agree(monkeypatch: pytest.MonkeyPatch, tmp
         assert json.loads(done.stdout)["verdict"] == "no"
         assert "ERROR    port       port 4811 is taken" in done.stderr
     else:
-        assert "not ready: peer join would fail, or never exchange (1 errors, 0 warnings)" in done.stdout
+        assert "not ready: peer join would fail, or never exchange (1 error, 0 warnings)" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.cli.entry import command_of
+from peer.cli.entry import command_of, main
 from peer.early_signals import EarlySignals
 from peer.identity import Identity
 from peer.run.ticket import Ticket
@@ -105,3 +105,14 @@ def test_under_nohup_a_closed_terminal_means_nothing() -> None:
 )
 def test_the_command_is_known_before_the_command_line_is_read(words: list[str], command: str) -> None:
     assert command_of(words) == command
+
+
+def test_ctrl_c_while_the_program_still_loads_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["peer", "status"])
+    monkeypatch.setattr("peer.observe.output.prepare_streams", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130

@@ -49,7 +49,7 @@ def test_a_person_is_told_who_made_each_choice_and_what_it_costs(tmp_path: Path)
     assert lines["fragments"] == ["4", "manifest"]
     assert lines["fragment layout"] == ["strided", "preset"]
     assert lines["fragments apart"] == ["yes", "default"]
-    assert lines["each way a sync"][:2] == ["0.44", "MB"]
+    assert lines["each way a sync"][:2] == ["435", "kB"]
     assert lines["memory of the daemon"][1] == lines["of the arena"][1] == lines["of the trainer"][1] == "MiB"
 
 

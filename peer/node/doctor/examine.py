@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from peer.early_signals import SECOND_SIGNAL_EXIT
+from peer.early_signals import INTERRUPTED_EXIT
 from peer.errors import HomeUnusable, PeerError
 from peer.node.doctor import connection, home, machine, room
 from peer.node.doctor.finding import (
@@ -278,7 +278,7 @@ async def examined(examination: Examination, at_last: Callable[[], None]) -> int
         try:
             await task
         except asyncio.CancelledError:
-            return SECOND_SIGNAL_EXIT
+            return INTERRUPTED_EXIT
     at_last()
     return EXIT_CODES[examination.readiness]
 

@@ -15,6 +15,7 @@ import psutil
 from peer.errors import PeerError
 from peer.node.doctor.finding import DoctorFinding, failure, fine, warning
 from peer.observe.formatting import amount
+from peer.observe.status.columns import counted
 
 KERNELS = "peer.codec._kernels"
 BUSY = 1.5
@@ -48,7 +49,7 @@ def processor(cores: int | None = None, load: float | None = None) -> DoctorFind
     """Look whether the processor has time. `load`: processes that ran or waited in the last minute."""
     cores = cores or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1
     load = psutil.getloadavg()[0] if load is None else load
-    measured = f"{cores} cores, of which {load:.1f} were busy in the last minute"
+    measured = f"{counted(cores, 'core')}, for which {load:.1f} processes ran or waited on average in the last minute"
     if load > BUSY * cores:
         return warning("processor", measured, "End other programs, or give the trainer less with --threads or --speed.")
     return fine("processor", measured)

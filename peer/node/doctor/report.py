@@ -8,6 +8,7 @@ from typing import Any
 
 from peer.node.doctor.finding import DoctorFinding, Readiness, Severity, readiness
 from peer.node.doctor.prediction import Prediction
+from peer.observe.status.columns import counted
 
 MARKS = {Severity.OK: "ok", Severity.WARNING: "warning", Severity.ERROR: "ERROR"}
 VERDICTS = {
@@ -27,7 +28,8 @@ def closing(findings: Sequence[DoctorFinding], prediction: Prediction, with_run:
     """Write the end of the report: the prediction, and what all comes to."""
     end = readiness(findings)
     counts = {severity: sum(one.severity is severity for one in findings) for severity in Severity}
-    told = f"{VERDICTS[end]} ({counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings)"
+    errors, warnings = counted(counts[Severity.ERROR], "error"), counted(counts[Severity.WARNING], "warning")
+    told = f"{VERDICTS[end]} ({errors}, {warnings})"
     return "\n".join(["", *([*prediction.lines(), ""] if with_run else []), told])
 
 

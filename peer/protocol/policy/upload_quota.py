@@ -237,7 +237,8 @@ def size(nbytes: float) -> str:
     """`5 GB`, `1.25 MB`: as lines are sold, in powers of 1000."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if nbytes >= unit:
-            return f"{nbytes / unit:.3g} {name}"
+            value = nbytes / unit
+            return f"{value:.3g} {name}" if value < 99.95 else f"{value:,.0f} {name}"  # .3g writes 999.9 as 1e+03
     return f"{nbytes:.0f} B"
 
 

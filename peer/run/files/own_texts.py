@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from peer.errors import DataError
+from peer.protocol.policy.upload_quota import size
 
 HEAD_BYTES = 2**13
 """Bytes at the start of a file that are looked at."""
@@ -53,11 +54,12 @@ class Survey:
 
     def told(self) -> str:
         """Say it in one line: `1,204 files, 310 MB; skipped 87 binary, 12 hidden, 3 links`."""
-        size = f"{self.nbytes / 1e6:,.0f} MB" if self.nbytes >= 10**7 else f"{self.nbytes / 1e3:,.0f} kB"
         skipped = {"binary": self.skipped_binary, "hidden": self.skipped_hidden}
         skipped |= {what: count for what, count in self.others.items() if count}
         listed = ", ".join(f"{count:,} {what}" for what, count in skipped.items())
-        return f"{len(self.files):,} {'file' if len(self.files) == 1 else 'files'}, {size}; skipped {listed}"
+        return (
+            f"{len(self.files):,} {'file' if len(self.files) == 1 else 'files'}, {size(self.nbytes)}; skipped {listed}"
+        )
 
 
 LINKS, EMPTY, SPECIAL = "links", "empty", "that are neither file nor folder"

@@ -68,6 +68,6 @@ def test_a_person_reads_the_fix_below_what_was_measured() -> None:
 
 def test_the_end_counts_what_is_wrong() -> None:
     told = closing([GOOD, POOR, BAD], Prediction(), with_run=False)
-    assert told.endswith("not ready: peer join would fail, or never exchange (1 errors, 1 warnings)")
+    assert told.endswith("not ready: peer join would fail, or never exchange (1 error, 1 warning)")
     assert "tokens a day" not in told
     assert "tokens a day    not known" in closing([GOOD], Prediction(), with_run=True)

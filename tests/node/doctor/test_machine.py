@@ -31,7 +31,8 @@ def test_a_busy_processor_is_a_warning() -> None:
     assert processor(2, 0.3).severity is Severity.OK
     busy = processor(2, 3.5)
     assert busy.severity is Severity.WARNING
-    assert "2 cores, of which 3.5 were busy" in busy.measured
+    assert "2 cores, for which 3.5 processes ran or waited" in busy.measured
+    assert processor(1, 0.3).measured.startswith("1 core, ")
 
 
 def test_a_gpu_that_torch_cannot_use_is_a_warning() -> None:

@@ -162,6 +162,7 @@ def test_first_of_the_next_month(day: date, first: date) -> None:
 
 def test_sizes() -> None:
     assert [size(n) for n in (0, 999, 1_250_000, 5 * GB, 2.5e12)] == ["0 B", "999 B", "1.25 MB", "5 GB", "2.5 TB"]
+    assert [size(n) for n in (197_260, 999_700, 123_456_789)] == ["197 kB", "1,000 kB", "123 MB"]
 
 
 def test_headers_are_counted() -> None:

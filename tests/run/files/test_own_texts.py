@@ -113,3 +113,8 @@ def test_no_link_leads_out_after_the_survey(tmp_path: Path) -> None:
     (tmp_path / "own" / "a").symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="a"):
         open_below(tmp_path / "own", "a/b.txt")
+
+
+def test_a_few_bytes_are_not_told_as_none(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a few words\n")
+    assert survey(tmp_path).told() == "1 file, 12 B; skipped 0 binary, 0 hidden"
