@@ -241,14 +241,15 @@ class _Search:
         if self._left_out(path.name, os.path.realpath(path.parent)):
             return
         if path.is_symlink():
+            with contextlib.suppress(OSError):  # a link to nothing is counted below
+                _check_kind(path)  # bash's <(…) is a link to a pipe, whose target has no path
             self._open.append(link := os.path.realpath(path.parent))
             self._follow(number, path, ())
             self._open.remove(link)
             return
         real = os.path.realpath(path)
         try:
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise refused(f"{path} is neither a file nor a folder", "Write what it holds into a file.")
+            _check_kind(path)
             entry = look(path.name, real)
         except OSError as error:
             fix = "Name a folder or file that you can read."
@@ -313,6 +314,12 @@ class _Search:
             self._linked += linked
             if looks_secret(path.name, entry.head) or looks_secret(Path(real).name, entry.head):
                 self._suspicious.append(str(path))
+
+
+def _check_kind(path: Path) -> None:
+    """Raise DataError for a pipe, a socket or a device, and OSError for what is not there."""
+    if not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
+        raise refused(f"{path} is neither a file nor a folder", "Write what it holds into a file.")
 
 
 def _rank(found: tuple[int, SourceFile]) -> tuple[int, bytes]:

@@ -89,7 +89,7 @@ def _read(path: Path, now: float) -> tuple[dict[str, float], set[str], dict[str,
     except FileNotFoundError:
         return {}, set(), {}
     except (OSError, ValueError) as error:
-        log.warning("the cached addresses in %s cannot be read, starting without: %r", path, error)
+        log.warning("the cached addresses in %s cannot be read, starting without: %s", path, error)
         return {}, set(), {}
 
 
@@ -103,7 +103,7 @@ def parse(raw: bytes, now: float) -> tuple[dict[str, float], set[str]]:
         seen = {str(entry["address"]): min(float(entry["seen"]), now) for entry in entries}
         recorded = {str(entry["address"]) for entry in entries if entry.get("record") is True}
     except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"not a list of addresses: {error!r}") from error
+        raise ValueError("it holds no list of addresses") from error
     kept = {address: at for address, at in seen.items() if is_dialable(address) and at > now - MAX_AGE_S}
     return kept, recorded & kept.keys()
 
@@ -115,7 +115,7 @@ def parse_listened(raw: bytes) -> dict[str, str]:
     try:
         entries = list(json.loads(raw).get("listened", {}).items())[:MAX_LISTENED]
     except (TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not a list of addresses: {error!r}") from error
+        raise ValueError("it holds no list of addresses") from error
     return {
         told: found
         for told, found in entries

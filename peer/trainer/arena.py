@@ -167,7 +167,7 @@ def _checked(path: Path, fragments: int) -> NDArray[np.uint64]:
 
 def _damaged(path: Path, fragments: int) -> HomeUnusable:
     return HomeUnusable(
-        f"{path} is damaged: it does not hold the counters of {fragments} fragment(s)",
+        f"{path} is damaged: it does not hold counters of {fragments} {'fragment' if fragments == 1 else 'fragments'}",
         "Move it away; the account of work done so far on this machine is then lost, nothing else.",
     )
 

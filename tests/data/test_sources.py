@@ -220,3 +220,14 @@ def test_json_that_is_neither_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(DataError, match=r"a\.json \("):
         find([tmp_path])
+
+
+def test_a_pipe_of_the_shell_is_no_link_to_nothing() -> None:
+    """bash gives `<(command)` as /dev/fd/63, a link to a pipe."""
+    read, written = os.pipe()
+    try:
+        with pytest.raises(DataError, match=f"/dev/fd/{read} is neither a file nor a folder"):
+            find([Path(f"/dev/fd/{read}")])
+    finally:
+        os.close(read)
+        os.close(written)

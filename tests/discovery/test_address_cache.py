@@ -106,3 +106,13 @@ def test_a_damaged_port_is_not_believed(tmp_path: Path, found: object) -> None:
     path = tmp_path / "seen.json"
     path.write_text(json.dumps({"format": 1, "listened": {"/ip4/0.0.0.0/tcp/0": found}, "peers": []}))
     assert AddressCache(path, NOW).listened == {}
+
+
+@pytest.mark.parametrize("content", [b"\0" * 452, b"", b"[]", b'{"peers": 7}', b"\xff"])
+def test_a_damaged_file_is_told_in_words(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
+    """A power loss leaves zeros, or nothing."""
+    path = tmp_path / "seen.json"
+    path.write_bytes(content)
+    assert not AddressCache(path, NOW).addresses()
+    assert "starting without" in caplog.text
+    assert "Error(" not in caplog.text
