@@ -64,6 +64,12 @@ class SignedManifest:
             )
             raise ManifestError(f"the manifest {file} names no operator, so nobody can have signed it", fix)
         if not verify(public_key_of(operator), DOMAIN, self.raw, self.signature):
+            if verify(public_key_of(operator), DOMAIN, self.raw.replace(b"\r\n", b"\n"), self.signature):
+                raise ManifestError(
+                    f"the line ends of {file} were changed to those of Windows after it was signed: git does that with "
+                    "core.autocrlf, and so do editors",
+                    f"Change them back: sed -i 's/\\r$//' {for_shell(file)}",
+                )
             raise ManifestError(
                 f"the signature of {file} does not fit its operator {operator}: "
                 "the manifest or the signature was changed after it was signed",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import codecs
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,18 @@ def test_a_foreign_key_cannot_sign(tmp_path: Path) -> None:
     forged = SignedManifest(path.read_bytes(), Identity.generate().sign(b"peer manifest v1", path.read_bytes()))
     with pytest.raises(ManifestError, match="changed after it was signed"):
         forged.verify()
+
+
+def test_line_ends_of_windows_are_told_with_a_command_that_mends_them(tmp_path: Path) -> None:
+    """git's core.autocrlf changes both files when they are checked out."""
+    path = tmp_path / "run.toml"
+    write_new(path, KEY)
+    for one in (path, signature_path(path)):
+        one.write_bytes(one.read_bytes().replace(b"\n", b"\r\n"))
+    with pytest.raises(ManifestError, match=r"line ends of .* were changed") as refused:
+        load_signed(path)
+    subprocess.run(["sh", "-c", refused.value.fix.removeprefix("Change them back: ")], check=True)
+    load_signed(path)
 
 
 def test_an_unsigned_manifest_says_how_to_sign(tmp_path: Path) -> None:
