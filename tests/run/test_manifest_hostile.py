@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from peer.errors import ManifestError
 from peer.identity import Identity
+from peer.protocol.messages import WIRE_VERSION
 from peer.run.manifest import SignedManifest, default_text, load_signed, parse_manifest, sign_file, signature_path
 from peer.run.manifest_errors import LISTED
 from peer.run.overrides import SECTIONS, apply_overrides, dump
@@ -99,7 +100,10 @@ def test_what_is_wrong_in_a_section_does_not_hide_what_is_wrong_between_sections
         ("format = 1\nsync = 3\n", "line 2, sync:"),
         ("format = 1\nsync.sync_evry = 3\n", "line 2, sync.sync_evry: unknown key"),
         ("format = 1\n[train.optimizer]\nlr = 1\n", "line 2, train.optimizer: unknown key"),
-        ("format = 1\n[wire]\nmin = 3\nmax = 9\n", "line 3, wire.min: this program speaks wire version 2"),
+        (
+            "format = 1\n[wire]\nmin = 8\nmax = 9\n",
+            f"line 3, wire.min: this program speaks wire version {WIRE_VERSION}",
+        ),
         ("format = 1\n[limits]\nmax_fragment_bytes = 1024\n", "line 3, limits.max_fragment_bytes: a payload"),
         ("format = 1\n[optimizer]\nbeta1 = 1.0\n", "line 3, optimizer.beta1"),
         ("format = 1\n[optimizer]\nlr = nan\n", "line 3, optimizer.lr"),
