@@ -48,6 +48,12 @@ FOLDERS: dict[str, tuple[dict[str, Any], str, str]] = {
     "qwen3": (HEADS | {"tie_word_embeddings": True}, "float16", "20KB"),
     "gemma3_text": (HEADS, "bfloat16", "5GB"),
     "mamba": ({"num_hidden_layers": 2, "state_size": 4, "hidden_size": 32, **ENDS}, "bfloat16", "5GB"),
+    "mamba2": (
+        {"num_heads": 8, "head_dim": 8, "n_groups": 1, "num_hidden_layers": 2, "state_size": 4, "hidden_size": 32}
+        | ENDS,
+        "bfloat16",
+        "5GB",
+    ),
     "mixtral": (WIDE | {"num_local_experts": 4, "num_experts_per_tok": 2}, "bfloat16", "20KB"),
     "deepseek_v3": (DEEPSEEK, "bfloat16", "5GB"),
 }

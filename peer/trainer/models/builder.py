@@ -22,6 +22,8 @@ from peer.trainer.models.flat import replace_parameters
 
 Seen = Callable[[nn.Parameter], nn.Parameter | None]
 
+SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
+
 
 def config_of(path: Path) -> Any:
     """Read a config.json. Raises ModelError."""
@@ -32,7 +34,18 @@ def config_of(path: Path) -> Any:
             f"the installed transformers knows no model_type {kind!r}",
             "Update the extra hf (peer help install update). A model that needs code of others cannot be trained.",
         )
-    return CONFIG_MAPPING[kind].from_dict(table)
+    return CONFIG_MAPPING[kind].from_dict(_with_special_floats(table))
+
+
+def _with_special_floats(value: Any) -> Any:
+    """Decode the numbers that JSON lacks. transformers writes infinity as {"__float__": "Infinity"}."""
+    if isinstance(value, dict):
+        if value.keys() == {"__float__"} and value["__float__"] in SPECIAL_FLOATS:
+            return float(value["__float__"])
+        return {key: _with_special_floats(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_special_floats(inner) for inner in value]
+    return value
 
 
 def load_module(model_type: str) -> None:
