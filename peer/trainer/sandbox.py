@@ -1,11 +1,12 @@
-"""Foreign configs and tokenizers, opened in a process of their own with a deadline and a limit of memory. Whatever they
-do to a library, the daemon and its trainer live on."""
+"""Foreign configs and tokenizers, opened in a process of their own with limits of processor time and memory. Whatever
+they do to a library, the daemon and its trainer live on."""
 
 from __future__ import annotations
 
 import json
 import os
 import select
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -22,7 +23,9 @@ from peer.run.files.tokenizer_file import MOST_TOKENIZER_BYTES
 from peer.trainer.weight_files import check_folder, check_no_pointer
 
 OPEN_S = 5.0
-"""Seconds that opening a file may take, once the libraries are loaded."""
+"""Seconds of processor time that opening a file may take, once the libraries are loaded."""
+BUSY = 6
+"""Seconds of waiting for a second of processor time. A busy machine must not make an honest file a hostile one."""
 LOAD_S = 180.0
 """Seconds that loading the libraries may take."""
 MEMORY = 512 * 2**20
@@ -40,7 +43,7 @@ ENVIRONMENT = {
 }
 """Nothing is fetched, and the size of the process does not depend on the machine's cores or devices."""
 TRIAL_S, TRIED_A_SECOND = 10.0, 2e7
-"""Seconds that a trial of a model may take, and parameters that each further second allows."""
+"""Seconds of processor time that a trial of a model may take, and parameters that each further second allows."""
 LONGEST_TRIAL_S = 1800.0
 WEIGHT_BYTES = 16
 """Bytes a parameter that making first weights may take: the model, the mapped files, and one copy on the way."""
@@ -68,33 +71,33 @@ class InspectedTokenizer:
 
 
 def inspect_config(
-    path: Path, most_parameters: int, deadline_s: float = OPEN_S, *, trained: bool = True, buffers: Path | None = None
+    path: Path, most_parameters: int, processor_s: float = OPEN_S, *, trained: bool = True, buffers: Path | None = None
 ) -> Inspected:
-    """Describe the model that a config.json makes. Raises ModelError, within the deadline once the libraries are
-    loaded.
+    """Describe the model that a config.json makes. Raises ModelError, after that processor time at most once the
+    libraries are loaded.
 
     `trained`: the model is to be trained. It is then computed once with a few tokens, and refused if it sees later
-    ones. The deadline is longer by what that takes with `most_parameters`. `buffers`: those that the config does not
+    ones. The time is longer by what that takes with `most_parameters`. `buffers`: those that the config does not
     give, which have to fit the model."""
     read_config(_start_of(path, MOST_CONFIG_BYTES))
     job = {"job": "config", "path": str(path), "most_parameters": most_parameters, "trained": trained}
     job["buffers"] = None if buffers is None else str(buffers)
     if trained:
-        deadline_s += min(LONGEST_TRIAL_S, TRIAL_S + most_parameters / TRIED_A_SECOND)
-    told = _ask(job, deadline_s, MEMORY)
+        processor_s += min(LONGEST_TRIAL_S, TRIAL_S + most_parameters / TRIED_A_SECOND)
+    told = _ask(job, processor_s, MEMORY)
     tensors = tuple(TensorSpec(name, tuple(shape)) for name, shape in told.pop("tensors"))
     return Inspected(tensors=tensors, **told)
 
 
-def inspect_tokenizer(path: Path, deadline_s: float = OPEN_S) -> InspectedTokenizer:
-    """Tell what a tokenizer.json holds. Raises ModelError, within the deadline once the library is loaded."""
+def inspect_tokenizer(path: Path, processor_s: float = OPEN_S) -> InspectedTokenizer:
+    """Describe a tokenizer.json. Raises ModelError, after that processor time at most once the library is loaded."""
     try:
         size = path.stat().st_size
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", "Name a file that is there.") from error
     if size > MOST_TOKENIZER_BYTES:
         raise ModelError(f"the tokenizer.json has {size:,} bytes, at most {MOST_TOKENIZER_BYTES:,} are read")
-    return InspectedTokenizer(**_ask({"job": "tokenizer", "path": str(path)}, deadline_s, MEMORY))
+    return InspectedTokenizer(**_ask({"job": "tokenizer", "path": str(path)}, processor_s, MEMORY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +147,10 @@ def _start_of(path: Path, most: int) -> bytes:
 
 
 def _ask(job: dict[str, Any], seconds: float, memory: int) -> dict[str, Any]:
-    """Have a fresh process do a job, and return its answer. The process is gone afterwards. Raises ModelError."""
-    job |= {"seconds": seconds, "memory": memory}
+    """Have a fresh process do a job, and return its answer. The process is gone afterwards. Raises ModelError.
+
+    `seconds`: of processor time, once the libraries are loaded. `memory`: bytes beyond them."""
+    job |= {"seconds": seconds, "wait": BUSY * seconds, "memory": memory}
     with popen_python(
         "peer.trainer.sandbox_child",
         json.dumps(job),
@@ -157,7 +162,7 @@ def _ask(job: dict[str, Any], seconds: float, memory: int) -> dict[str, Any]:
         try:
             lines = SaidLines(process)
             ready = lines.next(LOAD_S, "the libraries did not load")
-            told = ready if "refused" in ready else lines.next(seconds, "opening it took longer than allowed")
+            told = ready if "refused" in ready else lines.next(BUSY * seconds, "opening it took longer than allowed")
         finally:
             process.kill()
     if "refused" in told:
@@ -196,4 +201,6 @@ class SaidLines:
 
     def _end(self) -> str:
         code = self._process.wait(timeout=5.0)
+        if code == -signal.SIGPROF:
+            return "opening it took more processor time than allowed"
         return f"the process that opened it ended with code {code} (too much memory is the usual cause)"

@@ -174,7 +174,8 @@ def main() -> None:
             }
         )
         return
-    signal.alarm(int(job["seconds"]) + 1)  # the parent kills it in time, unless it is gone
+    signal.setitimer(signal.ITIMER_PROF, job["seconds"])  # of processor time; SIGPROF ends the process
+    signal.alarm(int(job["wait"]) + 1)  # the parent kills it in time, unless it is gone
     say(outcome(work, job))
 
 
