@@ -33,7 +33,10 @@ PATIENCE_S = 300.0
 LOOK_S = 0.2
 SHORTER = {
     "swarm": {"--minutes": "0.2", "--steps": "40", "--rounds": "2"},
-    "compare": {"--steps": "40 --virtual"},  # real swarms one after another take minutes
+    "compare": {
+        "--churn": "60 --steps 200 --virtual",  # in so short a run nobody would depart at the page's rate
+        "--steps": "40 --virtual",  # real swarms one after another take minutes
+    },
     "simulate": {"--hours": "0.1"},
 }
 """Options that bound commands which would take long. The first that the page uses, else the last, is put at the end of

@@ -80,7 +80,7 @@ async def pauses_and_goes_on(operator: Operator, peers: list[Daemon]) -> None:
         status = await is_told(daemon, "pauses", phase, status="paused", amendments=2)
         assert status["phase"].endswith(": lunch")
         assert "learning rate times 0.5" in status["amended"][0]
-    operator.amend("go-on")
+    operator.amend("resume")
     for daemon in peers:
         await is_told(daemon, "goes on", status="training", amendments=3)
     await trains_on(peers)

@@ -111,7 +111,7 @@ def test_tickets_and_manifests_that_cannot_be(tmp_path: Path) -> None:
         (Command("join", ticket[:-9], *at_home), 21, ["truncated", f"its {len(ticket) - 9} char"]),
         (Command("id", "show", "--home", str(newer / "home")), 12, [f"{newer / 'home'}: Not a directory"]),
         (Command("join", mistyped, *at_home), 21, ["checksum does not match"]),
-        (Command("join", str(newer), *at_home), 20, ["format 9", "knows up to 4", "peer help install update"]),
+        (Command("join", str(newer), *at_home), 20, ["format 9", "knows up to 5", "peer help install update"]),
         (Command("manifest", "check", str(tampered), "--json"), 20, ["changed after", f"manifest sign {tampered}"]),
         (
             Command("manifest", "check", str(bad)),

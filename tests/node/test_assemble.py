@@ -97,14 +97,16 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
         handler = RequestHandler()
         transport = GrpcTransport(local.identity, run_id, handler, local.clock.now)
         directory: Any = SimpleNamespace(believe=lambda operators: None)  # it is not asked for anything here
-        later: Any = (None, 0, None, SimpleNamespace(rate=lambda: 0.0), None)
+        later: Any = (None, 0, None, SimpleNamespace(rate=lambda: 0.0), None, None)
         node = OpenNode(local, handler, transport, directory, *later)
         outer = OuterState.fresh(layout, torch.zeros(layout.elements))
         rounds = RoundClock("seconds", manifest.sync.sync_every, len(layout.fragments), EPOCH)
         joined = JoinedRun(
             manifest=manifest,
-            amendments=amendments_of(local, manifest, own.journal),
-            invited=admission_of(local, manifest, options, amendments_of(local, manifest, own.journal), None).rule,
+            amendments=amendments_of(local, manifest, own.journal, lambda: 0),
+            invited=admission_of(
+                local, manifest, options, amendments_of(local, manifest, own.journal, lambda: 0), None
+            ).rule,
             rounds=rounds,
             state=JoinedState(outer, 0, ""),
             checkpoints=CheckpointStore(local.folder.checkpoints, 2),

@@ -138,7 +138,7 @@ def test_a_port_that_nobody_tried_is_not_announced(tmp_path: Path) -> None:
     local = SimpleNamespace(options=NodeOptions(home=tmp_path))
     directory = SimpleNamespace(addresses=lambda: ["/ip4/192.168.7.10/tcp/4810"])
     transport = SimpleNamespace(dialler=dialler)
-    parts: list[Any] = [local, None, transport, directory, reach, 4811, holder, None, None]
+    parts: list[Any] = [local, None, transport, directory, reach, 4811, holder, None, None, None]
     node = opened.OpenNode(*parts)
     assert holder.endpoints() == (mapped,), "others are asked about it"
     assert mapped not in node.endpoints()
