@@ -94,7 +94,7 @@ class KeyStarts:
         to run beside ours."""
         self._identity, self._run_id = identity, run_id
         self.nonce = secrets.token_bytes(START_NONCE_BYTES)
-        self.found = found
+        self._found = found
         self._own = self._signed(began_at, ())
         self._shown: OrderedDict[bytes, None] = OrderedDict()
         """Nonces of other starts of our key that we were shown, the latest last."""
@@ -169,4 +169,8 @@ class KeyStarts:
         self._proven.add(claim.nonce)
         if claim.is_before(self._own):
             self.earlier = self.earlier or claim
-        self.found(claim)
+        self._found(claim)
+
+    def notify(self, found: Callable[[StartClaim], None]) -> None:
+        """Call `found` from now on, in place of what the constructor was given."""
+        self._found = found

@@ -24,7 +24,7 @@ from peer.run.files.own_texts import (
     LINKS,
     MOST_ENTRIES,
     SPECIAL,
-    Entry,
+    FoundFile,
     Survey,
     is_text,
     look,
@@ -289,7 +289,7 @@ class _Search:
         except OSError as error:
             raise unreadable(str(path), error) from error
 
-    def _file(self, number: int, path: Path, real: str, entry: Entry, *, linked: bool = False) -> None:
+    def _file(self, number: int, path: Path, real: str, entry: FoundFile, *, linked: bool = False) -> None:
         if any(_within(real, ours) for ours in self._ours):
             return
         if entry.skipped:

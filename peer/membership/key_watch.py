@@ -46,7 +46,7 @@ class KeyWatch:
         """What was found last, for a person. Empty: nobody else has our key, as far as we know."""
         self._tried: dict[bytes, float] = {}
         """By start, when the latest record of it was issued that we followed."""
-        starts.found = self._found
+        starts.notify(self._found)
 
     @property
     def nonce(self) -> bytes:

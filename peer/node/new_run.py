@@ -38,6 +38,10 @@ class RunDraft:
     format: int = 2
     """Format of a manifest that these sections need."""
 
+    def need_format(self, lowest: int) -> None:
+        """Write the manifest in this format at least."""
+        self.format = max(self.format, lowest)
+
     def take(self, file: Path) -> dict[str, Any]:
         """Copy a file into the folder; return its name as a manifest writes it. Raises DataError."""
         draft = self.folder / "draft"
@@ -191,7 +195,7 @@ def _add_weights(draft: RunDraft, manifest: Manifest, model: Path, told: Inspect
     draft.path(section["layout"]).unlink()
     section["layout"] = draft.write(format_layout(tensors))
     if weights.buffers or any(tensor.dtype != "float32" for tensor in tensors):
-        draft.format = 5  # older programs cannot read such a layout
+        draft.need_format(5)  # older programs cannot read such a layout
     if weights.buffers:
         section["buffers"] = draft.name(buffers_beside(out))
         draft.say(f"buffers that the config does not give, taken along untrained: {named(weights.buffers)}")

@@ -101,7 +101,7 @@ class UploadQuota:
     def count_by(self, line: Callable[[], int]) -> None:
         """From here on count what a meter of the line shows. `line` returns all bytes sent since this process began."""
         self._line = line
-        self._book.measured = True
+        self._book.count_by_meter()
 
     # -- may it be sent? ---------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def estimated(payload_sent: int, payload_received: int, messages_sent: int, mess
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class TcpConnection:
     """One TCP socket as the kernel describes it."""
 
     cookie: bytes
@@ -103,7 +103,7 @@ class LineMeter:
             self.latest = self.read()
             await asyncio.sleep(max(LOOK_EVERY_S, COSTS_AT_MOST * (time.monotonic() - began)))
 
-    def _look(self, found: list[Connection]) -> None:
+    def _look(self, found: list[TcpConnection]) -> None:
         cookies = {one.cookie for one in found}
         self._foreign &= cookies
         if any(one.cookie not in self._seen and one.cookie not in self._foreign for one in found):
@@ -115,7 +115,7 @@ class LineMeter:
             self._received += max(0, received - before[1])
         self._seen = now
 
-    def _adopt(self, found: list[Connection]) -> None:
+    def _adopt(self, found: list[TcpConnection]) -> None:
         """Take note of the new connections that are ours."""
         ours: set[int] = set()
         local_servers: set[int] = set()
@@ -152,11 +152,11 @@ def _inodes(pid: int) -> set[int]:
     return found
 
 
-def tcp_connections() -> list[Connection]:
+def tcp_connections() -> list[TcpConnection]:
     """Return all TCP sockets of this network namespace. Raises OSError where the kernel does not tell."""
     if not hasattr(socket, "AF_NETLINK"):
         raise OSError("no netlink on this system")
-    found: list[Connection] = []
+    found: list[TcpConnection] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as asked:
         asked.settimeout(WAIT_S)
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -168,7 +168,7 @@ def tcp_connections() -> list[Connection]:
     return found
 
 
-def _take(answer: bytes, found: list[Connection]) -> bool:
+def _take(answer: bytes, found: list[TcpConnection]) -> bool:
     """Add the connections of one datagram; whether more follow. Raises OSError for the kernel's refusal."""
     at = 0
     while at + 16 <= len(answer):
@@ -183,7 +183,7 @@ def _take(answer: bytes, found: list[Connection]) -> bool:
     return True
 
 
-def _connection(message: bytes) -> Connection | None:
+def _connection(message: bytes) -> TcpConnection | None:
     """Parse an `inet_diag_msg` with its attributes. None: this kernel does not count the bytes that were sent."""
     family, state = message[0], message[1]
     size = 4 if family == socket.AF_INET else 16
@@ -200,7 +200,7 @@ def _connection(message: bytes) -> Connection | None:
         (sent,) = struct.unpack_from("=Q", info, 200)
         sent, received = sent + headers * segments_out, received + headers * segments_in
     ends = (_plain(local), local_port), (_plain(remote), remote_port)
-    return Connection(message[44:52], inode, state == LISTENING, *ends, sent, received)
+    return TcpConnection(message[44:52], inode, state == LISTENING, *ends, sent, received)
 
 
 def _attribute(message: bytes, wanted: int) -> bytes | None:

@@ -85,7 +85,7 @@ def test_another_program_is_not_counted() -> None:
 
 
 def test_without_the_kernels_counts_it_is_estimated_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> list[line_bytes.Connection]:
+    def refused() -> list[line_bytes.TcpConnection]:
         raise OSError("sock_diag is refused")
 
     monkeypatch.setattr(line_bytes, "tcp_connections", refused)

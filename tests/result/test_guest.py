@@ -19,7 +19,7 @@ from peer.protocol.messages import Status
 from peer.protocol.pair.state_verdict import StateLosses
 from peer.result.model import SourceRequest
 from peer.result.remote.fetch import FetchedModel, GuestFetch
-from peer.result.remote.judge import StateJudge
+from peer.result.remote.judge import HoldOutJudge
 from peer.result.source import load_model
 from tests.support.joining import LAYOUT, DonorWorld, state_of, virtually
 from tests.support.made_home import SMALL, TRAIN, made_home
@@ -127,7 +127,7 @@ def test_states_are_judged_on_the_hold_out_of_the_run(tmp_path: Path) -> None:
     first = home.first()
     home.save(first)
     run = load_model([str(home.path)], SourceRequest(scratch=tmp_path), lambda line: None).run
-    judge = StateJudge(run, torch.device("cpu"), tmp_path, inline)
+    judge = HoldOutJudge(run, torch.device("cpu"), tmp_path, inline)
 
     async def weighed(params: torch.Tensor) -> WeighedState:
         return await StateWeighing(FetchTerms(weigh=judge.weigh), lambda line: None, inline).weigh(params, 30)
@@ -144,7 +144,7 @@ def test_a_run_on_own_texts_says_that_no_loss_is_known(tmp_path: Path) -> None:
     home.save(home.first())
     run = load_model([str(home.path)], SourceRequest(scratch=tmp_path), lambda line: None).run
     said = list[str]()
-    judge = StateJudge(run, torch.device("cpu"), tmp_path, inline)
+    judge = HoldOutJudge(run, torch.device("cpu"), tmp_path, inline)
     weighing = StateWeighing(FetchTerms(weigh=judge.weigh), said.append, inline)
     found = asyncio.run(weighing.weigh(home.first(), 30))
     assert (found.losses, found.impossible) == (None, "")

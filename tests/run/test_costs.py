@@ -149,9 +149,9 @@ def rows(**options: Any) -> dict[str, tuple[str, str]]:
 
 def test_the_cost_is_told() -> None:
     told = rows(sync_every=60, codec="bf16")
-    assert told["each way a round"] == ("0.44 MB", "params in bf16")
-    assert told["at the socket"] == ("0.44 MB", "with frames, encryption and the round's messages")
-    assert told["each way an hour"] == ("26.12 MB", "")
+    assert told["each way a round"] == ("435 kB", "params in bf16")
+    assert told["at the socket"] == ("437 kB", "with frames, encryption and the round's messages")
+    assert told["each way an hour"] == ("26.1 MB", "")
     assert told["each way at peak"] == ("0.23 Mbit/s", "within 15 s, the window in which the trainer waits")
     value, parts = told["memory of the daemon"]
     assert value == "192.5 MiB"
@@ -159,7 +159,7 @@ def test_the_cost_is_told() -> None:
     assert (told["of the arena"][0], told["of the trainer"][0]) == ("1.7 MiB", "1,024.0 MiB")
     assert told["max_group"] == ("none", "preset")
     streamed = rows(preset="streaming-diloco", clock="steps", sync_every=20)
-    assert streamed["each way at peak"] == ("0.03 MB an inner step", "in 5 inner steps, the earliest merge")
+    assert streamed["each way at peak"] == ("34.3 kB an inner step", "in 5 inner steps, the earliest merge")
     assert streamed["each way a sync"][1] == "all 2 fragments"
     assert "each way an hour" not in streamed
     alike = "of peers that choose independently. Alike choices take less"

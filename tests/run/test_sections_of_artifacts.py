@@ -11,11 +11,11 @@ from peer.run.manifest import default_text
 from peer.run.model_layout import layout_for, tensors_of
 from peer.run.overrides import apply_overrides, dump, with_sections
 from peer.run.presets import resolve
-from peer.run.schema import FORMAT, Manifest, check_layout, overridden, parse_manifest
+from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
 from peer.run.sections import LlamaSection, TransformersSection
 
 DIGEST = "ab" * 32
-OLDER = default_text().replace(f"format = {FORMAT}", "format = 1").replace('"gossip" ', '"noloco" ')
+OLDER = default_text().replace("format = 4", "format = 1").replace('"gossip" ', '"noloco" ')
 """What an older program can read."""
 REF = f'{{ digest = "{DIGEST}", size = 700 }}'
 FOREIGN = f"""format = 2

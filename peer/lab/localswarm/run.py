@@ -64,6 +64,7 @@ class Swarm:
         self._bootstrap = Daemon("bootstrap", plan.home / "bootstrap")
         self._peers: dict[int, Daemon] = {}
         self._killed_at: dict[int, float] = {}
+        self._killing = asyncio.Lock()
         self._stop = asyncio.Event()
         self._ticket = ""
         self.hung: list[str] = []
@@ -272,14 +273,16 @@ class Swarm:
 
     async def _kill(self, kill: Timed, order: Order) -> None:
         await asyncio.sleep(kill.at_s)
-        daemon = self._peers.get(kill.number)
-        if daemon is None or not daemon.running:
-            order.missed(f"peer {kill.number} had {'not joined yet' if daemon is None else 'ended already'}")
-            return
-        self._killed_at[kill.number] = time.time()
-        daemon.kill()
-        order.done(self._elapsed_s)
-        self._say(f"killed peer {kill.number}")
+        async with self._killing:  # a second kill finds the peer gone, and not still ending
+            daemon = self._peers.get(kill.number)
+            if daemon is None or not daemon.running:
+                order.missed(f"peer {kill.number} had {'not joined yet' if daemon is None else 'ended already'}")
+                return
+            self._killed_at[kill.number] = time.time()
+            daemon.kill()
+            order.done(self._elapsed_s)
+            self._say(f"killed peer {kill.number}")
+            await daemon.wait()
 
     async def _join(self, join: Timed, order: Order) -> None:
         """Start a newcomer, or a killed peer again. When all peers have finished, there is nothing left to join."""

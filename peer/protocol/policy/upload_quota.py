@@ -119,6 +119,10 @@ class QuotaLedger:
         """From here on keep so many bytes per second back for control traffic."""
         self.control_rate = control_rate
 
+    def count_by_meter(self) -> None:
+        """From here on count what the line's meter shows. What is sent is not counted a second time."""
+        self.measured = True
+
     @property
     def used(self) -> Used:
         """Bytes used in a period. Bytes under way count as sent."""

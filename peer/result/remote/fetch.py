@@ -26,7 +26,7 @@ from peer.join.weighing import StateWeighing
 from peer.node.operator.collect import ENOUGH
 from peer.protocol.messages import PeerId
 from peer.protocol.model.layout import Layout
-from peer.protocol.pair.state_verdict import StateLosses
+from peer.protocol.pair.state_verdict import StateLosses, clearly_better
 from peer.state.transfer.download import Download, Outcome
 from peer.state.transfer.pieces import PieceStore
 from peer.state.transfer.scheduler import DonorRates
@@ -195,14 +195,16 @@ class GuestFetch:
         return FetchedState(state.params, state.donors, state.round, found.losses)
 
     async def _mean(self, taken: Sequence[FetchedState]) -> FetchedModel:
-        """Return the mean of the states that do not make it worse."""
+        """Return the mean of the states that do not make it clearly worse."""
         best, *others = sorted(taken, key=lambda one: 0.0 if one.losses is None else one.losses.mean)
         used, params, losses = [best], best.params, best.losses
         for one in others:
             mean = await self._offload(partial(torch.lerp, params, one.params, 1 / (len(used) + 1)))
             if losses is not None and self._weighing is not None:
                 found = (await self._weighing.weigh(mean, one.round)).losses
-                if found is None or found.mean > losses.mean:
+                if found is None or clearly_better(
+                    losses, found
+                ):  # two partners just after an exchange are nearly equal
                     with_it = "no number" if found is None else f"{found.mean:.4f}"
                     told = f"with it the loss on {len(losses.windows)} windows of our own is {with_it} nats a token"
                     self._leave_out(one.donors, f"{told}, without it {losses.mean:.4f}")

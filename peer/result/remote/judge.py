@@ -22,7 +22,7 @@ WINDOWS = 64
 """A guest has no training to hold up, so it takes more windows than a trainer's probe."""
 
 
-class StateJudge:
+class HoldOutJudge:
     """Evaluates states one after another in one model, which is made for the first of them."""
 
     def __init__(self, run: OpenedRun, device: torch.device, scratch: Path, offload: Offload) -> None:

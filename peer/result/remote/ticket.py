@@ -32,7 +32,7 @@ from peer.protocol.messages import RunId
 from peer.result.files import files_to_check, holdout_ref, wanted_files
 from peer.result.model import GuestRequest, OpenedRun, ResultFiles, RunModel, SourceRequest
 from peer.result.remote.fetch import GuestFetch
-from peer.result.remote.judge import StateJudge
+from peer.result.remote.judge import HoldOutJudge
 from peer.run.admission.invitation import InvitedPeers
 from peer.run.files.artifact import ArtifactRef
 from peer.run.manifest import Manifest, SignedManifest
@@ -111,7 +111,7 @@ class _Guest:
                 self._say("the peers of a group have one state: --donors changes nothing")
         run = await self._files(signed, judged=not group)
         node.transport.begin_run(self._terms(run, await self._papers(manifest)))
-        judge = StateJudge(run, request.device, request.scratch, self._work)
+        judge = HoldOutJudge(run, request.device, request.scratch, self._work)
         weighing = StateWeighing(FetchTerms(weigh=judge.weigh), self._say, self._work)
         scratch = node.local.home.path
         fetch = GuestFetch(context, run.layout, self._work, group=group, weighing=weighing, scratch=scratch)

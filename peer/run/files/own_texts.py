@@ -67,7 +67,7 @@ LINKS, EMPTY, SPECIAL = "links", "empty", "that are neither file nor folder"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FoundFile:
     """Something in a folder that is no folder itself. `path`: below the folder. `skipped`: why it is not taken."""
 
     path: str
@@ -104,7 +104,7 @@ def open_folder(folder: Path) -> int:
         raise unreadable(str(folder), error) from error
 
 
-def walk(folder: Path, descriptor: int, left_out: Callable[[str], bool] = lambda path: False) -> Iterator[Entry]:
+def walk(folder: Path, descriptor: int, left_out: Callable[[str], bool] = lambda path: False) -> Iterator[FoundFile]:
     """Yield all that is below an open folder, in no order, hidden folders as one. Closes `descriptor`.
 
     No link is followed: everything is opened relative to the folder that it is in. What `left_out` is true for, by its
@@ -117,7 +117,9 @@ def walk(folder: Path, descriptor: int, left_out: Callable[[str], bool] = lambda
         yield entry
 
 
-def _walk(folder: Path, descriptor: int, below: str, left_out: Callable[[str], bool], depth: int) -> Iterator[Entry]:
+def _walk(
+    folder: Path, descriptor: int, below: str, left_out: Callable[[str], bool], depth: int
+) -> Iterator[FoundFile]:
     try:
         if depth > DEEPEST:
             raise DataError(f"{folder / below} lies more than {DEEPEST} folders deep", "Move it up, or take it out.")
@@ -127,11 +129,11 @@ def _walk(folder: Path, descriptor: int, below: str, left_out: Callable[[str], b
             path = below + entry.name
             try:
                 if entry.name.startswith("."):
-                    yield Entry(path, "hidden")
+                    yield FoundFile(path, "hidden")
                 elif left_out(path):
                     continue
                 elif entry.is_symlink():
-                    yield Entry(path, LINKS)
+                    yield FoundFile(path, LINKS)
                 elif entry.is_dir(follow_symlinks=False):
                     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                     inner = os.open(entry.name, flags, dir_fd=descriptor)
@@ -139,7 +141,7 @@ def _walk(folder: Path, descriptor: int, below: str, left_out: Callable[[str], b
                 elif entry.is_file(follow_symlinks=False):
                     yield _look(path, _open_plain(entry.name, descriptor))
                 else:
-                    yield Entry(path, SPECIAL)
+                    yield FoundFile(path, SPECIAL)
             except OSError as error:
                 raise unreadable(str(folder / path), error) from error
     except OSError as error:
@@ -148,16 +150,16 @@ def _walk(folder: Path, descriptor: int, below: str, left_out: Callable[[str], b
         os.close(descriptor)
 
 
-def look(path: str, real: str) -> Entry:
+def look(path: str, real: str) -> FoundFile:
     """Look at a plain file by its absolute path, without following a link on the way. Raises OSError."""
     return _look(path, open_below(Path("/"), real.removeprefix("/")))
 
 
-def _look(path: str, descriptor: int) -> Entry:
+def _look(path: str, descriptor: int) -> FoundFile:
     """Look at an open file, and close it."""
     try:
         about = os.fstat(descriptor)
-        return Entry(path, "" if about.st_size else EMPTY, about, os.read(descriptor, HEAD_BYTES))
+        return FoundFile(path, "" if about.st_size else EMPTY, about, os.read(descriptor, HEAD_BYTES))
     finally:
         os.close(descriptor)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import multiprocessing.context
 import re
 import tomllib
 from importlib import metadata
@@ -28,6 +29,7 @@ OWNERS: dict[str, type | ModuleType] = {
     "DHTProtocol": our_node.protocol.DHTProtocol,
     "DHTLocalStorage": DHTLocalStorage,
     "p2p_daemon": our_process.p2p_daemon,
+    "multiprocessing": multiprocessing.context,
     "node": our_node.node,
     "protocol": our_node.protocol,
     "routing": our_node.routing,

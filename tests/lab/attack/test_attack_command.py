@@ -60,7 +60,7 @@ def test_a_person_reads_the_attack() -> None:
     assert effect.more == pytest.approx(0.1)
     assert told_attack(effect).splitlines() == [
         "attack        flip by a b",
-        "honest loss   2.2, alone 2 (+10.0%)",
+        "honest loss   2.2, alone 2 nats a token (+10.0%)",
         "turned away   7 times a liar, 1 times an honest peer",
     ]
     assert "not finite, alone 2" in told_attack(AttackReport("flip", ("a",), None, 2.0, Excluded(0, 0)))

@@ -101,7 +101,7 @@ def test_a_kill_that_meets_a_dead_peer_is_listed(swarm: Swarm) -> None:
 
 
 def test_a_newcomer_that_never_trains_has_not_joined(swarm: Swarm) -> None:
-    code, orders, _ = swarm("--rounds", "4", "--join", "3@0", p1=ENDS, p2=ENDS, p3=ENDS)
+    code, orders, _ = swarm("--rounds", "4", "--join", "3@0", "--kill", "2@0.5", p1=ENDS, p2=STAYS, p3=ENDS)
     assert (code, "did not begin to train" in (orders["--join 3@0"] or "")) == (61, True)
 
 

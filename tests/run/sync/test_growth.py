@@ -12,7 +12,7 @@ from peer.identity import Identity
 from peer.protocol.policy.amendments import RunPolicy
 from peer.run.manifest import default_text, derive, parse_manifest, write_new
 from peer.run.presets import resolve
-from peer.run.schema import FORMAT, Manifest
+from peer.run.schema import Manifest
 
 
 def made(*settings: str) -> Manifest:
@@ -55,7 +55,7 @@ def lengths_of(manifest: Manifest) -> list[int]:
 )
 def test_a_new_manifest_holds_the_lengths_of_its_rounds(settings: list[str]) -> None:
     manifest = made(*settings)
-    assert manifest.format == FORMAT
+    assert manifest.format == 4
     assert manifest.rounds < manifest.train.total_rounds
     assert lengths_of(manifest) == by_the_formula(manifest)
 
@@ -132,7 +132,7 @@ def test_rounds_of_unequal_steps_need_the_format_too() -> None:
     assert parse_manifest(("format = 1\n" + text.format(8)).encode()).format == 1
     assert "sync.fragments: needs format = 3" in refused("format = 2\n" + text.format(7))
     assert parse_manifest(("format = 3\n" + text.format(7)).encode()).format == 3
-    assert made("sync.preset=streaming-noloco", "clock=steps", "sync_every=7").format == FORMAT
+    assert made("sync.preset=streaming-noloco", "clock=steps", "sync_every=7").format == 4
 
 
 def test_no_amendment_moves_the_rounds() -> None:
