@@ -4,6 +4,7 @@ returned, a SIGKILL of the process cannot take it back. Bounded by rotation, wit
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -125,4 +126,6 @@ def _write_whole(fd: int, data: bytes) -> None:
     """After a short write the next one raises the error with its cause: a full disk, a quota, a limit of file sizes."""
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(fd, rest) :]
+        if not (written := os.write(fd, rest)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))  # else this would never end
+        rest = rest[written:]
