@@ -94,7 +94,7 @@ def test_a_cache_reads_what_it_wrote(tmp_path_factory: pytest.TempPathFactory, s
 
 def test_a_time_beyond_all_numbers_in_the_cache_is_damage_and_no_crash(tmp_path: Path) -> None:
     raw = b'{"peers":[{"address":"a","seen":1' + b"0" * 400 + b"}]}"
-    with pytest.raises(ValueError, match="OverflowError"):
+    with pytest.raises(ValueError, match="no list of addresses"):
         parse(raw, NOW)
     (tmp_path / "seen.json").write_bytes(raw)
     assert AddressCache(tmp_path / "seen.json", NOW).addresses() == []
@@ -105,6 +105,6 @@ def test_no_time_is_no_reason_to_believe_an_address(seen: str) -> None:
     address = json.dumps(f"/ip4/192.0.2.1/tcp/1/p2p/{OWNER.peer_id}")
     raw = f'{{"peers":[{{"address":{address},"seen":{seen}}}]}}'.encode()
     try:
-        assert all(at <= NOW for at in parse(raw, NOW).values())
+        assert all(at <= NOW for at in parse(raw, NOW)[0].values())
     except ValueError:
         assert seen in ("null", '"x"')

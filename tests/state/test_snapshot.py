@@ -257,10 +257,10 @@ def test_a_copy_lies_in_a_file_without_a_name(layout, tmp_path):
     assert "joiners may have to ask others" in room_for_copies(tmp_path, 10**15, momentum=True)
 
 
-def test_a_full_disk_is_told_to_the_joiner_and_tried_again(layout, tmp_path):
+def test_a_copy_that_cannot_be_written_is_reported_to_the_joiner_and_tried_again(layout, tmp_path):
     outer, room = group_state(layout), [tmp_path / "nowhere", tmp_path]
     shelf = SnapshotCache(lambda: copy_of(outer, 1, momentum=True, folder=room.pop(0)), lambda: 0.0)
-    with pytest.raises(PartnerRefused, match="no room for a copy of its state"):
+    with pytest.raises(PartnerRefused, match="cannot write a copy of its state: No such file"):
         shelf.on_state()
     assert shelf.on_state() is not None
 
