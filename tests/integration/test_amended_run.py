@@ -33,9 +33,10 @@ class Operator:
         self._manifest = manifest
         self._node = node
 
-    def amend(self, *words: str) -> None:
+    async def amend(self, *words: str) -> None:
+        """In a thread, as the command has an event loop of its own."""
         arguments = ["manifest", "amend", str(self._manifest), *words, "--home", str(self._node.home)]
-        result = CliRunner().invoke(peer, arguments, catch_exceptions=False)
+        result = await asyncio.to_thread(CliRunner().invoke, peer, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
 
     async def serve_state(self, folder: Path) -> None:
@@ -73,14 +74,14 @@ def events_of(folder: RunFolder, kind: type) -> list[Any]:
 
 
 async def pauses_and_goes_on(operator: Operator, peers: list[Daemon]) -> None:
-    operator.amend("lr-scale", "0.5")
-    operator.amend("pause", "--reason", "lunch")
+    await operator.amend("lr-scale", "0.5")
+    await operator.amend("pause", "--reason", "lunch")
     for daemon in peers:
         phase = "paused by the operator since round "
         status = await is_told(daemon, "pauses", phase, status="paused", amendments=2)
         assert status["phase"].endswith(": lunch")
         assert "learning rate times 0.5" in status["amended"][0]
-    operator.amend("resume")
+    await operator.amend("resume")
     for daemon in peers:
         await is_told(daemon, "goes on", status="training", amendments=3)
     await trains_on(peers)
@@ -94,7 +95,7 @@ async def is_refounded(operator: Operator, peers: list[Daemon], run_id: bytes, w
     save_file({"outer_params": state, "outer_momentum": torch.zeros_like(state)}, where / OUTER)
     await operator.serve_state(where)
     digest = digest_of(state).hex()
-    operator.amend("refound", digest, "--in-rounds", "4")
+    await operator.amend("refound", digest, "--in-rounds", "4")
     for daemon, folder in zip(peers, folders, strict=True):
 
         async def refounded(folder: RunFolder = folder) -> bool:
@@ -113,7 +114,8 @@ async def is_banned(operator: Operator, daemon: Daemon, run_id: bytes, ticket: s
     """While it runs, and when it comes back."""
     await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
     await is_told(daemon, "is back", status="training")
-    operator.amend("ban", identities.load_or_create(Home(daemon.home).identity).peer_id, "--reason", "sends noise")
+    banned = identities.load_or_create(Home(daemon.home).identity).peer_id
+    await operator.amend("ban", banned, "--reason", "sends noise")
     for again in (False, True):
         if again:
             await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
