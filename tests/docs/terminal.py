@@ -37,7 +37,7 @@ SHORTER = {
         "--churn": "60 --steps 200 --virtual",  # in so short a run nobody would depart at the page's rate
         "--steps": "40 --virtual",  # real swarms one after another take minutes
     },
-    "simulate": {"--hours": "0.1"},
+    "simulate": {"--churn": "10 --hours 0.1", "--hours": "0.1"},
 }
 """Options that bound commands which would take long. The first that the page uses, else the last, is put at the end of
 the command, where it overrides the page's own."""
