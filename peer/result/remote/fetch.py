@@ -2,8 +2,8 @@
 
 In pairs each state is weighed as a joiner weighs it (`peer.join.weighing`): by its loss on windows that nobody else
 knows. One that no honest donor gives is refused. The others are averaged greedily, the best first (model soups, arXiv
-2203.05482): a state whose part in the mean raises the loss on those windows is left out. So a liar's state gets in only
-if it makes the result no worse there."""
+2203.05482): a state whose part in the mean raises the loss on those windows, by more than chance explains, is
+left out. So a liar's state gets in only if it makes the result hardly worse there."""
 
 from __future__ import annotations
 
