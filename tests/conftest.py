@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,17 @@ os.environ["PEER_CONFIG"] = os.devnull
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # Under nohup every process that a test starts would inherit the ignored hang-up. A handler ends with exec.
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+@pytest.fixture(autouse=True)
+def _environment_of_this_test() -> Iterator[None]:
+    """Restore the environment and the module search path. `peer.cli.entry.main` changes both for its whole process."""
+    environment, search_path = dict(os.environ), sys.path[:]
+    yield
+    if os.environ != environment:
+        os.environ.clear()
+        os.environ.update(environment)
+    sys.path[:] = search_path
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,9 +9,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -288,6 +289,16 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
         path.touch()
         return no_space()
 
+    real = os.open
+
+    def of_a_full_disk(path: Path, flags: int, *rest: int, **named: int) -> int:
+        descriptor = real(path, flags, *rest, **named)
+        if flags & os.O_ACCMODE != os.O_WRONLY:
+            return descriptor
+        os.close(descriptor)
+        return real("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
+
+    monkeypatch.setattr(os, "open", of_a_full_disk)
     monkeypatch.setattr(os, "fsync", no_space)
     monkeypatch.setattr(os, "pwrite", no_space)
     monkeypatch.setattr(os, "posix_fallocate", no_space)
@@ -332,14 +343,17 @@ def test_a_signature_that_cannot_be_kept_takes_its_manifest_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both or none: a manifest without its signature would be read as one that was tampered with."""
-    real = Path.write_bytes
 
-    def second_fails(path: Path, data: bytes) -> int:
-        if ".sig" in path.name:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(path, data)
+    def fails_at_signatures(real: Callable[..., int]) -> Callable[..., int]:
+        def call(path: Path, *rest: Any, **named: Any) -> int:
+            if ".sig" in str(path):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(path, *rest, **named)
 
-    monkeypatch.setattr(Path, "write_bytes", second_fails)
+        return call
+
+    monkeypatch.setattr(os, "open", fails_at_signatures(os.open))
+    monkeypatch.setattr(Path, "write_bytes", fails_at_signatures(Path.write_bytes))
     with pytest.raises(PeerError, match=r"manifest\.toml\.sig"):
         keep(tmp_path / "manifest.toml", SignedManifest(b"raw", b"signature"))
     with pytest.raises(ManifestError, match=r"run\.toml\.sig"):
@@ -350,7 +364,7 @@ def test_a_signature_that_cannot_be_kept_takes_its_manifest_with_it(
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.EROFS, "can only be read"),
+        (errno.EROFS, "mounted read-only"),
         (errno.EACCES, "Give your user the right"),
         (errno.ENOSPC, "Free some space"),
     ],

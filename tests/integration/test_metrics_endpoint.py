@@ -153,7 +153,7 @@ def a_bootstrap_node_tells_its_part(families: dict[str, Family]) -> None:
 
 
 def the_terminal_was_used_and_given_back(shown: str) -> None:
-    assert "bits per byte" in shown
+    assert "nats a token" in shown
     assert "tokens/s" in shown
     assert "of 1.00 MB/s" in shown
     assert "state: fetched from" in shown, "what is said scrolls above"
