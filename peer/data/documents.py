@@ -14,6 +14,7 @@ from blake3 import blake3
 from peer.data.lines import MAX_LINE_BYTES, lines
 from peer.data.pieces import pieces
 from peer.data.sources import SourceFile, changed, opened, refused
+from peer.observe.formatting import amount
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -99,7 +100,8 @@ class DocumentReader:
             content = _utf8(value, where)
             if len(content) > MAX_LINE_BYTES:
                 raise refused(
-                    f"{where} has a text of more than {MAX_LINE_BYTES >> 20} MiB", "Put it into a .txt file of its own."
+                    f"{where} has a text of more than {amount(MAX_LINE_BYTES, 'bytes')}",
+                    "Put it into a .txt file of its own.",
                 )
             yield self._document(Place(number, row + 1), value, content, file.nbytes * (row + 1) // rows)
 

@@ -12,6 +12,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from peer.data.sources import refused
+from peer.observe.formatting import amount
 from peer.run.files import tokenizer_file
 from peer.run.files.token_index import MAX_VOCABULARY, TokenDtype, dtype_for
 
@@ -58,7 +59,7 @@ def open_tokenizer(path: Path, end_text: str | None = None) -> TextEncoder:
     except OSError as error:
         raise refused(f"the tokenizer {path} cannot be read: {error.strerror}", make) from error
     if len(raw) > MAX_TOKENIZER_BYTES:
-        raise refused(f"the tokenizer {path} is larger than {MAX_TOKENIZER_BYTES >> 20} MiB", make)
+        raise refused(f"the tokenizer {path} is larger than {amount(MAX_TOKENIZER_BYTES, 'bytes')}", make)
     try:
         tokenizer = tokenizer_file.open_tokenizer(raw)
     except ValueError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from peer.data.sources import SourceFile, changed, opened, refused
+from peer.observe.formatting import amount
 
 if TYPE_CHECKING:
     import zstandard
@@ -45,7 +46,7 @@ def lines(file: SourceFile, tell: Callable[[int], None]) -> Iterator[bytes]:
                     line = line.removeprefix(codecs.BOM_UTF8)
                 if len(line) > MAX_LINE_BYTES:
                     raise refused(
-                        f"{path}, line {number} is longer than {MAX_LINE_BYTES >> 20} MiB",
+                        f"{path}, line {number} is longer than {amount(MAX_LINE_BYTES, 'bytes')}",
                         "JSONL has one document a line. Put a longer text into a .txt file of its own.",
                     )
                 if raw.tell() > file.nbytes:  # else a file that grows as fast as it is read would never end
@@ -53,8 +54,9 @@ def lines(file: SourceFile, tell: Callable[[int], None]) -> Iterator[bytes]:
                 tell(raw.tell())
                 yield line
     except _WindowError as error:
+        most = amount(MAX_WINDOW_BYTES, "bytes")
         raise refused(
-            f"{path} is packed with a zstandard window of {error}, at most {MAX_WINDOW_BYTES >> 20:,} MiB are taken",
+            f"{path} is packed with a zstandard window of {error}, at most {most} are taken",
             "Pack it again with a smaller window: zstd -d, then zstd without --long or --ultra.",
         ) from error
     except (EOFError, zlib.error, gzip.BadGzipFile, _DamagedError) as error:
@@ -126,4 +128,4 @@ def _window_of(begin: bytes) -> str:
     if len(begin) < 6 or begin[4] & 0x20:  # too short to tell, or the window is the content's size
         return "larger than that"
     base = 1 << (10 + (begin[5] >> 3))
-    return f"{(base + base // 8 * (begin[5] & 7)) >> 20:,} MiB"
+    return amount(base + base // 8 * (begin[5] & 7), "bytes")

@@ -5,7 +5,6 @@ A volunteer agrees once for each run and home. The agreement lies in the run's f
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -15,12 +14,11 @@ from typing import Any
 from peer.errors import DataError, JoinDeclined
 from peer.observe.formatting import amount, duration, local_time
 from peer.ports.console import Say
-from peer.protocol.policy.upload_quota import DAY_S, on_the_line
-from peer.run.costs import Cost, cost_of
+from peer.run.costs import cost_of
 from peer.run.files.artifact_folder import needed
 from peer.run.files.own_texts import survey
 from peer.run.home import RunFolder, write_whole
-from peer.run.load import control_of
+from peer.run.load import bytes_a_day
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import need_of, trains_in_main_memory
 from peer.run.method import Method
@@ -163,7 +161,7 @@ def contract_of(
     manifest = signed.manifest
     method = resolve(manifest.sync)
     cost = cost_of(manifest.model, method)
-    daily = _bytes_a_day(method, cost)
+    daily = bytes_a_day(method, cost.bytes_per_sync)
     files = needed(manifest)
     cache = options.cache_disk if manifest.data.kind == "tokens" else sum(ref.size for ref in files.values())
     need = need_of(manifest, trains_here=trains_in_main_memory(options.device))
@@ -200,15 +198,6 @@ def _manners(options: JoinOptions) -> str:
     parts += [f"pauses above {guest.max_temperature:g} °C"] if guest.max_temperature is not None else []
     parts += [f"pauses every day {options.quiet_hours}"] if options.quiet_hours is not None else []
     return "; ".join(parts)
-
-
-def _bytes_a_day(method: Method, cost: Cost) -> int | None:
-    """Return the bytes each way of exchanges and small messages. None: rounds are in inner steps."""
-    if method.topology == "solo":
-        return round(control_of(method) * DAY_S)
-    if cost.bytes_per_hour is None:
-        return None
-    return on_the_line(math.ceil(24 * cost.bytes_per_hour), 0) + round(control_of(method) * DAY_S)
 
 
 def _device(wanted: str) -> str:

@@ -81,13 +81,13 @@ def memory_rows(cost: Cost, need: MemoryNeed) -> Iterator[Row]:
     """Return the memory of one peer: the daemon's own, what it shares with the trainer, and the trainer's."""
     parts = {"libraries": cost.base_bytes, "outer_momentum": cost.momentum_bytes}
     parts |= {"a partner's values": cost.buffer_bytes, "an exchange": cost.payload_bytes}
-    yield "memory of the daemon", _mib(need.daemon), ", ".join(f"{k} {_mib(v)}" for k, v in parts.items() if v)
-    yield "of the arena", _mib(need.shared), "outer_params and snapshots, a file that daemon and trainer map"
-    yield "of the trainer", _mib(need.trainer), "on the CPU in fp32, one window at a time; more where there is room"
+    yield "memory of the daemon", size(need.daemon), ", ".join(f"{k} {size(v)}" for k, v in parts.items() if v)
+    yield "of the arena", size(need.shared), "outer_params and snapshots, a file that daemon and trainer map"
+    yield "of the trainer", size(need.trainer), "on the CPU in fp32, one window at a time; more where there is room"
 
 
 def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
-    """Return the costs of one peer on the wire, each way. MB are millions of bytes, MiB of memory 2**20."""
+    """Return the costs of one peer on the wire, each way."""
     yield "parameters", f"{cost.parameters:,}", ""
     if method.topology == "solo":
         yield "each way a round", "0 MB", "nothing crosses the wire"
@@ -131,7 +131,3 @@ def _value(value: Any) -> str:
         told = ", ".join(f"{slots} from {round_} on" for round_, slots in value[:CHANGES_SHOWN])
         return told if len(value) <= CHANGES_SHOWN else f"{told}, … ({len(value)} changes)"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:,.1f} MiB"

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from peer.protocol.policy.fitness import Load
-from peer.protocol.policy.upload_quota import UploadLimits, UploadNeed, control_rate, on_the_line, too_much
+from peer.protocol.policy.upload_quota import DAY_S, UploadLimits, UploadNeed, control_rate, on_the_line, too_much
 from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
 from peer.run.method import Method
@@ -28,6 +28,22 @@ def need_of(manifest: Manifest, method: Method) -> UploadNeed | None:
 def control_of(method: Method) -> float:
     """Return the bytes per second of control traffic that a quota keeps back."""
     return control_rate(method.round_length if method.clock == "seconds" else None)
+
+
+def bytes_a_day(method: Method, sync_bytes: int, sync_s: float | None = None) -> int | None:
+    """Return the estimated bytes on the line of a day, each way: payload, headers and control traffic. Consent, doctor
+    and plan show this number.
+
+    `sync_bytes`: payload each way between two exchanges of everything. `sync_s`: seconds between them, where they are
+    known otherwise than by the round clock. None where rounds are in inner steps and nobody knows how long those
+    take."""
+    if method.topology == "solo":
+        return round(control_of(method) * DAY_S)
+    if sync_s is None:
+        if method.clock != "seconds":
+            return None
+        sync_s = method.sync_every
+    return on_the_line(math.ceil(sync_bytes * DAY_S / sync_s), 0) + round(control_of(method) * DAY_S)
 
 
 def too_much_with(codec: str, manifest: Manifest, method: Method, limits: UploadLimits) -> str:

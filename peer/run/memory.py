@@ -9,6 +9,7 @@ from pathlib import Path
 
 from peer.errors import MachineTooSmall
 from peer.protocol.model.layout import TensorSpec
+from peer.protocol.policy.upload_quota import size
 from peer.run.activations import least_window_bytes
 from peer.run.costs import DAEMON_BASE, cost_of, muon_elements
 from peer.run.manifest import Manifest
@@ -76,13 +77,13 @@ def check_memory(manifest: Manifest, need: MemoryNeed, free: int | None) -> None
     """Raise MachineTooSmall when `need` is more than `free` bytes. None: not known here, nothing is checked."""
     if free is None or need.total <= free:
         return
-    parts = f"daemon {_mib(need.daemon)}"
+    parts = f"daemon {size(need.daemon)}"
     if need.trainer:
-        parts += f", trainer {_mib(need.trainer)}, shared {_mib(need.shared)}"
+        parts += f", trainer {size(need.trainer)}, shared {size(need.shared)}"
     raise MachineTooSmall(
-        f"run {manifest.name!r} needs about {_mib(need.total)} of memory for its {manifest.model.parameters:,} "
-        f"parameters ({parts}). {_mib(free)} are free here",
-        f"Free {_mib(need.total - free)} (close other programs, or raise the container's memory limit), "
+        f"run {manifest.name!r} needs about {size(need.total)} of memory for its {manifest.model.parameters:,} "
+        f"parameters ({parts}). {size(free)} are free here",
+        f"Free {size(need.total - free)} (close other programs, or raise the container's memory limit), "
         "or join a run with a smaller model.",
     )
 
@@ -140,7 +141,3 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{-(-nbytes // MIB)} MiB"

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from peer.errors import HomeUnusable, file_advice
+from peer.observe.formatting import amount
 from peer.ports.trainer import Counters
 from peer.protocol.model.layout import Layout
 from peer.run.home import write_whole
@@ -51,7 +52,7 @@ class Arena:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise HomeUnusable(
-                f"the arena {path} of {nbytes / 2**20:.0f} MiB cannot be made: {reason}",
+                f"the arena {path} of {amount(nbytes, 'bytes')} cannot be made: {reason}",
                 file_advice(error, path),
             ) from error
         pages = np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE]

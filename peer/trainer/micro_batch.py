@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 
 from peer.errors import MachineTooSmall
+from peer.observe.formatting import amount
 from peer.run.activations import LOGIT_BYTES, largest_micro_batch, recomputed_bytes, window_bytes
 from peer.trainer.config import TrainerConfig
 from peer.trainer.inner_loop import InnerLoop
 
 SHARE = 0.9
 """Share of an accelerator's free memory that is used. The rest is for fragmentation and other programs."""
-MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> Fit:
         if window <= free:
             break
     loop.set_micro_batch(largest_micro_batch(config.train.batch, window, free))
-    memory = f"a window takes {_mib(window)}, {_mib(free)} are free for them"
+    memory = f"a window takes {amount(window, 'bytes')}, {amount(free, 'bytes')} are free for them"
     return Fit(loop.micro_batch, f"{_of(loop, config)}{way}: {memory}")
 
 
@@ -105,9 +105,10 @@ def _fit_device(loop: InnerLoop, config: TrainerConfig) -> Fit:
         torch.cuda.reset_peak_memory_stats(loop.device)
         if _goes_through(loop):
             took = torch.cuda.max_memory_allocated(loop.device) - before
-            memory = f"takes {_mib(took)} of {_mib(free)} that were free on the GPU"
+            memory = f"takes {amount(took, 'bytes')} of {amount(free, 'bytes')} that were free on the GPU"
             return Fit(loop.micro_batch, f"{_of(loop, config)}{way}: {memory}")
-    raise MachineTooSmall(f"one window of {config.train.context} tokens needs more than {_mib(free)} of GPU memory")
+    free_here = amount(free, "bytes")
+    raise MachineTooSmall(f"one window of {config.train.context} tokens needs more than {free_here} of GPU memory")
 
 
 def _goes_through(loop: InnerLoop) -> bool:
@@ -144,7 +145,3 @@ def _status(proc: Path, name: str) -> int:
 
 def _of(loop: InnerLoop, config: TrainerConfig) -> str:
     return f"{loop.micro_batch} of {config.train.batch} windows at once"
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / MIB:.1f} MiB"

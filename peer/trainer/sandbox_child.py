@@ -19,6 +19,7 @@ from typing import Any
 
 from peer.errors import ModelError, PeerError
 from peer.installation import install_extras
+from peer.observe.formatting import amount
 from peer.run.files.model_config import read_config
 
 Answer = dict[str, Any]
@@ -186,7 +187,7 @@ def outcome(work: Callable[[Answer], Answer], job: Answer) -> Answer:
     except PeerError as error:
         return {"refused": error.found, "fix": error.fix, "why": error.why}
     except MemoryError:
-        return {"refused": f"opening it takes more than {job['memory'] >> 20} MiB of memory"}
+        return {"refused": f"opening it takes more than {amount(job['memory'], 'bytes')} of memory"}
     except Exception as error:  # noqa: BLE001 - a library may raise anything at a stranger's file
         fix = LOAD_IT if job.get("folder") else ""
         return {"refused": f"the libraries cannot use it: {type(error).__name__}: {str(error)[:300]}", "fix": fix}

@@ -169,7 +169,7 @@ MANY = as_lines([f"{number} {blake3(bytes(number)).hexdigest()}" for number in r
         (
             "a.jsonl.zst",
             bytes.fromhex("28b52ffd 00 b0") + bytes(40),
-            r"window of 4,096 MiB, at most 2,048 MiB are taken",
+            r"window of 4.29 GB, at most 2.15 GB are taken",
         ),
         ("a.jsonl.zst", MANY, r"a\.jsonl\.zst is cut off or damaged after line 0"),
         ("a.parquet", b"PAR1" + MANY, r"a\.parquet is cut off, damaged or no parquet"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -35,6 +36,18 @@ def test_what_compares_a_number_exists() -> None:
         named = re.findall(r"`((?:tests|benchmarks)/[^`]+)`", compared)
         assert named, number
         assert [path for path in named if not (ROOT / path).exists()] == [], number
+
+
+def test_amounts_are_in_powers_of_1000() -> None:
+    """No message of the program prints KiB, MiB or GiB. Docstrings name the exact bounds of formats by them."""
+    found = []
+    for path in sorted((ROOT / "peer").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                found += [f"{path}:{node.lineno}: {unit}" for unit in re.findall(r"[KMGT]iB\b", node.value)]
+    assert found == []
 
 
 @pytest.mark.parametrize("state", ["training", "bootstrap"])

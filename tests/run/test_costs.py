@@ -154,9 +154,9 @@ def test_the_cost_is_told() -> None:
     assert told["each way an hour"] == ("26.1 MB", "")
     assert told["each way at peak"] == ("0.23 Mbit/s", "within 15 s, the window in which the trainer waits")
     value, parts = told["memory of the daemon"]
-    assert value == "192.5 MiB"
-    assert parts == "libraries 190.0 MiB, outer_momentum 0.8 MiB, a partner's values 0.8 MiB, an exchange 0.8 MiB"
-    assert (told["of the arena"][0], told["of the trainer"][0]) == ("1.7 MiB", "1,024.0 MiB")
+    assert value == "202 MB"
+    assert parts == "libraries 199 MB, outer_momentum 871 kB, a partner's values 871 kB, an exchange 871 kB"
+    assert (told["of the arena"][0], told["of the trainer"][0]) == ("1.74 MB", "1.07 GB")
     assert told["max_group"] == ("none", "preset")
     streamed = rows(preset="streaming-diloco", clock="steps", sync_every=20)
     assert streamed["each way at peak"] == ("34.3 kB an inner step", "in 5 inner steps, the earliest merge")

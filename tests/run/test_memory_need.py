@@ -82,10 +82,10 @@ def test_too_little_memory_is_told_with_the_numbers() -> None:
     check_memory(MANIFEST, need, need.total)
     check_memory(MANIFEST, need, None)
     with pytest.raises(MachineTooSmall) as caught:
-        check_memory(MANIFEST, need, need.total - 100 * MIB)
+        check_memory(MANIFEST, need, need.total - 100 * 10**6)
     assert f"{MANIFEST.model.parameters:,} parameters" in caught.value.found
     assert "(daemon " in caught.value.found
-    assert "Free 100 MiB" in caught.value.fix
+    assert "Free 100 MB" in caught.value.fix
 
 
 MEMINFO = "MemTotal: 999 kB\nMemAvailable:    3000 kB\n"

@@ -42,7 +42,7 @@ def test_a_full_disk_is_told_with_the_size(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(HomeUnusable, match=r"MiB cannot be made: No space left") as caught:
+    with pytest.raises(HomeUnusable, match=r"B cannot be made: No space left") as caught:
         Arena(tmp_path, LAYOUT, create=True)
     assert "--home" in caught.value.fix
 

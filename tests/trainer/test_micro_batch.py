@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from peer.errors import MachineTooSmall
+from peer.observe.formatting import amount
 from peer.run.activations import largest_micro_batch, window_bytes
 from peer.run.sections import LlamaSection, TrainSection
 from peer.trainer import micro_batch as fitting
@@ -101,8 +102,8 @@ def test_a_wide_vocabulary_is_chunked_before_layers_are_computed_again(monkeypat
     monkeypatch.setattr(fitting, "peak_growth", lambda work: work() or 0)
     given = shaped(vocab_size=3000)
     window = window_bytes(given.model, 16)
-    mib = f"{window / 2**20:.1f} MiB"
-    plain = f"1 of 8 windows at once: a window takes {mib}, {mib} are free for them"
+    room = amount(window, "bytes")
+    plain = f"1 of 8 windows at once: a window takes {room}, {room} are free for them"
     assert fitted(given, window) == (False, False, plain)
     chunked, recomputed, reason = fitted(given, window - 1)
     assert (chunked, recomputed) == (True, False)

@@ -21,6 +21,7 @@ from peer.discovery.dht_node.redial import Redial
 from peer.discovery.multiaddr import advertised, claimed
 from peer.discovery.validator import RecordGate
 from peer.errors import AddressError, DirectoryFailed
+from peer.observe.formatting import amount
 from peer.ports.directory import DialReport
 
 ENOUGH = 8
@@ -197,7 +198,8 @@ class DhtNodeSupervisor:
         while True:
             await asyncio.sleep(self._pace.pulse if not owed else 0)
             if (held := node.resident_bytes()) > limits.memory:
-                return f"{name} held {held >> 20} MiB of memory, above its bound of {limits.memory >> 20} MiB"
+                bound = amount(limits.memory, "bytes")
+                return f"{name} held {amount(held, 'bytes')} of memory, above its bound of {bound}"
             if node.open_files() >= files:  # it can no longer accept our questions, and spins
                 return f"{name} had all its {files} files open: too many connections"
             try:

@@ -18,6 +18,7 @@ from peer.lab.planning.pace import FLOPS, LONGEST_DELAY, Pace, PlannedSwarm, pac
 from peer.lab.planning.shape import settings_of, shape_for
 from peer.lab.sim.links import Link
 from peer.run.codec_specs import FORMS
+from peer.run.load import bytes_a_day
 from peer.run.presets import CONTROL, MAX_GROUP, PRESETS, Method, method_findings, method_of, resolve
 from peer.run.sections import LimitsSection, LlamaSection, SyncSection
 from peer.run.sync.cautions import Caution, cautions
@@ -134,8 +135,8 @@ def plan(intent: Intent) -> TrainingPlan:
         "outer_lr": _outer_lr(choice, intent.peers, steps),
         "expected_loss": _loss(intent, model, tokens, choice),
         "bytes_per_day": Derived(
-            round(choice.pace.sync_bytes / choice.pace.seconds(swarm) * DAY),
-            "each way and peer, payload by the codec's form. Frames and headers add 4 %",
+            bytes_a_day(choice.method, choice.pace.sync_bytes, choice.pace.seconds(swarm)),
+            "each way and peer on the line, estimated: payload, headers and control traffic",
         ),
         "compute_share": _share(intent, choice),
         "days": Derived(steps * step_seconds / share / DAY, f"{steps:,} inner steps of {step_seconds:.3g} s"),

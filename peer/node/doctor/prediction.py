@@ -8,6 +8,8 @@ from typing import Any
 from peer.observe.formatting import amount, duration
 from peer.protocol.policy.upload_quota import DAY_S
 from peer.protocol.schedule import RoundClock
+from peer.run.load import bytes_a_day
+from peer.run.method import Method
 
 START_S = 5.0
 """Seconds of a start besides what was measured: addresses, papers, clock."""
@@ -32,11 +34,10 @@ class StepTrial:
 class RunLoad:
     """What the run sends each way. Bytes in a complete `sync_every`, and of the state that a joiner fetches."""
 
+    method: Method
     clock: RoundClock
     sync_bytes: int
     state_bytes: int
-    alone: bool
-    """Nothing is exchanged in this run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class Prediction:
             f"device          {self.device or 'not known'}",
             f"micro-batch     {'not known' if self.micro_batch is None else self.micro_batch}",
             f"tokens a day    {tokens}",
-            f"bytes a day     {_bytes(up)} up, {_bytes(down)} down, estimated, besides control traffic",
+            f"bytes a day     {_bytes(up)} up, {_bytes(down)} down, estimated",
             f"first exchange  {first}",
         ]
 
@@ -90,15 +91,15 @@ def predict(
     )
 
 
-def _bytes_a_day(load: RunLoad, step_s: float) -> int:
+def _bytes_a_day(load: RunLoad, step_s: float) -> int | None:
     """Return what crosses the line each way. With a clock in steps this machine's own pace tells how often."""
     every_s = load.clock.sync_every * (1.0 if load.clock.kind == "seconds" else step_s)
-    return 0 if load.alone else round(load.sync_bytes * DAY_S / every_s)
+    return bytes_a_day(load.method, load.sync_bytes, every_s)
 
 
 def _first_exchange(trial: StepTrial, load: RunLoad, down: float | None, now: float) -> float | None:
     """Return when the first exchange is due: after the state has come, and one complete `sync_every` of work."""
-    if load.alone or down is None:
+    if load.method.topology == "solo" or down is None:
         return None
     joined_s = START_S + max(trial.prepared_s, load.state_bytes / down)
     clock = load.clock

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from peer.errors import DataError
+from peer.observe.formatting import amount
 from peer.run.files.own_texts import open_below
 
 MAX_CORPUS_BYTES = 2**32
@@ -47,7 +48,7 @@ def read_texts(folder: Path, files: Sequence[str]) -> Iterator[tuple[str, bytes]
 
 def _check_total(root: Path, total: int) -> None:
     if total > MAX_CORPUS_BYTES:
-        raise DataError(f"{root} holds more than {MAX_CORPUS_BYTES >> 30} GiB", "Give --data a smaller folder.")
+        raise DataError(f"{root} holds more than {amount(MAX_CORPUS_BYTES, 'bytes')}", "Give --data a smaller folder.")
 
 
 def _walk(
@@ -77,7 +78,7 @@ def _read_regular(name: str, folder: int) -> bytes | None:
     with os.fdopen(descriptor, "rb") as file:
         size = os.fstat(descriptor).st_size
         if size > MAX_CORPUS_BYTES:
-            raise OSError(None, f"larger than {MAX_CORPUS_BYTES >> 30} GiB")
+            raise OSError(None, f"larger than {amount(MAX_CORPUS_BYTES, 'bytes')}")
         return file.read(size)
 
 

@@ -63,10 +63,10 @@ def _check_size(corpus: Corpus, context: int, folder: Path) -> None:
     unit = "bytes" if corpus.train.dtype == np.uint8 else "tokens"
     for part, name in ((corpus.train, "training"), (corpus.holdout, "hold-out")):
         if len(part) < needed:
-            wanted = 2 * (needed // BLOCK_BYTES + 1) * BLOCK_BYTES // 1024
+            wanted = 2 * (needed // BLOCK_BYTES + 1) * BLOCK_BYTES
             raise DataError(
                 f"too little data in {folder}: the {name} part has {len(part)} {unit}, {needed} are needed",
-                f"Put more text into the --data folder: at least {wanted} KiB in all.",
+                f"Put more text into the --data folder: at least {-(-wanted // 1000)} kB in all.",
             )
 
 

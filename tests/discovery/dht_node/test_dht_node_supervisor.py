@@ -146,7 +146,7 @@ def test_one_that_outgrows_its_bound_is_replaced_again_and_again_ever_more_slowl
         async with started(tmp_path, limits=limits, pace=pace, told=DirectoryListeners(told)) as directory:
             await until(lambda: directory.report()["losses"] >= 4)
             cause, times = told.ended[-1]
-            assert "MiB of memory, above its bound of 4 MiB" in cause
+            assert "MB of memory, above its bound of 4.19 MB" in cause
             assert times == 4
             assert f"rebuilding, 4th time, because {cause}" in directory.trouble
             assert directory.report()["state"] == "rebuilding"

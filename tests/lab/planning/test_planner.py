@@ -11,6 +11,7 @@ from peer.errors import UsageError
 from peer.lab.planning.planner import ALONE, Intent, plan
 from peer.lab.sim.links import profile
 from peer.run.costs import cost_of
+from peer.run.load import bytes_a_day
 from peer.run.manifest import default_text, derive, parse_manifest
 from peer.run.presets import resolve
 
@@ -106,13 +107,14 @@ def test_every_plan_is_a_manifest(change: dict[str, Any], link: str) -> None:
 
 
 def test_bytes_are_those_that_the_manifest_shows() -> None:
-    """In pairs, where the cost does not depend on the size of the swarm."""
+    """In pairs, where the cost does not depend on the size of the swarm. On the line, as consent and doctor show it."""
     planned = plan(replace(PAPERS, speeds=4.0, flops=1e12, link=profile("lan")))
     manifest = parse_manifest(derive(default_text(), planned.settings).encode())
-    cost = cost_of(manifest.model, resolve(manifest.sync))
-    assert cost.bytes_per_hour is not None
-    share = planned.numbers["compute_share"].value
-    assert planned.numbers["bytes_per_day"].value == pytest.approx(24 * share * cost.bytes_per_hour, rel=0.01)
+    method = resolve(manifest.sync)
+    cost = cost_of(manifest.model, method)
+    sync_s = method.sync_every / planned.numbers["compute_share"].value
+    expected = bytes_a_day(method, cost.bytes_per_sync, sync_s)
+    assert planned.numbers["bytes_per_day"].value == pytest.approx(expected, rel=0.01)
 
 
 def test_days_are_tokens_over_the_machines() -> None:

@@ -24,10 +24,10 @@ def test_enough_memory_is_fine_and_both_numbers_are_told() -> None:
 
 
 def test_too_little_memory_is_an_error_that_says_how_much_to_free() -> None:
-    free = need_of(MANIFEST).total - 2**20
+    free = need_of(MANIFEST).total - 10**6
     found = memory(free, MANIFEST, "cpu")
     assert found.severity is Severity.ERROR
-    assert found.fix.startswith("Free 1 MiB (close other programs")
+    assert found.fix.startswith("Free 1 MB (close other programs")
 
 
 def test_memory_without_a_run() -> None:
