@@ -115,6 +115,23 @@ async def test_a_liar_s_state_does_not_get_in_and_the_reason_is_told() -> None:
 
 
 @virtually
+async def test_a_state_that_does_not_go_with_the_others_is_named() -> None:
+    """A round that nobody else has reached, as a lying donor says, or one that the others left long ago."""
+    world = JudgedWorld()
+    for number, name in enumerate("abc"):
+        world.donor(name, near(number, 0.3), 40 + number)
+    world.donor("ahead", near(4, 0.3), 102)
+    world.donor("behind", near(5, 0.3), 3)
+    world.donor("operator", near(6, 0.3), 38, Status.SERVING)
+    found = await fetched(world, 4)
+    assert sorted(found.donors) == ["a", "b", "c"]
+    assert found.left_out == {
+        name: f"it is of round {round_}, and does not go with the state of round 42 of the others"
+        for name, round_ in {"ahead": 102, "behind": 3}.items()
+    }
+
+
+@virtually
 async def test_a_liar_alone_is_not_believed() -> None:
     world = JudgedWorld()
     world.donor("wild", near(2, 3.0), 30)
@@ -160,6 +177,7 @@ async def test_a_group_s_state_is_taken_bit_for_bit_without_its_momentum() -> No
     found = await fetched(world, 9)
     assert torch.equal(found.params, state_of(1).params), "of two states the one that most have"
     assert set(found.donors) <= {"a", "b", "c"}
+    assert found.left_out == {"d": "it is of round 30, and does not go with the state of most"}
     assert len(found.rounds) == 1
 
 

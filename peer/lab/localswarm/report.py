@@ -339,7 +339,7 @@ def _attack_lines(report: dict[str, Any]) -> list[str]:
 
 def _newcomer_line(newcomer: dict[str, Any], liars: Sequence[str]) -> str:
     giver = "a liar" if newcomer["donor"] in liars else "an honest peer"
-    loss = f"{_number(newcomer['loss'])} nats a token, the others had {_number(newcomer['others_loss'])}"
+    loss = f"{_number(newcomer['loss'])} nats a token, the others last had {_number(newcomer['others_loss'])}"
     return f"state of a newcomer                  from {giver}, {newcomer['refused']} refused: {loss}"
 
 

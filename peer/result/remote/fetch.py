@@ -21,7 +21,7 @@ from peer.aio.threads import Offload
 from peer.errors import SourceError, StateError
 from peer.join.context import JoinContext
 from peer.join.donors import DonorQuery, candidates, live_round
-from peer.join.offers import SnapshotOffer, compatible_offers
+from peer.join.offers import SnapshotOffer, compatible_offers, offers_of_peers
 from peer.join.weighing import StateWeighing
 from peer.node.operator.collect import ENOUGH
 from peer.protocol.messages import PeerId
@@ -91,6 +91,8 @@ class GuestFetch:
         """Donors whose state is not used, and why, for a person."""
         self._gave_none: dict[PeerId, str] = {}
         """Donors that were left before they had given a whole state, and why."""
+        self._set_aside: dict[PeerId, str] = {}
+        """Peers whose latest offer does not go with those of the others, and why."""
 
     async def model(self, count: int, wait_s: float) -> FetchedModel:
         """Fetch the states of `count` donors and return their mean; of a group the one state that its members have.
@@ -120,8 +122,8 @@ class GuestFetch:
             why = "; ".join(f"{donor}: {why}" for donor, why in self._left_out.items())
             raise SourceError(f"no state that donors give can be used: {why}", "Try again later.")
         gave = {donor for state in taken for donor in state.donors}
-        for donor, why in self._gave_none.items():
-            if donor not in gave:
+        for donor, why in (self._set_aside | self._gave_none).items():
+            if donor not in gave | self._left_out.keys():
                 self._leave_out((donor,), why)
         if len(taken) < wanted:
             self._context.say(f"{len(taken)} of {wanted} donors gave their state: no other one offers it")
@@ -134,7 +136,15 @@ class GuestFetch:
         offers = await self._asking.ask(able, live_round(records) or 0)
         if not offers.offered:
             self._why = offers.problem()
-        return compatible_offers(offers.offered, momentum=self._group)
+        fitting = compatible_offers(offers.offered, momentum=self._group)
+        newest = max((one.index.round for one in fitting), default=0)
+        others = "most" if self._group else f"round {newest} of the others"
+        self._set_aside = {
+            one.donor.peer_id: f"it is of round {one.index.round}, and does not go with the state of {others}"
+            for one in offers_of_peers(offers.offered)
+            if one not in fitting
+        }
+        return fitting
 
     async def _fetch(self, offers: Sequence[SnapshotOffer], most: int, had: int) -> list[FetchedState]:
         """Fetch up to `most` states side by side: in pairs each from one donor, in a group one from all of them.

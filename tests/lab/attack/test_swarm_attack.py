@@ -84,7 +84,8 @@ def test_a_person_reads_who_lied() -> None:
         "liars                                peer 2, peer 3 (flip)",
         "validation loss of the honest        2.250 nats a token",
         "exchanges they turned away           7 with liars, 1 with each other",
-        "state of a newcomer                  from an honest peer, 1 refused: 2.500 nats a token, the others had 2.375",
+        "state of a newcomer                  "
+        "from an honest peer, 1 refused: 2.500 nats a token, the others last had 2.375",
     ]
 
 
