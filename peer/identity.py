@@ -5,8 +5,10 @@ message`, so that one made for one purpose is worthless for another."""
 
 from __future__ import annotations
 
+import base64
 import functools
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -21,6 +23,11 @@ from peer.user_folders import make_private
 _PRIVATE_HEAD = b"\x08\x01\x12\x40"  # protobuf: key type Ed25519, 64 bytes of data follow
 _PUBLIC_HEAD = b"\x08\x01\x12\x20"
 _ID_HEAD = b"\x00\x24" + _PUBLIC_HEAD  # identity multihash of the 36-byte public key message
+_LIBP2P_KINDS = {0: "RSA", 2: "secp256k1", 3: "ECDSA"}  # KeyType in libp2p's crypto.proto
+_PEM = re.compile(rb"^-----BEGIN ([A-Z0-9 ]{1,40})-----", re.MULTILINE)
+_HEX = re.compile(rb"[0-9a-fA-F]+")
+_LONGEST = 2**16
+"""Bytes read of a key file: enough to name the format of any."""
 _SPELT = 2048
 """So many ids are kept in both spellings: a node reads those of its neighbours again and again, and base58 is slow."""
 
@@ -73,8 +80,10 @@ def verify(public_key: bytes, domain: bytes, message: bytes, signature: bytes) -
 class Identity:
     """A loaded private key."""
 
-    def __init__(self, key: Ed25519PrivateKey) -> None:
+    def __init__(self, key: Ed25519PrivateKey, file: Path | None = None) -> None:
+        """`file`: where the key was read from, for messages."""
         self.key = key
+        self.file = file
         self.public_key = key.public_key().public_bytes_raw()
         self.peer_id = peer_id_of(self.public_key)
 
@@ -104,10 +113,26 @@ class Identity:
         return identity
 
 
+def load(path: Path, advice: str = "") -> Identity:
+    """Read the key at `path`, for a command that needs the key of a known peer id: a new one would sign for nobody.
+
+    `advice`: the fix where there is no such file; by default the command that makes an operator's key there. Raises
+    IdentityError when there is none, it cannot be read, is malformed, or can be read by other users."""
+    try:
+        return _load(path)
+    except FileNotFoundError as error:
+        advice = advice or (
+            "Name the file of a key that exists: none is made where one is used. An operator's new key is made with: "
+            f"peer id new --operator {for_shell(path)}"
+        )
+        raise IdentityError(f"there is no key file {path}", advice) from error
+
+
 def load_or_create(path: Path) -> Identity:
     """Read the key at `path`; make one there (mode 0600) if there is none. An existing file is never overwritten.
 
-    Raises IdentityError when it cannot be read, is malformed, or can be read by other users."""
+    For a node's own key alone, whose peer id nobody knows yet. Raises IdentityError when the key cannot be made or
+    read, is malformed, or can be read by other users."""
     try:
         return _load(path)
     except FileNotFoundError:
@@ -120,6 +145,7 @@ def load_or_create(path: Path) -> Identity:
         return _load(path)
     except OSError as error:
         raise IdentityError(f"cannot make the key file {path}: {error.strerror}", file_advice(error, path)) from error
+    identity.file = path
     return identity
 
 
@@ -155,21 +181,71 @@ def _write_new(path: Path, raw: bytes) -> None:
 
 
 def _load(path: Path) -> Identity:
+    """Raises FileNotFoundError, and IdentityError for everything else."""
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            raw = file.read(_LONGEST)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise IdentityError(f"cannot read the key file {path}: {error.strerror}", file_advice(error, path)) from error
+    if (kind := _foreign_format(raw)) is not None:
+        raise IdentityError(
+            f"the key file {path} holds {kind}, which peer cannot use",
+            "Keys of peer are libp2p files of Ed25519 keys without a passphrase, as `peer id new` makes them. Name "
+            "another file, or make a key there with: peer id new --operator FILE",
+        )
+    try:
+        identity = Identity.from_bytes(raw)
+    except ValueError as error:
+        raise IdentityError(
+            f"the key file {path} is damaged: {error}",
+            "Restore it from a backup. If there is none, move the file away and make a new key, which is another peer "
+            "id, with: peer id new",
+        ) from error
     if os.name == "posix" and mode & 0o077:
         raise IdentityError(
             f"the key file {path} can be read by other users (mode {mode:o})", f"Run: chmod 600 {for_shell(path)}"
         )
+    identity.file = path
+    return identity
+
+
+def _foreign_format(raw: bytes) -> str | None:
+    """Name the format of a key file made by another program. None: it is no known one."""
+    if found := _PEM.search(raw):
+        label = found[1].decode()
+        if label == "OPENSSH PRIVATE KEY":
+            return f"an OpenSSH private key{_with_passphrase(not _is_plain_openssh(raw))}"
+        locked = label.startswith("ENCRYPTED") or b"Proc-Type: 4,ENCRYPTED" in raw
+        return f"a PEM file ({label}){_with_passphrase(locked)}"
+    if raw.startswith((b"ssh-", b"ecdsa-sha2-", b"sk-")):
+        return "an OpenSSH public key"
+    if raw.startswith(b"PuTTY-User-Key-File"):
+        return f"a PuTTY private key{_with_passphrase(b'Encryption: none' not in raw)}"
+    if raw.startswith(b"age-encryption.org/") or raw[:1] in (b"\x85", b"\x8c"):
+        return "an encrypted file (of age or GnuPG)"
+    if raw[:1] == b"\x30" and len(raw) > 2 and raw[1] in (len(raw) - 2, 0x81, 0x82):
+        return "a DER file (PKCS #8 or similar)"
+    if len(raw) > 3 and raw[0] == 0x08 and raw[2] == 0x12 and raw[1] in _LIBP2P_KINDS:
+        return f"a libp2p key of type {_LIBP2P_KINDS[raw[1]]}"
+    text = raw.strip()
+    if text.startswith(b"CAES"):
+        return "a libp2p key in base64, as IPFS writes it into its config"
+    if len(text) in (64, 128) and _HEX.fullmatch(text):
+        return f"{len(text)} hexadecimal digits"
+    return "a JSON text" if text[:1] in (b"{", b"[") else None
+
+
+def _with_passphrase(locked: bool) -> str:
+    return " with a passphrase" if locked else ""
+
+
+def _is_plain_openssh(raw: bytes) -> bool:
+    """Whether an OpenSSH private key has no passphrase: the name of its cipher comes first, PROTOCOL.key."""
     try:
-        return Identity.from_bytes(raw)
-    except ValueError as error:
-        raise IdentityError(
-            f"the key file {path} is damaged: {error}",
-            "Restore it from a backup. Moving it away makes a new identity on the next start.",
-        ) from error
+        body = base64.b64decode(b"".join(raw.split(b"-----")[2].split()))
+    except (ValueError, IndexError):
+        return True
+    return body.startswith(b"openssh-key-v1\0\0\0\0\4none")

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import base64
 import stat
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peer.errors import IdentityError
-from peer.identity import Identity, load_or_create, peer_id_of, public_key_of, verify
+from peer.identity import Identity, load, load_or_create, peer_id_of, public_key_of, verify
 
 
 def test_made_once_private_and_kept(tmp_path: Path) -> None:
@@ -40,6 +43,57 @@ def test_signatures_are_bound_to_key_purpose_and_message() -> None:
     assert not verify(one.public_key, b"purpose", b"messagf", signature)
     assert not verify(one.public_key, b"purpose", b"message", b"")
     assert not verify(b"short", b"purpose", b"message", signature)
+
+
+def pem(form: serialization.PrivateFormat, passphrase: bytes = b"") -> bytes:
+    locked = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
+    return Ed25519PrivateKey.generate().private_bytes(serialization.Encoding.PEM, form, locked)
+
+
+LOCKED_OPENSSH = (
+    b"-----BEGIN OPENSSH PRIVATE KEY-----\n"
+    + base64.encodebytes(b"openssh-key-v1\0\0\0\0\x0aaes256-ctr\0\0\0\x06bcrypt" + bytes(200))
+    + b"-----END OPENSSH PRIVATE KEY-----\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (pem(serialization.PrivateFormat.PKCS8), r"a PEM file \(PRIVATE KEY\),"),
+        (pem(serialization.PrivateFormat.PKCS8, b"word"), r"a PEM file \(ENCRYPTED PRIVATE KEY\) with a passphrase"),
+        (pem(serialization.PrivateFormat.OpenSSH), "an OpenSSH private key,"),
+        (LOCKED_OPENSSH, "an OpenSSH private key with a passphrase"),
+        (
+            b"# comment\n-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n",
+            r"\(RSA PRIVATE KEY\) with a passphrase",
+        ),
+        (b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI ada@example\n", "an OpenSSH public key"),
+        (b"PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: aes256-cbc\n", "a PuTTY private key with a passphrase"),
+        (b"\x30\x2e\x02\x01\x00" + b"k" * 43, "a DER file"),
+        (b"\x08\x00\x12\xa9\x09" + b"k" * 1193, "a libp2p key of type RSA"),
+        (b"CAESQ" + b"k" * 87, "a libp2p key in base64"),
+        (b"5e" * 64 + b"\n", "128 hexadecimal digits"),
+        (b"[12, 34]", "a JSON text"),
+    ],
+)
+def test_a_key_file_of_another_program_is_named(tmp_path: Path, raw: bytes, kind: str) -> None:
+    path = tmp_path / "my key"
+    path.write_bytes(raw)  # of any mode: first comes what the file is
+    with pytest.raises(IdentityError, match=f"holds .*{kind}") as caught:
+        load_or_create(path)
+    assert "peer id new --operator FILE" in caught.value.fix
+    assert path.read_bytes() == raw
+
+
+def test_a_key_that_has_to_exist_is_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "no folder" / "operator.key"
+    with pytest.raises(IdentityError, match=f"there is no key file {path}") as caught:
+        load(path)
+    assert caught.value.fix.endswith(f"peer id new --operator '{path}'")
+    assert list(tmp_path.iterdir()) == []
+    made = load_or_create(path)
+    assert (load(path).peer_id, load(path).file) == (made.peer_id, path) == (made.peer_id, made.file)
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 68, b"\x08\x01\x12\x40" + b"k" * 64])

@@ -12,16 +12,15 @@ from typing import Any
 
 import click
 
-from peer import identity as identities
-from peer.cli.options import home, identity_path
+from peer.cli.options import home, identity_path, signing_key
 from peer.cli.telling import tell
-from peer.errors import BadPayload, ManifestError, NotRunning, UsageError
+from peer.errors import BadPayload, NotRunning, UsageError
 from peer.identity import is_peer_id
 from peer.protocol.messages import RunId
 from peer.protocol.policy.amendments import Change, describe
 from peer.run.amendments import Chain, beside, keep, load
 from peer.run.home import Home
-from peer.run.manifest import SignedManifest, load_signed
+from peer.run.manifest import SignedManifest, load_signed, other_operator
 from peer.run.papers.shelf import PAPERS, PaperShelf
 from peer.run.papers.shelf import load as load_papers
 from peer.run.papers.start import known_start
@@ -85,12 +84,9 @@ def command(
     if change == LIST:
         _list(file, signed, value)
         return
-    operator = identities.load_or_create(identity_path or Home(home).identity)
+    operator = signing_key(home, identity_path)
     if operator.peer_id != signed.manifest.operator:
-        raise ManifestError(
-            f"{file} names {signed.manifest.operator} as operator. Your key is {operator.peer_id}",
-            "Only the operator's key amends a run: name it with --identity-path, or its --home.",
-        )
+        raise other_operator(file, signed.manifest.operator, operator)
     chain = Chain(RunId(signed.run_id), signed.manifest.operator)
     load(beside(file), chain)
     if in_rounds is not None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from peer.cli.durations import Duration
-from peer.cli.options import home, identity_path
+from peer.cli.options import home, identity_path, signing_key
 from peer.cli.telling import tell
-from peer.errors import IdentityError, ManifestError, UsageError
+from peer.errors import IdentityError, UsageError
 
 if TYPE_CHECKING:
     from peer.run.papers.paper import Duty
@@ -39,21 +39,16 @@ def command(
     The operator's key signs this delegation and adds it to run.delegations in the manifest's folder. The node's own
     key is what `peer id show` prints there. A node never signs amendments. A later delegation to the same node replaces
     the earlier one: `--may nothing` takes everything back."""
-    from peer import identity as identities
-    from peer.run.home import Home
-    from peer.run.manifest import load_signed
+    from peer.run.manifest import load_signed, other_operator
     from peer.run.papers.paper import LATEST, delegate
     from peer.run.papers.shelf import PaperShelf, beside, keep, load
 
     if "nothing" in may and len(may) > 1:
         raise UsageError("a node may sign nothing, or something", "Give `--may nothing` alone.")
     signed = load_signed(file)
-    operator = identities.load_or_create(identity_path or Home(home).identity)
+    operator = signing_key(home, identity_path)
     if operator.peer_id != signed.manifest.operator:
-        raise ManifestError(
-            f"{file} names {signed.manifest.operator} as operator. Your key is {operator.peer_id}",
-            "Only the operator's key delegates: name it with --identity-path, or its --home.",
-        )
+        raise other_operator(file, signed.manifest.operator, operator)
     if node == operator.peer_id:
         raise IdentityError("the operator's key needs no delegation", "NODE is the key of another home.")
     now = int(time.time())

@@ -10,8 +10,9 @@ import click
 from peer import identity as identities
 from peer.cli.options import as_json, home, identity_path
 from peer.cli.telling import tell
-from peer.errors import IdentityError
+from peer.errors import IdentityError, for_shell
 from peer.run.home import Home
+from peer.user_folders import expand_user
 
 
 @click.group("id")
@@ -36,6 +37,7 @@ def new(operator: Path | None, home: Path, identity_path: Path | None, as_json: 
     model, the data and the journal stay. Sign manifests, amendments and delegations with an operator's key, which is to
     be kept offline: --identity-path FILE. The node has another key, its home's."""
     if operator is not None:
+        operator = expand_user(operator)
         if operator.exists():
             raise IdentityError(f"{operator} exists", "Choose another name. Nothing was overwritten.")
         _tell_key(identities.load_or_create(operator), operator, as_json)
@@ -43,7 +45,7 @@ def new(operator: Path | None, home: Path, identity_path: Path | None, as_json: 
             tell("Keep a copy where no network reaches it: nothing else can amend your runs.", err=True)
         return
     owner = Home(home)
-    path = (identity_path or owner.identity).expanduser()
+    path = expand_user(identity_path or owner.identity)
     with owner.lock(identity_path):
         former = identities.set_aside(path)
         identity = identities.load_or_create(path)
@@ -58,8 +60,14 @@ def new(operator: Path | None, home: Path, identity_path: Path | None, as_json: 
 @as_json
 def show(home: Path, identity_path: Path | None, as_json: bool) -> None:
     """Show the peer id and where the key lies (the key itself is never printed)."""
-    path = identity_path or Home(home).identity
-    _tell_key(identities.load_or_create(path), path, as_json)
+    if identity_path is None:
+        path = Home(home).identity
+        identity = identities.load_or_create(path)
+    else:
+        path = expand_user(identity_path)
+        advice = f"Name a key file that exists, or make one with: peer id new --identity-path {for_shell(path)}"
+        identity = identities.load(path, advice)
+    _tell_key(identity, path, as_json)
 
 
 def _tell_key(identity: identities.Identity, path: Path, as_json: bool) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from peer.cli.durations import Duration
-from peer.cli.options import as_json, home, identity_path
+from peer.cli.options import as_json, home, identity_path, signing_key
 from peer.cli.telling import tell
-from peer.errors import ManifestError, UsageError
+from peer.errors import UsageError
 
 
 @click.command("invite", epilog="Example: peer ticket invite 12D3KooW… --run run.toml --expires 30d > ada.invitation")
@@ -27,22 +27,19 @@ def command(key: str, run: Path, expires: float, home: Path, identity_path: Path
     Runs with admission kind `invited` let only invited peers take part. The operator's key signs the invitation, or a
     node's that the operator delegated that to. Every peer checks it without asking anyone. Its owner gives it to
     `peer join` with --invitation. Take it back with `peer manifest amend run.toml revoke KEY`."""
-    from peer import identity as identities
     from peer.run.admission.invitation import LATEST, Invitation, day_of
     from peer.run.home import Home
-    from peer.run.manifest import load_signed
+    from peer.run.manifest import load_signed, other_operator
     from peer.run.papers.shelf import PAPERS, PaperShelf, beside, load
 
     signed = load_signed(run)
-    inviter = identities.load_or_create(identity_path or Home(home).identity)
+    inviter = signing_key(home, identity_path)
     shelf = PaperShelf(signed.run_id, signed.manifest.operator)
     for papers in (beside(run), Home(home).run(signed.run_id).path / PAPERS):
         load(papers, shelf)
     if not shelf.may(inviter.peer_id, "invitations", time.time()):
-        raise ManifestError(
-            f"{run} names {signed.manifest.operator} as operator. Your key is {inviter.peer_id}",
-            "The operator's key invites, or a node's that may: name it with --identity-path, or its --home.",
-        )
+        advice = "The operator's key invites, or a node's that may: name its file with --identity-path, or its --home."
+        raise other_operator(run, signed.manifest.operator, inviter, advice)
     try:
         made = Invitation.make(inviter, signed.run_id, key, min(LATEST, int(time.time() + expires)))
     except ValueError as error:

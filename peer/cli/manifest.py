@@ -10,13 +10,11 @@ from typing import Any
 
 import click
 
-from peer import identity as identities
 from peer.cli.amend import command as amend
 from peer.cli.delegate import command as delegate
-from peer.cli.options import as_json, home, identity_path, settings
+from peer.cli.options import as_json, home, identity_path, settings, signing_key
 from peer.cli.telling import tell
 from peer.errors import ManifestError, for_shell
-from peer.identity import Identity
 from peer.run.costs import Cost, cost_of
 from peer.run.description import (
     cost_rows,
@@ -28,7 +26,6 @@ from peer.run.description import (
     round_rows,
 )
 from peer.run.files.artifact_folder import folder_of, tensors_beside
-from peer.run.home import Home
 from peer.run.manifest import (
     Manifest,
     SignedManifest,
@@ -73,12 +70,13 @@ def new(
     home: Path,
     identity_path: Path | None,
 ) -> None:
-    """Write a manifest of the tiny built-in run, with your key as operator, and sign it. Without options it is
-    commented. With --model, --tokenizer or --data, the files that it names are copied to a folder beside it, which
-    `peer bootstrap` looks for. A file that is there is never overwritten."""
+    """Write a manifest of the tiny built-in run, with your key as operator, and sign it. A home without a key gets one,
+    but a file that --identity-path names has to exist. Without options the manifest is commented. With --model,
+    --tokenizer or --data, the files that it names are copied to a folder beside it, which `peer bootstrap` looks for. A
+    file that is there is never overwritten."""
     if preset is not None:
         settings = (*settings, f"sync.preset={preset}")
-    operator = _key(home, identity_path)
+    operator = signing_key(home, identity_path, make=True)
     if model or tokenizer or data:
         from peer.run.packages import check_hf
 
@@ -122,7 +120,7 @@ def check(file: Path, as_json: bool) -> None:
 @identity_path
 def sign(file: Path, home: Path, identity_path: Path | None) -> None:
     """Sign a manifest with your key, which it must name as operator."""
-    signed = sign_file(file, _key(home, identity_path))
+    signed = sign_file(file, signing_key(home, identity_path))
     tell(f"signed {file}: run {signed.run_id.hex()[:16]}")
 
 
@@ -204,7 +202,3 @@ def _signature(file: Path) -> str:
     except ManifestError as error:
         return f"not valid: {error.found}"
     return "good"
-
-
-def _key(home: Path, identity_path: Path | None) -> Identity:
-    return identities.load_or_create(identity_path or Home(home).identity)

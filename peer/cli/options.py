@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from peer.cli.sizes import ByteRate, Size
-from peer.errors import UsageError
+from peer.cli.telling import tell
+from peer.errors import UsageError, for_shell
 from peer.run.home import default_home
+
+if TYPE_CHECKING:
+    from peer.identity import Identity
 
 F = TypeVar("F", bound=Callable[..., Any])
 PRESET_HELP = "Synchronization preset, as gossip or diloco. All of them: peer help presets"
@@ -49,6 +53,29 @@ def identity_path(function: F) -> F:
         envvar="PEER_IDENTITY_PATH",
         help="The key file.  [default: identity.key in the home]",
     )(function)
+
+
+def signing_key(home: Path, identity_path: Path | None, *, make: bool = False) -> Identity:
+    """Load the key that a command signs with: --identity-path, else the home's. Raises IdentityError without one.
+
+    make: a home without a key gets one, as the first command of an operator finds it. A file that was named has to
+    exist: for a mistyped path, a new key would sign as somebody whom no run knows."""
+    from peer import identity as identities
+    from peer.run.home import Home
+    from peer.user_folders import expand_user
+
+    if identity_path is not None:
+        return identities.load(expand_user(identity_path))
+    path = Home(home, make=make).identity
+    if make:
+        if not os.path.lexists(path):
+            tell(f"this home has no key yet: making {path}", err=True)
+        return identities.load_or_create(path)
+    return identities.load(
+        path,
+        "Name the operator's --home, or its key file with --identity-path: none is made where one is used. A home's "
+        f"new key is made with: peer id new --home {for_shell(path.parent)}",
+    )
 
 
 def initial_peers(function: F) -> F:

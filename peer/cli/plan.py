@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.options import as_json, home, identity_path, preset
+from peer.cli.options import as_json, home, identity_path, preset, signing_key
 from peer.cli.telling import tell
 from peer.errors import DataError, UsageError, for_shell
 
@@ -182,11 +182,9 @@ def _remarks(planned: TrainingPlan) -> Iterator[str]:
 
 def _write(file: Path, planned: TrainingPlan, data: Path | None, home: Path, identity_path: Path | None) -> None:
     """Write and sign the manifest, with the files of the data in a folder next to it."""
-    from peer import identity as identities
-    from peer.run.home import Home
     from peer.run.manifest import write_new
 
-    operator = identities.load_or_create(identity_path or Home(home).identity)
+    operator = signing_key(home, identity_path, make=True)
     if data is None:
         write_new(file, operator, planned.settings)
     else:

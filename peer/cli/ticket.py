@@ -13,8 +13,8 @@ import click
 from peer.cli.invite import command as invite
 from peer.cli.options import as_json, home, initial_peers
 from peer.cli.telling import tell
-from peer.errors import NotRunning, UsageError
-from peer.identity import load_or_create
+from peer.errors import NotRunning, UsageError, for_shell
+from peer.identity import load
 from peer.user_folders import expand_user
 
 KEY = "Key file of a node that need not run yet: goes into the ticket with each --address."
@@ -79,7 +79,7 @@ def show(ticket: str | None, as_json: bool) -> None:
 @command.command("new", epilog="Example: peer ticket new   or: peer ticket new run.toml --initial-peers /ip4/…")
 @click.argument("manifest", metavar="[run.toml]", required=False, type=click.Path(path_type=Path))
 @initial_peers
-@click.option("--identity-path", type=click.Path(path_type=Path, exists=True, dir_okay=False), help=KEY)
+@click.option("--identity-path", type=click.Path(path_type=Path, dir_okay=False), help=KEY)
 @click.option("--address", "addresses", multiple=True, metavar="MADDR", help=ADDRESS)
 @home
 @click.option("--run", default="", metavar="ID", help=RUN)
@@ -127,7 +127,9 @@ def _of_node(key: Path | None, addresses: tuple[str, ...]) -> tuple[str, ...]:
         raise UsageError("--identity-path and --address go together", "Name the node's key file and where it answers.")
     if key is None:
         return ()
-    peer_id = load_or_create(key).peer_id
+    path = expand_user(key)
+    advice = f"Name the node's key file. A new one is made with: peer id new --identity-path {for_shell(path)}"
+    peer_id = load(path, advice).peer_id
     return tuple(f"{address}/p2p/{peer_id}" for address in addresses)
 
 

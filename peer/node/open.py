@@ -48,6 +48,7 @@ from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import RelayPolicy, TransportPolicy
 from peer.transport.port_mapping.mapper import PortMapper
 from peer.transport.wire.payload_stream import UploadBudget
+from peer.user_folders import expand_user
 
 NODE_LIMITS = DhtNodeLimits(connections=1024, kept=512)
 """Of an operator's node: every peer of the run keeps a connection to it."""
@@ -90,7 +91,7 @@ class LocalNode:
 
 def key_path(options: NodeOptions, home: Home) -> Path:
     """The file of the node's key."""
-    return options.identity_path or home.identity
+    return expand_user(options.identity_path or home.identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,14 +142,30 @@ def sign_file(path: Path, operator: Identity) -> SignedManifest:
     not check, or names another operator."""
     raw = read_raw(path)
     named = parse_manifest(raw, str(path)).operator
+    if not named:
+        advice = f'Write operator = "{operator.peer_id}" into it: {whose(operator)}.'
+        raise ManifestError(f"the manifest {path} names no operator", advice)
     if named != operator.peer_id:
-        raise ManifestError(
-            f"the manifest names {named or 'nobody'} as operator, your key is {operator.peer_id}",
-            f'Write operator = "{operator.peer_id}" into it, or use the --home with the operator\'s key.',
-        )
+        raise other_operator(path, named, operator)
     signed = SignedManifest(raw, operator.sign(DOMAIN, raw))
     _write(signature_path(path), base64.b64encode(signed.signature) + b"\n")
     return signed
+
+
+def other_operator(manifest: Path, named: str, key: Identity, advice: str = "") -> ManifestError:
+    """Return the error of a command that was given another key than that of the operator whom the manifest names.
+
+    It never advises to name this key instead: the usual cause is a wrong path, and that would be another run.
+    `advice`: who else may do it."""
+    return ManifestError(
+        f"{manifest} names {named} as operator, and {whose(key)}",
+        advice or "Name the operator's key file with --identity-path, or the home that has it with --home.",
+    )
+
+
+def whose(key: Identity) -> str:
+    """Tell the peer id of a key, and its file, as a part of a sentence."""
+    return f"the key in {key.file} is {key.peer_id}" if key.file else f"the key is {key.peer_id}"
 
 
 def sign_text(text: str, operator: Identity, path: Path) -> SignedManifest:

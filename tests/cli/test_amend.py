@@ -135,7 +135,8 @@ def test_a_distance_that_tells_no_round_is_refused(manifest: Path, words: tuple[
 
 
 def test_only_the_operators_key_amends(manifest: Path) -> None:
-    with pytest.raises(ManifestError, match=r"names .* as operator. Your key is"):
+    load_or_create(manifest.parent / "somebody" / "identity.key")
+    with pytest.raises(ManifestError, match=r"names .* as operator, and the key in .*somebody/identity.key is"):
         amend(manifest, "pause", home="somebody")
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli.main import COMMANDS, peer
-from peer.errors import HomeBusy, PeerError, UsageError
+from peer.errors import HomeBusy, IdentityError, PeerError, UsageError
 from peer.identity import load_or_create
 from peer.run.home import Home
 from peer.service.uninstall import contents_of
@@ -102,7 +102,7 @@ def test_a_ticket_for_a_node_needs_its_key_and_its_address(tmp_path: Path) -> No
     runner.invoke(peer, ["manifest", "new", file, "--home", home])
     absent = tmp_path / "absent.key"
     result = runner.invoke(peer, ["ticket", "new", file, "--identity-path", str(absent), "--address", "/dns4/x/tcp/1"])
-    assert result.exit_code == 2
+    assert isinstance(result.exception, IdentityError)
     assert not absent.exists()  # a key nobody runs with would make a ticket nobody answers
     for half in (("--identity-path", f"{home}/identity.key"), ("--address", "/dns4/x/tcp/1")):
         assert isinstance(runner.invoke(peer, ["ticket", "new", file, *half]).exception, UsageError)

@@ -85,6 +85,68 @@ def test_others_delegate_nothing(signed: SignedManifest, node: str) -> None:
     assert not beside(Path("run.toml")).exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("manifest", "new", "new.toml"),
+        ("manifest", "sign", "run.toml"),
+        ("manifest", "amend", "run.toml", "pause"),
+        ("manifest", "delegate", "run.toml", "NODE"),
+        ("ticket", "invite", "NODE"),
+        ("plan", "--params", "1M", "--machine", "1T", "--write", "new.toml"),
+        ("ticket", "new", "run.toml", "--address", "/dns4/host.example/tcp/4810"),
+        ("id", "show"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_mistyped_key_file_makes_no_key_and_signs_nothing(
+    signed: SignedManifest, node: str, words: list[str]
+) -> None:
+    before = {path: path.is_dir() or path.read_bytes() for path in Path.cwd().rglob("*")}
+    with pytest.raises(IdentityError, match=r"no key file .*oprator\.key") as caught:
+        call(*(node if word == "NODE" else word for word in words), "--identity-path", "keys/oprator.key")
+    assert "keys/oprator.key" in caught.value.fix.split("peer id new ")[1], "the command that makes it"
+    assert {path: path.is_dir() or path.read_bytes() for path in Path.cwd().rglob("*")} == before
+
+
+def test_a_mistyped_home_makes_no_key_where_one_is_used(signed: SignedManifest, node: str) -> None:
+    for words in (
+        ("manifest", "sign", "run.toml"),
+        ("manifest", "amend", "run.toml", "pause"),
+        ("manifest", "delegate", "run.toml", node),
+        ("ticket", "invite", node),
+    ):
+        with pytest.raises(IdentityError, match=r"no key file .*hmoe/identity\.key") as caught:
+            call(*words, "--home", "hmoe")
+        assert f"peer id new --home {Path('hmoe').absolute()}" in caught.value.fix
+    assert not Path("hmoe").exists()
+
+
+def test_the_first_manifest_of_a_fresh_home_makes_its_key_and_says_so(tmp_path: Path) -> None:
+    words = ("manifest", "new", str(tmp_path / "run.toml"), "--home", str(tmp_path / "home"))
+    made = call(*words).stderr
+    assert f"this home has no key yet: making {tmp_path}/home/identity.key" in made
+    assert (
+        load_signed(tmp_path / "run.toml").manifest.operator == load_or_create(tmp_path / "home/identity.key").peer_id
+    )
+    (tmp_path / "run.toml").unlink()
+    assert "no key yet" not in call(*words).stderr
+
+
+def test_another_key_is_named_by_its_file_and_never_advised(signed: SignedManifest, node: str) -> None:
+    other = load_or_create(Path("other.key")).peer_id
+    for words in (
+        ("manifest", "sign"),
+        ("manifest", "delegate", "run.toml", node),
+        ("manifest", "amend", "run.toml", "pause"),
+    ):
+        words = words if len(words) > 2 else (*words, "run.toml")
+        with pytest.raises(ManifestError, match=f"the key in other.key is {other}") as caught:
+            call(*words, "--identity-path", "other.key")
+        assert other not in caught.value.fix
+        assert "--identity-path" in caught.value.fix
+
+
 def test_a_node_invites_as_long_as_it_may_and_never_amends(signed: SignedManifest, node: str) -> None:
     ada = load_or_create(Path("ada.key")).peer_id
     invite = ("ticket", "invite", ada, "--home", "node")

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from peer.cli.main import peer
-from peer.errors import ManifestError, PeerError, TicketError, UsageError
+from peer.errors import IdentityError, ManifestError, PeerError, TicketError, UsageError
 from peer.identity import load_or_create
 from peer.run.admission.invitation import Invitation
 from peer.run.manifest import SignedManifest, write_new
@@ -49,7 +49,7 @@ def test_an_operator_invites_a_key_for_some_days(signed: SignedManifest, tmp_pat
     ("words", "error"),
     [
         (("nobody", "--home", "home"), UsageError),
-        (("12D3KooWRBSDQEuKoGGzdgfa4J3MEoy3cFSeAtrecvNaA7UfMmc5", "--home", "another"), ManifestError),
+        (("12D3KooWRBSDQEuKoGGzdgfa4J3MEoy3cFSeAtrecvNaA7UfMmc5", "--home", "another"), IdentityError),
         (("12D3KooWRBSDQEuKoGGzdgfa4J3MEoy3cFSeAtrecvNaA7UfMmc5", "--run", "none.toml"), ManifestError),
     ],
 )

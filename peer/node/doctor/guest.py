@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from peer.errors import AddressError, DirectoryFailed
-from peer.identity import Identity, load_or_create
+from peer.identity import Identity, load
 from peer.membership.reputation import Reputation
 from peer.node.dht_events import DhtNodeEvents
 from peer.node.doctor.finding import DoctorFinding, failure, fine
@@ -88,7 +88,7 @@ async def _opened(options: JoinOptions, own: NodeOptions) -> AsyncIterator[OpenN
     def quiet(text: str) -> None: ...
 
     key = expand_user(options.identity_path or options.home / "identity.key")
-    invited = load_or_create(key) if options.invitation is not None and key.exists() else None
+    invited = load(key) if options.invitation is not None and key.exists() else None
     local = LocalNode.of(own, options.run_id, quiet, invited or Identity.generate())
     listeners = NodeListeners(
         reputation=Reputation(local.clock.now, emit),

@@ -74,7 +74,7 @@ def key(path: Path) -> DoctorFinding:
     try:
         if not path.exists():
             return fine("key", f"none yet: peer join will make one at {path}")
-        return fine("key", f"peer id {identities.load_or_create(path).peer_id}")
+        return fine("key", f"peer id {identities.load(path).peer_id}")
     except IdentityError as error:
         return failure("key", error)
     except OSError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from peer.aio.threads import LowPriorityThread
 from peer.errors import ArtifactMissing
-from peer.identity import Identity, load_or_create
+from peer.identity import Identity, load
 from peer.join.artifacts import check_foreign, opened
 from peer.join.ended import operator_nodes
 from peer.join.fetch_terms import FetchTerms
@@ -48,6 +48,10 @@ from peer.user_folders import expand_user
 
 SHARED_DISK = 2**50
 """Bytes that a shared cache may take here. Its daemon makes room by the volunteer's own limit."""
+NO_KEY = (
+    "Name the key file of the invited peer, or of the operator, with --identity-path. An invitation is of no use "
+    "without the key that it was made for."
+)
 
 
 def ticket_model(ticket: Ticket, request: SourceRequest, say: Say) -> RunModel:
@@ -70,7 +74,7 @@ async def _guest(ticket: Ticket, home: Path, asked: GuestRequest, say: Say) -> A
     def quiet(text: str) -> None: ...
 
     options = NodeOptions(home=home, initial_peers=ticket.addresses, invitation=asked.invitation)
-    invited = None if asked.key is None or not asked.key.exists() else load_or_create(asked.key)
+    invited = None if asked.key is None else load(expand_user(asked.key), NO_KEY)
     local = LocalNode.of(options, RunId(ticket.run_id), say, invited or Identity.generate())
     listeners = NodeListeners(
         reputation=Reputation(local.clock.now, emit),
