@@ -40,7 +40,7 @@ main(sys.argv[1:])
 @pytest.mark.parametrize("words", [("join", WORD), ("bootstrap", "run.toml")], ids=lambda words: words[0])
 def test_the_first_line_waits_for_no_library(words: tuple[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", AT_FIRST_LINE, *words, "--home", str(tmp_path / "home")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
     first, *modules = done.stderr.splitlines()
     assert f"peer {__version__}: " in first
     assert f"peer.cli.{words[0]}" in modules

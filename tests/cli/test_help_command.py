@@ -94,7 +94,7 @@ def test_the_system_is_looked_at_before_imports_that_fail_there() -> None:
         "sys.platform = 'win32'\n"
         "main(['join', 'x'])"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert result.returncode == 19, result.stderr
     assert result.stderr.count("\n") == 1
 

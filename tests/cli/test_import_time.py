@@ -16,7 +16,7 @@ def loaded(code: str) -> list[str]:
     """Names of the modules that a fresh interpreter has after this code, in the order in which their import began."""
     program = f"{code}\nimport sys\nprint('\\n'.join(sys.modules), file=sys.stderr)"
     result = subprocess.run(
-        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False, timeout=180
     )
     assert result.returncode == 0, result.stderr
     return result.stderr.split()

@@ -18,7 +18,7 @@ def shell(line: str, home: Path, **environment: str) -> subprocess.CompletedProc
     """Run a line of the shell, in which $PEER is the command."""
     values = {"PEER": f"{sys.executable} -m peer", "PYTHON": sys.executable, "PEER_HOME": str(home)}
     return subprocess.run(
-        ["sh", "-c", line], env={**os.environ, **values, **environment}, capture_output=True, text=True, timeout=60
+        ["sh", "-c", line], env={**os.environ, **values, **environment}, capture_output=True, text=True, timeout=180
     )
 
 
@@ -45,7 +45,7 @@ def test_errors_that_cannot_be_written_keep_their_code(tmp_path: Path) -> None:
 def test_help_shows_in_any_encoding(encoding: str, tmp_path: Path) -> None:
     assert "\u2026" in shell("$PEER join --help", tmp_path, PYTHONIOENCODING="utf-8").stdout
     command = [sys.executable, "-m", "peer", "join", "--help"]
-    ended = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, timeout=60)
+    ended = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, timeout=180)
     assert ended.returncode == 0, ended.stderr
     assert b"Example: peer join" in ended.stdout
 
@@ -59,12 +59,12 @@ def test_no_file_takes_the_number_of_a_closed_stream(tmp_path: Path) -> None:
 
 def test_a_non_blocking_pipe_takes_all_of_a_long_text() -> None:
     program = f"{STREAMS} os.set_blocking(1, False); print('x' * 1_000_000)"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=180)
     assert (ended.returncode, len(ended.stdout), ended.stderr) == (0, 1_000_001, b"")
 
 
 def test_a_daemon_goes_on_without_a_line_that_is_lost() -> None:
     program = f"{STREAMS} from peer.cli.run import say; say('lost'); print('on', file=sys.stderr)"
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        ended = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, timeout=180)
     assert (ended.returncode, ended.stderr) == (0, b"on\n")

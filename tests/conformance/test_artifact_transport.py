@@ -48,7 +48,7 @@ def digest(data: bytes) -> bytes:
 
 def run(make: Any, test: Callable[[End, End], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(60), two(make) as (low, high):
+        async with asyncio.timeout(180), two(make) as (low, high):
             await test(low, high)
 
     asyncio.run(main())
@@ -102,7 +102,7 @@ def test_an_artifact_comes_from_two_peers_and_is_then_given_on(make: Any, tmp_pa
         cache = ArtifactCache(tmp_path / "joiner", 10**9)
         fetcher = ArtifactFetcher(joiner.transport, directory(ends[:2]), cache, offload=asyncio.to_thread)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 path = await fetcher.fetch(ref_of(LARGE), 30.0)
                 assert await asyncio.to_thread(path.read_bytes) == LARGE
                 joiner.owner.shelf = ArtifactShelf(cache, {})

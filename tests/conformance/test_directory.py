@@ -78,7 +78,7 @@ class Bench:
         )
         return replace(record, **changes)
 
-    async def until(self, holds: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> None:
+    async def until(self, holds: Callable[[], Awaitable[bool]], within_s: float = 60.0) -> None:
         """Poll until `holds()`, or fail."""
         deadline = self.now() + within_s
         while not await holds():

@@ -192,7 +192,7 @@ async def two(make: Any) -> AsyncIterator[tuple[End, End]]:
 def scenario(test: Callable[[End, End], Awaitable[None]]) -> Callable[[Any], None]:
     def run(make: Any) -> None:
         async def main() -> None:
-            async with asyncio.timeout(30), two(make) as (one, other):
+            async with asyncio.timeout(90), two(make) as (one, other):
                 await test(one, other)
 
         asyncio.run(main())
@@ -252,7 +252,7 @@ def test_a_member_waits_for_the_others_with_its_owner(make: Any, monkeypatch: py
     monkeypatch.setattr(groups, "PULSE_S", 0.05)
 
     async def main() -> None:
-        async with asyncio.timeout(30), two(make) as (one, other):
+        async with asyncio.timeout(90), two(make) as (one, other):
             await _waits(one, other)
 
     asyncio.run(main())
@@ -273,7 +273,7 @@ async def _waits(one: End, other: End) -> None:
 @pytest.mark.parametrize("code", ["late", "have", "none", "other_roster", "bad_payload:norm"])
 def test_a_refusal_comes_with_its_code(make: Any, code: str) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), two(make) as (one, other):
+        async with asyncio.timeout(90), two(make) as (one, other):
             refusal = PartnerRefused(code, "because")
             for place in (refusal, Place(4, refusal)):
                 other.owner.group.place = place
@@ -376,7 +376,7 @@ def test_real_groups_exchange_over_it(make: Any, codec: str) -> None:
             member.eyes.known = {other.record.peer_id: other.record for other in members if other is not member}
         now, key = RunClock().now(), RoundKey(0, 0)
         values = [torch.full((1000,), float(number)) for number in range(3)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             got = await asyncio.gather(
                 *(
                     member.group.exchange(key, value, b"b" * 32, 100 * (number + 1), now, now + 10)
@@ -405,7 +405,7 @@ def test_sparse_results_have_their_own_length(make: Any, count: int) -> None:
             member.eyes.known = {other.record.peer_id: other.record for other in members if other is not member}
         now, key, maker = RunClock().now(), RoundKey(0, 0), torch.Generator().manual_seed(count)
         values = [torch.randn(elements, generator=maker) for _ in members]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             got = await asyncio.gather(
                 *(
                     member.group.exchange(key, value, b"b" * 32, 100, now, now + 10)

@@ -42,7 +42,7 @@ MODEL = LlamaSection(
 )
 NEVER = Merge(0.0, after_steps=10**9)
 STEP_S = 0.125
-PATIENCE_S = 120.0
+PATIENCE_S = 360.0
 
 
 class Straight(Protocol):

@@ -234,7 +234,7 @@ async def two(make: Any, rate: float = 100e6) -> AsyncIterator[tuple[End, End]]:
 def scenario(test: Callable[[End, End], Awaitable[None]]) -> Callable[[Any], None]:
     def run(make: Any) -> None:
         async def main() -> None:
-            async with asyncio.timeout(30), two(make) as (low, high):
+            async with asyncio.timeout(90), two(make) as (low, high):
                 await test(low, high)
 
         asyncio.run(main())
@@ -483,7 +483,7 @@ class Breaking(BufferSink):
 @pytest.mark.parametrize("low_dials", [True, False])
 def test_a_swap_goes_on_when_the_link_is_back(make: Any, away_s: float, low_dials: bool) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), two(make, 4e6) as (low, high):
+        async with asyncio.timeout(90), two(make, 4e6) as (low, high):
 
             def halfway() -> None:
                 for end in (low, high):
@@ -500,7 +500,7 @@ def test_a_swap_goes_on_when_the_link_is_back(make: Any, away_s: float, low_dial
 
 def test_a_swap_whose_link_does_not_come_back_is_lost_by_its_deadline(make: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), two(make, 4e6) as (low, high):
+        async with asyncio.timeout(90), two(make, 4e6) as (low, high):
 
             def halfway() -> None:
                 low.sever()
@@ -517,7 +517,7 @@ def test_a_swap_whose_link_does_not_come_back_is_lost_by_its_deadline(make: Any)
 
 def test_a_partner_that_gave_up_meanwhile_is_lost(make: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), two(make, 4e6) as (low, high):
+        async with asyncio.timeout(90), two(make, 4e6) as (low, high):
 
             def halfway() -> None:
                 low.sever()
@@ -539,7 +539,7 @@ def test_a_partner_that_gave_up_meanwhile_is_lost(make: Any) -> None:
 
 def test_a_piece_goes_on_when_the_link_is_back(make: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), two(make, 4e6) as (low, high):
+        async with asyncio.timeout(90), two(make, 4e6) as (low, high):
             high.owner.pieces = [LARGE]
             index = StateIndex("snapshot", 3, b"L" * 32, (Piece(0, 1, len(LARGE), blake3(LARGE).digest()),))
             cuts = 0

@@ -209,7 +209,7 @@ def killed(texts: Path, tokenizer: Path, out: Path, moment: str, share: int = 0,
     arguments = [str(texts), str(tokenizer), str(out), str(share), moment]
     command = [sys.executable, "-m", "tests.data.killed_build", *arguments]
     environment = {**os.environ, "RAYON_NUM_THREADS": threads}
-    return subprocess.run(command, env=environment, timeout=60, check=False).returncode
+    return subprocess.run(command, env=environment, timeout=180, check=False).returncode
 
 
 def test_a_build_that_is_killed_again_and_again_gives_the_same_files(

@@ -35,7 +35,7 @@ def test_the_same_texts_give_the_same_file(texts: Path, tokenizer: Path, tmp_pat
         path = tmp_path / f"{threads}.json"
         command = [sys.executable, "-c", TRAIN, str(texts), str(path)]
         environment = {**os.environ, "RAYON_NUM_THREADS": threads}
-        subprocess.run(command, env=environment, timeout=60, check=True)
+        subprocess.run(command, env=environment, timeout=180, check=True)
         assert path.read_bytes() == tokenizer.read_bytes()
 
 

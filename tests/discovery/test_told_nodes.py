@@ -84,7 +84,7 @@ def bytes_to_id(protocol: Any) -> Any:
 
 
 async def until_shown(reader: DhtDirectory, of: Identity, round_: int) -> None:
-    async with asyncio.timeout(15.0):
+    async with asyncio.timeout(60):
         while (found := (await reader.peers()).get(PeerId(of.peer_id))) is None or found.round < round_:
             await asyncio.sleep(0.1)
 

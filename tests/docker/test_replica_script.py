@@ -35,7 +35,7 @@ def replica(folder: Path, number: int) -> tuple[subprocess.Popen[str], str]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == 0
 
 
@@ -54,7 +54,7 @@ def test_each_replica_takes_a_home_of_its_own_and_the_next_one_takes_what_is_fre
 def test_a_killed_replica_leaves_its_home_to_the_next(folder: Path) -> None:
     first, home = replica(folder, 1)
     first.kill()
-    first.communicate(timeout=10)
+    first.communicate(timeout=60)
     again, same = replica(folder, 2)
     assert same == home
     end(again)

@@ -40,7 +40,7 @@ class Setup:
             env={**self._environment, "PEER_BOOTSTRAP_ADDRESS": ADDRESS, **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
 

@@ -118,7 +118,7 @@ def test_within_its_context_the_watch_notices_by_itself() -> None:
         notice = Notice()
         watch = MachineWatch({"plugged-in": power}, lambda line: None, notice)
         pause = LocalPause(machine=watch)
-        async with asyncio.timeout(60), watch.running():
+        async with asyncio.timeout(180), watch.running():
             power.holds = False
             changed.set()
             await pause.active.future

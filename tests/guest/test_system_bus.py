@@ -22,7 +22,7 @@ def play(
     folder: Path, monkeypatch: pytest.MonkeyPatch, scenario: Callable[[FakeSystem, SystemBus], Awaitable[None]]
 ) -> None:
     async def main() -> None:
-        async with asyncio.timeout(20), fake_system(folder) as system:
+        async with asyncio.timeout(60), fake_system(folder) as system:
             monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", system.address)
             bus = SystemBus()
             try:
@@ -94,7 +94,7 @@ def test_a_bus_that_restarts_is_asked_again(tmp_path: Path, monkeypatch: pytest.
         bus = SystemBus()
         for at in range(2):
             (folder := tmp_path / str(at)).mkdir()
-            async with asyncio.timeout(20), fake_system(folder) as system:
+            async with asyncio.timeout(60), fake_system(folder) as system:
                 monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", system.address)
                 if at == 1:
                     with pytest.raises(NotTold):

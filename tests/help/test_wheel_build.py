@@ -17,7 +17,7 @@ def test_a_build_copies_every_page(tmp_path: Path) -> None:
     (built / "guides").mkdir(parents=True)
     (built / "guides" / "gone.md").write_text("of a former build")
     command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path / "lib")]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=180)
     pages = {path.relative_to(ROOT / "docs"): path.read_bytes() for path in (ROOT / "docs").glob("*/*.md")}
     assert {path.relative_to(built): path.read_bytes() for path in built.rglob("*.md")} == pages
     assert (tmp_path / "lib/peer/run/default.toml").exists()

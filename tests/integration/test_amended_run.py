@@ -56,7 +56,7 @@ async def is_told(daemon: Daemon, what: str, phase: str = "", **wanted: Any) -> 
         as_wanted = all(status.get(k) == v for k, v in wanted.items())
         return status if as_wanted and str(status.get("phase")).startswith(phase) else None
 
-    return await eventually(f"{daemon.name} {what}", 60, told)
+    return await eventually(f"{daemon.name} {what}", 180, told)
 
 
 def folder_of(daemon: Daemon, run_id: bytes) -> RunFolder:
@@ -101,7 +101,7 @@ async def is_refounded(operator: Operator, peers: list[Daemon], run_id: bytes, w
         async def refounded(folder: RunFolder = folder) -> bool:
             return [event.digest for event in events_of(folder, Refounded)] == [digest]
 
-        await eventually(f"{daemon.name} has the state", 60, refounded)
+        await eventually(f"{daemon.name} has the state", 180, refounded)
     await trains_on(peers)
     for daemon in peers:
         await daemon.stop(10.0)
@@ -119,7 +119,7 @@ async def is_banned(operator: Operator, daemon: Daemon, run_id: bytes, ticket: s
     for again in (False, True):
         if again:
             await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(270):
             assert await daemon.wait() == 32, daemon.last_words()
         assert "banned this peer: sends noise" in daemon.last_words()
         assert len(events_of(folder_of(daemon, run_id), Amended)) == 5

@@ -37,7 +37,7 @@ async def scenario(folder: Path) -> None:
         async def known() -> bool:
             return bool(((await first.status()) or {}).get("endpoints"))
 
-        await eventually("the first has its place in the network", 60, known)
+        await eventually("the first has its place in the network", 180, known)
         await start_peer(copy, ticket, threads=1, speed=0.2, min_peers=1)
         async with asyncio.timeout(120):
             assert await copy.wait() == KeyInUse.exit_code, copy.last_words()

@@ -96,7 +96,7 @@ async def trains_on(peers: list[Daemon]) -> None:
             assert daemon.running, daemon.last_words()
             return exchanged(await daemon.status()) > count
 
-        await eventually(f"{daemon.name} exchanges", 60, once_more)
+        await eventually(f"{daemon.name} exchanges", 180, once_more)
 
 
 async def a_killed_trainer_comes_back(daemon: Daemon) -> None:
@@ -108,7 +108,7 @@ async def a_killed_trainer_comes_back(daemon: Daemon) -> None:
         status = await daemon.status()
         return status is not None and status["trainer_pid"] not in (None, first["trainer_pid"])
 
-    await eventually("the trainer is back", 30, another)
+    await eventually("the trainer is back", 90, another)
     await trains_on([daemon])
 
 
@@ -119,7 +119,7 @@ async def a_killed_daemon_leaves_nothing_and_resumes(peers: list[Daemon], ticket
     async def has_checkpoint() -> bool:
         return any((folder / "checkpoints").glob("checkpoint-*"))
 
-    await eventually("a checkpoint", 40, has_checkpoint)
+    await eventually("a checkpoint", 120, has_checkpoint)
     assert victim.process is not None
     orphans = children(victim.process.pid)
     assert len(orphans) == 2, "the trainer and the DHT helper"
@@ -129,7 +129,7 @@ async def a_killed_daemon_leaves_nothing_and_resumes(peers: list[Daemon], ticket
     async def none_left() -> bool:
         return not any(alive(pid) for pid in orphans)
 
-    await eventually("no child is left", 3, none_left)
+    await eventually("no child is left", 60, none_left)
     await trains_on([peers[0]])
     await start_peer(victim, ticket, threads=1, speed=0.2, min_peers=1)
     await trains_on([victim])

@@ -56,7 +56,7 @@ class Command:
 
     def ended(self, code: int) -> str:
         """What it printed as its error, after it returned `code`."""
-        out, err = self._process.communicate(timeout=60)
+        out, err = self._process.communicate(timeout=180)
         assert self._process.returncode == code, (out, err)
         assert "Traceback" not in err, err
         assert f"see: peer help exit-codes {code}\n" in err

@@ -48,7 +48,7 @@ class Home:
         """Whether a connection from the internet comes through the router."""
         code = f"import socket; socket.create_connection(('{PUBLIC}', {port}), 3)"
         command = ["ip", "netns", "exec", self.outside, sys.executable, "-c", code]
-        return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
+        return subprocess.run(command, capture_output=True, check=False, timeout=90).returncode == 0
 
     def told(self) -> list[tuple[int, str]]:
         """Return what was told of the router: the port that was held, and the reason."""
@@ -78,7 +78,7 @@ async def home(folder: Path, hosts: dict[str, str], router: upnp_router.UpnpRout
             assert node.running, node.last_words()
             return ticket.exists()
 
-        await eventually("a ticket", 60, announced)
+        await eventually("a ticket", 180, announced)
         words = (
             "join",
             ticket.read_text().strip(),

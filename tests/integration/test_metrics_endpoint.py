@@ -96,7 +96,7 @@ async def scenario(home: Path) -> None:
             status = await plain.status()
             return status if exchanged(status) > 0 else None
 
-        status = await eventually("an exchange", 60, has_exchanged)
+        status = await eventually("an exchange", 180, has_exchanged)
         a_peer_tells_all(await scrape(plain), status)
         assert plain.process is not None
         told = need_of(load_signed(home / "run.toml").manifest).daemon

@@ -46,7 +46,7 @@ async def scenario(home: Path) -> None:
         async def back() -> bool:
             return exchanged(await sleeper.status()) > before
 
-        await eventually("an exchange after the sleep", 120, back)
+        await eventually("an exchange after the sleep", 360, back)
         for daemon in peers:
             await daemon.stop(10.0)
         told = journal_of(sleeper, signed.run_id)

@@ -82,7 +82,7 @@ async def all_exchange(peers: list[Daemon], rounds: int) -> None:
             assert daemon.running, daemon.last_words()
         return all([exchanged(await daemon.status()) >= rounds for daemon in peers])
 
-    await eventually(f"every peer exchanged {rounds} rounds", 120, have)
+    await eventually(f"every peer exchanged {rounds} rounds", 360, have)
 
 
 def journal_of(daemon: Daemon) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ async def is_in(daemon: Daemon, status: str) -> dict[str, Any]:
         report = await daemon.status()
         return report if report is not None and report["status"] == status else None
 
-    found: dict[str, Any] = await eventually(f"{daemon.name} is {status}", 90, told)
+    found: dict[str, Any] = await eventually(f"{daemon.name} is {status}", 270, told)
     return found
 
 
@@ -79,12 +79,12 @@ async def scenario(home: Path) -> None:
         async def stands_still(times: int) -> bool:
             return sum(isinstance(event, Paused) for event in journal(folder)) == times
 
-        await eventually("everything stands still and is saved", 60, lambda: stands_still(1))
+        await eventually("everything stands still and is saved", 180, lambda: stands_still(1))
         stood = tokens(folder)
         await daemon.stop(20.0)
         await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
         await is_in(daemon, "paused")
-        await eventually("it stands still again", 60, lambda: stands_still(2))
+        await eventually("it stands still again", 180, lambda: stands_still(2))
         assert tokens(folder) == stood, "it stood still, through the restart"
         assert "this peer will not train" in daemon.log.read_text()
         await asyncio.to_thread(call, daemon, "resume")

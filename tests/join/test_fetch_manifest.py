@@ -82,7 +82,7 @@ def context_of(
 
 def manifest_of(signed: SignedManifest, others: Others) -> SignedManifest:
     async def ask() -> SignedManifest:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             return await obtain_manifest(context_of(signed.run_id, others), 3.0)
 
     return asyncio.run(ask())

@@ -70,7 +70,7 @@ class Door:
         try:
             port = await self._served.start("127.0.0.1", 0)
             context = self._context(transport, port)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 await fetch_manifest(context, 5.0, Waits(self.clock.now))
                 then()
                 return await fetch_manifest(context, 5.0, Waits(self.clock.now))

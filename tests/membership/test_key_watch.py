@@ -84,7 +84,7 @@ def record_of(key: Identity, start: bytes, endpoint: str, issued_at: float | Non
 async def copies() -> AsyncIterator[tuple[Node, Node]]:
     """Two processes with one key; the second began later."""
     key, now = Identity.generate(), time.time()
-    async with asyncio.timeout(60), Node(key, now - 3600) as first, Node(key, now) as second:
+    async with asyncio.timeout(180), Node(key, now - 3600) as first, Node(key, now) as second:
         yield first, second
 
 
@@ -145,7 +145,7 @@ def test_a_peer_that_both_call_brings_the_proof_by_their_next_calls() -> None:
 def test_a_guest_with_the_key_of_a_daemon_is_no_conflict() -> None:
     async def main() -> None:
         nodes = Node(Identity.generate(), time.time()), Node(Identity.generate(), 0.0)
-        async with asyncio.timeout(60), nodes[0] as daemon, nodes[1] as third:
+        async with asyncio.timeout(180), nodes[0] as daemon, nodes[1] as third:
             guest = GrpcTransport(daemon.key, RUN, RequestHandler(), RunClock().now)
             for caller in (daemon.transport, guest, daemon.transport, guest):
                 await caller.hello(third.record, TIMEOUT_S)

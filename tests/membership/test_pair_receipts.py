@@ -115,7 +115,7 @@ def running(test: Callable[[Peer, Peer], Any]) -> Callable[[], None]:
     def run() -> None:
         async def main() -> None:
             one, other = pair()
-            async with asyncio.timeout(10), background_task(one.receipts.run()), background_task(other.receipts.run()):
+            async with asyncio.timeout(60), background_task(one.receipts.run()), background_task(other.receipts.run()):
                 await test(one, other)
 
         asyncio.run(main())

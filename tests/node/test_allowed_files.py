@@ -17,4 +17,4 @@ assert resource.getrlimit(resource.RLIMIT_NOFILE) == (600, 600)
 
 
 def test_a_daemon_takes_the_files_that_the_system_lets_it_have() -> None:
-    subprocess.run([sys.executable, "-c", ASKED], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", ASKED], check=True, timeout=180)

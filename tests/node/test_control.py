@@ -38,7 +38,7 @@ async def raw(path: Path, data: bytes, eof: bool = False) -> bytes:
         writer.write(data)
         if eof:
             writer.write_eof()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await reader.read()
     finally:
         writer.close()
@@ -47,7 +47,7 @@ async def raw(path: Path, data: bytes, eof: bool = False) -> bytes:
 
 async def turn_until(condition) -> None:
     """Let the loop turn until it holds; fails after ten seconds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 
@@ -267,7 +267,7 @@ def test_close_ends_connections_before_and_while_they_are_answered(run, path, un
         await turn_until(lambda: bool(server._serving))
         if under_way:
             await turn_until(lambda: bool(begun))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await server.close()
             with pytest.raises(NotRunning):
                 await asking

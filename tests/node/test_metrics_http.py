@@ -25,7 +25,7 @@ def served(check: Callable[[int], Awaitable[None]], deadline_s: float = 5.0) -> 
         server = HttpServer({"/page": lambda: Page(b"hello\n")}, deadline_s)
         port = await server.start("127.0.0.1", 0, "--port")
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await check(port)
         finally:
             await server.close()

@@ -39,7 +39,7 @@ print(sorted(path.name for path in folder.iterdir()))
 
 
 def test_a_limit_of_file_sizes_is_named(tmp_path: Path) -> None:
-    ended = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, timeout=180)
     assert ended.returncode == 0, ended.stderr
     *told, left = ended.stdout.splitlines()
     assert len(told) == 3

@@ -51,7 +51,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 async def until(terminal: Terminal, words: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while words not in terminal.shown():
             await asyncio.sleep(0)
 
@@ -102,7 +102,7 @@ def test_a_stopped_terminal_holds_nothing_up_and_loses_nothing_within_bounds(ter
         before = reports
         for number in range(MAX_UNSAID + 50):
             view.say(f"line {number}.")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while reports < before + 5:
                 await asyncio.sleep(0)
         assert "line " not in terminal.shown()

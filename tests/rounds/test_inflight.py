@@ -53,7 +53,7 @@ def beside(error: BaseException) -> object:
     async def main() -> object:
         flights = InFlightRounds(cast(ExchangeStrategy, Opens(fails(error))), cast(RoundCommitter, None))
         flights.begin(RoundKey(0, 0), 0.0, 1.0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             return await flights.beside(asyncio.sleep(0.05, "done"))
 
     return asyncio.run(main())
@@ -134,12 +134,12 @@ def test_work_that_was_taken_while_the_state_changed_under_it_is_not_exchanged(i
         assert landing.stepping.locked(), "no checkpoint of two grounds"
         if in_time:
             trainer.free.set()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 await lags.whole.wait()
         work = WorkSnapshot(RoundKey(1, 0), torch.ones(4), 3, 30, 30, 0.0, 1.0)
         flight.ready.set_result(Snapshot(work, WorkShare(1.0, 120, 0), 1.0, Merge(), 0.5))
         trainer.free.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await flights.finish()
         assert [(moved.tolist(), merge.shift) for moved, merge in trainer.given] == [([1.0] * 4, True)]
         assert lags.exchanged == in_time
@@ -180,7 +180,7 @@ def test_a_round_that_is_given_up_before_it_is_due_is_not_one_that_was_missed() 
 
         flights = InFlightRounds(cast(ExchangeStrategy, Opens(nothing())), cast(RoundCommitter, Follows()))
         flights.begin(RoundKey(13, 0), 0.0, 1.0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await waiting.wait()
         await asyncio.sleep(0)  # it waits for the snapshot by now
         await flights.give_up(0, "leaving")

@@ -135,7 +135,7 @@ def test_the_watch_moves_what_holds() -> None:
 
     async def main() -> None:
         watching = asyncio.create_task(rest.watch(sleep))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await rest.active.future
         watching.cancel()
         await asyncio.wait({watching})

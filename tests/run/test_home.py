@@ -32,7 +32,7 @@ except HomeBusy as error:
 
 def try_lock(home: Path) -> str:
     return subprocess.run(
-        [sys.executable, "-c", TRY_LOCK, str(home)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", TRY_LOCK, str(home)], capture_output=True, text=True, timeout=180, check=True
     ).stdout
 
 

@@ -87,7 +87,7 @@ class Victim:
 
 def attack(test: Callable[[Victim, HostileCaller, bytes], Awaitable[None]], folder: Path) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), Victim(folder) as victim, victim.caller() as caller:
+        async with asyncio.timeout(90), Victim(folder) as victim, victim.caller() as caller:
             await test(victim, caller, await caller.hello())
 
     asyncio.run(main())
@@ -201,7 +201,7 @@ def test_wrong_bytes_are_never_used_and_their_donor_is_left_out(
     tmp_path: Path, piece: Callable[[int], bytes], why: str
 ) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), Victim(tmp_path, LyingShelf(piece)) as liar, Victim(tmp_path) as joiner:
+        async with asyncio.timeout(90), Victim(tmp_path, LyingShelf(piece)) as liar, Victim(tmp_path) as joiner:
             cache = ArtifactCache(tmp_path / "joiner", 10**8)
             fetcher = ArtifactFetcher(joiner.transport, liar.peers, cache, offload=asyncio.to_thread)
             with pytest.raises(ArtifactMissing, match=why):
@@ -214,7 +214,7 @@ def test_wrong_bytes_are_never_used_and_their_donor_is_left_out(
 
 def test_a_huge_claimed_size_is_refused_before_anything_is_allocated(tmp_path: Path) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), Victim(tmp_path) as donor, Victim(tmp_path) as joiner:
+        async with asyncio.timeout(90), Victim(tmp_path) as donor, Victim(tmp_path) as joiner:
             cache = ArtifactCache(tmp_path / "joiner", 10**8)
             fetcher = ArtifactFetcher(joiner.transport, donor.peers, cache, offload=asyncio.to_thread)
             huge = ArtifactRef(digest=DIGEST.hex(), size=10**8 - 1000)
@@ -257,7 +257,7 @@ async def answered(reply: bytes | None, tmp_path: Path, asked: int) -> list[bool
     now = RunClock().now()
     record = PeerRecord(own.me, RUN, (f"127.0.0.1:{port}",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
     try:
-        async with asyncio.timeout(30), Victim(tmp_path) as joiner:
+        async with asyncio.timeout(90), Victim(tmp_path) as joiner:
             return await joiner.transport.ask_artifacts(record, [DIGEST] * asked, 5.0)
     finally:
         await server.stop(0)
@@ -277,7 +277,7 @@ def test_a_peer_of_an_older_version_holds_nothing(tmp_path: Path) -> None:
 
 def test_a_piece_never_exceeds_its_bound(tmp_path: Path) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), Victim(tmp_path) as donor, Victim(tmp_path) as joiner:
+        async with asyncio.timeout(90), Victim(tmp_path) as donor, Victim(tmp_path) as joiner:
             with pytest.raises(AssertionError):
                 await joiner.transport.fetch_artifact(donor.record(), DIGEST, 0, PIECE_BYTES + 1, 5.0)
             with pytest.raises(PartnerRefused):

@@ -146,7 +146,7 @@ def attack(test: Callable[[Victim], Awaitable[None]]) -> Callable[[], None]:
             victim = Victim()
             await victim.start()
             try:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(90):
                     await test(victim)
             finally:
                 await victim.transport.close()
@@ -263,7 +263,7 @@ def test_hostile_swaps_end_with_bad_payload_and_the_sink_is_never_overrun(frames
         caller = low_identity(victim)
         async with victim.channel() as channel:
             token = await victim.hello(channel, caller)
-            call = channel.stream_stream("/peer.v1.Exchange/Swap")(metadata=((TOKEN_KEY, token),), timeout=10)
+            call = channel.stream_stream("/peer.v1.Exchange/Swap")(metadata=((TOKEN_KEY, token),), timeout=60)
             waiting = asyncio.create_task(
                 victim.transport.swap(partner_record(caller), KEY, BytesSource(b"12345678"), BufferSink(8), 3.0, False)
             )
@@ -280,7 +280,7 @@ async def test_a_half_open_swap_ends_by_its_deadline(victim: Victim) -> None:
     caller = low_identity(victim)
     async with victim.channel() as channel:
         token = await victim.hello(channel, caller)
-        call = channel.stream_stream("/peer.v1.Exchange/Swap")(metadata=((TOKEN_KEY, token),), timeout=10)
+        call = channel.stream_stream("/peer.v1.Exchange/Swap")(metadata=((TOKEN_KEY, token),), timeout=60)
         await call.write(opening(8))
         sink = BufferSink(8)
         with pytest.raises(PartnerLost):

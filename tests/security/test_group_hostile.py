@@ -99,7 +99,7 @@ def attack(test: Callable[[Attack], Awaitable[None]]) -> None:
         victim.owner.group = Group()  # type: ignore[attr-defined]
         await victim.start()
         try:
-            async with asyncio.timeout(20), victim.channel() as channel:
+            async with asyncio.timeout(60), victim.channel() as channel:
                 token = await victim.hello(channel, caller)
                 await test(Attack(victim, conduct, channel, token, caller))
         finally:

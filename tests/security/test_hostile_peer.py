@@ -120,7 +120,7 @@ def attack(test: Callable[[Victim], Awaitable[None]]) -> Callable[[], None]:
             victim = Victim()
             victim.endpoint = f"127.0.0.1:{await victim.transport.start('127.0.0.1', 0)}"
             try:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(90):
                     await test(victim)
             finally:
                 await victim.transport.close()

@@ -96,7 +96,7 @@ class Street:
 
 @contextlib.asynccontextmanager
 async def street() -> AsyncIterator[Street]:
-    async with asyncio.timeout(40), contextlib.AsyncExitStack() as stack:
+    async with asyncio.timeout(120), contextlib.AsyncExitStack() as stack:
         made = Street(Peer(), Peer(), stack)
         for peer in (made.relay, made.home):
             await peer.start()
@@ -261,7 +261,7 @@ def test_a_caller_has_so_many_circuits_and_others_still_get_theirs() -> None:
 
 def test_a_relay_that_relays_nothing_says_so() -> None:
     async def main() -> None:
-        async with asyncio.timeout(20), contextlib.AsyncExitStack() as stack:
+        async with asyncio.timeout(60), contextlib.AsyncExitStack() as stack:
             idle, home = Peer(rate=0.0), Peer()
             for peer in (idle, home):
                 await peer.start()

@@ -146,7 +146,7 @@ def test_a_swap_over_a_relay_that_begins_to_lie_goes_on_over_another_one(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), street() as here:
+        async with asyncio.timeout(90), street() as here:
             with first_named_wins(monkeypatch):
                 for number, caller in enumerate(here.callers):
                     report, _ = await here.swap(caller, number)
@@ -169,7 +169,7 @@ def test_a_swap_over_a_relay_that_begins_to_lie_goes_on_over_another_one(
 @pytest.mark.parametrize("how", WAYS)
 def test_a_relay_that_lies_from_the_start_is_left_after_two_calls(how: str) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), street() as here:
+        async with asyncio.timeout(90), street() as here:
             here.meddler.begin(getattr(here.meddler, how))
             caller = here.callers[0]
             for number in range(2):
@@ -186,7 +186,7 @@ def test_a_relay_that_lies_from_the_start_is_left_after_two_calls(how: str) -> N
 @pytest.mark.parametrize("how", ["flips_a_bit", "passes_nothing_on"])
 def test_where_there_is_no_other_relay_a_swap_fails_and_its_content_is_never_wrong(how: str) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), street() as here:
+        async with asyncio.timeout(90), street() as here:
             here._relays = here._relays[:1]
             caller = here.callers[0]
             await caller.transport.hello(here.closed, TIMEOUT_S)
@@ -219,7 +219,7 @@ def test_one_that_was_honest_for_long_and_begins_to_lie_is_named_at_the_first_ca
     """What it did well before does not count: nothing goes over it any more, so nothing more would be found."""
 
     async def main() -> None:
-        async with asyncio.timeout(30), street() as here:
+        async with asyncio.timeout(90), street() as here:
             caller = here.callers[0]
             with first_named_wins(monkeypatch):
                 for number in range(12):
@@ -243,7 +243,7 @@ def test_calls_over_a_relay_that_begins_to_stall_go_over_another_one() -> None:
     """The connection stands, and nothing comes over it: a caller must not go on to ask there in each round."""
 
     async def main() -> None:
-        async with asyncio.timeout(30), street() as here:
+        async with asyncio.timeout(90), street() as here:
             caller = here.callers[0].transport
             await caller.hello(here.closed, TIMEOUT_S)
             assert caller.answered_at(here.home.me).endswith(here.liar.me)
@@ -258,7 +258,7 @@ def test_calls_over_a_relay_that_begins_to_stall_go_over_another_one() -> None:
 
 def test_a_relay_sees_no_payload_and_no_token() -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), street(listens=True) as here:
+        async with asyncio.timeout(90), street(listens=True) as here:
             caller, marker = here.callers[0], b"a payload that nobody else should read; "
             data, sinks = (
                 marker * (NBYTES // len(marker)),

@@ -69,7 +69,7 @@ def attack(test: Callable[[Victim, HostileCaller, bytes], Awaitable[None]]) -> C
             victim = Victim()
             victim.endpoint = f"127.0.0.1:{await victim.transport.start('127.0.0.1', 0)}"
             try:
-                async with asyncio.timeout(30), victim.caller() as caller:
+                async with asyncio.timeout(90), victim.caller() as caller:
                     await test(victim, caller, await caller.hello())
             finally:
                 await victim.transport.close()

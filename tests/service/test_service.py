@@ -106,7 +106,7 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / "peer.service"
     unit.write_bytes(Systemd().text(plan(tmp_path)))
     verified = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False, timeout=60
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False, timeout=180
     )
     assert (verified.returncode, [line for line in verified.stderr.splitlines() if "peer.service" in line]) == (0, [])
 

@@ -76,7 +76,7 @@ async def fake_system(folder: Path) -> AsyncIterator[FakeSystem]:
     )
     try:
         assert daemon.stdout is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await daemon.stdout.readline()
         address = f"unix:path={socket}"
         async with await open_dbus_connection(address) as connection:

@@ -42,7 +42,7 @@ def test_it_is_put_to_work_and_only_once(tmp_path: Path) -> None:
     )
 
     async def scenario() -> None:
-        async with asyncio.timeout(60), early_trainer(home, 1) as early:
+        async with asyncio.timeout(180), early_trainer(home, 1) as early:
             assert early is not None
             assert not (home / LOG).exists(), "another daemon may hold this home"
             trainer = TrainerClient(home, layout_of(MODEL), config, early)
@@ -65,7 +65,7 @@ def test_it_is_put_to_work_and_only_once(tmp_path: Path) -> None:
 
 def test_one_that_is_not_needed_ends_and_leaves_nothing(tmp_path: Path) -> None:
     async def scenario() -> int:
-        async with asyncio.timeout(30), early_trainer(tmp_path, 1) as early:
+        async with asyncio.timeout(90), early_trainer(tmp_path, 1) as early:
             assert early is not None
             assert early.alive
         return early.pid
@@ -88,11 +88,11 @@ def test_one_that_is_prepared_tells_at_the_start_what_went_wrong_and_a_dead_one_
     config = TrainerConfig(model=MODEL, data=DataSection(kind="text"), sync_every=30, seed=1, peer_id="a", device="cpu")
 
     async def scenario() -> None:
-        async with asyncio.timeout(60), early_trainer(tmp_path, 1) as early:
+        async with asyncio.timeout(180), early_trainer(tmp_path, 1) as early:
             assert early is not None
             trainer = TrainerClient(tmp_path, layout_of(MODEL), config, early)
             os.kill(early.pid, signal.SIGKILL)
-            await asyncio.wait({early._watching}, timeout=10)
+            await asyncio.wait({early._watching}, timeout=60)
             await trainer.prepare()
             assert trainer.pid not in (None, early.pid)
             with pytest.raises(DataError, match="no folder was given"):

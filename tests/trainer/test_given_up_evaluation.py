@@ -11,7 +11,7 @@ READER = """
 import socket, sys
 from peer.trainer.ipc import DaemonPipe
 pipe = DaemonPipe(socket.socket(fileno=int(sys.argv[1])))
-said = [pipe.inbox.get(timeout=10)["op"] for _ in range(2)]
+said = [pipe.inbox.get(timeout=60)["op"] for _ in range(2)]
 print(*said, pipe.given_up, flush=True)
 """
 
@@ -26,7 +26,7 @@ def test_the_word_passes_the_commands_that_wait() -> None:
             pass_fds=(theirs.fileno(),),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
             check=True,
         )
     assert read.stdout.split() == ["evaluate", "save", "3"]

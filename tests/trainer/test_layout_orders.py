@@ -87,7 +87,7 @@ def test_a_trainer_process_is_told_the_order(tmp_path: Path) -> None:
     trainer = TrainerClient(tmp_path, layout, config)
 
     async def evaluated() -> Evaluation:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             try:
                 await trainer.start(first_params(MODEL, 1, layout), 0, None)
                 return await trainer.evaluate(first_params(MODEL, 1, layout))

@@ -54,7 +54,7 @@ async def three(folder: Path, policy: TransportPolicy) -> AsyncIterator[list[tup
             where = (f"127.0.0.1:{await end.start('127.0.0.1', 0)}",)
             me = PeerId(identity.peer_id)
             ends.append((end, PeerRecord(me, RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, now(), now() + 60)))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             yield ends
 
 

@@ -44,7 +44,7 @@ async def two(
         record = PeerRecord(
             PeerId(them.peer_id), RUN, (f"127.0.0.1:{port}",), True, 1, 1, 0, 0.0, Status.TRAINING, now(), now() + 60
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             yield ours, PeerId(me.peer_id), theirs, record
     finally:
         await ours.close()

@@ -87,6 +87,6 @@ async def call(
 ) -> Answer:
     """The complete answer. `headers`: by default the page's own name."""
     visit = Visit(app, target, method, headers)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await visit.task
     return visit.answer

@@ -32,7 +32,7 @@ def opened(home: Path, check: Callable[[int, list[str]], Awaitable[None]]) -> li
     async def main() -> None:
         bound = WebAddress("127.0.0.1", 0).bind()
         source = PageSource(home=home, report=report, act=nothing)
-        async with asyncio.timeout(20), paged(WebPage(bound), source, said.append):
+        async with asyncio.timeout(60), paged(WebPage(bound), source, said.append):
             await check(bound.address.port, said)
 
     asyncio.run(main())
@@ -66,7 +66,7 @@ def test_a_page_answers_and_leaves_signals_and_logging_alone(tmp_path: Path) -> 
         before = [signal.getsignal(one) for one in caught]
         bound = WebAddress("127.0.0.1", 0).bind()
         source = PageSource(home=tmp_path, report=report, act=nothing)
-        async with asyncio.timeout(20), paged(WebPage(bound), source, said.append):
+        async with asyncio.timeout(60), paged(WebPage(bound), source, said.append):
             assert [signal.getsignal(one) for one in caught] == before
 
     async def check(port: int, said: list[str]) -> None:
@@ -120,7 +120,7 @@ def test_a_page_with_viewers_closes_within_seconds(tmp_path: Path) -> None:
     async def main() -> None:
         bound = WebAddress("127.0.0.1", 0).bind()
         source = PageSource(home=tmp_path, report=report, act=nothing)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async with paged(WebPage(bound), source, lambda line: None):
                 await check(bound.address.port, [])
             assert asyncio.get_running_loop().time() - began[0] < 2.0
@@ -235,7 +235,7 @@ def test_a_broken_account_is_told_and_training_goes_on(tmp_path: Path) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
         bound = WebAddress("127.0.0.1", 0).bind()
         source = PageSource(home=tmp_path, report=broken, act=nothing)
-        async with asyncio.timeout(20), paged(WebPage(bound), source, lambda line: None):
+        async with asyncio.timeout(60), paged(WebPage(bound), source, lambda line: None):
             while not told:
                 await asyncio.sleep(0)
 

@@ -69,7 +69,7 @@ def test_a_link_that_is_away_for_a_while_costs_that_while() -> None:
                 await exchange.swap(PartnerTerms(other, KEY, 5.0, number == 0, alive), own, own, into)
                 return into
 
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 one, other = await asyncio.gather(exchanged(0), exchanged(1))
             assert bool((one == 2.0).all())
             assert bool((other == 1.0).all())

@@ -32,7 +32,7 @@ def test_the_program_under_it_is_peer(tmp_path: Path) -> None:
         [sys.executable, "-m", "peer.lab.localswarm.skewed_clock", str(tmp_path / "offset"), "join", "--help"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     assert "Take part in the run" in done.stdout

@@ -77,5 +77,5 @@ def test_planning_needs_neither_torch_nor_the_network() -> None:
         "try:\n    main(['simulate', 'latency', '--peers', '4', '--std', '0.5'])\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('torch', 'grpc', 'hivemind', 'pydantic') if name in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=180, check=True)
     assert result.stdout.splitlines()[-1] == "[]"

@@ -16,7 +16,7 @@ FIND = "from peer.node.doctor.connection import connection; found = connection()
 
 def can_unshare() -> bool:
     try:
-        return subprocess.run([*UNSHARE, "ip", "link"], capture_output=True, timeout=30).returncode == 0
+        return subprocess.run([*UNSHARE, "ip", "link"], capture_output=True, timeout=90).returncode == 0
     except OSError:
         return False
 

@@ -30,7 +30,7 @@ async def running(folder: Path, limits: DhtNodeLimits | None = None) -> AsyncIte
     path = folder / "identity.key"
     path.write_bytes(identity.to_bytes())
     options = DhtNodeOptions(path, identity.public_key, limits=limits or DhtNodeLimits())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         node = await DhtNode.start(options, LISTEN, None)
         try:
             yield node

@@ -56,7 +56,7 @@ async def scenario(folder: Path) -> None:
             assert newcomer.running, newcomer.last_words()
             return "state: fetched from" in newcomer.log.read_text()
 
-        await eventually("the newcomer has the first state", 60, has_state)
+        await eventually("the newcomer has the first state", 180, has_state)
     finally:
         for daemon in (newcomer, bootstrap):
             await daemon.stop(10.0)

@@ -48,7 +48,7 @@ async def scenario(operator: Path, volunteers: Path) -> None:
         found = await first.status()
         assert found is not None
         assert found["papers"]["delegated_to"] == [node]
-        await eventually("one remembers the other", 60, lambda: remembers(second, first))
+        await eventually("one remembers the other", 180, lambda: remembers(second, first))
         bootstrap.kill()
         await bootstrap.wait()
         remember(second, newcomer)
@@ -84,7 +84,7 @@ async def have_exchanged(*peers: Daemon) -> None:
             assert daemon.running, daemon.last_words()
         return all([exchanged(await daemon.status()) for daemon in peers])
 
-    await eventually("every peer has exchanged", 120, have)
+    await eventually("every peer has exchanged", 360, have)
 
 
 def test_a_node_without_the_operators_key_runs_a_run_that_outlives_it(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ async def record_of(folder: Path, ticket: str, seen_from: str) -> PeerRecord:
         dht_node=Unwatched(),
         reachability=lambda reachable, why: None,
     )
-    async with asyncio.timeout(60), open_node(local, listeners) as node:
+    async with asyncio.timeout(180), open_node(local, listeners) as node:
         for _ in range(2):
             node.transport.dialler.seen(Identity.generate().peer_id, f"ipv4:{seen_from}:51234")
         return describe_self(

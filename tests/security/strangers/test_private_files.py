@@ -26,7 +26,7 @@ def test_nobody_else_reads_or_writes_what_a_daemon_makes(tmp_path: Path) -> None
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
     home.chmod(0o777)
-    subprocess.run([sys.executable, "-c", DAEMON, home], check=True, umask=0o022, timeout=60)
+    subprocess.run([sys.executable, "-c", DAEMON, home], check=True, umask=0o022, timeout=180)
     made = {path.name: path.stat().st_mode & 0o077 for path in home.rglob("*")}
     assert {"manifest.toml", "of_a_child"} <= made.keys()
     assert {name: oct(open_to) for name, open_to in made.items() if open_to} == {}

@@ -112,7 +112,7 @@ async def swarm(honest: PaperSync | None) -> AsyncIterator[JoinContext]:
         ours = GrpcTransport(newcomer := Identity.generate(), RUN, RequestHandler(), now)
         opened.append(ours)
         directory = SimpleNamespace(peers=peers, contact=lambda: DialReport(clock_offset_s=0.0))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             yield JoinContext(
                 run_id=RUN,
                 me=PeerId(newcomer.peer_id),

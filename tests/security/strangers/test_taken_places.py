@@ -67,7 +67,7 @@ class Street:
 
 @contextlib.asynccontextmanager
 async def street() -> AsyncIterator[Street]:
-    async with asyncio.timeout(60), contextlib.AsyncExitStack() as stack:
+    async with asyncio.timeout(180), contextlib.AsyncExitStack() as stack:
         one = Street(stack)
         await one.open()
         yield one
@@ -105,7 +105,7 @@ def fetch(caller: HostileCaller, token: bytes) -> object:
     return caller.channel.unary_stream("/peer.v1.Exchange/FetchPiece")(
         pb.PieceRequest(snapshot="snapshot", piece=0).SerializeToString(),
         metadata=((TOKEN_KEY, token),),
-        timeout=30,
+        timeout=90,
     )
 
 

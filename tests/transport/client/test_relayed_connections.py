@@ -108,7 +108,7 @@ async def here(dialler: Dialler | None = None) -> AsyncIterator[Here]:
 def scenario(test: Callable[[Here], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         async def main() -> None:
-            async with asyncio.timeout(20), here() as one:
+            async with asyncio.timeout(60), here() as one:
                 await test(one)
 
         asyncio.run(main())
@@ -314,7 +314,7 @@ async def test_one_that_can_be_dialled_is_not_called_over_relays(one: Here) -> N
 def test_why_a_relay_failed_is_told_though_an_address_was_not_dialled() -> None:
     async def main() -> None:
         abroad = Dialler(OwnPlace(endpoints=lambda: ["203.0.113.7:1"], ticket=("203.0.113.9",)))
-        async with asyncio.timeout(20), here(abroad) as one:
+        async with asyncio.timeout(60), here(abroad) as one:
             one.relays.errors["a"] = PartnerLost("the relay hung up")
             record = replace(one.over("a"), endpoints=("10.0.0.7:4810",))
             with pytest.raises(PartnerLost, match="the relay hung up") as lost:

@@ -78,7 +78,7 @@ class Village:
 @contextlib.asynccontextmanager
 async def village() -> AsyncIterator[Village]:
     made = Village([Peer(), Peer()], [Wire(), Wire()], Peer(), Peer())
-    async with asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
+    async with asyncio.timeout(90), contextlib.AsyncExitStack() as stack:
         for peer in (*made.relays, made.home, made.caller):
             inner = f"127.0.0.1:{await peer.transport.start('127.0.0.1', 0)}"
             stack.push_async_callback(peer.transport.close)

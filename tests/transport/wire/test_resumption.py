@@ -91,7 +91,7 @@ async def two(*budgets: UploadBudget) -> AsyncIterator[tuple[End, End]]:
             me = PeerId(identity.peer_id)
             record = PeerRecord(me, RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, now(), now() + 60)
             ends.append(End(identity, port, transport, record, owner, wire))
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(150):
             yield ends[0], ends[1]
 
 

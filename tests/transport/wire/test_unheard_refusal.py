@@ -35,7 +35,7 @@ def test_a_refusal_that_cannot_be_sent_ends_the_call_quietly(caplog: pytest.LogC
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = channel.stream_stream("/test/Take")()
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(60):
                 while not unheard:
                     await asyncio.sleep(0)
             call.cancel()

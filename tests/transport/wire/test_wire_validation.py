@@ -128,7 +128,7 @@ def test_who_does_not_take_its_piece_loses_its_place(monkeypatch: pytest.MonkeyP
     caller: Any = Deaf(donor.gate.tokens.issue(PeerId(Identity.generate().peer_id), NOW))
 
     async def ask() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await donor.fetch_piece(None, caller)
 
     with pytest.raises(ConnectionAbortedError):
@@ -147,7 +147,7 @@ def test_a_fragment_is_not_copied_before_there_is_a_place(monkeypatch: pytest.Mo
         return wanted
 
     async def ask() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await donor.fetch_piece(None, caller)
 
     monkeypatch.setattr(caller, "read", read)
