@@ -184,7 +184,9 @@ def _take(answer: bytes, found: list[TcpConnection]) -> bool:
 
 
 def _connection(message: bytes) -> TcpConnection | None:
-    """Parse an `inet_diag_msg` with its attributes. None: this kernel does not count the bytes that were sent."""
+    """Parse an `inet_diag_msg` with its attributes. None: it is of a socket without counts.
+
+    Raises OSError for a kernel before 4.19, which does not count the bytes that were sent."""
     family, state = message[0], message[1]
     size = 4 if family == socket.AF_INET else 16
     local_port, remote_port = struct.unpack_from(">HH", message, 4)
@@ -192,8 +194,10 @@ def _connection(message: bytes) -> TcpConnection | None:
     (inode,) = struct.unpack_from("=I", message, 68)
     sent = received = 0
     if state != LISTENING:
-        if (info := _attribute(message, INFO)) is None or len(info) < 208:
+        if (info := _attribute(message, INFO)) is None:
             return None
+        if len(info) < 208:
+            raise OSError("this kernel does not count the bytes that were sent")
         headers = TCP + (IP4 if size == 4 or _is_mapped(remote) else IP6) + (TIMESTAMPS if info[5] & 1 else 0)
         (received,) = struct.unpack_from("=Q", info, 128)
         segments_out, segments_in = struct.unpack_from("=II", info, 136)
