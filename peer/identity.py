@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from peer.errors import IdentityError, file_advice, for_shell
 from peer.user_folders import make_private
+from peer.whole_files import create_file
 
 _PRIVATE_HEAD = b"\x08\x01\x12\x40"  # protobuf: key type Ed25519, 64 bytes of data follow
 _PUBLIC_HEAD = b"\x08\x01\x12\x20"
@@ -140,7 +141,7 @@ def load_or_create(path: Path) -> Identity:
     identity = Identity.generate()
     try:
         make_private(path.parent)
-        _write_new(path, identity.to_bytes())
+        create_file(path, identity.to_bytes())
     except FileExistsError:  # another process was first
         return _load(path)
     except OSError as error:
@@ -162,22 +163,6 @@ def set_aside(path: Path) -> Path | None:
     except OSError as error:
         raise IdentityError(f"cannot rename the key file {path}: {error.strerror}", file_advice(error, path)) from error
     return former
-
-
-def _write_new(path: Path, raw: bytes) -> None:
-    """Write the key under another name, then link it. Raises OSError.
-
-    A crash or a full disk thus leaves no torn key, and an existing file stays."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)
-    finally:
-        draft.unlink()
 
 
 def _load(path: Path) -> Identity:

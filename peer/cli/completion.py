@@ -50,13 +50,14 @@ def _install(context: click.Context, parameter: click.Parameter, value: str | No
 def write_script(command: click.Command, shell: str, program: str) -> Path:
     """Write the script that completes `program`; return its path. Raises UsageError when it cannot be written."""
     from peer.user_folders import make_private
+    from peer.whole_files import replace_file
 
     kind = get_completion_class(shell)
     assert kind is not None, shell
     file = _file(shell, program)
     try:
         make_private(file.parent)
-        file.write_text(kind(command, {}, program, VARIABLE).source())
+        replace_file(file, kind(command, {}, program, VARIABLE).source().encode(), mode=0o666)
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}", file_advice(error, file)) from error
     return file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tomlkit.items import Table
 from peer.config.file import key_of
 from peer.errors import UsageError, file_advice
 from peer.user_folders import make_private
+from peer.whole_files import replace_file
 
 
 def set_value(path: Path, place: Sequence[str], key: str, value: Any) -> None:
@@ -81,15 +81,10 @@ def _read(path: Path) -> tomlkit.TOMLDocument:
 
 
 def _write(path: Path, document: tomlkit.TOMLDocument) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         make_private(path.parent)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(tomlkit.dumps(document))
-        draft.replace(path)
+        replace_file(path, tomlkit.dumps(document).encode())
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise UsageError(
             f"cannot write {path}: {error.strerror}", file_advice(error, path, "name another --config")
         ) from error

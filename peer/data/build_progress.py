@@ -6,19 +6,22 @@ import contextlib
 import dataclasses
 import fcntl
 import json
-import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from peer.data.documents import Place
-from peer.data.shard_writer import DRAFT, OURS, PartProgress
+from peer.data.shard_writer import OURS, PartProgress
 from peer.data.sources import refused
 from peer.run.files.token_index import INDEX_FILE, TOKENIZER_FILE, ShardEntry
+from peer.whole_files import replace_file, sync
 
 PROGRESS_FILE = "build-progress.json"
 LOCK_FILE = "build.lock"
+_DRAFT = re.compile(rf"\.({PROGRESS_FILE}|{TOKENIZER_FILE}|{INDEX_FILE})\.\d+")
+"""What a kill in the middle of `replace_file` leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class BuildProgress:
 
 def save(folder: Path, progress: BuildProgress) -> None:
     """Write the progress. A crash leaves the former one. Raises OSError."""
-    write_synced(folder / PROGRESS_FILE, json.dumps(dataclasses.asdict(progress)).encode())
+    replace_file(folder / PROGRESS_FILE, json.dumps(dataclasses.asdict(progress)).encode(), mode=0o666, synced=True)
 
 
 def load(folder: Path) -> BuildProgress | None:
@@ -67,16 +70,6 @@ def _part(found: dict[str, Any]) -> PartProgress:
     return PartProgress(closed, found["tokens"], found["documents"], found["text_bytes"])
 
 
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a file completely or not at all. Raises OSError."""
-    draft = path.with_name(path.name + DRAFT)
-    with draft.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
 @contextlib.contextmanager
 def own_folder(folder: Path) -> Iterator[None]:
     """Make the folder of a build, or enter that of one that was stopped. One process at a time.
@@ -93,6 +86,9 @@ def own_folder(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise refused(f"another process builds in {folder}", "Let it end, or name another folder.") from None
         _refuse_complete(folder)  # the process that held the lock may have ended well
+        for path in folder.iterdir():
+            if _DRAFT.fullmatch(path.name):
+                path.unlink()  # of a killed build
         yield
 
 
@@ -103,9 +99,9 @@ def _refuse_complete(folder: Path) -> None:
 
 def finish(folder: Path, tokenizer: bytes, index: bytes) -> None:
     """Write the tokenizer and, last of all, the index; then remove the notes of the build. Raises OSError."""
-    write_synced(folder / TOKENIZER_FILE, tokenizer)
-    write_synced(folder / INDEX_FILE, index)
-    sync_folder(folder)
+    replace_file(folder / TOKENIZER_FILE, tokenizer, mode=0o666, synced=True)
+    replace_file(folder / INDEX_FILE, index, mode=0o666, synced=True)
+    sync(folder.resolve())
     for name in (PROGRESS_FILE, LOCK_FILE):
         (folder / name).unlink(missing_ok=True)
 
@@ -117,12 +113,3 @@ def remove(folder: Path) -> None:
             path.unlink()
     with contextlib.suppress(OSError):  # it holds other files
         folder.rmdir()
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from peer.data.documents import DocumentReader, Place
 from peer.data.encoding import END_TEXT
 from peer.data.sources import Sources, refused
 from peer.errors import file_advice
+from peer.whole_files import create_file
 
 BYTES = 256
 LEAST_VOCABULARY = BYTES + 1
@@ -94,17 +94,8 @@ def _check_new(out: Path) -> None:
 
 
 def _write_new(out: Path, raw: bytes) -> None:
-    """Write under another name, then link: nothing half-written has the final name, and no file is replaced."""
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        try:
-            with draft.open("xb") as file:
-                file.write(raw)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(draft, out)
-        finally:
-            draft.unlink(missing_ok=True)
+        create_file(out, raw, mode=0o666)
     except FileExistsError as error:
         raise refused(f"{out} exists already", "Name a new file with --out. None is overwritten.") from error
     except OSError as error:

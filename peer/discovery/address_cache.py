@@ -9,14 +9,13 @@ write costs a line in the log."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from peer.discovery.multiaddr import is_dialable, is_listenable
+from peer.whole_files import replace_file
 
 MAX_CACHED = 64
 MAX_AGE_S = 30 * 86400.0
@@ -61,18 +60,14 @@ class AddressCache:
         """Write the file if an address has come or gone since the last write, or with `force`."""
         if self._path is None or (self._saved == self._content() and not force):
             return
-        draft = self._path.with_name(f".{self._path.name}.new")
         body = [
             {"address": address, "seen": self._seen[address], "record": address in self._recorded}
             for address in self.addresses()
         ]
         try:
             whole = {"format": 1, "listened": self.listened, "peers": body}
-            draft.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-            os.replace(draft, self._path)  # noqa: PTH105  (the atomic call, by its name)
+            replace_file(self._path, f"{json.dumps(whole, indent=1)}\n".encode())
         except OSError as error:
-            with contextlib.suppress(OSError):  # the first error is the one to tell
-                draft.unlink()
             log.warning("cannot keep the addresses of other peers in %s: %s", self._path, error.strerror)
             return
         self._saved = self._content()

@@ -4,7 +4,6 @@ returned, a SIGKILL of the process cannot take it back. Bounded by rotation, wit
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from peer.observe.event_codec import encode
 from peer.observe.events import Carried, Event
 from peer.observe.totals import Totals, fold, former, replay
 from peer.user_folders import make_private
+from peer.whole_files import write_all
 
 LIMIT_BYTES = 8 * 2**20
 
@@ -86,7 +86,7 @@ class Journal:
             self._open()
         mend = b"\n" * self._torn + (_carried(before, t) if self._behind else b"")
         self._torn = self._behind = True
-        _write_whole(self._fd, mend + line)
+        write_all(self._fd, mend + line)
         self._torn = self._behind = False
         self._grown += len(line)
 
@@ -96,7 +96,7 @@ class Journal:
         draft = self._draft
         fd = os.open(draft, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            _write_whole(fd, _carried(before, t))
+            write_all(fd, _carried(before, t))
             os.fsync(fd)
             self.path.replace(former(self.path))
             draft.replace(self.path)
@@ -120,12 +120,3 @@ class Journal:
 
 def _carried(totals: Totals, t: float) -> bytes:
     return encode(Carried(totals=totals.to_json()), t)
-
-
-def _write_whole(fd: int, data: bytes) -> None:
-    """After a short write the next one raises the error with its cause: a full disk, a quota, a limit of file sizes."""
-    rest = memoryview(data)
-    while rest:
-        if not (written := os.write(fd, rest)):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))  # else this would never end
-        rest = rest[written:]

@@ -46,7 +46,8 @@ class PatientStream(io.TextIOBase):
         """Write what the terminal takes. A terminal that is gone takes everything, unseen."""
         while self._left:
             try:
-                self._left = self._left[os.write(self._fd, self._left) :]
+                written = os.write(self._fd, self._left)
+                self._left = self._left[written:] if written else b""  # else `close` would never end
             except BlockingIOError:
                 return
             except OSError:

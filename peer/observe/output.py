@@ -11,12 +11,12 @@ import contextlib
 import errno
 import io
 import os
-import select
 import sys
 from collections.abc import Iterator
 from typing import TextIO
 
 from peer.errors import OutputLost
+from peer.whole_files import NothingWritten, write_all
 
 READER_GONE = frozenset({errno.EIO, errno.EPIPE, errno.ENXIO})
 """Errors of a pipe whose other end was closed and of a terminal that hung up."""
@@ -84,18 +84,14 @@ class _Descriptor(io.RawIOBase):
 
     def write(self, data: object, /) -> int:
         rest = memoryview(data).cast("B")  # type: ignore[arg-type]
-        size = len(rest)
-        while rest and not self._reader_gone:
-            try:
-                rest = rest[os.write(self.name, rest) :]
-            except BlockingIOError:  # another program has made the pipe or terminal non-blocking
-                select.select([], [self.name], [])
-            except OSError as error:
-                self._reader_gone = error.errno in READER_GONE
-                if self._is_required and not self._reader_gone:
-                    raise OutputFailed(error.errno, error.strerror) from error
-                break
-        return size
+        try:
+            if not self._reader_gone:
+                write_all(self.name, rest)
+        except OSError as error:
+            self._reader_gone = error.errno in READER_GONE and not isinstance(error, NothingWritten)
+            if self._is_required and not self._reader_gone:
+                raise OutputFailed(error.errno, error.strerror) from error
+        return len(rest)
 
 
 def output_lost(error: OutputFailed) -> OutputLost:

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from peer.errors import HomeUnusable, ReceiptsBroken, file_advice
 from peer.protocol.pair.receipt_chain import LENGTH_BYTES, MAX_RECORD, BrokenChain, ChainCheck, Verify, framed
+from peer.whole_files import write_all
 
 MIB = 2**20
 
@@ -39,9 +40,7 @@ class ReceiptFile:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.ftruncate(descriptor, self._end)
-                written = 0
-                while written < len(data):  # after a short write, the next one raises the error with its cause
-                    written += os.pwrite(descriptor, data[written:], self._end + written)
+                write_all(descriptor, data, self._end)
             finally:
                 os.close(descriptor)
         self._end += len(data)

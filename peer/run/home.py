@@ -14,6 +14,7 @@ from pathlib import Path
 
 from peer.errors import HomeBusy, HomeUnusable, file_advice, for_shell
 from peer.user_folders import data_folder, expand_user, make_private, system_temporary_folder
+from peer.whole_files import replace_file, write_all
 
 RECEIPTS = "receipts.chain"
 LONGEST_SOCKET_PATH = 100
@@ -72,17 +73,8 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write a file of ours completely or not at all. A crash or a full disk leaves the former one, and no draft.
 
     Raises HomeUnusable."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        try:
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            draft.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):  # the first error is the one to tell
-                draft.unlink()
-            raise
+        replace_file(path, data)
     except OSError as error:
         raise HomeUnusable(f"cannot write {path}: {error.strerror}", file_advice(error, path)) from error
 
@@ -207,7 +199,7 @@ def _locked(lock: Path, what: Path) -> Iterator[None]:
 def _name_holder(fd: int, lock: Path) -> None:
     try:
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        write_all(fd, f"{os.getpid()}\n".encode(), 0)
     except OSError as error:
         raise HomeUnusable(f"cannot write {lock}: {error.strerror}", file_advice(error, lock)) from error
 

@@ -4,9 +4,7 @@ is one line of base64 in the same folder (`run.toml.sig`)."""
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +16,7 @@ from peer.identity import Identity, public_key_of, verify
 from peer.protocol.messages import RunId
 from peer.run.home import write_whole
 from peer.run.schema import MAX_BYTES, Manifest, overridden, parse_manifest
+from peer.whole_files import replace_file
 
 __all__ = [
     "MAX_BYTES",
@@ -215,13 +214,9 @@ def default_text(operator: str = "") -> str:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a new file completely or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_bytes(data)
-        draft.replace(path)
+        replace_file(path, data, mode=0o666)
     except OSError as error:
-        with contextlib.suppress(OSError):  # the first error is the one to tell
-            draft.unlink()
         raise ManifestError(
             f"cannot write {path}: {error.strerror}", file_advice(error, path, "choose another place")
         ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections import deque
 from dataclasses import replace
@@ -26,6 +25,7 @@ from peer.service.plan import (
 )
 from peer.service.systemd import Systemd
 from peer.user_folders import expand_user, make_private
+from peer.whole_files import replace_file
 
 AGREED = "contract.json"
 """File in a run's folder with the terms that the volunteer agreed to."""
@@ -161,13 +161,8 @@ def _is_ours(unit: Path) -> bool:
 
 
 def _write(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         make_private(path.parent)
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(content)
-        draft.replace(path)
+        replace_file(path, content)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise HomeUnusable(f"cannot write {path}: {error.strerror}", file_advice(error, path)) from error

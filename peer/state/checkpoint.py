@@ -20,10 +20,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from peer.outer.rules import blocks
-from peer.state.files import digest_of, is_plain_name, read_small, sync, write_synced
+from peer.state.files import digest_of, is_plain_name, read_small, write_synced
 from peer.state.sealed_state import FORMAT, MAX_FILES, OUTER, SkippedCheckpoint, sealed, unsealed
 from peer.state.tensor_file import write_tensors
 from peer.user_folders import make_private
+from peer.whole_files import sync
 
 STATE = "state.json"
 MAX_STATE_BYTES = 2**20

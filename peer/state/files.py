@@ -9,6 +9,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from peer.whole_files import write_all
+
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _CHUNK = 2**20
 
@@ -42,22 +44,11 @@ def read_small(path: Path, limit: int) -> bytes:
     return data
 
 
-def sync(path: Path) -> None:
-    """Force a file or folder to the disk. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def write_synced(path: Path, data: bytes) -> None:
     """Write a new file, which is on the disk when this returns. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(fd, left) :]
+        write_all(fd, data)
         os.fsync(fd)
     finally:
         os.close(fd)

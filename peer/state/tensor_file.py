@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from blake3 import blake3
 
+from peer.whole_files import write_all
+
 _CHUNK = 2**22
 _ALIGN = 8
 
@@ -48,5 +50,4 @@ def _write(descriptor: int, data: memoryview, hasher: blake3) -> None:
     for start in range(0, len(data), _CHUNK):
         part = data[start : start + _CHUNK]
         hasher.update(part)
-        while part:
-            part = part[os.write(descriptor, part) :]
+        write_all(descriptor, part)

@@ -14,6 +14,7 @@ from blake3 import blake3
 from peer.protocol.data_span import cursor_text, parse_cursor
 from peer.protocol.sampling import Cursor
 from peer.trainer.batches import Batch, Windows
+from peer.whole_files import write_all
 
 TRAIL = "trail.log"
 MAX_LINE = 200
@@ -54,7 +55,7 @@ class Trail:
     def step(self, tokens: int, round_: int, step: int, batch: Batch) -> None:
         """Log a step that is about to be made. Raises OSError."""
         span = f"{cursor_text(batch.begin)} {cursor_text(batch.end)}"
-        os.write(self._fd, f"{os.getpid()} {tokens} {round_} {step} {digest_of(batch.windows)} {span}\n".encode())
+        write_all(self._fd, f"{os.getpid()} {tokens} {round_} {step} {digest_of(batch.windows)} {span}\n".encode())
 
 
 def read_trail(path: Path) -> Iterator[Trained]:

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from peer.errors import HomeUnusable, file_advice
+from peer.whole_files import replace_file
 
 FILE = "web.token"
 _BYTES = 32
@@ -41,9 +42,6 @@ def _kept(path: Path) -> str:
 
 
 def _made(path: Path) -> str:
-    token, draft = secrets.token_urlsafe(_BYTES), path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-        file.write(f"{token}\n")
-    draft.replace(path)
+    token = secrets.token_urlsafe(_BYTES)
+    replace_file(path, f"{token}\n".encode())
     return token

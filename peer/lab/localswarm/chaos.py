@@ -22,6 +22,7 @@ from peer.lab.localswarm.processes import Daemon
 from peer.lab.localswarm.relay import LINK_RATE, Effect, Links, Relay, free_port, inside, outside
 from peer.lab.localswarm.socket_owners import children, command_of, started_at
 from peer.lab.sim.faults import Fault
+from peer.whole_files import replace_file
 
 NOT_REAL = {"loss_burst": "a relay carries streams, which lose no packets"}
 """Kinds for the simulator only, and why."""
@@ -177,10 +178,10 @@ class Chaos:
 
     async def _with_wrong_clock(self, number: int, offset_s: float, seconds: float) -> None:
         try:
-            _write(self._clock_of(number), offset_s)
+            replace_file(self._clock_of(number), repr(offset_s).encode())
             await asyncio.sleep(seconds)
         finally:
-            _write(self._clock_of(number), 0.0)
+            replace_file(self._clock_of(number), repr(0.0).encode())
 
     async def _with_bad_links(self, effect: Effect, seconds: float) -> None:
         self._links.begin(effect)
@@ -265,9 +266,3 @@ def _forget_state(daemon: Daemon) -> None:
     """Delete its checkpoints, so that it has to fetch the state. Journal and counters stay."""
     for folder in daemon.home.glob("runs/*/checkpoints"):
         shutil.rmtree(folder)
-
-
-def _write(path: Path, offset_s: float) -> None:
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(repr(offset_s))
-    draft.replace(path)

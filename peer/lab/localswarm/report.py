@@ -38,6 +38,7 @@ from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointStore
 from peer.trainer.arena import read_counters
+from peer.whole_files import replace_file
 
 COUNTS = {"due": "due", "paired": "exchanged", "solo": "solo", "refused": "refused", "failed": "missed"}
 """The report's names of the journal's counts."""
@@ -358,6 +359,4 @@ def write_report(report: dict[str, Any], path: Path) -> None:
     """One JSON object, whole or not at all."""
     import json
 
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(report, indent=2) + "\n")
-    draft.replace(path)
+    replace_file(path, f"{json.dumps(report, indent=2)}\n".encode(), mode=0o666)

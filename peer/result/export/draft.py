@@ -11,7 +11,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from peer.errors import UsageError, file_advice
-from peer.state.files import sync
+from peer.whole_files import sync
 
 
 def check_vacant(out: Path) -> None:

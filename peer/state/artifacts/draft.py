@@ -15,7 +15,7 @@ from blake3 import blake3
 from peer.errors import BadPayload, HomeUnusable, file_advice
 from peer.protocol.messages import DIGEST_BYTES, PIECE_BYTES, PeerId, piece_sizes
 from peer.run.files.artifact import ArtifactRef
-from peer.state.files import sync
+from peer.whole_files import sync, write_all
 
 READ_BYTES = 2**20
 NOTHING = bytes(DIGEST_BYTES)
@@ -94,8 +94,8 @@ class ArtifactDraft:
             if number in self._origins or self._closed:
                 return
             try:
-                _write(self._fd, data, PIECE_BYTES * number)
-                _write(self._fd, digest, self.ref.size + DIGEST_BYTES * number)
+                write_all(self._fd, data, PIECE_BYTES * number)
+                write_all(self._fd, digest, self.ref.size + DIGEST_BYTES * number)
             except OSError as error:
                 raise _unwritable(self._path, error) from error
             self._origins[number] = Origin(index.donor, digest)
@@ -108,7 +108,7 @@ class ArtifactDraft:
         """Drop all pieces. Raises HomeUnusable."""
         with self._using:
             try:
-                _write(self._fd, NOTHING * len(self.sizes), self.ref.size)
+                write_all(self._fd, NOTHING * len(self.sizes), self.ref.size)
             except OSError as error:
                 raise _unwritable(self._path, error) from error
             self._origins.clear()
@@ -145,13 +145,6 @@ class ArtifactDraft:
         for start in range(0, self.ref.size, READ_BYTES):
             hasher.update(os.pread(self._fd, min(READ_BYTES, self.ref.size - start), start))
         return hasher.hexdigest()
-
-
-def _write(fd: int, data: bytes, at: int) -> None:
-    left = memoryview(data)
-    while left:
-        written = os.pwrite(fd, left, at)
-        left, at = left[written:], at + written
 
 
 def _unwritable(path: Path, error: OSError) -> HomeUnusable:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from peer.protocol.model.layout import Layout
 from peer.state.files import read_small
 from peer.state.snapshot import check_piece
 from peer.user_folders import make_private
+from peer.whole_files import replace_file
 
 MARK = "state"
 MAX_MARK = 64
@@ -125,7 +125,7 @@ class PieceStore:
         if mark != self.mark and self._folder is not None:
             with contextlib.suppress(OSError):
                 make_private(self._folder)
-                _write(self._folder, MARK, mark.encode())
+                replace_file(self._folder / MARK, mark.encode())
         self.mark = mark
 
     def store(self, number: int, index: StateIndex, data: bytes) -> None:
@@ -137,7 +137,7 @@ class PieceStore:
         if self._folder is not None:
             with contextlib.suppress(OSError):
                 make_private(self._folder)
-                _write(self._folder, _name(number, piece, index.round), data)
+                replace_file(self._folder / _name(number, piece, index.round), data)
 
     def put_zeros(self, number: int, piece: Piece, round_: int) -> bool:
         """Take a piece of zeros, recognised by its digest, without fetching it; return whether it is one."""
@@ -194,16 +194,6 @@ class PieceStore:
 def _digest_of_zeros(nbytes: int) -> bytes:
     """Return the digest of so many zeros. It is cached, as pieces come in few lengths."""
     return blake3(bytes(nbytes)).digest()
-
-
-def _write(folder: Path, name: str, data: bytes) -> None:
-    """Write a complete file, or none. Raises OSError."""
-    draft = folder / f".{secrets.token_hex(8)}"
-    try:
-        draft.write_bytes(data)
-        draft.rename(folder / name)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _name(number: int, piece: Piece, round_: int) -> str:
