@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import socket
 import struct
@@ -20,6 +21,13 @@ DONE, ERROR = 3, 2
 INFO = 2
 """Attribute with a connection's `tcp_info`."""
 LISTENING = 10
+DESTROYED = 1 << 0 | 1 << 2
+"""Groups of sock_diag to which the kernel reports each TCP socket of IPv4 and of IPv6 at its end, with its last
+counts."""
+REPORTS_HELD = 1 << 20
+"""Bytes of such reports that wait for the next look: some thousand sockets."""
+MOST_ENDED = 4096
+"""Sockets that are remembered between the last look that showed them and the report of their end."""
 STATES = sum(1 << state for state in (1, 2, 4, 5, 8, 9, 11, LISTENING))
 """Of connections that exist or are being closed, and of listening sockets. Those in TIME_WAIT count no bytes."""
 LOOK_EVERY_S, COSTS_AT_MOST = 1.0, 100.0
@@ -68,7 +76,11 @@ class LineMeter:
     """Counter of the TCP connections of some processes. Connections between two of them, inside this machine, are left
     out, and so are those to a local server of the first process, such as its page.
 
-    A connection is counted up to the last look at it: one that is opened and closed between two looks is missed."""
+    A look shows the connections of the moment. What they carried after it, and those that were opened and closed
+    between two looks, come from the kernel's report of each socket that ends. Such a socket has no holder any more. It
+    counts as ours if it was accepted at a port of ours, or led to an address that we are or were connected to. Not
+    counted is thus what was called for less than a second, for the first time, and where the kernel sends no such
+    reports, everything after the last look."""
 
     def __init__(
         self, pids: Callable[[], Iterable[int]], port: Callable[[], int], estimate: Callable[[], LineBytes]
@@ -82,6 +94,13 @@ class LineMeter:
         """Counts of our connections at the last look, by cookie."""
         self._foreign: set[bytes] = set()
         """Cookies of connections of other programs."""
+        self._ended: dict[bytes, tuple[int, int] | None] = {}
+        """As `_seen`, of those that the last looks did not show any more. None: it is another program's."""
+        self._ports: set[int] = set()
+        """Where our processes serve others."""
+        self._called: set[tuple[bytes, int]] = set()
+        """Far ends of our own connections so far. Bounded by `MOST_ENDED`."""
+        self._reports: socket.socket | None = None
         self._fails = False
         self.latest = LineBytes()
         """What the last look of `watch` found."""
@@ -91,40 +110,74 @@ class LineMeter:
         if not self._fails:
             try:
                 self._look(tcp_connections())
+                self._count_ended()
                 return LineBytes(self._sent, self._received, measured=True)
             except OSError:
                 self._fails = True  # another system, or a sandbox: that does not change while we run
         return self._estimate()
 
     async def watch(self) -> None:
-        """Look every second, on a machine with very many connections less often; the owner cancels."""
-        while True:
-            began = time.monotonic()
-            self.latest = self.read()
-            await asyncio.sleep(max(LOOK_EVERY_S, COSTS_AT_MOST * (time.monotonic() - began)))
+        """Look every second, on a machine with very many connections less often; the owner cancels. Meanwhile the
+        kernel reports the sockets that end."""
+        with contextlib.ExitStack() as stack:
+            self._reports = _reports_of_ends()
+            if self._reports is not None:
+                stack.enter_context(self._reports)
+            stack.callback(self._without_reports)
+            while True:
+                began = time.monotonic()
+                self.latest = self.read()
+                await asyncio.sleep(max(LOOK_EVERY_S, COSTS_AT_MOST * (time.monotonic() - began)))
+
+    def _without_reports(self) -> None:
+        self._reports = None
 
     def _look(self, found: list[TcpConnection]) -> None:
         cookies = {one.cookie for one in found}
+        self._ended |= dict.fromkeys(self._foreign - cookies)
+        self._ended |= {cookie: counts for cookie, counts in self._seen.items() if cookie not in cookies}
+        for cookie in list(self._ended)[: max(0, len(self._ended) - MOST_ENDED)]:
+            del self._ended[cookie]
         self._foreign &= cookies
         if any(one.cookie not in self._seen and one.cookie not in self._foreign for one in found):
             self._adopt(found)
-        now = {one.cookie: (one.sent, one.received) for one in found if one.cookie in self._seen}
-        for cookie, (sent, received) in now.items():
-            before = self._seen[cookie]
-            self._sent += max(0, sent - before[0])
-            self._received += max(0, received - before[1])
-        self._seen = now
+        ours = [one for one in found if one.cookie in self._seen]
+        for one in ours:
+            self._add(one, self._seen[one.cookie])
+        self._seen = {one.cookie: (one.sent, one.received) for one in ours}
+
+    def _add(self, now: TcpConnection, before: tuple[int, int]) -> None:
+        self._sent += max(0, now.sent - before[0])
+        self._received += max(0, now.received - before[1])
+        if now.local[1] not in self._ports and len(self._called) < MOST_ENDED:
+            self._called.add(now.remote)
+
+    def _count_ended(self) -> None:
+        """Add what the sockets that ended carried since the last look at them."""
+        for one in _ended(self._reports):
+            if one.cookie in self._foreign:
+                self._foreign.discard(one.cookie)
+            elif one.cookie in self._seen:
+                self._add(one, self._seen.pop(one.cookie))
+            elif one.cookie in self._ended:
+                if (before := self._ended.pop(one.cookie)) is not None:
+                    self._add(one, before)
+            elif one.local[1] in self._ports or one.remote in self._called:
+                self._add(one, (0, 0))
 
     def _adopt(self, found: list[TcpConnection]) -> None:
         """Take note of the new connections that are ours."""
         ours: set[int] = set()
         local_servers: set[int] = set()
+        ports = set()
         for number, pid in enumerate(self._pids()):
             held = _inodes(pid)
             ours |= held
+            servers = {one.local[1] for one in found if one.listening and one.inode in held}
             if number == 0:
-                servers = {one.local[1] for one in found if one.listening and one.inode in held}
                 local_servers = servers - {self._port()}
+            ports |= servers
+        self._ports = ports - local_servers
         mine = [one for one in found if one.inode in ours and not one.listening]
         inside = {(one.remote, one.local) for one in mine}
         counted = {
@@ -149,6 +202,35 @@ def _inodes(pid: int) -> set[int]:
                 target = str(held.readlink())
                 if target.startswith("socket:["):
                     found.add(int(target[8:-1]))
+    return found
+
+
+def _reports_of_ends() -> socket.socket | None:
+    """Return a socket on which the kernel reports the TCP sockets that end from here on. None: it does not."""
+    if not hasattr(socket, "AF_NETLINK"):
+        return None
+    reports = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, NETLINK_SOCK_DIAG)
+    try:
+        reports.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REPORTS_HELD)
+        reports.bind((0, DESTROYED))
+    except OSError:
+        reports.close()
+        return None
+    return reports
+
+
+def _ended(reports: socket.socket | None) -> list[TcpConnection]:
+    """Return the sockets whose end was reported since the last call."""
+    found: list[TcpConnection] = []
+    while reports is not None:
+        try:
+            _take(reports.recv(1 << 18), found)
+        except BlockingIOError:
+            break
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                break
+            continue  # there were more than the socket holds: those that were dropped are not counted
     return found
 
 

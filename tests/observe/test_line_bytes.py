@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from peer.aio.tasks import background_task
 from peer.observe import line_bytes
 from peer.observe.line_bytes import LineBytes, LineMeter, estimated
 
@@ -61,6 +63,26 @@ def test_what_a_connection_carried_is_counted_within_two_percent() -> None:
     assert found.measured
     assert NBYTES < found.sent < 1.02 * NBYTES, "the headers of large loopback segments are few"
     assert 4 < found.received < 0.02 * NBYTES
+
+
+def test_a_connection_between_two_looks_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a probe of reachability, which takes less than a tenth of a second."""
+    monkeypatch.setattr(line_bytes, "LOOK_EVERY_S", 0.01)
+
+    async def scenario(listener: socket.socket) -> int:
+        counted = meter(listener.getsockname()[1])
+        async with background_task(counted.watch()), asyncio.timeout(30):
+            while not counted.latest.measured:
+                await asyncio.sleep(0.01)
+            with another_process(listener.getsockname()[1]), listener.accept()[0] as here:  # the loop stands still
+                here.sendall(bytes(NBYTES))
+                assert here.recv(4) == b"read"
+            while not counted.latest.sent:
+                await asyncio.sleep(0.01)
+            return counted.latest.sent
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert NBYTES < asyncio.run(scenario(listener)) < 1.02 * NBYTES
 
 
 def test_a_local_server_such_as_the_page_is_not_counted() -> None:
