@@ -122,7 +122,7 @@ def status_report(
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
         "control_bytes": control_bytes(node),
-        "line_bytes": asdict(node.line.latest),
+        "line_bytes": asdict(node.line.read()),
         "caps": caps(node),
         "wait": facts.waits.report(),
         "page": facts.page,

@@ -29,6 +29,8 @@ class Mark:
     """Since the first peer began to train."""
     loss: float
     """Nats a token of `outer_params` on the hold-out."""
+    evaluated: int = 0
+    """Peers whose loss that is; of several seeds, the least."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -37,6 +39,7 @@ class Mark:
             "bytes": round(self.bytes),
             "seconds": round(self.seconds, 3),
             "loss": self.loss,
+            "evaluated": self.evaluated,
         }
 
 
@@ -99,6 +102,7 @@ def _mark(round_: int, tracks: Sequence[_Track], began: float, bytes_each: float
         bytes=bytes_each * sum(place.sent for place in places) / len(places),
         seconds=max(0.0, at - began),
         loss=sum(loss for _, loss in here) / len(here),
+        evaluated=len(here),
     )
 
 
@@ -113,7 +117,8 @@ def _mean(marks: Sequence[Mark]) -> Mark:
     def of(name: str) -> float:
         return math.fsum(getattr(mark, name) for mark in marks) / len(marks)
 
-    return Mark(marks[0].round, of("tokens"), of("bytes"), of("seconds"), of("loss"))
+    evaluated = min(mark.evaluated for mark in marks)
+    return Mark(marks[0].round, of("tokens"), of("bytes"), of("seconds"), of("loss"), evaluated)
 
 
 def loss_at(curve: Curve, tokens: float) -> float:

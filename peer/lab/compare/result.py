@@ -111,6 +111,7 @@ def table(outcome: Comparison) -> str:
     lines = [
         f"{outcome.peers} peers, {_seeds(outcome.seeds)}, {outcome.place}",
         f"target {outcome.target:.4f}: {outcome.why}",
+        f"a loss is the mean of the peers that were evaluated in that round: {_evaluated(outcome)} of {outcome.peers}",
         "",
         until.rstrip(),
         f"{head}  {'tokens':>10} {'sent':>10} {'seconds':>10}",
@@ -126,6 +127,11 @@ def _row(standing: Standing, best: float, width: int) -> str:
     if at is None:
         return f"{row}  {'not reached':>32}"
     return f"{row}  {amount(at.tokens):>10} {amount(at.bytes) + 'B':>10} {at.seconds:>10.1f}"
+
+
+def _evaluated(outcome: Comparison) -> str:
+    counts = [mark.evaluated for standing in outcome.standings for mark in standing.curve]
+    return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -24,6 +24,7 @@ from peer.observe.events import (
     CaughtUp,
     Evaluated,
     Event,
+    Leaving,
     Refounded,
     RoundDue,
     RoundEnded,
@@ -184,8 +185,7 @@ def swarm_report(
     lasts = [a.row["val_loss_last"] for a in accounts if a.row["exit_code"] == 0]
     losses = [loss for loss in lasts if loss is not None]
     books = [a.book for a in accounts]
-    tokens = sum(a.row["tokens"] for a in accounts)
-    busy = max((a.row["seconds_training"] + a.row["seconds_waiting"] for a in accounts), default=0.0)
+    tokens, training_s = sum(a.row["tokens"] for a in accounts), _training_s(accounts)
     return {
         "run_id": signed.run_id.hex(),
         "preset": signed.manifest.sync.preset,
@@ -200,7 +200,7 @@ def swarm_report(
             "participation": _participation(accounts, topology, seen),
             "rounds_ended_in_time": None if seen is None else seen.ended_in_time,
             "rounds_closed_in_time": None if seen is None else seen.closed_in_time,
-            "tokens_per_s": tokens / busy if busy else 0.0,
+            "tokens_per_s": tokens / training_s if training_s else 0.0,
             "ledger": {
                 "processed": sum(b.processed for b in books),
                 "applied": sum(b.applied for b in books),
@@ -209,6 +209,13 @@ def swarm_report(
             },
         },
     }
+
+
+def _training_s(accounts: Sequence[PeerAccount]) -> float:
+    """Return the seconds from the first peer's start of training to the last one's last outer step, or its leave."""
+    began = [at for a in accounts for at, event in a.events if isinstance(event, TrainingBegan)]
+    ended = [at for a in accounts for at, event in a.events if isinstance(event, RoundEnded | RoundMissed | Leaving)]
+    return max(0.0, max(ended) - min(began)) if began and ended else 0.0
 
 
 def last_round(accounts: Iterable[PeerAccount]) -> int:
@@ -276,14 +283,14 @@ def table(report: dict[str, Any]) -> str:
         lines.append(
             f"{f'peer {number}':<10}{end!s:>7}{peer['steps']:>7}{rounds['paired']:>11}{rounds['solo']:>6}"
             f"{rounds['refused']:>9}{rounds['failed']:>8}{_number(peer['val_loss_first']):>8}{_number(peer['val_loss_last']):>8}"
-            f"{peer['bytes_sent'] / 1e6:>9.1f}"
+            f"{_three_digits(peer['bytes_sent'] / 1e6):>9}"
         )
     swarm = report["swarm"]
     book = swarm["ledger"]
     balance = book["processed"] - book["applied"] - book["dropped"] - book["outstanding"]
     lines += [
         "",
-        f"validation loss (mean of the peers)  {_number(swarm['val_loss_mean'])} nats a token",
+        f"{_mean_of(report['peers']):<37}{_number(swarm['val_loss_mean'])} nats a token",
         f"replica spread                       {_number(swarm['replica_spread'], 5)}",
         *_share_line("rounds exchanged, of those due", swarm["participation"]),
         *_share_line("rounds ended in time", swarm["rounds_ended_in_time"]),
@@ -297,9 +304,20 @@ def table(report: dict[str, Any]) -> str:
         *_attack_lines(report),
         *_fault_lines(report["faults"]),
         "measured: first and last are the loss on the hold-out in nats a token, sent the payload of exchanges",
+        "tokens a second are by the clock, from the first start of training to the last outer step",
         *unmet_lines(report["orders"]),
     )
     return "\n".join([*lines, *more])
+
+
+def _mean_of(rows: list[dict[str, Any]]) -> str:
+    """Name the peers whose losses the mean is of: those that ended well and were evaluated at their last state."""
+    judged = sum(row["exit_code"] == 0 and row["val_loss_last"] is not None for row in rows)
+    return f"validation loss (mean of {judged} of {len(rows)})"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
 def _share_line(label: str, share: float | None) -> list[str]:

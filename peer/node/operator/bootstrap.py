@@ -315,7 +315,7 @@ def _status(node: OpenNode, run: OperatorRun, layout: Layout, began: float, keep
         "bytes_sent": node.transport.bytes_sent,
         "bytes_received": node.transport.bytes_received,
         "control_bytes": control_bytes(node),
-        "line_bytes": asdict(node.line.latest),
+        "line_bytes": asdict(node.line.read()),
         "caps": caps(node),
         "clock_correction_s": node.local.clock.correction,
     }

@@ -25,6 +25,7 @@ from peer.outer.state import OuterState
 from peer.protocol.messages import PeerRecord, Status
 from peer.protocol.policy.amendments import RunPolicy
 from peer.run.manifest import Manifest
+from peer.run.presets import resolve
 from peer.state.checkpoint import Checkpoint, CheckpointError
 
 LOOK_S = 1.0
@@ -249,7 +250,7 @@ class StateKeeper:
         self._kept = facts
         self._run.activity.had(facts.tokens)
         loss = "unchecked" if facts.loss is None else f"loss {facts.loss:.4f} nats a token"
-        self._tell(f"kept the state of round {facts.round} ({loss}), from {_count(facts.donors)}")
+        self._tell(f"kept the state of round {facts.round} ({loss}), {self._origin(facts.donors)}")
         self._serve(ServableState(facts, outer, digest))
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -312,6 +313,13 @@ class StateKeeper:
         records = (await self._context.directory.peers()).values()
         return [record for record in records if record.peer_id not in banned]
 
+    def _origin(self, donors: tuple[str, ...]) -> str:
+        """Say whose state it is. In pairs each donor has another one, and the mean is kept; in groups all have one."""
+        if len(donors) == 1:
+            return "from 1 peer"
+        pairs = resolve(self._run.manifest.sync).topology == "pair"
+        return f"the mean of {len(donors)} peers' states" if pairs else f"from {len(donors)} peers"
+
     def _tell(self, line: str) -> None:
         if line != self._told:
             self._context.say(line)
@@ -329,7 +337,3 @@ def _finished(records: list[PeerRecord]) -> list[PeerRecord]:
     if not training:
         return finished or records
     return finished if len(finished) > len(training) else []
-
-
-def _count(donors: tuple[str, ...]) -> str:
-    return f"{len(donors)} peer{'s' * (len(donors) != 1)}"

@@ -26,19 +26,24 @@ class RunTotals:
 
     def report(self, live: list[HeldSummary], tokens: Iterable[int], age_s: float | None) -> dict[str, Any]:
         """Return the totals, JSON-able. `live`: those that count in what the run does now. `tokens`: what each peer has
-        processed that ever took part. `age_s`: how long the run has gone on; None: that is not known."""
+        processed that ever took part. `age_s`: how long the run has gone on; None: that is not known.
+        `participation_of`, `spread_of`: the live peers that the number is of; those that said none are left out."""
         rates = voices([(o.block, o.summary.tokens_per_s) for o in live if o.summary.status is Status.TRAINING])
         self._fastest = most_of(rates) or self._fastest
         most_rate = math.inf if self._fastest is None else self._fastest
         most = most_rate * age_s if age_s is not None else math.inf
-        losses = quartiles(voices([(one.block, one.summary.loss) for one in live]))
-        participation = mean(voices([(one.block, one.summary.participation) for one in live]))
+        judged = voices([(one.block, one.summary.loss) for one in live])
+        losses = quartiles(judged)
+        said = voices([(one.block, one.summary.participation) for one in live])
+        participation = mean(said)
         return {
             "peers": len(live),
             "tokens": int(sum(min(one, most) for one in tokens)),
             "tokens_per_s": round(sum(min(rate.value, most_rate) for rate in rates), 1),
             "participation": None if participation is None else round(participation, 4),
+            "participation_of": len(said),
             "spread": None if losses is None else round(losses.high - losses.low, 5),
+            "spread_of": len(judged),
         }
 
 

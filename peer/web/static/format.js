@@ -11,7 +11,8 @@ export function bytes(value) {
 export function count(value) {
   if (value == null) return "–";
   for (const [size, name] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
-    if (value >= size) return `${(size === 1e4 ? value / 1e3 : value / size).toFixed(1)} ${name}`;
+    const unit = size === 1e4 ? 1e3 : size;
+    if (value >= size) return `${(value / unit).toFixed(value < 9.995 * unit ? 2 : 1)} ${name}`;
   }
   return `${Math.round(value)}`;
 }

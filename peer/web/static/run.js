@@ -32,7 +32,9 @@ function showTotals(totals) {
   datum("tokens", totals?.tokens, count(totals?.tokens));
   datum("tokens-per-s", totals?.tokens_per_s, count(totals?.tokens_per_s));
   datum("participation", totals?.participation, share(totals?.participation));
+  text("participation-of", String(totals?.participation_of ?? "the"));
   datum("spread", totals?.spread, loss(totals?.spread));
+  text("spread-of", String(totals?.spread_of ?? "the"));
 }
 
 function showCurve(points) {
@@ -40,7 +42,7 @@ function showCurve(points) {
   curves.show(joined([line("high"), line("median"), line("low")]));
   const last = points[points.length - 1];
   datum("loss", last?.median, loss(last?.median));
-  text("loss-range", last ? `median; half lie in ${loss(last.low)} to ${loss(last.high)}` : "");
+  text("loss-range", last ? `median of ${last.count} peers; half lie in ${loss(last.low)} to ${loss(last.high)}` : "");
   text("curve-words", last ? `Solid: the median of the peers, ${loss(last.median)} in round ${last.round}. Half of the peers lie between the dotted lines.` : "No loss yet.");
 }
 

@@ -54,8 +54,8 @@ OTHER = journal(
 
 def test_tokens_add_up_and_the_rest_are_means() -> None:
     start, end = curve_of([ONE, OTHER])
-    assert start == Mark(0, tokens=0, bytes=0.0, seconds=1.0, loss=5.5)
-    assert end == Mark(2, tokens=170, bytes=10.0, seconds=22.0, loss=3.5)
+    assert start == Mark(0, tokens=0, bytes=0.0, seconds=1.0, loss=5.5, evaluated=2)
+    assert end == Mark(2, tokens=170, bytes=10.0, seconds=22.0, loss=3.5, evaluated=2)
 
 
 def test_bytes_may_stand_for_more() -> None:

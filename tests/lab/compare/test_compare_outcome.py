@@ -22,7 +22,7 @@ BYTES = {"noloco": 1e3, "diloco": 4e3, "none": 0.0}
 def played(entry: Entry, seed: int) -> Curve:
     losses = (5.0, 3.0, 2.5, 2.4 + seed / 10)
     return tuple(
-        Mark(at, 1000.0 * at, BYTES[entry.name] * at, 10.0 * at, loss * FACTORS[entry.name])
+        Mark(at, 1000.0 * at, BYTES[entry.name] * at, 10.0 * at, loss * FACTORS[entry.name], 4 - (at == 2))
         for at, loss in enumerate(losses)
     )
 
@@ -60,7 +60,8 @@ def test_as_json() -> None:
     first = body["methods"][0]
     assert first["losses"] == [2.4, 2.5]
     assert first["loss"] == pytest.approx(2.45)
-    assert first["to_target"] == {"round": 2, "tokens": 2000, "bytes": 2000, "seconds": 20.0, "loss": 2.5}
+    at_target = {"round": 2, "tokens": 2000, "bytes": 2000, "seconds": 20.0, "loss": 2.5, "evaluated": 3}
+    assert first["to_target"] == at_target
     assert len(first["curve"]) == 4
     assert (body["tokens"], body["seeds"], body["peers"]) == (3000, [0, 1], 4)
 
@@ -68,6 +69,7 @@ def test_as_json() -> None:
 def test_as_a_table() -> None:
     lines = table(outcome()).splitlines()
     assert lines[0] == "4 peers, seeds 0, 1, a test"
+    assert lines[2].endswith("evaluated in that round: 3 to 4 of 4")
     assert lines[-3].split() == ["noloco", "2.4500", "11.11", "0.1000", "3", "kB", "30.0", "2", "k", "2", "kB", "20.0"]
     assert len({len(line) for line in lines[-4:]}) == 1
 

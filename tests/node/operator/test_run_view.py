@@ -48,7 +48,9 @@ def test_the_view_of_five_peers_is_as_computed_by_hand() -> None:
         "tokens": 10_000,
         "tokens_per_s": 100.0,
         "participation": 0.8,
+        "participation_of": 5,
         "spread": 0.2,
+        "spread_of": 5,
     }
     assert report["loss"] == [{"t": NOW, "round": 8, "median": 3.2, "low": 3.1, "high": 3.3, "count": 5}]
     assert report["peers"][1] == {
