@@ -83,7 +83,7 @@ def written(text: str, table: dict[str, Any]) -> str:
     try:
         document = tomlkit.parse(text)
         _put(document, tomllib.loads(text), table)
-        edited = tomlkit.dumps(document)
+        edited = tomlkit.dumps(document).rstrip("\n") + "\n"
         if tomllib.loads(edited) == table:
             return edited
     except (TOMLKitError, ValueError, RecursionError):
@@ -104,7 +104,7 @@ def _put(place: Container | AbstractTable, before: dict[str, Any], after: dict[s
 
 def _item(name: str, value: Any) -> Item:
     if isinstance(value, dict):
-        section = tomlkit.parse("\n" + dump({name: value})).item(name)
+        section = tomlkit.parse("\n" + dump({name: value}) + "\n").item(name)
         assert isinstance(section, Item)  # made from one dict, it stands in one place
         return section
     return tomlkit.value(_literal(value))

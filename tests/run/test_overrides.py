@@ -105,7 +105,7 @@ def test_comments_and_other_lines_stay() -> None:
     edited = apply_overrides(text, ["sync_every=300", "outer_lr=0.5", "wire.max=2", "start=17.5"])
     before, after = text.splitlines(), edited.splitlines()
     assert [line for line in before if line not in after] == [
-        "start = 0                 # of round 0 in seconds since the epoch; 0: when the bootstrap node begins",
+        "start = 0                 # of round 0 in seconds since the epoch; 0: when the first peer is ready",
         "sync_every = 10           # seconds between two exchanges; a run over the internet wants minutes",
     ]
     added = [line for line in after if line not in before]

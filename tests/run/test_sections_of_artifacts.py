@@ -206,3 +206,22 @@ def test_a_layout_is_written_and_read_again() -> None:
 def test_a_layout_that_is_none_is_refused(raw: bytes, words: str) -> None:
     with pytest.raises(ManifestError, match=words):
         parse_layout(raw, 20)
+
+
+def test_an_edited_manifest_reads_like_a_written_one() -> None:
+    """Sections stand apart, and no comment speaks of the value that was replaced."""
+    ref = {"digest": DIGEST, "size": 700}
+    given = {
+        "model": {"kind": "transformers", "parameters": 1000, "config": ref, "layout": ref},
+        "data": {"kind": "tokens", "index": ref},
+        "tokenizer": {"kind": "file", "vocab_size": 500, "end_token": 499, "file": ref},
+        "admission": {"kind": "invited"},
+    }
+    lines = with_sections(default_text(), given).splitlines()
+    headers = [number for number, line in enumerate(lines) if line.startswith("[")]
+    assert [lines[number - 1] for number in headers] == [""] * len(headers)
+    assert lines[-1] == 'kind = "invited"'
+    for section, value in {"[model]": "transformers", "[data]": "tokens"}.items():
+        line = lines[lines.index(section) + 1]
+        assert line.startswith(f'kind = "{value}"')
+        assert f'"{value}": ' in line.partition("#")[2]
