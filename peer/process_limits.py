@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import math
 
+from peer.errors import UsageError
+
+LEAST_FILES = 128
+"""Open files without which a daemon is refused: an idle one has 34, the fewest callers hold 24, and the rest is for its
+own calls and the files of a state."""
+
 
 def open_file_limits() -> tuple[float, float]:
     """Return the soft and the hard limit of open files. Infinite: there is none, or the system does not tell."""
@@ -15,3 +21,16 @@ def open_file_limits() -> tuple[float, float]:
         return math.inf, math.inf
     unlimited = resource.RLIM_INFINITY
     return math.inf if soft == unlimited else soft, math.inf if hard == unlimited else hard
+
+
+def check_open_files() -> None:
+    """Raise UsageError where a daemon may open too few files, even after it has raised the soft limit to the hard one.
+
+    Without this check, gRPC's own words in the middle of a call would be all that a person sees."""
+    _, hard = open_file_limits()
+    if hard < LEAST_FILES:
+        raise UsageError(
+            f"this process may open {hard:.0f} files, and a daemon needs {LEAST_FILES} at least",
+            "Raise the hard limit of open files: LimitNOFILE=4096 in a systemd unit, --ulimit nofile=4096 of a "
+            "container, /etc/security/limits.conf for a login. In a shell that lowered it itself, open a new one.",
+        )

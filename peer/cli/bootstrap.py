@@ -119,16 +119,15 @@ def command(
     from peer.cli.run import run_daemon, say
 
     say(f"peer {__version__}: loading torch and the network takes some seconds")
-    from peer.cli.installed import loading_torch
+    from peer.cli.installed import check_torch, loading_torch
+    from peer.join.preflight import check_start
     from peer.run.manifest import load_signed
+    from peer.run.options import NodeOptions, any_hosts
     from peer.run.packages import check_packages
 
     page = page_at(web, web_names)
-    check_packages(load_signed(manifest).manifest)
-    with loading_torch():
-        from peer.node.operator.bootstrap import OperatorWishes, run_bootstrap
-        from peer.run.options import NodeOptions, any_hosts
-
+    signed = load_signed(manifest)
+    check_packages(signed.manifest)
     options = NodeOptions(
         home=home,
         identity_path=identity_path,
@@ -145,6 +144,10 @@ def command(
         metrics_port=metrics_port,
         metrics_host=metrics_host,
     )
+    check_torch()
+    check_start(options, signed.run_id)
+    with loading_torch():
+        from peer.node.operator.bootstrap import OperatorWishes, run_bootstrap
     wishes = OperatorWishes(
         ticket_file=ticket_file,
         min_peers=min_peers,

@@ -165,7 +165,7 @@ def command(
     from peer.cli.installed import check_torch
     from peer.cli.run import run_daemon
     from peer.guest.options import machine_cores, threads_for
-    from peer.join.preflight import check_volunteer
+    from peer.join.preflight import check_start, check_volunteer
     from peer.protocol.messages import RunId
     from peer.protocol.policy.upload_quota import UploadLimits
     from peer.run.manifest import load_signed
@@ -219,6 +219,7 @@ def command(
     )
     check_volunteer(options)
     check_torch()
+    check_start(options, options.run_id)
     say(f"{told_run(known)}: loading torch and the network takes some seconds")
     run_daemon(_take_part(options, plain, laps, page_at(web, web_names)))
 

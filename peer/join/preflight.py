@@ -1,16 +1,61 @@
-"""What a volunteer asked for and this machine lacks, refused before anything is opened or fetched."""
+"""What a person asked for and this machine lacks, refused before anything is opened or fetched, and before the many
+seconds that torch takes to load."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from peer.errors import DataError, UsageError
-from peer.run.options import JoinOptions
-from peer.user_folders import expand_user
+from peer import identity as identities
+from peer.errors import DataError, HomeUnusable, UsageError, for_shell
+from peer.process_limits import check_open_files
+from peer.run.home import Home
+from peer.run.options import JoinOptions, NodeOptions
+from peer.user_folders import expand_user, user_name
 
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Files that the drivers of accelerators leave in /dev. Asking torch would load the driver into the daemon."""
+
+
+def check_start(options: NodeOptions, run_id: bytes) -> None:
+    """Check what a daemon opens first: how many files it may open, the locks of home and key, the key, the run's files.
+
+    The locks are given back, and the daemon takes them when it begins. A home without a key gets none here. Raises
+    UsageError, HomeBusy, IdentityError and HomeUnusable, as the daemon itself would."""
+    check_open_files()
+    home = Home(options.home)
+    with home.lock(options.identity_path):
+        key = expand_user(options.identity_path or home.identity)
+        if os.path.lexists(key):
+            identities.load(key)
+        folder = Home(options.home, make=False).run(run_id).path
+        for path in (home.artifacts, folder.parent, folder, *(folder.iterdir() if _is_listable(folder) else ())):
+            _check_ours(path, home.path)
+
+
+def _is_listable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
+
+
+def _check_ours(path: Path, home: Path) -> None:
+    """Raise HomeUnusable for a file or folder that this user cannot read and write. The usual cause is a start with
+    sudo."""
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise HomeUnusable(f"cannot look at {path}: {error.strerror}") from error
+    if path.is_symlink() or os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)):
+        return
+    me = os.geteuid()
+    raise HomeUnusable(
+        f"{path} belongs to {user_name(facts.st_uid)} (mode {facts.st_mode & 0o7777:o}), and {user_name(me)} cannot "
+        "read and write it",
+        f"Run: chmod -R u+rwX {for_shell(home)}   or choose another --home."
+        if facts.st_uid == me
+        else f"Run: sudo chown -R {me} {for_shell(home)}   or choose another --home.",
+    )
 
 
 def check_volunteer(options: JoinOptions) -> None:

@@ -93,7 +93,7 @@ class Examination:
 
     async def _machine(self) -> bool:
         """Return whether torch can be loaded."""
-        self.add(machine.python(), machine.torch_version(self.torch_check), machine.processor())
+        self.add(machine.python(), machine.torch_version(self.torch_check), machine.processor(), machine.open_files())
         works = await self._checked("torch", MACHINE_S, self._load_torch())
         gpus = await self._checked("gpu", MACHINE_S, asyncio.to_thread(machine.nvidia))
         if gpus is not None:

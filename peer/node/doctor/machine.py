@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import os
 import platform
 import sys
@@ -16,6 +17,7 @@ from peer.errors import PeerError
 from peer.node.doctor.finding import DoctorFinding, failure, fine, warning
 from peer.observe.formatting import amount
 from peer.observe.status.columns import counted
+from peer.process_limits import check_open_files, open_file_limits
 
 KERNELS = "peer.codec._kernels"
 BUSY = 1.5
@@ -43,6 +45,16 @@ def torch_version(check: Callable[[], str]) -> DoctorFinding:
         return fine("torch", check())
     except PeerError as error:
         return failure("torch", error)
+
+
+def open_files() -> DoctorFinding:
+    """Check that a daemon may open enough files."""
+    try:
+        check_open_files()
+    except PeerError as error:
+        return failure("open files", error)
+    hard = open_file_limits()[1]
+    return fine("open files", "no limit" if math.isinf(hard) else f"a daemon may open {hard:,.0f}")
 
 
 def processor(cores: int | None = None, load: float | None = None) -> DoctorFinding:
