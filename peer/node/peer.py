@@ -69,6 +69,7 @@ from peer.run.sync.common_data import why_unchecked
 from peer.state.checkpoint import CheckpointStore
 from peer.state.checkpointer import Checkpointer, room_for
 from peer.state.snapshot import room_for_copies
+from peer.trainer.arena import recover_counters
 from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
 
@@ -235,6 +236,8 @@ class PeerDaemon:
         checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
         node.local.say(room_for(checkpoints, layout.elements))
         node.local.say(room_for_copies(folder.path, layout.elements, momentum=method.topology == "group"))
+        if recovered := recover_counters(folder.path, len(layout.fragments), self._journal.totals.upto):
+            node.local.say(recovered)
         trainer = self._trainer = TrainerClient(
             folder.path,
             layout,

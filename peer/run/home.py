@@ -69,12 +69,12 @@ class RunFolder:
         return self.path / "checkpoints"
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes, *, synced: bool = False) -> None:
     """Write a file of ours completely or not at all. A crash or a full disk leaves the former one, and no draft.
 
-    Raises HomeUnusable."""
+    synced: the file is on the disk when this returns. Raises HomeUnusable."""
     try:
-        replace_file(path, data)
+        replace_file(path, data, synced=synced)
     except OSError as error:
         raise HomeUnusable(f"cannot write {path}: {error.strerror}", file_advice(error, path)) from error
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from peer.errors import HomeUnusable, file_advice
+from peer.errors import HomeUnusable, file_advice, for_shell
 from peer.observe.formatting import amount
 from peer.ports.trainer import Counters
 from peer.protocol.model.layout import Layout
@@ -99,7 +100,7 @@ class CounterFile:
         """Open the file, or make it with all counters zero. Raises HomeUnusable for a foreign or damaged one."""
         path = folder / COUNTERS
         if not path.exists():
-            _create(path, fragments)
+            write_whole(path, _fresh(fragments).tobytes(), synced=True)
         words = _checked(path, fragments)
         if (
             words[BASE:] > words[TOKENS]
@@ -130,6 +131,32 @@ class CounterFile:
         self._words[BASE + fragment] = tokens
 
 
+def recover_counters(folder: Path, fragments: int, covered: Mapping[int, int]) -> str:
+    """Bring counters that a power loss has set back to what the journal covers. No trainer may run meanwhile.
+
+    The kernel keeps the stores of a process that is killed, but after a power loss the file may be missing or empty,
+    hold zeros, or hold older numbers than the journal. Trained work that no event of the journal covers is lost then,
+    with the params that had it. covered: fragment -> tokens that are applied or dropped.
+
+    Return what was done, for the log; empty: nothing had to be. Raises HomeUnusable for other damage."""
+    path, tokens = folder / COUNTERS, max(covered.values(), default=0)
+    raw = _read(path, fragments) if path.exists() else b""
+    if len(raw) > 8 * (BASE + fragments) or any(raw):
+        words = _checked(path, fragments)
+        found = f"is behind the journal, {int(words[TOKENS]):,} of {tokens:,} tokens"
+        if words[TOKENS] >= tokens:
+            return ""
+    else:
+        words, found = _fresh(fragments), f"holds {'zeros' if raw else 'nothing'}"
+        if not tokens and not path.exists():
+            return ""
+    for fragment in range(fragments):
+        words[BASE + fragment] = max(int(words[BASE + fragment]), covered.get(fragment, 0))
+    words[TOKENS] = tokens
+    write_whole(path, words.tobytes(), synced=True)
+    return f"{path} {found}, as after a power loss: the count goes on at {tokens:,} tokens, by the journal"
+
+
 def read_counters(folder: Path, fragments: int) -> Counters:
     """Return the counters as they are now, with or without a running trainer; zeros when none ever ran there.
 
@@ -147,29 +174,33 @@ def counters_of(words: NDArray[np.uint64]) -> Counters:
     return Counters(int(words[TOKENS]), int(words[STEPS]), base, training, waiting)
 
 
-def _create(path: Path, fragments: int) -> None:
-    words = np.zeros(BASE + fragments, "<u8")
+def _fresh(fragments: int) -> NDArray[np.uint64]:
+    words: NDArray[np.uint64] = np.zeros(BASE + fragments, "<u8")
     words[:3] = (MAGIC, VERSION, fragments)
-    write_whole(path, words.tobytes())
+    return words
 
 
 def _checked(path: Path, fragments: int) -> NDArray[np.uint64]:
     """Read a copy of the file's 64-bit numbers. Raises HomeUnusable."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(8 * (BASE + fragments) + 1)
-    except OSError as error:
-        raise HomeUnusable(f"{path} cannot be read: {error.strerror}", file_advice(error, path)) from error
-    words = parse_words(raw, fragments)
+    words = parse_words(_read(path, fragments), fragments)
     if words is None:
         raise _damaged(path, fragments)
-    return words
+    return words.copy()
+
+
+def _read(path: Path, fragments: int) -> bytes:
+    """Read the file, and one byte more than it may have. Raises HomeUnusable."""
+    try:
+        with path.open("rb") as file:
+            return file.read(8 * (BASE + fragments) + 1)
+    except OSError as error:
+        raise HomeUnusable(f"{path} cannot be read: {error.strerror}", file_advice(error, path)) from error
 
 
 def _damaged(path: Path, fragments: int) -> HomeUnusable:
     return HomeUnusable(
         f"{path} is damaged: it does not hold counters of {fragments} {'fragment' if fragments == 1 else 'fragments'}",
-        "Move it away; the account of work done so far on this machine is then lost, nothing else.",
+        f"Move it away: mv {for_shell(path)} {for_shell(path)}.damaged   The next start counts on by the journal.",
     )
 
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from peer.errors import HomeUnusable
+from peer.observe.totals import Totals, ledger
 from peer.ports.trainer import Counters
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.trainer.arena import ARENA, COUNTERS, Arena, CounterFile, read_counters
+from peer.trainer.arena import ARENA, COUNTERS, Arena, CounterFile, read_counters, recover_counters
 
 LAYOUT = Layout((TensorSpec("a", (3,)), TensorSpec("b", (2, 2)), TensorSpec("c", (5000,))), ((0, 2), (2, 3)))
 
@@ -71,6 +72,53 @@ def test_a_base_neither_goes_back_nor_past_the_tokens(tmp_path: Path) -> None:
     for wrong in (59, 101):
         with pytest.raises(AssertionError):
             counters.rebase(0, wrong)
+
+
+@pytest.mark.parametrize("lost", [b"", bytes(8 * 9), None, "older"])
+def test_counters_lost_by_a_power_cut_go_on_where_the_journal_is(tmp_path: Path, lost: bytes | str | None) -> None:
+    path, elements = tmp_path / COUNTERS, (10, 3)
+    counters = CounterFile(tmp_path, 2)
+    counters.stepped(256, 1_000_000_000)
+    older = path.read_bytes()
+    counters.stepped(744, 1)
+    # the journal: fragment 0 exchanged at 1,000 tokens, and fragment 1 at 600
+    totals = Totals(upto={0: 1000, 1: 600}, applied=1000 * 10 + 600 * 3)
+    if lost is None:
+        path.unlink()
+    else:
+        path.write_bytes(older if isinstance(lost, str) else lost)
+    said = recover_counters(tmp_path, 2, totals.upto)
+    assert "power loss: the count goes on at 1,000 tokens" in said
+    found = read_counters(tmp_path, 2)
+    assert (found.tokens, found.base) == (1000, (1000, 600))
+    assert found.steps == (1 if lost == "older" else 0)
+    book = ledger(totals, found.tokens, found.base, elements)
+    assert (book.imbalance, book.outstanding) == (0, 400 * 3), "promise 2"
+    CounterFile(tmp_path, 2).stepped(5, 1)
+    assert read_counters(tmp_path, 2).tokens == 1005
+    assert recover_counters(tmp_path, 2, totals.upto) == ""
+
+
+def test_counters_ahead_of_the_journal_stay_as_a_kill_left_them(tmp_path: Path) -> None:
+    counters = CounterFile(tmp_path, 2)
+    counters.stepped(256, 1)
+    counters.rebase(0, 100)
+    before = (tmp_path / COUNTERS).read_bytes()
+    assert recover_counters(tmp_path, 2, {0: 256, 1: 256}) == "", "the base moves after the journal: a kill between"
+    assert (tmp_path / COUNTERS).read_bytes() == before
+    (tmp_path / COUNTERS).unlink()
+    assert recover_counters(tmp_path, 2, {}) == "", "a first start"
+    assert not (tmp_path / COUNTERS).exists()
+
+
+def test_other_damage_than_a_power_cuts_needs_a_person(tmp_path: Path) -> None:
+    path = tmp_path / COUNTERS
+    for bad in (b"X" * 72, b"\0" * 80):
+        path.write_bytes(bad)
+        with pytest.raises(HomeUnusable, match="damaged") as caught:
+            recover_counters(tmp_path, 2, {0: 5})
+        assert f"mv {path} {path}.damaged" in caught.value.fix
+        assert path.read_bytes() == bad
 
 
 def test_a_damaged_counter_file_is_named_and_left_alone(tmp_path: Path) -> None:
