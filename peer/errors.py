@@ -375,8 +375,13 @@ def file_advice(error: BaseException, path: Path, elsewhere: str = "choose anoth
             )
         case errno.EROFS:
             return f"The file system of {folder} is mounted read-only: mount it writable, or {elsewhere}."
-        case errno.EACCES | errno.EPERM:
+        case errno.EACCES:
             return f"Give your user the right to read and write {folder}, or {elsewhere}."
+        case errno.EPERM | errno.EOPNOTSUPP:
+            return (
+                f"The system forbids this at {folder}, or its file system cannot do it, as FAT, exFAT and some network "
+                f"shares: take a local disk of Linux or macOS, or {elsewhere}."
+            )
         case errno.ENOTDIR | errno.EEXIST | errno.EISDIR:
             return f"Something else is where {path} belongs: move it away, or {elsewhere}."
         case errno.ENAMETOOLONG:

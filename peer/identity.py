@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from peer.errors import IdentityError, file_advice, for_shell
-from peer.user_folders import make_private
+from peer.user_folders import keeps_modes, make_private
 from peer.whole_files import create_file
 
 _PRIVATE_HEAD = b"\x08\x01\x12\x40"  # protobuf: key type Ed25519, 64 bytes of data follow
@@ -141,6 +141,8 @@ def load_or_create(path: Path) -> Identity:
     identity = Identity.generate()
     try:
         make_private(path.parent)
+        if os.name == "posix" and not keeps_modes(path.parent):
+            raise IdentityError(f"other users could read the key file {path}: it was not made", _no_modes(path.parent))
         create_file(path, identity.to_bytes())
     except FileExistsError:  # another process was first
         return _load(path)
@@ -190,11 +192,18 @@ def _load(path: Path) -> Identity:
             "id, with: peer id new",
         ) from error
     if os.name == "posix" and mode & 0o077:
-        raise IdentityError(
-            f"the key file {path} can be read by other users (mode {mode:o})", f"Run: chmod 600 {for_shell(path)}"
-        )
+        advice = f"Run: chmod 600 {for_shell(path)}" if keeps_modes(path.parent) else _no_modes(path.parent)
+        raise IdentityError(f"the key file {path} can be read by other users (mode {mode:o})", advice)
     identity.file = path
     return identity
+
+
+def _no_modes(folder: Path) -> str:
+    """Return the advice for a key on a file system on which chmod does not help."""
+    return (
+        f"chmod cannot help: the file system of {folder} (FAT, exFAT or a network share) gives all files one mode. "
+        "Keep the key on a local disk of Linux or macOS, or mount this one for you alone (options uid=, umask=077)."
+    )
 
 
 def _foreign_format(raw: bytes) -> str | None:

@@ -120,6 +120,18 @@ def make_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
+def keeps_modes(folder: Path) -> bool:
+    """Return whether a new file in this folder is for its owner alone when it is made so.
+
+    On FAT, exFAT and many network shares every file has the permissions that its mount was given, and chmod fails or
+    changes nothing. True where no file can be made to try it."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return not os.fstat(file.fileno()).st_mode & 0o077
+    except OSError:
+        return True
+
+
 def _xdg(variable: str, below_home: str) -> Path:
     """The specification has relative values ignored."""
     given = Path(os.environ.get(variable, ""))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import stat
 from pathlib import Path
 
@@ -113,3 +114,29 @@ def test_a_key_others_can_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IdentityError) as caught:
         load_or_create(path)
     assert "chmod 600" in caught.value.fix
+
+
+@pytest.fixture
+def vfat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file has the mode that its mount was given, as on a USB stick."""
+    real = os.fstat
+    monkeypatch.setattr(
+        os, "fstat", lambda descriptor: os.stat_result(((found := real(descriptor))[0] | 0o755, *found[1:]))
+    )
+
+
+def test_where_chmod_cannot_help_nobody_is_told_to_run_it(tmp_path: Path, vfat: None) -> None:
+    path = tmp_path / "identity.key"
+    path.write_bytes(Identity.generate().to_bytes())
+    with pytest.raises(IdentityError, match=r"other users \(mode 755\)") as caught:
+        load_or_create(path)
+    assert "chmod 600" not in caught.value.fix
+    assert "FAT" in caught.value.fix
+    assert "umask=077" in caught.value.fix
+
+
+def test_no_key_is_made_where_others_could_read_it(tmp_path: Path, vfat: None) -> None:
+    with pytest.raises(IdentityError, match="it was not made") as caught:
+        load_or_create(tmp_path / "identity.key")
+    assert "local disk" in caught.value.fix
+    assert list(tmp_path.iterdir()) == []

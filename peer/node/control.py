@@ -247,7 +247,11 @@ def _bind(path: Path) -> tuple[socket.socket, int]:
         draft.unlink(missing_ok=True)
         with _address(draft) as address:
             sock.bind(address)
-        draft.chmod(0o600)
+        try:
+            draft.chmod(0o600)
+        except PermissionError:  # a container or file system may refuse it, and the umask may have been enough
+            if draft.lstat().st_mode & 0o077:
+                raise
         sock.listen(MAX_CONNECTIONS)
         sock.setblocking(False)
         inode = draft.lstat().st_ino

@@ -14,6 +14,7 @@ import uvloop
 
 from peer.errors import HomeBusy, HomeUnusable, NotRunning, PeerError, UsageError
 from peer.node.control import MAX_CONNECTIONS, MAX_REPLY, MAX_REQUEST, ControlServer, ask
+from tests.support.refused_calls import command, needs_seccomp
 
 LOOPS = {"asyncio": asyncio.run, "uvloop": uvloop.run}
 
@@ -107,6 +108,37 @@ def test_a_dead_process_left_its_socket(run, path):
             assert (await ask(path, "status", 90))["command"] == "status"
 
     run(main())
+
+
+WITHOUT_CHMOD = """
+import asyncio, os, pathlib, sys
+from peer.errors import HomeUnusable
+from peer.node.control import ControlServer, ask
+
+async def main(path):
+    async def echo(command, request):
+        return {"command": command}
+    for umask in (0o077, 0o022):
+        os.umask(umask)
+        server = ControlServer(path, echo)
+        try:
+            await server.start()
+            print((await ask(path, "status", 90))["command"])
+        except HomeUnusable as error:
+            print(error.fix)
+        await server.close()
+
+asyncio.run(main(pathlib.Path(sys.argv[1])))
+"""
+
+
+@needs_seccomp
+def test_a_socket_that_the_umask_made_private_needs_no_chmod(path):
+    program = command("chmod,fchmod,fchmodat,fchmodat2", sys.executable, "-c", WITHOUT_CHMOD, str(path))
+    private, open_to_others = subprocess.check_output(program, text=True, timeout=120).splitlines()
+    assert private == "status"
+    assert "file system" in open_to_others
+    assert "right to read" not in open_to_others
 
 
 def test_a_living_process_is_left_alone(run, path):

@@ -14,6 +14,10 @@ import sys
 import pytest
 
 NUMBERS = {
+    "chmod": 90,
+    "fchmod": 91,
+    "fchmodat": 268,
+    "fchmodat2": 452,
     "ioprio_set": 251,
     "prlimit64": 302,
     "sched_getaffinity": 204,

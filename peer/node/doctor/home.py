@@ -14,7 +14,7 @@ from peer.errors import HomeUnusable, IdentityError, PeerError, file_advice, for
 from peer.node.control import ask
 from peer.node.doctor.finding import DoctorFinding, failure, fine, warning
 from peer.run.home import Home
-from peer.user_folders import user_name
+from peer.user_folders import keeps_modes, user_name
 
 ASK_S = 3.0
 
@@ -63,6 +63,9 @@ def home(path: Path, me: int | None = None) -> DoctorFinding:
         return warning("home", f"{path} belongs to {owner}, and this is {user_name(me)}", fix)
     if facts.st_mode & 0o022:
         mode = f"{stat.S_IMODE(facts.st_mode):o}"
+        if not keeps_modes(path):
+            found = f"{path}: other users may write there (mode {mode}), and chmod cannot change it on this file system"
+            return failure("home", HomeUnusable(found, "Choose a --home on a local disk of Linux or macOS."))
         return warning(
             "home", f"{path}: other users may write there (mode {mode})", f"Run: chmod go-w {for_shell(path)}"
         )

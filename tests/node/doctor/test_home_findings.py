@@ -39,6 +39,20 @@ def test_a_home_of_another_user_is_an_error_that_names_both(tmp_path: Path, monk
     assert found.fix == f"Run: sudo chown -R 54321 {tmp_path}   or choose another --home."
 
 
+def test_an_open_home_is_no_matter_of_chmod_where_that_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    assert "chmod go-w" in home(tmp_path).fix
+    real = os.fstat
+    monkeypatch.setattr(
+        os, "fstat", lambda descriptor: os.stat_result(((found := real(descriptor))[0] | 0o777, *found[1:]))
+    )
+    found = home(tmp_path)
+    assert (found.severity, "chmod go-w" in found.fix) == (Severity.ERROR, False)
+    assert "local disk" in found.fix
+
+
 def test_a_home_of_another_user_that_can_be_written_is_a_warning(tmp_path: Path) -> None:
     assert home(tmp_path, me=54321).severity is Severity.WARNING
 
