@@ -10,6 +10,7 @@ from typing import Any
 from peer.errors import BadPayload, HomeUnusable, ManifestError
 from peer.membership.operators_word import ASK_TIMEOUT_S, OperatorsWord
 from peer.observe import events
+from peer.observe.formatting import local_time
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.run.papers.paper import MAX_LINE, Paper
@@ -127,7 +128,7 @@ def describe(paper: Paper) -> str:
     """Describe a paper in a sentence."""
     document = paper.document
     if document.kind == "start":
-        return f"round 0 begins at {document.start:.1f}"
+        return f"round 0 begins at {local_time(document.start)}"
     if document.kind == "digest":
         return f"the state of round {document.round} is {document.digest[:16]}"
     return f"{document.node} may sign: {', '.join(document.may) or 'nothing'}"

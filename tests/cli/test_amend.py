@@ -122,7 +122,7 @@ def test_before_the_run_began_the_distance_counts_from_its_beginning(manifest: P
 @pytest.mark.parametrize(
     ("words", "fix"),
     [
-        (("--in-rounds", "3"), "Give --at-round"),
+        (("--in-rounds", "3"), "name the --home of a peer or node of this run"),
         (("--at-round", "80"), "from 0 to 79"),
         (("--in-rounds", "3", "--at-round", "4"), "Give one of them"),
     ],

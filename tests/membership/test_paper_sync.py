@@ -13,8 +13,9 @@ import pytest
 from peer.errors import PartnerLost
 from peer.identity import Identity
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.membership.paper_sync import SELDOM, SOON_S, PaperSync
+from peer.membership.paper_sync import SELDOM, SOON_S, PaperSync, describe
 from peer.observe.events import Event, PaperHeld, PaperRefused
+from peer.observe.formatting import local_time
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.papers.paper import delegate
 from peer.run.papers.shelf import PaperShelf
@@ -60,6 +61,11 @@ def test_a_paper_goes_from_peer_to_peer_and_stays_in_the_home(tmp_path: Path) ->
     assert ask(third, Network(papers=second))
     assert third.count == 1
     assert not ask(third, Network(fails=True))
+
+
+def test_a_start_is_described_by_the_date() -> None:
+    start = PaperShelf(RUN, OPERATOR.peer_id).sign_start(OPERATOR, EPOCH, EPOCH)
+    assert describe(start) == f"round 0 begins at {local_time(EPOCH)}"
 
 
 def test_a_forged_paper_is_refused_counted_and_journaled_once_and_a_good_one_beside_it_counts() -> None:
