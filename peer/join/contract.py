@@ -112,7 +112,7 @@ class JoinContract:
             ("device", f"{self.device}, {self.threads} thread{'s' * (self.threads != 1)}"),
             ("gives way", self.guest),
             ("memory", f"about {amount(self.memory_bytes, 'bytes')}, estimated"),
-            ("disk", f"at most {amount(self.disk_bytes, 'bytes')}"),
+            ("disk", f"at most {amount(self.disk_bytes, 'bytes')}, estimated"),
             ("a day", self._daily()),
             ("ends", self._end()),
             ("tells", TELLS[self.summary]),

@@ -110,7 +110,7 @@ def words(wait: Mapping[str, Any]) -> str:
     if rate > 0:
         parts.append(f"{amount(rate, unit)}/s")
         if total is not None:
-            parts.append(f"{duration((total - done) / rate)} left")
+            parts.append(f"~{duration((total - done) / rate)} left")
     return ", ".join(parts)
 
 

@@ -81,9 +81,17 @@ def memory_rows(cost: Cost, need: MemoryNeed) -> Iterator[Row]:
     """Return the memory of one peer: the daemon's own, what it shares with the trainer, and the trainer's."""
     parts = {"libraries": cost.base_bytes, "outer_momentum": cost.momentum_bytes}
     parts |= {"a partner's values": cost.buffer_bytes, "an exchange": cost.payload_bytes}
-    yield "memory of the daemon", size(need.daemon), ", ".join(f"{k} {size(v)}" for k, v in parts.items() if v)
-    yield "of the arena", size(need.shared), "outer_params and snapshots, a file that daemon and trainer map"
-    yield "of the trainer", size(need.trainer), "on the CPU in fp32, one window at a time; more where there is room"
+    yield (
+        "memory of the daemon",
+        size(need.daemon),
+        "estimated: " + ", ".join(f"{k} {size(v)}" for k, v in parts.items() if v),
+    )
+    yield "of the arena", size(need.shared), "estimated: outer_params and snapshots, a file that daemon and trainer map"
+    yield (
+        "of the trainer",
+        size(need.trainer),
+        "estimated: on the CPU in fp32, one window at a time; more where there is room",
+    )
 
 
 def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
@@ -93,11 +101,19 @@ def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
         yield "each way a round", "0 MB", "nothing crosses the wire"
     else:
         yield "each way a round", size(max(cost.fragment_bytes)), _what_crosses(method, cost)
-        yield "at the socket", size(max(cost.socket_bytes)), "with frames, encryption and the round's messages"
+        yield (
+            "at the socket",
+            size(max(cost.socket_bytes)),
+            "with frames, encryption and the round's messages, estimated",
+        )
         if method.fragments > 1:
             yield "each way a sync", size(cost.bytes_per_sync), f"all {method.fragments} fragments"
         if cost.bytes_per_hour is not None:
-            yield "each way an hour", size(cost.bytes_per_hour), ""
+            yield (
+                "each way an hour",
+                size(cost.bytes_per_hour),
+                "of payload, by arithmetic: the size of a payload follows from its codec",
+            )
         yield from _rate(method, cost)
 
 

@@ -81,8 +81,8 @@ def check_memory(manifest: Manifest, need: MemoryNeed, free: int | None) -> None
     if need.trainer:
         parts += f", trainer {size(need.trainer)}, shared {size(need.shared)}"
     raise MachineTooSmall(
-        f"run {manifest.name!r} needs about {size(need.total)} of memory for its {manifest.model.parameters:,} "
-        f"parameters ({parts}). {size(free)} are free here",
+        f"run {manifest.name!r} needs about {size(need.total)} of memory, estimated, for its "
+        f"{manifest.model.parameters:,} parameters ({parts}). {size(free)} are free here",
         f"Free {size(need.total - free)} (close other programs, or raise the container's memory limit), "
         "or join a run with a smaller model.",
     )

@@ -176,7 +176,9 @@ def room_for(store: CheckpointStore, elements: int) -> str:
     except OSError as error:
         reason = error.strerror or str(error)
         raise HomeUnusable(f"cannot look at {store.folder}: {reason}", file_advice(error, store.folder)) from error
-    told = f"checkpoints: {_size(one)} each, the last {store.keep} kept, at most {_size(needed)} in {store.folder}"
+    told = (
+        f"checkpoints: about {_size(one)} each, the last {store.keep} kept, at most {_size(needed)} in {store.folder}"
+    )
     if held + free < needed:
         raise HomeUnusable(
             f"{told}: only {_size(free)} are free there, and {_size(held)} are theirs already",

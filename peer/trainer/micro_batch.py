@@ -88,7 +88,8 @@ def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> Fit:
         if window <= free:
             break
     loop.set_micro_batch(largest_micro_batch(config.train.batch, window, free))
-    memory = f"a window takes {amount(window, 'bytes')}, {amount(free, 'bytes')} are free for them"
+    how = "measured" if window > way.window else "estimated"
+    memory = f"a window takes {amount(window, 'bytes')}, {how}; {amount(free, 'bytes')} are free for them"
     return Fit(loop.micro_batch, f"{_of(loop, config)}{way}: {memory}")
 
 

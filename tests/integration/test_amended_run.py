@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
+import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
@@ -14,16 +19,31 @@ from peer import identity as identities
 from peer.cli.main import peer
 from peer.join.reset import digest_of
 from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
+from peer.lab.localswarm.report import told_of
 from peer.observe.event_codec import read_lines
-from peer.observe.events import Amended, Refounded
+from peer.observe.events import (
+    Amended,
+    Evaluated,
+    Joined,
+    Refounded,
+    RoundDue,
+    RoundEnded,
+    RoundMissed,
+    SatOut,
+    StateFetched,
+)
 from peer.run.home import Home, RunFolder
 from peer.run.manifest import default_text, sign_text
 from peer.run.overrides import apply_overrides
-from peer.state.checkpoint import Checkpoint
+from peer.state.checkpoint import Checkpoint, checkpoint_bytes
 from peer.state.sealed_state import OUTER
+from peer.trainer.arena import read_counters
 from tests.integration.test_daemons import SETTINGS, eventually, imbalance, trains_on
 
 ELEMENTS = 217_664
+SYNC_EVERY_S = 3.0
+PAGE = ("rounds", "val_loss", "total_rounds", "parameters")
+"""Numbers on a peer's page that stay for some seconds."""
 
 
 class Operator:
@@ -87,6 +107,73 @@ async def pauses_and_goes_on(operator: Operator, peers: list[Daemon]) -> None:
     await trains_on(peers)
 
 
+async def numbers_agree(node: Daemon, peers: list[Daemon], run_id: bytes) -> None:
+    """What status and page show, against the lines of the journals, the other ends' bytes and this test's clock."""
+    for daemon in peers:
+        deadline = time.monotonic() + 90
+        while off := await differences(daemon, folder_of(daemon, run_id)):
+            assert time.monotonic() < deadline, (daemon.name, off)
+            await asyncio.sleep(0.2)  # a round ended between two looks
+
+    async def arrived() -> bool:
+        told = [await daemon.status() or {} for daemon in (node, *peers)]
+        sent, received = (sum(one[f"bytes_{way}"] for one in told) for way in ("sent", "received"))
+        return bool(abs(sent - received) <= 0.02 * received)
+
+    await eventually("what was sent has arrived", 60, arrived)
+
+
+async def differences(daemon: Daemon, folder: RunFolder) -> dict[str, Any]:
+    """Return what a peer shows and what was counted, by name, where these differ."""
+    before, read = time.time(), read_counters(folder.path, 1)
+    status = await daemon.status()
+    assert status is not None, daemon.last_words()
+    page = await asyncio.to_thread(page_of, status["page"])
+    after, read_again = time.time(), read_counters(folder.path, 1)
+    told = [event for _, event in told_of(folder)]
+    ended = [event for event in told if isinstance(event, RoundEnded)]
+    last, joined = ended[-1], next(event for event in told if isinstance(event, Joined))
+    kinds = {"due": RoundDue, "missed": RoundMissed, "sat_out": SatOut}
+    counted = {name: sum(isinstance(event, kind) for event in told) for name, kind in kinds.items()}
+    evaluated = [[e.round, e.loss, e.bits_per_byte] for e in told if isinstance(e, Evaluated)]
+    wanted = {
+        "rounds": {name: n for name, n in (counted | Counter(event.outcome for event in ended)).items() if n},
+        "paths": dict(Counter(event.path for event in ended if event.path)),
+        "amendments": sum(isinstance(event, Amended) for event in told),
+        "val_loss": evaluated[-1],
+        "last_outcome": last.outcome,
+        "last_seconds": round(last.seconds, 2),
+    }
+    off: dict[str, Any] = {name: (status[name], right) for name, right in wanted.items() if status[name] != right}
+    off |= {name: (page["work"][name], status[name]) for name in PAGE if page["work"][name] != status[name]}
+    if status["machine"]["joined_in_s"] != pytest.approx(joined.seconds, abs=0.01):
+        off["joined_in_s"] = status["machine"]["joined_in_s"], joined.seconds
+    came = sum(event.bytes_received for event in ended)
+    came += sum(event.bytes for event in told if isinstance(event, StateFetched))
+    if status["bytes_received"] != pytest.approx(came, rel=0.02):
+        off["bytes_received"] = status["bytes_received"], came
+    for way in ("sent", "received"):
+        if page["bytes"][way] != status[f"bytes_{way}"]:
+            off[f"page {way}"] = page["bytes"][way], status[f"bytes_{way}"]
+        least = status[f"bytes_{way}"] + sum(status["control_bytes"][way].values())
+        if not least <= status["line_bytes"][way] <= 1.5 * least or not status["line_bytes"]["measured"]:
+            off[f"line_bytes {way}"] = status["line_bytes"], least
+    for name in ("steps", "tokens", "seconds_training", "seconds_waiting"):
+        if not getattr(read, name) <= status[name] <= getattr(read_again, name):
+            off[name] = getattr(read, name), status[name], getattr(read_again, name)
+    if not 0.0 < before - status["uptime_s"] - daemon.started_at < after - daemon.started_at:
+        off["uptime_s"] = status["uptime_s"], after - daemon.started_at
+    due = [at + status["next_due_in_s"] - status["papers"]["start"] for at in (before - 0.06, after + 0.06)]
+    if due[0] // SYNC_EVERY_S == due[1] // SYNC_EVERY_S:
+        off["next_due_in_s"] = status["next_due_in_s"], due
+    return off
+
+
+def page_of(address: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{address}api/snapshot", timeout=10) as answer:
+        return dict(json.load(answer))
+
+
 async def is_refounded(operator: Operator, peers: list[Daemon], run_id: bytes, where: Path) -> None:
     """On three times what the first peer has: far from all of them."""
     folders = [folder_of(daemon, run_id) for daemon in peers]
@@ -106,6 +193,9 @@ async def is_refounded(operator: Operator, peers: list[Daemon], run_id: bytes, w
     for daemon in peers:
         await daemon.stop(10.0)
     for folder in folders:
+        last = max(folder.checkpoints.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+        disk_bytes = sum(file.stat().st_size for file in last.iterdir())
+        assert disk_bytes == pytest.approx(checkpoint_bytes(ELEMENTS), rel=0.02), "as the consent says"
         now = newest(folder)
         assert (now - state).norm() < 0.1 * (now - old).norm()
 
@@ -134,9 +224,11 @@ async def scenario(home: Path) -> None:
     try:
         ticket = await start_bootstrap(node, home / "run.toml", 1)
         for daemon in peers:
-            await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
+            page = ("--web", "127.0.0.1:0")
+            await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1, more=page)
         await trains_on(peers)
         await pauses_and_goes_on(operator, peers)
+        await numbers_agree(node, peers, signed.run_id)
         await is_refounded(operator, peers, signed.run_id, home / "state")
         for daemon in peers:
             assert imbalance(daemon, signed, ELEMENTS) == 0, daemon.name

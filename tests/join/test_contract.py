@@ -173,7 +173,7 @@ def test_an_agreement_that_names_no_terms_is_none(tmp_path: Path, content: str) 
     ("change", "told"),
     [
         ({"memory_bytes": 601 * 10**6}, "memory about 601.0 MB"),
-        ({"disk_bytes": 50 * 10**6}, "disk at most 50.0 MB"),
+        ({"disk_bytes": 50 * 10**6}, "disk at most 50.0 MB, estimated"),
         ({"bytes_up_a_day": 985 * 10**6}, "a day about 985.0 MB up"),
     ],
 )

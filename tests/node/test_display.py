@@ -22,7 +22,7 @@ def said_at(status: dict[str, Any], seconds: int) -> list[int]:
 
 
 def test_a_wait_is_told_every_few_seconds_with_its_numbers() -> None:
-    line = "fetching the state: 10.0 MB of 40.0 MB (25 %), 2.00 MB/s, 15 s left"
+    line = "fetching the state: 10.0 MB of 40.0 MB (25 %), 2.00 MB/s, ~15 s left"
     assert PlainLines(print).due(JOINING, 0.0) == line
     assert said_at(JOINING, 13) == [0, 8, 16, 24]
 

@@ -109,7 +109,7 @@ def test_a_joiner_shows_its_phase_and_how_far_the_wait_is() -> None:
     text = "\n".join(drawn(JOINING, 100))
     for words in ("abababababababab", "joining", "getting the state", "fetching the state", "━"):
         assert words in text
-    assert "12.3 MB of 40.0 MB (30 %), 1.23 MB/s, 23 s left" in text
+    assert "12.3 MB of 40.0 MB (30 %), 1.23 MB/s, ~23 s left" in text
     assert "round" not in text
 
 
@@ -161,7 +161,7 @@ def test_at_60_columns_nothing_that_matters_is_cut() -> None:
         "took part in 82% of 11 due: 9 exchanged, 2 solo",
         "1.871 nats a token",
         "2.00 MB · 50.0 kB/s of 125.0 kB/s",
-        "12.3 MB of 40.0 MB (30 %), 1.23 MB/s, 23 s left",
+        "12.3 MB of 40.0 MB (30 %), 1.23 MB/s, ~23 s left",
         "203.0.113.9: clock:",
     ):
         assert words in text

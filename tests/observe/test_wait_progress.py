@@ -24,7 +24,7 @@ def test_a_transfer_tells_bytes_rate_and_time_left() -> None:
     report = waits.report()
     told = {"name": "fetching", "done": 1e6, "total": 4e6, "unit": "bytes", "seconds": 2.0, "rate": 5e5}
     assert report == told
-    assert wait_line(report) == "fetching: 1.00 MB of 4.00 MB (25 %), 500.0 kB/s, 6 s left"
+    assert wait_line(report) == "fetching: 1.00 MB of 4.00 MB (25 %), 500.0 kB/s, ~6 s left"
 
 
 def test_what_was_here_before_is_no_speed() -> None:
@@ -33,7 +33,7 @@ def test_what_was_here_before_is_no_speed() -> None:
     waits.tell("fetching (1 donor)", 300e6, 400e6, "bytes")
     clock.now += 2
     waits.tell("fetching (2 donors)", 301e6, 400e6, "bytes")
-    assert words(waits.report() or {}) == "301.0 MB of 400.0 MB (75 %), 500.0 kB/s, 3 min left"
+    assert words(waits.report() or {}) == "301.0 MB of 400.0 MB (75 %), 500.0 kB/s, ~3 min left"
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:

@@ -150,12 +150,15 @@ def rows(**options: Any) -> dict[str, tuple[str, str]]:
 def test_the_cost_is_told() -> None:
     told = rows(sync_every=60, codec="bf16")
     assert told["each way a round"] == ("435 kB", "params in bf16")
-    assert told["at the socket"] == ("437 kB", "with frames, encryption and the round's messages")
-    assert told["each way an hour"] == ("26.1 MB", "")
+    assert told["at the socket"] == ("437 kB", "with frames, encryption and the round's messages, estimated")
+    assert told["each way an hour"] == (
+        "26.1 MB",
+        "of payload, by arithmetic: the size of a payload follows from its codec",
+    )
     assert told["each way at peak"] == ("0.23 Mbit/s", "within 15 s, the window in which the trainer waits")
     value, parts = told["memory of the daemon"]
     assert value == "202 MB"
-    assert parts == "libraries 199 MB, outer_momentum 871 kB, a partner's values 871 kB, an exchange 871 kB"
+    assert parts == "estimated: libraries 199 MB, outer_momentum 871 kB, a partner's values 871 kB, an exchange 871 kB"
     assert (told["of the arena"][0], told["of the trainer"][0]) == ("1.74 MB", "1.07 GB")
     assert told["max_group"] == ("none", "preset")
     streamed = rows(preset="streaming-diloco", clock="steps", sync_every=20)

@@ -178,7 +178,7 @@ def test_the_room_is_told_and_too_little_refused_with_numbers(tmp_path: Path, mo
     assert checkpoint_bytes(elements) == 20 * 10**6
     usage = shutil._ntuple_diskusage  # type: ignore[attr-defined]
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(10**9, 0, 80 * 10**6))
-    assert "20.0 MB each, the last 3 kept, at most 80.0 MB" in room_for(store, elements)
+    assert "about 20.0 MB each, the last 3 kept, at most 80.0 MB" in room_for(store, elements)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(10**9, 0, 79 * 10**6))
     with pytest.raises(HomeUnusable) as refused:
         room_for(store, elements)

@@ -103,7 +103,7 @@ def test_a_wide_vocabulary_is_chunked_before_layers_are_computed_again(monkeypat
     given = shaped(vocab_size=3000)
     window = window_bytes(given.model, 16)
     room = amount(window, "bytes")
-    plain = f"1 of 8 windows at once: a window takes {room}, {room} are free for them"
+    plain = f"1 of 8 windows at once: a window takes {room}, estimated; {room} are free for them"
     assert fitted(given, window) == (False, False, plain)
     chunked, recomputed, reason = fitted(given, window - 1)
     assert (chunked, recomputed) == (True, False)

@@ -445,6 +445,15 @@ def test_a_step_takes_as_long_as_wished_however_soon_it_is_done(
     assert lull.now == pytest.approx(rests_s)
 
 
+def test_the_speed_that_is_shown_is_by_the_clock_with_the_rests(home: Path, data: Path) -> None:
+    """A step that takes 3 s with its rest: `tokens_per_s` of the status is what a clock on the wall would give."""
+    played = Played(home, data, step_seconds=3.0)
+    played.start()
+    played.work(steps=1)
+    tokens_per_s = played.session._tokens_per_s
+    assert tokens_per_s == pytest.approx(TOKENS / 3.0)
+
+
 def test_what_falls_due_in_a_rest_is_done_then_and_does_not_end_the_rest(
     home: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,15 +42,15 @@ def shortages(need: int, peers: int, cores: int, free: int | None, *, paced: boo
     need += P2PD_BYTES
     if free is not None and peers * need > free:
         found.append(
-            f"{peers} peers need about {amount(peers * need, 'bytes')} of memory, {amount(need, 'bytes')} each, and "
-            f"{amount(free, 'bytes')} are free. There is room for {free // need}"
+            f"{peers} peers need about {amount(peers * need, 'bytes')} of memory, {amount(need, 'bytes')} each, "
+            f"estimated, and {amount(free, 'bytes')} are free. There is room for {free // need}"
         )
     return found
 
 
 def told_start(peers: int, cores: int) -> str:
     """Say how long the start takes, for a person."""
-    return f"the processes start; that takes about {duration(start_s(peers, cores))}"
+    return f"the processes start; that takes about {duration(start_s(peers, cores))}, estimated"
 
 
 def _cores(cores: int) -> str:

@@ -83,7 +83,7 @@ def disk(home: Path, free: int | None, need: DiskNeed | None = None, held: int =
         return fine("disk", told)
     parts = f"checkpoints {amount(need.checkpoints, 'bytes')}, files {amount(need.files, 'bytes')}, "
     parts += f"exchanges {amount(need.exchange, 'bytes')}"
-    told += f", the run takes at most {amount(need.total, 'bytes')} ({parts})"
+    told += f", the run takes at most {amount(need.total, 'bytes')}, estimated ({parts})"
     if held:
         told += f", of which {amount(held, 'bytes')} are there"
     if (lack := need.total - held - free) > 0:
@@ -114,4 +114,4 @@ def memory(
         check_memory(manifest, need, free)
     except MachineTooSmall as error:
         return failure("memory", error)
-    return fine("memory", f"{told}, the run takes about {amount(need.total, 'bytes')}")
+    return fine("memory", f"{told}, the run takes about {amount(need.total, 'bytes')}, estimated")

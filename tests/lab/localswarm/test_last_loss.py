@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from peer.identity import Identity
-from peer.lab.localswarm.report import PeerAccount, last_state_evaluated, swarm_report, table
+from peer.lab.localswarm.report import PeerAccount, last_state_evaluated, replica_spread, swarm_report, table
 from peer.observe.events import Evaluated, Event, Leaving, Left, RoundEnded, TrainingBegan
 from peer.observe.totals import Ledger
 from peer.run.manifest import write_new
@@ -112,3 +113,9 @@ def test_bytes_sent_are_rounded_by_half_a_percent() -> None:
     for nbytes in (12_345, 1_519_000, 23_456_789, 1_234_000_000):
         shown = sums(row(4.5) | {"bytes_sent": nbytes}, **dict.fromkeys(SHARES)).splitlines()[1].split()[-1]
         assert float(shown) == pytest.approx(nbytes / 1e6, rel=0.005)
+
+
+def test_the_replica_spread_by_hand() -> None:
+    """Two replicas each 1 away from a mean of length 5; a peer without a checkpoint counts not."""
+    outers = [torch.tensor([3.0, 5.0]), torch.tensor([3.0, 3.0]), None]
+    assert replica_spread(outers) == pytest.approx(1 / 5)

@@ -28,7 +28,7 @@ def test_trainers_that_rest_are_not_warned() -> None:
 
 def test_too_little_memory_says_for_how_many_there_is_room() -> None:
     (found,) = shortages(NEED, 5, 2, 4 * EACH + 1, paced=True)
-    assert found.startswith("5 peers need about 2.79 GB of memory, 558.0 MB each, and 2.23 GB are free")
+    assert found.startswith("5 peers need about 2.79 GB of memory, 558.0 MB each, estimated, and 2.23 GB are free")
     assert found.endswith("There is room for 4")
 
 
