@@ -104,11 +104,11 @@ class Identity:
         return _PRIVATE_HEAD + seed + self.public_key
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> Identity:
-        """Decode a libp2p private key. Raises ValueError for other bytes than an Ed25519 one's."""
+    def from_bytes(cls, raw: bytes, file: Path | None = None) -> Identity:
+        """Decode a libp2p private key, which was read from `file`. Raises ValueError for other bytes."""
         if len(raw) != 68 or not raw.startswith(_PRIVATE_HEAD):
             raise ValueError(f"it holds {len(raw)} bytes and no Ed25519 libp2p private key, which has 68")
-        identity = cls(Ed25519PrivateKey.from_private_bytes(raw[4:36]))
+        identity = cls(Ed25519PrivateKey.from_private_bytes(raw[4:36]), file)
         if identity.public_key != raw[36:]:
             raise ValueError("the public half does not belong to the private half")
         return identity
@@ -148,8 +148,7 @@ def load_or_create(path: Path) -> Identity:
         return _load(path)
     except OSError as error:
         raise IdentityError(f"cannot make the key file {path}: {error.strerror}", file_advice(error, path)) from error
-    identity.file = path
-    return identity
+    return Identity(identity.key, path)
 
 
 def set_aside(path: Path) -> Path | None:
@@ -184,7 +183,7 @@ def _load(path: Path) -> Identity:
             "another file, or make a key there with: peer id new --operator FILE",
         )
     try:
-        identity = Identity.from_bytes(raw)
+        identity = Identity.from_bytes(raw, path)
     except ValueError as error:
         raise IdentityError(
             f"the key file {path} is damaged: {error}",
@@ -194,7 +193,6 @@ def _load(path: Path) -> Identity:
     if os.name == "posix" and mode & 0o077:
         advice = f"Run: chmod 600 {for_shell(path)}" if keeps_modes(path.parent) else _no_modes(path.parent)
         raise IdentityError(f"the key file {path} can be read by other users (mode {mode:o})", advice)
-    identity.file = path
     return identity
 
 

@@ -27,7 +27,14 @@ HELP = (
 )
 
 
-LIGHT = {"peer.early_signals", "peer.errors", "peer.observe", "peer.observe.formatting", "peer.observe.output"}
+LIGHT = {
+    "peer.early_signals",
+    "peer.errors",
+    "peer.observe",
+    "peer.observe.formatting",
+    "peer.observe.output",
+    "peer.whole_files",
+}
 """All of the product that the command line needs to say what it can do."""
 
 
