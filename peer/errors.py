@@ -52,6 +52,7 @@ TrainerDied                    the trainer process ended, and the round loop res
 from __future__ import annotations
 
 import errno
+import re
 import shlex
 from pathlib import Path
 from typing import ClassVar
@@ -357,6 +358,10 @@ class ReadyWithWarnings(PeerError):
     fix = "Read the warnings of the report. `peer join` works without a change."
 
 
+LONGEST_SHOWN = 80
+"""Characters of a line of a file that a message shows."""
+
+
 def file_advice(error: BaseException, path: Path, elsewhere: str = "choose another --home") -> str:
     """Return how to fix a file of ours that could not be made, read or written.
 
@@ -392,6 +397,15 @@ def file_advice(error: BaseException, path: Path, elsewhere: str = "choose anoth
             return f"The disk of {folder} does not answer as it should: check it, or {elsewhere}."
         case _:
             return f"Look at {folder} and at the free space there, or {elsewhere}."
+
+
+def toml_error(error: ValueError | RecursionError, text: str) -> str:
+    """Return what a TOML parser found in a text, with the line that it names."""
+    place, lines = re.search(r"\(at line (\d+), column \d+\)$", str(error)), text.split("\n")
+    if place is None or int(place[1]) > len(lines):
+        return str(error)
+    line = lines[int(place[1]) - 1].strip()[:LONGEST_SHOWN]
+    return f"{error}: {''.join(one if one.isprintable() else '?' for one in line)}"
 
 
 def for_shell(path: Path | str) -> str:

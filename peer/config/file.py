@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peer.errors import UsageError
+from peer.errors import UsageError, toml_error
 from peer.user_folders import config_folder
 
 FILE = "config.toml"
@@ -59,6 +59,7 @@ def read_config(path: Path, *, required: bool = False) -> ConfigFile:
     """Read a file. `required`: a person named it, so that it must exist.
 
     Raises UsageError when it cannot be read or is no TOML."""
+    text = ""
     try:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES + 1).decode("utf-8-sig")
@@ -72,7 +73,8 @@ def read_config(path: Path, *, required: bool = False) -> ConfigFile:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Name another --config.") from error
     except ValueError as error:  # of TOML or UTF-8
-        raise UsageError(f"{path} is no TOML: {error}", 'Write lines such as: max-upload = "1MB"') from error
+        what = toml_error(error, text)
+        raise UsageError(f"{path} is no TOML: {what}", 'Write lines such as: max-upload = "1MB"') from error
     lines = dict(_lines(text))
     sections: dict[tuple[str, ...], dict[str, ConfigEntry]] = {}
     for place, key, value in _entries(tree):

@@ -24,6 +24,8 @@ WHOLE_BYTES = 2**23
 """Most bytes of a text file that is read at once."""
 BLOCK_BYTES = 2**20
 MOST_ROWS = 4096
+MOST_NAMED, LONGEST_NAMED = 10, 400
+"""Fields that one message names, and characters of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,12 @@ def _text_of(line: bytes, where: str) -> str:
         raise refused(f"{where} is nested too deeply", "Mend or remove the line.") from error
     text = record.get(FIELD) if isinstance(record, dict) else None
     if not isinstance(text, str):
-        raise refused(f"{where} has no `{FIELD}` that is a string", f'Every line is an object {{"{FIELD}": "…"}}.')
+        found = ", ".join(map(repr, list(record)[:MOST_NAMED])) if isinstance(record, dict) else ""
+        raise refused(
+            f"{where} has no `{FIELD}` that is a string"
+            + (f", but the fields {found[:LONGEST_NAMED]}" if found else ""),
+            f'Every line is an object {{"{FIELD}": "…"}}. Rename the field that holds the texts.',
+        )
     return text
 
 
@@ -206,7 +213,7 @@ def _column(path: Path, table: pq.ParquetFile) -> int:
 
     schema = table.schema_arrow
     if FIELD not in schema.names:
-        found = ", ".join(schema.names[:10])
+        found = ", ".join(schema.names[:MOST_NAMED])
         raise refused(f"{path} has no column `{FIELD}`, but {found}", f"Rename the column of the texts to `{FIELD}`.")
     if (count := schema.names.count(FIELD)) > 1:
         raise refused(f"{path} has {count} columns `{FIELD}`", f"Rename all but one column `{FIELD}`.")

@@ -15,7 +15,7 @@ from tomlkit.container import Container
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AbstractTable, Item
 
-from peer.errors import ManifestError, UsageError
+from peer.errors import ManifestError, UsageError, toml_error
 from peer.run import sections
 from peer.run.files.section import Section
 
@@ -35,6 +35,8 @@ TOP = {"format": "int", "name": "str", "seed": "int", "operator": "str", "start"
 """The fields above the first section, with their types."""
 ROW = 8
 """Values of a list that are written on one line."""
+_NUMBER = re.compile(r"[+-]?(\d{1,15}\.?\d{0,15}|\.\d{1,15})([eE][+-]?\d{1,3})?")
+"""What a person writes for a number."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -56,7 +58,7 @@ def apply_overrides(text: str, settings: Iterable[str]) -> str:
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"the manifest is not TOML: {error}") from error
+        raise ManifestError(f"the manifest is not TOML: {toml_error(error, text)}") from error
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
@@ -134,9 +136,17 @@ def _value(text: str, section: str, name: str) -> Any:
     try:
         table = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
+        if _NUMBER.fullmatch(text) and not _is_text(section, name):
+            raise UsageError(f"--set {name}={text}: TOML takes no such number", f"Write {_as_toml(text)}.") from None
         return text
     value = table["value"]
     return text if _is_text(section, name) and not isinstance(value, str) else value
+
+
+def _as_toml(number: str) -> str:
+    """Return a number that TOML does not take, such as .004 or 5., as TOML writes it."""
+    value = float(number)
+    return repr(value) if re.search("[.eE]", number) else str(int(value))
 
 
 def _is_text(section: str, name: str) -> bool:

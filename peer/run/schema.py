@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from peer.errors import ManifestError
+from peer.errors import ManifestError, toml_error
 from peer.identity import public_key_of
 from peer.protocol.messages import WIRE_VERSION
 from peer.protocol.model.fragments import block_of
@@ -109,7 +109,7 @@ def parse_manifest(raw: bytes, named: str = "the manifest", settings: Sequence[s
 
     `named`: the file as the user knows it. `settings`: what was set in it just now, in memory alone. Then no line is
     told, for no file has it."""
-    text, table = _toml(raw)
+    text, table = _toml(raw, named)
     version = table.get("format")
     if isinstance(version, int) and version > FORMAT:
         raise ManifestError(
@@ -140,19 +140,21 @@ def check_layout(manifest: Manifest, tensors: Sequence[TensorSpec]) -> None:
         raise ManifestError(f"the manifest does not fit its model:\n{listed(findings)}", "Mend the fields named.")
 
 
-def _toml(raw: bytes) -> tuple[str, dict[str, Any]]:
+def _toml(raw: bytes, named: str) -> tuple[str, dict[str, Any]]:
     """Text and table. Size and lines are bounded first: in the length of a dotted key the parser's time and memory are
     quadratic."""
     if len(raw) > MAX_BYTES:
-        raise ManifestError(f"the manifest has more than {MAX_BYTES} bytes", "A manifest is a short text file.")
+        raise ManifestError(f"{named} has more than {MAX_BYTES} bytes", "A manifest is a short text file.")
     for number, line in enumerate(raw.split(b"\n"), 1):
         if len(line) > LONGEST_LINE:
-            raise ManifestError(f"line {number} of the manifest has more than {LONGEST_LINE} bytes", "Break it.")
+            raise ManifestError(f"line {number} of {named} has more than {LONGEST_LINE} bytes", "Break it.")
+    text = ""
     try:
         text = raw.decode("utf-8-sig")  # an editor may have put a byte order mark
         return text, tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"the manifest is not TOML: {error}", "See `peer manifest new` for an example.") from error
+        what = toml_error(error, text)
+        raise ManifestError(f"{named} is not TOML: {what}", "See `peer manifest new` for an example.") from error
 
 
 def _as_of_its_format(table: dict[str, Any]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path, file: Path) -> None:
         ("[join]\nlan = 'yes'\n", ("join", "x"), ["true or false"]),
         ("[join]\nthreads = [1]\n", ("join", "x"), ["not a list"]),
         ("[join]\nthreads = 'many'\n", ("join", "x"), ["'many'", "config file", "config.toml:2"]),
-        ("[join]\nthreads = 1\nthreads = 2\n", ("join", "x"), ["no TOML"]),
+        ("[join]\nthreads = 1\nthreads = 2\n", ("join", "x"), ["no TOML", "threads = 2"]),
         ("[join]\nmax-upload = 1\nmax_upload = 2\n", ("join", "x"), ["given twice"]),
     ],
 )

@@ -149,6 +149,11 @@ MANY = as_lines([f"{number} {blake3(bytes(number)).hexdigest()}" for number in r
     [
         ("a.jsonl", as_lines(TEXTS) + b'{"text": "a"', r"a\.jsonl, line 5 is no JSON: .* at column"),
         ("a.jsonl", as_lines(TEXTS) + b'{"texts": "a"}', r"a\.jsonl, line 5 has no `text` that is a string"),
+        (
+            "a.jsonl",
+            b'{"content": "a", "meta": {"text": "b"}}',
+            r"a\.jsonl, line 1 has no `text` that is a string, but the fields 'content', 'meta'$",
+        ),
         ("a.jsonl", b'{"text": 3}', r"a\.jsonl, line 1 has no `text` that is a string"),
         ("a.jsonl", b'{"text": null}', r"a\.jsonl, line 1 has no `text` that is a string"),
         ("a.jsonl", b'{"text": ["a"]}', r"a\.jsonl, line 1 has no `text` that is a string"),

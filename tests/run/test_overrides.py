@@ -49,6 +49,18 @@ def test_values_are_toml_and_else_text_and_a_field_of_text_takes_any(setting: st
     assert next(flat[name] for name in flat if name == key or name.endswith(f".{key}")) == value
 
 
+@pytest.mark.parametrize(
+    ("number", "meant"),
+    [(".004", "0.004"), ("-.5", "-0.5"), ("4.", "4.0"), ("007", "7"), ("+.1e-3", "0.0001"), ("01.5", "1.5")],
+)
+def test_a_number_that_toml_does_not_take_is_written_as_it_does(number: str, meant: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        apply_overrides(default_text(), [f"optimizer.lr={number}"])
+    assert f"--set lr={number}" in caught.value.found
+    assert caught.value.fix == f"Write {meant}."
+    assert tomllib.loads(apply_overrides(default_text(), [f"name={number}"]))["name"] == number
+
+
 def test_the_types_of_the_top_are_those_of_the_manifest() -> None:
     top = {name: kind.annotation for name, kind in Manifest.model_fields.items() if name in TOP}
     assert {name: kind.__name__ for name, kind in top.items() if kind} == TOP
@@ -171,6 +183,22 @@ def test_an_error_of_a_file_names_the_file_and_its_line(tmp_path: Path) -> None:
         load_signed(file)
     assert default_text().splitlines()[12].startswith("hidden_size = 64")
     assert caught.value.fix == "Mend the lines named."
+
+
+@pytest.mark.parametrize(
+    ("wrong", "shown"),
+    [
+        ("lr = .004", "Invalid value (at line 2, column 6): lr = .004"),
+        ("hidden_size 64", "line 2, column 13): hidden_size 64"),
+        ("\x1b[2J" + "x" * 200, "(at line 2, column 1): ?[2J" + "x" * 76 + "\n"),
+    ],
+)
+def test_a_file_that_is_not_toml_is_named_with_the_line_and_its_text(wrong: str, shown: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(f"format = 1\n{wrong}\nseed = 1\n")
+    with pytest.raises(ManifestError, match=r"own\.toml is not TOML: ") as caught:
+        load_signed(file)
+    assert shown in f"{caught.value.found}\n"
 
 
 @pytest.mark.parametrize(
