@@ -11,12 +11,15 @@ from typing import Any
 
 from peer.errors import ModelError
 from peer.protocol.model.layout import TensorSpec
+from peer.run.files.model_config import UNQUANTIZED
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MOST_INDEX_BYTES, MOST_HEADER_BYTES = 64 * 2**20, 100 * 2**20
 LFS = b"version https://git-lfs"
 FETCH = "Download the folder again in full, for example with: hf download NAME --local-dir FOLDER"
 WHY = "The run begins from these files. They are checked before anybody is given a state that is made of them."
+PACKED = (".qweight", ".weight_packed", ".SCB", ".weight_scale_inv")
+"""Ends of names of quantized tensors: of GPTQ and AWQ, compressed-tensors, bitsandbytes, and blockwise fp8."""
 MOST_NAMED = 5
 """Tensors or files named in one message."""
 
@@ -56,6 +59,8 @@ def check_folder(folder: Path, tensors: Sequence[TensorSpec] = ()) -> dict[str, 
                     "Take config.json and weights of one model.",
                 )
             types[name] = entry["dtype"]
+    if packed := sorted(name for name in types if name.endswith(PACKED)):
+        raise folder_error(f"the folder {folder} holds quantized weights: {named(packed)}", UNQUANTIZED)
     return types
 
 

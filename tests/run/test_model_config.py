@@ -51,6 +51,22 @@ def test_what_a_config_must_not_hold_is_named(change: dict[str, Any], words: str
     with pytest.raises(ModelError) as caught:
         read_config(json.dumps({**GOOD, **change}).encode())
     assert words in caught.value.found
+    assert ("transformers itself has this model_type" in caught.value.fix) == ("auto_map" in json.dumps(change))
+    assert caught.value.fix != ModelError.fix
+
+
+@pytest.mark.parametrize(
+    ("value", "method"),
+    [({"bits": 4, "quant_method": "gptq"}, ": gptq"), ({"quant_method": "auto-round"}, ": auto-round"), (True, "")],
+)
+@pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
+def test_a_quantized_model_is_refused_as_such_with_its_own_fix(key: str, value: Any, method: str) -> None:
+    """Also where the config names code of others, too."""
+    with pytest.raises(ModelError) as caught:
+        read_config(json.dumps({"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}, **GOOD, key: value}).encode())
+    assert f"names a quantized model ({key}{method})" in caught.value.found
+    assert "the model that the quantized one was made from" in caught.value.fix
+    assert "code of others" not in caught.value.fix
 
 
 @pytest.mark.parametrize(

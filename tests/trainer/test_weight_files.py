@@ -42,6 +42,10 @@ def test_a_whole_folder_tells_the_types_of_its_tensors(tmp_path: Path) -> None:
     [
         ({"pytorch_model.bin": b"x"}, "no weights in safetensors"),
         ({WEIGHTS: WHOLE, "adapter_config.json": b"{}"}, "an adapter"),
+        (
+            {WEIGHTS: save({"h.0.q_proj.qweight": torch.ones(2, dtype=torch.int32)})},
+            "quantized weights: h.0.q_proj.qweight",
+        ),
         ({"x.safetensors": WHOLE}, f"neither {WEIGHTS} nor {INDEX}"),
         ({WEIGHTS: POINTER}, f"{WEIGHTS} is a pointer of Git LFS"),
         ({INDEX: POINTER}, f"{INDEX} is a pointer of Git LFS"),

@@ -17,8 +17,13 @@ FOREIGN_CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 FOREIGN_KERNELS = re.compile(r"_?(attn|experts)_implementation(_internal)?|use_kernels|kernel_config|backbone")
 """Keys that choose how a model is computed. Some of their values are fetched from the internet."""
 COMPRESSED = ("quantization_config", "compression_config")
+UNQUANTIZED = (
+    "Give the folder of the model that the quantized one was made from. Its weights are float32, bfloat16 or float16."
+)
 IGNORED = ("_name_or_path",)
 """Keys that say where a config came from. They are left out."""
+WHOLE = "Give the config.json of one model, as transformers writes it."
+LARGE = "Name a smaller model."
 _MODEL_TYPE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _PATH = re.compile(r"[/\\]|\.\.")
 
@@ -26,21 +31,26 @@ _PATH = re.compile(r"[/\\]|\.\.")
 def read_config(raw: bytes) -> dict[str, Any]:
     """Return a config as it may be given to transformers. Raises ModelError, which names the key."""
     if len(raw) > MOST_CONFIG_BYTES:
-        raise _refused(f"has {len(raw):,} bytes, at most {MOST_CONFIG_BYTES:,} are read")
+        raise _refused(f"has {len(raw):,} bytes, at most {MOST_CONFIG_BYTES:,} are read", WHOLE)
     try:
         table = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise _refused(f"is not JSON: {str(error)[:200]}") from error
+        raise _refused(f"is not JSON: {str(error)[:200]}", WHOLE) from error
     if not isinstance(table, dict):
-        raise _refused("is no table")
+        raise _refused("is no table", WHOLE)
     config: dict[str, Any] = _cleaned(table)
+    for key in COMPRESSED:  # first: such a config often names code of others, too
+        _check((key,), config.get(key))
     for count, (path, value) in enumerate(_values(config, ())):
         if count >= MOST_VALUES:
-            raise _refused(f"has more than {MOST_VALUES:,} values")
+            raise _refused(f"has more than {MOST_VALUES:,} values", LARGE)
         _check(path, value)
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not _MODEL_TYPE.fullmatch(model_type):
-        raise _refused(f"names no model_type ({str(model_type)[:80]!r})")
+        raise _refused(
+            f"names no model_type ({str(model_type)[:80]!r})",
+            'Give the config.json of a language model of transformers. It has a line like "model_type": "llama".',
+        )
     return config
 
 
@@ -53,7 +63,7 @@ def _cleaned(value: Any) -> Any:
 def _values(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield each value with the keys that lead to it, tables and lists before what they hold."""
     if len(path) > DEEPEST:
-        raise _refused(f"is nested more than {DEEPEST} deep")
+        raise _refused(f"is nested more than {DEEPEST} deep", LARGE)
     yield path, value
     if isinstance(value, dict):
         for key, item in value.items():
@@ -67,18 +77,27 @@ def _check(path: tuple[str, ...], value: Any) -> None:
     key = next((part for part in reversed(path) if part), "")
     name = ".".join(part for part in path if part)[:80]
     if value is not None and key in FOREIGN_CODE:
-        raise _refused(f"names code of others ({name}), which is never run")
+        raise _refused(
+            f"names code of others ({name}), which is never run",
+            f"Take {name} out if transformers itself has this model_type. Else name a model that it has.",
+        )
     if value is not None and FOREIGN_KERNELS.fullmatch(key):
-        raise _refused(f"chooses how the model is computed ({name}), which is left to each machine")
+        raise _refused(
+            f"chooses how the model is computed ({name}), which is left to each machine",
+            f"Take {name} out of config.json.",
+        )
     if value is not None and key in COMPRESSED:
-        raise _refused(f"names a quantized model ({name}), which cannot be trained")
+        raise _refused(
+            f"names a quantized model ({name}{_method(value)}), which cannot be trained",
+            UNQUANTIZED,
+        )
     if isinstance(value, str):
         if len(value) > LONGEST_TEXT:
-            raise _refused(f"has a text of more than {LONGEST_TEXT:,} characters ({name})")
+            raise _refused(f"has a text of more than {LONGEST_TEXT:,} characters ({name})", f"Take {name} out.")
         if _PATH.search(value):
-            raise _refused(f"holds a path ({name}: {value[:80]!r})")
+            raise _refused(f"holds a path ({name}: {value[:80]!r})", f"Take {name} out. A run names files by digest.")
     elif isinstance(value, int) and abs(value) > _most(key):
-        raise _refused(f"has {name} = {_short(value)}, more than {_most(key):,}")
+        raise _refused(f"has {name} = {_short(value)}, more than {_most(key):,}", LARGE)
 
 
 def _most(key: str) -> int:
@@ -92,5 +111,11 @@ def _short(value: int) -> str:
     return str(value) if abs(value) < 10**18 else f"about 2^{value.bit_length()}"
 
 
-def _refused(what: str) -> ModelError:
-    return ModelError(f"the model's config {what}")
+def _method(value: Any) -> str:
+    """Return the method of a quantization, such as GPTQ or AWQ, if it is named."""
+    method = value.get("quant_method") if isinstance(value, dict) else None
+    return f": {method[:40]}" if isinstance(method, str) and method.isprintable() else ""
+
+
+def _refused(what: str, fix: str) -> ModelError:
+    return ModelError(f"the model's config {what}", fix)
