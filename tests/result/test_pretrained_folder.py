@@ -56,6 +56,7 @@ FOLDERS: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "mixtral": (WIDE | {"num_local_experts": 4, "num_experts_per_tok": 2}, "bfloat16", "20KB"),
     "deepseek_v3": (DEEPSEEK, "bfloat16", "5GB"),
+    "minimax_m2": (HEADS | {"num_local_experts": 4, "num_experts_per_tok": 2}, "bfloat16", "5GB"),
 }
 """Per kind: config, type of the weights, and the size of a file of them."""
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"

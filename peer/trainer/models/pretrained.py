@@ -104,12 +104,21 @@ def _buffers(folder: Path, model: nn.Module, shell: nn.Module) -> dict[str, Tens
     """Return the buffers whose values or types in the folder are not those that the config gives."""
     own, loaded, found = persistent_buffers(shell), persistent_buffers(model), dict[str, Tensor]()
     files = [folder / WEIGHTS] if (folder / WEIGHTS).exists() else sorted(folder.glob("*.safetensors"))
+    known = {alias for name in (*own, *dict(model.named_parameters())) for alias in _aliases(name, model)}
     for path in files if own else []:
         with safe_open(path, "pt") as file:
             names = set(file.keys())
+            renamed = {name: tuple(file.get_slice(name).get_shape()) for name in sorted(names - known)}
             for name in own:
                 if (alias := next((alias for alias in _aliases(name, model) if alias in names), None)) is not None:
                     loaded[name] = file.get_tensor(alias)
+                    continue
+                # The library gives some buffers another name in a file. They are found by their values.
+                same_shape = [other for other, shape in renamed.items() if shape == loaded[name].shape]
+                for tensor in map(file.get_tensor, same_shape):
+                    if torch.equal(tensor.to(loaded[name].dtype), loaded[name]):
+                        loaded[name] = tensor
+                        break
     for name, buffer in own.items():
         given = loaded[name]
         if given.dtype == buffer.dtype and torch.equal(given, buffer):
