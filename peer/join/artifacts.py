@@ -105,9 +105,11 @@ def opened(manifest: Manifest, found: dict[str, Path]) -> RunFiles:
 def check_foreign(manifest: Manifest, files: RunFiles, *, trained: bool) -> None:
     """Have a child process open the foreign files before this process or the trainer does.
 
-    `trained`: the model is to be trained, and refused if it sees later tokens. Raises ModelError."""
+    `trained`: the model is to be trained, and refused if it sees later tokens or fails with the run's windows. Raises
+    ModelError."""
     if files.config is not None:
-        found = inspect_config(files.config, manifest.model.parameters, trained=trained, buffers=files.buffers)
+        context = manifest.train.context if trained else 0
+        found = inspect_config(files.config, manifest.model.parameters, context=context, buffers=files.buffers)
         if list(found.tensors) != list(files.tensors or ()):
             raise ModelError(
                 "the model that transformers makes of the run's config here differs from the run's layout",

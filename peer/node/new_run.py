@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
+from pydantic import ValidationError
 
 from peer.errors import DataError, ManifestError, ModelError, file_advice, for_shell
 from peer.identity import Identity
@@ -21,7 +22,7 @@ from peer.run.files.token_index import INDEX_FILE, MAX_INDEX_BYTES, TOKENIZER_FI
 from peer.run.manifest import SignedManifest, default_text, write_new
 from peer.run.overrides import apply_overrides, with_sections
 from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
-from peer.run.sections import LimitsSection
+from peer.run.sections import LimitsSection, TrainSection
 from peer.trainer.sandbox import Inspected, buffers_beside, inspect_config, inspect_tokenizer, write_weights
 from peer.trainer.weight_files import check_folder, named
 
@@ -149,13 +150,19 @@ def _add_tokens(draft: RunDraft, tokenizer: Path | None, data: Path | None) -> N
 
 
 def _add_model(draft: RunDraft, model: Path, text: str) -> Inspected:
-    """Take the config and make the layout. `text`: the manifest without the model, for its limit."""
+    """Take the config and make the layout. `text`: the manifest without the model, for its limit and context."""
     config = model / CONFIG_FILE if model.is_dir() else model
     if model.is_dir():
         check_folder(model)
-    limits = LimitsSection.model_validate(tomllib.loads(text).get("limits", {}))
+    table = tomllib.loads(text)
+    try:
+        limits = LimitsSection.model_validate(table.get("limits", {}))
+        train = TrainSection.model_validate(table.get("train", {}))
+    except ValidationError:
+        parse_manifest(text.encode())  # which names the keys
+        raise
     draft.say(f"looking at {config}")
-    told = inspect_config(config, limits.max_parameters)
+    told = inspect_config(config, limits.max_parameters, context=train.context)
     draft.sections["model"] = {
         "kind": "transformers",
         "parameters": told.parameters,

@@ -42,7 +42,7 @@ ENVIRONMENT = {
     "USE_HUB_KERNELS": "0",
 }
 """Nothing is fetched, and the size of the process does not depend on the machine's cores or devices."""
-TRIAL_S, TRIED_A_SECOND = 10.0, 2e7
+TRIAL_S, TRIED_A_SECOND = 20.0, 2e7
 """Seconds of processor time that a trial of a model may take, and parameters that each further second allows."""
 LONGEST_TRIAL_S = 1800.0
 WEIGHT_BYTES = 16
@@ -71,18 +71,18 @@ class InspectedTokenizer:
 
 
 def inspect_config(
-    path: Path, most_parameters: int, processor_s: float = OPEN_S, *, trained: bool = True, buffers: Path | None = None
+    path: Path, most_parameters: int, processor_s: float = OPEN_S, *, context: int = 0, buffers: Path | None = None
 ) -> Inspected:
     """Describe the model that a config.json makes. Raises ModelError, after that processor time at most once the
     libraries are loaded.
 
-    `trained`: the model is to be trained. It is then computed once with a few tokens, and refused if it sees later
-    ones. The time is longer by what that takes with `most_parameters`. `buffers`: those that the config does not
-    give, which have to fit the model."""
+    `context`: the length of the windows that the model is to be trained with, 0 if it is not to be trained. It is tried
+    with a few tokens, and refused if it sees later ones or does not take such windows. The time is longer by what that
+    takes with `most_parameters`. `buffers`: those that the config does not give, which have to fit the model."""
     read_config(_start_of(path, MOST_CONFIG_BYTES))
-    job = {"job": "config", "path": str(path), "most_parameters": most_parameters, "trained": trained}
+    job = {"job": "config", "path": str(path), "most_parameters": most_parameters, "context": context}
     job["buffers"] = None if buffers is None else str(buffers)
-    if trained:
+    if context:
         processor_s += min(LONGEST_TRIAL_S, TRIAL_S + most_parameters / TRIED_A_SECOND)
     told = _ask(job, processor_s, MEMORY)
     tensors = tuple(TensorSpec(name, tuple(shape)) for name, shape in told.pop("tensors"))

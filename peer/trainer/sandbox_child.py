@@ -54,8 +54,8 @@ def _config(job: Answer) -> Answer:
         raise ModelError(f"the model has {elements:,} parameters, its run allows {job['most_parameters']:,}")
     if job["buffers"] is not None:
         read_buffers(Path(job["buffers"]), model)
-    if job["trained"]:
-        _try(config, max(param.numel() for param in model.parameters()))
+    if job["context"]:
+        _try(config, max(param.numel() for param in model.parameters()), job["context"])
     takes = inspect.signature(model.forward).parameters
     return {
         "parameters": elements,
@@ -66,15 +66,18 @@ def _config(job: Answer) -> Answer:
     }
 
 
-def _try(config: Any, longest: int) -> None:
-    """Check that the model sees no later tokens. `longest`: elements of its largest tensor. Raises ModelError."""
+def _try(config: Any, longest: int, context: int) -> None:
+    """Check that the model sees no later tokens and takes windows of `context` tokens. `longest`: elements of its
+    largest tensor. Raises ModelError."""
     from peer.trainer.models import builder
     from peer.trainer.models.causality import check_causal
+    from peer.trainer.models.longest import check_length
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     if soft != hard:  # the job is under its limit
         resource.setrlimit(resource.RLIMIT_AS, (min(soft + TRIAL_COPIES * 4 * longest, hard), hard))
     check_causal(builder.build_stand_in(config))
+    check_length(builder.build_shell(config), context)
 
 
 def _positions(config: Any) -> int | None:
@@ -164,7 +167,7 @@ def main() -> None:
         say({"refused": f"a library is missing: {error}", "fix": install_extras("hf")})
         return
     say({"ready": True})
-    more = TRIAL_COPIES * 4 * job["most_parameters"] if job.get("trained") else 0
+    more = TRIAL_COPIES * 4 * job["most_parameters"] if job.get("context") else 0
     try:
         limit_memory(job["memory"], job["memory"] + more)
     except OSError as error:

@@ -72,7 +72,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_config_is_told_without_making_its_model(tmp_path: Path) -> None:
-    told = inspect_config(config(tmp_path, vocab_size=2**20, hidden_size=2**12), ANY, trained=False)
+    told = inspect_config(config(tmp_path, vocab_size=2**20, hidden_size=2**12), ANY)
     assert isinstance(told, Inspected)
     assert (told.vocab, told.max_positions, told.attention) == (2**20, 64, True)
     assert told.parameters == sum(tensor.elements for tensor in told.tensors) > 2**32
@@ -81,11 +81,11 @@ def test_a_config_is_told_without_making_its_model(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_model_without_attention_or_with_unbounded_positions_says_so(tmp_path: Path) -> None:
-    told = inspect_config(config(tmp_path, model_type="mamba", num_hidden_layers=1, state_size=4), ANY)
+    told = inspect_config(config(tmp_path, model_type="mamba", num_hidden_layers=1, state_size=4), ANY, context=8)
     assert (told.max_positions, told.attention) == (64, False)
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "mamba", "num_hidden_layers": 1, "hidden_size": 32, "vocab_size": 96}')
-    assert inspect_config(path, ANY).max_positions is None
+    assert inspect_config(path, ANY, context=8).max_positions is None
 
 
 @pytest.mark.parametrize(
@@ -100,19 +100,19 @@ def test_a_model_without_attention_or_with_unbounded_positions_says_so(tmp_path:
     ],
 )
 def test_a_hostile_config_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
-    refused_in_time(lambda: inspect_config(config(tmp_path, **change), 10**8, trained=False), words)
+    refused_in_time(lambda: inspect_config(config(tmp_path, **change), 10**8), words)
 
 
 def test_a_model_that_sees_later_tokens_is_refused_where_it_is_to_be_trained(tmp_path: Path) -> None:
     path = config(tmp_path, model_type="bert")
     with pytest.raises(ModelError, match="BertLMHeadModel sees later tokens") as caught:
-        inspect_config(path, 10**8)
+        inspect_config(path, 10**8, context=8)
     assert "is_decoder" in caught.value.fix
 
 
 @pytest.mark.usefixtures("here")
 def test_a_model_that_sees_later_tokens_can_still_be_exported(tmp_path: Path) -> None:
-    assert inspect_config(config(tmp_path, model_type="bert"), 10**8, trained=False).vocab == 96
+    assert inspect_config(config(tmp_path, model_type="bert"), 10**8).vocab == 96
 
 
 @pytest.mark.usefixtures("here")
@@ -125,7 +125,7 @@ def test_a_model_that_sees_later_tokens_can_still_be_exported(tmp_path: Path) ->
 )
 def test_a_config_of_no_model_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=words):
-        inspect_config(config(tmp_path, **change), 10**8)
+        inspect_config(config(tmp_path, **change), 10**8, context=8)
 
 
 def test_memory_is_limited_from_when_the_libraries_are_loaded(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_library_that_is_missing_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_first_weights_are_a_function_of_config_and_seed_or_those_of_a_folder(tmp_path: Path) -> None:
-    path, told = config(tmp_path), inspect_config(config(tmp_path), ANY)
+    path, told = config(tmp_path), inspect_config(config(tmp_path), ANY, context=8)
 
     def made(name: str, seed: int, folder: Path | None = None) -> torch.Tensor:
         out = tmp_path / name

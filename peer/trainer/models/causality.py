@@ -31,7 +31,7 @@ def check_causal(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Embedding) or module is network.model.get_input_embeddings():  # type: ignore[operator]
             handles.append(module.register_forward_hook(lambda module, given, out: _watched(given, out, embedded)))
-    tokens = _plain_tokens(network)
+    tokens = plain_tokens(network)
     try:
         with torch.enable_grad():
             early = network.logits(tokens)[:, :-1]
@@ -59,7 +59,7 @@ def check_causal(model: nn.Module) -> None:
         )
 
 
-def _plain_tokens(network: ForeignModel) -> Tensor:
+def plain_tokens(network: ForeignModel) -> Tensor:
     """Return [1, TOKENS] tokens that the config does not mention. Many a model hides its padding token from the others,
     as the last token too."""
     config: Any = network.model.config
