@@ -132,7 +132,8 @@ def test_a_pretrained_folder_becomes_the_first_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [
-        (["context=65"], ModelError, "the model's longest is 64"),
+        (["context=65"], ModelError, "works with 64 and fails with 65"),
+        (["context=7"], ManifestError, "train.context"),
         (["lr=-1"], ManifestError, "optimizer.lr"),
         (["max_parameters=1000"], ModelError, "more than the 1,000 parameters"),
         (["hidden_size=8"], ManifestError, "model.hidden_size"),

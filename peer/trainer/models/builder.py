@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
 # Its registration hook is public, though torch does not list it.
@@ -34,7 +36,24 @@ def config_of(path: Path) -> Any:
             f"the installed transformers knows no model_type {kind!r}",
             "Update the extra hf (peer help install update). A model that needs code of others cannot be trained.",
         )
-    return CONFIG_MAPPING[kind].from_dict(_with_special_floats(table))
+    config = CONFIG_MAPPING[kind].from_dict(_with_special_floats(table))
+    _keep_padding_inside(config)
+    return config
+
+
+def _keep_padding_inside(config: Any) -> None:
+    """Leave out a padding token outside of the vocabulary, with which no embedding can be made.
+
+    A bare config has the library's default, which belongs to one published model. Other special tokens are only names:
+    the windows of a run are full, and an export gets those of its tokenizer."""
+    for part in (config, config.get_text_config(decoder=True)):  # of some kinds the second is a copy
+        vocabulary, padding = (getattr(part, name, None) for name in ("vocab_size", "pad_token_id"))
+        if not isinstance(vocabulary, int) or not isinstance(padding, int) or 0 <= padding < vocabulary:
+            continue
+        try:
+            part.pad_token_id = None
+        except StrictDataclassError:  # a few kinds insist on a number
+            part.pad_token_id = 0
 
 
 def _with_special_floats(value: Any) -> Any:
@@ -61,11 +80,23 @@ def build(config: Any) -> nn.Module:
     predicts no next token."""
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise ModelError(
-            f"a model of type {config.model_type!r} predicts no next token (no AutoModelForCausalLM has it)"
+            f"a model of type {config.model_type!r} predicts no next token (no AutoModelForCausalLM has it)",
+            _remedy(config.model_type),
         )
     library: Any = AutoModelForCausalLM
     made: nn.Module = library.from_config(config, trust_remote_code=False, dtype=torch.float32)
     return made.eval()
+
+
+def _remedy(model_type: str) -> str:
+    """Return how to get a model that predicts the next token instead of one of this type."""
+    whole = re.sub("_text(_model)?$", "", model_type)
+    if whole != model_type and whole in CONFIG_MAPPING:
+        return (
+            f'transformers loads {model_type} only as a part of {whole}: give a config with "model_type": '
+            f'"{whole}" and this one as its "text_config".'
+        )
+    return "Name a language model: peer trains what transformers loads with AutoModelForCausalLM."
 
 
 def build_shell(config: Any) -> nn.Module:

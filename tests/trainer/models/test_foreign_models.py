@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from peer.errors import ModelError
 from peer.protocol.model.layout import Layout, TensorSpec
@@ -173,3 +173,34 @@ def test_a_model_that_predicts_no_next_token_is_refused(tmp_path: Path) -> None:
     path.write_text('{"model_type": "no-such-model"}')
     with pytest.raises(ModelError, match="knows no model_type 'no-such-model'"):
         config_of(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "padding"),
+    [
+        ("phi3", None),
+        ("smollm3", None),
+        ("modernbert-decoder", 0),
+        ("whisper", None),
+        ("phi3", 5),
+        ("phi3", 96),
+        ("phi3", -1),
+    ],
+)
+def test_a_padding_token_outside_of_the_vocabulary_is_left_out(kind: str, padding: int | None, tmp_path: Path) -> None:
+    """As that of a bare config is, which is the library's default. One of another vocabulary is kept inside."""
+    given = {} if padding in (None, 0) else {"pad_token_id": padding}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind, **TRANSFORMER, **given}))
+    config = config_of(path)
+    assert config.pad_token_id == (padding if padding in (0, 5) else None)
+    model: Any = build_counted(config, 10**8)
+    assert model.get_input_embeddings().padding_idx == config.pad_token_id
+
+
+@pytest.mark.parametrize("kind", ["emu3", "mllama"])
+def test_a_part_of_a_model_names_the_whole(kind: str) -> None:
+    part = CONFIG_MAPPING[f"{kind}_text_model"](vocab_size=96, pad_token_id=0)
+    with pytest.raises(ModelError, match=f"{kind}_text_model' predicts no next token") as caught:
+        build_counted(part, 10**6)
+    assert f'"model_type": "{kind}"' in caught.value.fix
