@@ -163,6 +163,8 @@ async def differences(daemon: Daemon, folder: RunFolder) -> dict[str, Any]:
             off[name] = getattr(read, name), status[name], getattr(read_again, name)
     if not 0.0 < before - status["uptime_s"] - daemon.started_at < after - daemon.started_at:
         off["uptime_s"] = status["uptime_s"], after - daemon.started_at
+    if status["next_due_in_s"] is None:
+        return off | {"next_due_in_s": "between two rounds"}
     due = [at + status["next_due_in_s"] - status["papers"]["start"] for at in (before - 0.06, after + 0.06)]
     if due[0] // SYNC_EVERY_S == due[1] // SYNC_EVERY_S:
         off["next_due_in_s"] = status["next_due_in_s"], due
