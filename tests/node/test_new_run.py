@@ -148,6 +148,29 @@ def test_nothing_is_left_of_a_run_that_cannot_be(
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
+ROBERTA = {
+    "model_type": "roberta",
+    "is_decoder": True,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.usefixtures("here")
+def test_a_model_that_takes_fewer_tokens_than_its_config_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(ROBERTA))
+    with pytest.raises(ModelError, match="works with 62 and fails with 63") as caught:
+        run_of(tmp_path, "context=64", model=path)
+    assert "--set context=62" in caught.value.fix
+    signed, _ = run_of(tmp_path, "context=62", model=path)
+    assert signed.manifest.train.context == 62
+
+
 BERT = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 256}
 
 

@@ -76,6 +76,7 @@ def check_length(model: nn.Module, tokens: int) -> None:
         f"with {fails} ({found})",
         f"The operator has to set train.context to {works} at most (--set context={works}), or let the model's config "
         "have more positions.",
+        "A window that the model does not take would end the training in its first step, on every peer.",
     )
 
 

@@ -181,7 +181,6 @@ def test_a_model_that_predicts_no_next_token_is_refused(tmp_path: Path) -> None:
         ("phi3", None),
         ("smollm3", None),
         ("modernbert-decoder", 0),
-        ("whisper", None),
         ("phi3", 5),
         ("phi3", 96),
         ("phi3", -1),
