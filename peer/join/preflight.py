@@ -3,6 +3,7 @@ seconds that torch takes to load."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -20,11 +21,15 @@ DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 def check_start(options: NodeOptions, run_id: bytes) -> None:
     """Check what a daemon opens first: how many files it may open, the locks of home and key, the key, the run's files.
 
-    The locks are given back, and the daemon takes them when it begins. A home without a key gets none here. Raises
+    The locks are given back, and the daemon takes them when it begins. Neither a home nor a key is made here. Raises
     UsageError, HomeBusy, IdentityError and HomeUnusable, as the daemon itself would."""
     check_open_files()
+    is_new = not os.path.lexists(Home(options.home, make=False).path)
     home = Home(options.home)
-    with home.lock(options.identity_path):
+    if is_new:
+        with contextlib.suppress(OSError):
+            home.path.rmdir()  # it can be made, and a start that fails later leaves nothing
+    with contextlib.nullcontext() if is_new else home.lock(options.identity_path):
         key = expand_user(options.identity_path or home.identity)
         if os.path.lexists(key):
             identities.load(key)

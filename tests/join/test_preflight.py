@@ -88,6 +88,9 @@ def test_too_few_open_files_are_refused_in_words_before_torch_is_loaded(
 
 def test_a_start_that_may_be_leaves_no_key_and_no_lock(node: NodeOptions) -> None:
     check_start(node, RUN)
+    assert not node.home.exists()
+    node.home.mkdir()
+    check_start(node, RUN)
     check_start(node, RUN)
     assert {path.name for path in node.home.iterdir()} == {"lock", "identity.key.lock"}
     with Home(node.home).lock():
@@ -97,6 +100,7 @@ def test_a_start_that_may_be_leaves_no_key_and_no_lock(node: NodeOptions) -> Non
 def test_a_key_elsewhere_counts(node: NodeOptions, tmp_path: Path) -> None:
     key = tmp_path / "keys" / "node.key"
     load_or_create(key)
+    node.home.mkdir()
     elsewhere = NodeOptions(home=node.home, identity_path=key)
     with Home(tmp_path / "other").lock(key), pytest.raises(HomeBusy, match=r"node\.key is in use"):
         check_start(elsewhere, RUN)
