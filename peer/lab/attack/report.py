@@ -105,12 +105,12 @@ def _turned_away(event: events.Event) -> str:
     return ""
 
 
-def told_attack(attack: AttackReport) -> str:
-    """Write the effect of the lies as text."""
+def told_attack(attack: AttackReport, unit: str = "nats a token") -> str:
+    """Write the effect of the lies as text. `unit`: of the losses."""
     more = "" if attack.more is None else f" ({attack.more:+.1%})"
     lines = [
         ("attack", f"{attack.kind} by {' '.join(attack.liars)}"),
-        ("honest loss", f"{_number(attack.honest_loss)}, alone {_number(attack.honest_loss_alone)} nats a token{more}"),
+        ("honest loss", f"{_number(attack.honest_loss)}, alone {_number(attack.honest_loss_alone)} {unit}{more}"),
         ("turned away", f"{attack.excluded.liars} times a liar, {attack.excluded.honest} times an honest peer"),
     ]
     return "\n".join(f"{name:<13} {text}" for name, text in lines)

@@ -46,6 +46,13 @@ def test_the_same_seed_tells_the_same() -> None:
     assert attack("--attack", "far") == attack("--attack", "far")
 
 
+def test_what_the_fake_trainer_evaluates_is_not_told_as_nats() -> None:
+    lines = run("--attack", "far").splitlines()
+    (line,) = [line for line in lines if line.startswith("honest loss")]
+    assert "as the mean square of the fake trainer's params" in line
+    assert "nats" not in line
+
+
 @pytest.mark.parametrize(
     ("kind", "more"),
     [("owner-lie", ("--preset", "diloco")), ("backdoor", ("--trainer", "tiny"))],
