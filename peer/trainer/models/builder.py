@@ -51,9 +51,9 @@ def _keep_padding_inside(config: Any) -> None:
         if not isinstance(vocabulary, int) or not isinstance(padding, int) or 0 <= padding < vocabulary:
             continue
         try:
-            part.pad_token_id = None
+            part.update({"pad_token_id": None})
         except StrictDataclassError:  # a few kinds insist on a number
-            part.pad_token_id = 0
+            part.update({"pad_token_id": 0})
 
 
 def _with_special_floats(value: Any) -> Any:
