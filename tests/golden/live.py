@@ -45,7 +45,7 @@ MODEL = [
 ]
 TRAIN = ["context=8", "batch=2", "total_rounds=1000000000", "eval_every=2", "eval_windows=4"]
 SYNC = ["sync.clock=seconds", "sync_every=4"]
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 MAPS = {"rounds", "paths", "refusal_counts"}
 """Of a status: keys are outcomes and codes, which the journal and the metrics freeze."""
 

@@ -84,8 +84,14 @@ def build(config: Any) -> nn.Module:
             _remedy(config.model_type),
         )
     library: Any = AutoModelForCausalLM
-    made: nn.Module = library.from_config(config, trust_remote_code=False, dtype=torch.float32)
-    return made.eval()
+    made: Any = library.from_config(config, trust_remote_code=False, dtype=torch.float32)
+    embedding = made.get_input_embeddings()
+    if isinstance(embedding, nn.Embedding):
+        # The windows of a run are full, so no token is padding. torch would give the row of this one no gradient, and
+        # in a tokenizer of the run's own it may be any word.
+        embedding.padding_idx = None
+    module: nn.Module = made.eval()
+    return module
 
 
 def _remedy(model_type: str) -> str:

@@ -17,7 +17,7 @@ from peer.run.files.artifact import ArtifactRef
 from peer.run.sections import LlamaSection, TransformersSection
 from peer.trainer.config import TrainerConfig
 from peer.trainer.models import llama
-from peer.trainer.models.builder import build_counted, config_of
+from peer.trainer.models.builder import build, build_counted, config_of
 from peer.trainer.models.factory import bind, check_tensors, decays, empty_model, layout_of
 from peer.trainer.models.flat import views_of
 
@@ -57,7 +57,9 @@ def config_for(path: Path, parameters: int = 1) -> TrainerConfig:
 
 def plain_model(path: Path) -> Any:
     torch.manual_seed(5)
-    return AutoModelForCausalLM.from_config(config_of(path), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(config_of(path), dtype=torch.float32).eval()
+    model.get_input_embeddings().padding_idx = None  # no token of a full window is padding
+    return model
 
 
 def loss_of(logits: torch.Tensor) -> torch.Tensor:
@@ -193,8 +195,17 @@ def test_a_padding_token_outside_of_the_vocabulary_is_left_out(kind: str, paddin
     path.write_text(json.dumps({"model_type": kind, **TRANSFORMER, **given}))
     config = config_of(path)
     assert config.pad_token_id == (padding if padding in (0, 5) else None)
-    model: Any = build_counted(config, 10**8)
-    assert model.get_input_embeddings().padding_idx == config.pad_token_id
+    build_counted(config, 10**8)  # no embedding can be made with one outside
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_the_token_that_a_config_calls_padding_is_trained_as_any_other(kind: str, tmp_path: Path) -> None:
+    """The windows are full. torch would give its embedding no gradient, and it may be any word of a run's tokenizer."""
+    padding = int(TOKENS[0, 3])
+    model: Any = build(config_of(config_file(tmp_path, kind, pad_token_id=padding)))
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(96, 32))  # not tied: its gradient would hide a missing one
+    loss_of(model(TOKENS[:, :-1]).logits).backward()
+    assert model.get_input_embeddings().weight.grad[padding].any()
 
 
 @pytest.mark.parametrize("kind", ["emu3", "mllama"])
