@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import select
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """Errors of link(2) on a file system without hard links, such as vfat and some network shares."""
+_drafts = itertools.count()
+"""Numbers of the drafts of this process: two threads may write one file at the same time."""
 
 
 class NothingWritten(OSError):
@@ -62,10 +65,10 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 @contextlib.contextmanager
 def _drafted(path: Path, data: bytes, mode: int, synced: bool) -> Iterator[Path]:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{next(_drafts)}")
     try:
         with contextlib.suppress(FileNotFoundError):
-            draft.unlink()  # of a process that had our number and was killed
+            draft.unlink()  # of a killed process with our process id
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             write_all(descriptor, data)
@@ -75,7 +78,7 @@ def _drafted(path: Path, data: bytes, mode: int, synced: bool) -> Iterator[Path]
             os.close(descriptor)
         yield draft
     finally:
-        with contextlib.suppress(OSError):  # it has its name, or the first error is the one to tell
+        with contextlib.suppress(OSError):  # it was renamed, or the first error is raised
             draft.unlink()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Callable
@@ -44,7 +45,8 @@ def test_a_full_disk_leaves_no_file_and_no_draft(
 def test_a_former_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     replace_file(path, b"former")
-    (tmp_path / f".file.{os.getpid()}").write_bytes(b"draft of a killed process that had our number")
+    monkeypatch.setattr(whole_files, "_drafts", itertools.repeat(0))
+    (tmp_path / f".file.{os.getpid()}-0").write_bytes(b"draft of a killed process with our process id")
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda descriptor, data: 0)
         with pytest.raises(NothingWritten):
@@ -52,6 +54,22 @@ def test_a_former_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypa
     assert (path.read_bytes(), names(tmp_path)) == (b"former", {"file"})
     replace_file(path, b"new", synced=True)
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o600)
+
+
+def test_two_writers_of_one_file_do_not_share_a_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As two threads that store the same piece: the second one writes while the first is in the middle."""
+    real, path = whole_files.write_all, tmp_path / "file"
+
+    def interrupted(descriptor: int, data: bytes, at: int | None = None) -> None:
+        real(descriptor, data[:1], at)
+        monkeypatch.setattr(whole_files, "write_all", real)
+        replace_file(path, b"second")
+        assert path.read_bytes() == b"second"
+        real(descriptor, data[1:], at)
+
+    monkeypatch.setattr(whole_files, "write_all", interrupted)
+    replace_file(path, b"first")
+    assert (path.read_bytes(), names(tmp_path)) == (b"first", {"file"})
 
 
 def test_a_new_file_never_replaces_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

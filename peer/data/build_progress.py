@@ -20,8 +20,8 @@ from peer.whole_files import replace_file, sync
 
 PROGRESS_FILE = "build-progress.json"
 LOCK_FILE = "build.lock"
-_DRAFT = re.compile(rf"\.({PROGRESS_FILE}|{TOKENIZER_FILE}|{INDEX_FILE})\.\d+")
-"""What a kill in the middle of `replace_file` leaves."""
+_DRAFT = re.compile(rf"\.({PROGRESS_FILE}|{TOKENIZER_FILE}|{INDEX_FILE})\.\d+-\d+")
+"""Drafts of `replace_file`, which a killed build leaves behind."""
 
 
 @dataclass(frozen=True, slots=True)
