@@ -78,9 +78,10 @@ class LineMeter:
 
     A look shows the connections of the moment. What they carried after it, and those that were opened and closed
     between two looks, come from the kernel's report of each socket that ends. Such a socket has no holder any more. It
-    counts as ours if it was accepted at a port of ours, or led to an address that we are or were connected to. Not
-    counted is thus what was called for less than a second, for the first time, and where the kernel sends no such
-    reports, everything after the last look."""
+    counts as ours if it was accepted at a port of ours, or led to an address that we are or were connected to. So the
+    first call to an address is missed if it lasts less than a second, and of several daemons on one machine each also
+    counts such short calls of the others to an address that it calls. Without these reports, nothing after the last
+    look is counted."""
 
     def __init__(
         self, pids: Callable[[], Iterable[int]], port: Callable[[], int], estimate: Callable[[], LineBytes]
