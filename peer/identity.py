@@ -115,7 +115,7 @@ class Identity:
 
 
 def load(path: Path, advice: str = "") -> Identity:
-    """Read the key at `path`, for a command that needs the key of a known peer id: a new one would sign for nobody.
+    """Read the key at `path`, for a command that needs the key of a peer id that others know already.
 
     `advice`: the fix where there is no such file; by default the command that makes an operator's key there. Raises
     IdentityError when there is none, it cannot be read, is malformed, or can be read by other users."""
@@ -123,7 +123,7 @@ def load(path: Path, advice: str = "") -> Identity:
         return _load(path)
     except FileNotFoundError as error:
         advice = advice or (
-            "Name the file of a key that exists: none is made where one is used. An operator's new key is made with: "
+            "Name the file of a key that exists: this command makes none. Make an operator's new key with: "
             f"peer id new --operator {for_shell(path)}"
         )
         raise IdentityError(f"there is no key file {path}", advice) from error

@@ -7,7 +7,7 @@ import math
 from peer.errors import UsageError
 
 LEAST_FILES = 128
-"""Open files without which a daemon is refused: an idle one has 34, the fewest callers hold 24, and the rest is for its
+"""Least limit of open files of a daemon. An idle bootstrap node had 34 open, 8 callers hold 24, and the rest is for its
 own calls and the files of a state."""
 
 
@@ -24,9 +24,9 @@ def open_file_limits() -> tuple[float, float]:
 
 
 def check_open_files() -> None:
-    """Raise UsageError where a daemon may open too few files, even after it has raised the soft limit to the hard one.
+    """Raise UsageError where the hard limit of open files is too low for a daemon, which raises the soft limit to it.
 
-    Without this check, gRPC's own words in the middle of a call would be all that a person sees."""
+    A daemon that reaches the limit fails later, in the middle of a call."""
     _, hard = open_file_limits()
     if hard < LEAST_FILES:
         raise UsageError(

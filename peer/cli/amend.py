@@ -163,14 +163,14 @@ def _peer(value: str, known: set[str]) -> str:
 def _round_now(signed: SignedManifest, home: Path) -> int:
     """Compute the round from this machine's clock and the run's start. The start is known to the manifest, or to the
     papers in this home. Raises UsageError when neither knows it."""
-    sync, advice = signed.manifest.sync, "Give --at-round. `peer status` of any peer tells the round."
-    here = f"{advice} Or name the --home of a peer or node of this run, and the operator's key with --identity-path."
+    sync, advice = signed.manifest.sync, "Give --at-round. `peer status` of any peer shows the round."
+    or_home = f"{advice} Or name the --home of a peer or node of this run, and the operator's key with --identity-path."
     if sync.clock != "seconds":
         raise UsageError("this run counts its rounds in inner steps: only its peers know the round", advice)
     folder, shelf = Home(home).run(signed.run_id).path, PaperShelf(signed.run_id, signed.manifest.operator)
     load_papers(folder / PAPERS, shelf)
     if not (start := known_start(signed.manifest, shelf, folder)):
-        raise UsageError(f"the home {home} does not know when, or whether, the run began", here)
+        raise UsageError(f"the home {home} does not know when, or whether, the run began", or_home)
     return resolve(sync).round_clock(start).round_at(time.time())
 
 

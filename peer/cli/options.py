@@ -58,8 +58,8 @@ def identity_path(function: F) -> F:
 def signing_key(home: Path, identity_path: Path | None, *, make: bool = False) -> Identity:
     """Load the key that a command signs with: --identity-path, else the home's. Raises IdentityError without one.
 
-    make: a home without a key gets one, as the first command of an operator finds it. A file that was named has to
-    exist: for a mistyped path, a new key would sign as somebody whom no run knows."""
+    `make`: make the key of a home that has none, as before an operator's first command. A file that was named has to
+    exist: after a mistyped path, a new key would sign as a peer that no run knows."""
     from peer import identity as identities
     from peer.run.home import Home
     from peer.user_folders import expand_user
@@ -73,8 +73,8 @@ def signing_key(home: Path, identity_path: Path | None, *, make: bool = False) -
         return identities.load_or_create(path)
     return identities.load(
         path,
-        "Name the operator's --home, or its key file with --identity-path: none is made where one is used. A home's "
-        f"new key is made with: peer id new --home {for_shell(path.parent)}",
+        "Name the operator's --home, or its key file with --identity-path: this command makes none. Make a home's new "
+        f"key with: peer id new --home {for_shell(path.parent)}",
     )
 
 

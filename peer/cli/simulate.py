@@ -143,7 +143,11 @@ def _played(wish: Wish, attack: str | None, share: float) -> tuple[dict[str, Any
     from peer.lab.attack.report import told_attack
 
     report, effect = simulate_attack(wish, attack, share)
-    unit = "nats a token" if report.loss_first is not None else "as the mean square of the fake trainer's params"
+    unit = (
+        "nats a token"
+        if report.loss_first is not None
+        else "(mean square of the fake trainer's parameters, not of a model)"
+    )
     return report.to_json() | {"attack": effect.to_json()}, f"{told(report)}\n{told_attack(effect, unit)}"
 
 

@@ -1,5 +1,5 @@
-"""What a person asked for and this machine lacks, refused before anything is opened or fetched, and before the many
-seconds that torch takes to load."""
+"""Checks of a person's options and of this machine, before anything is opened or fetched and before torch is loaded,
+which takes many seconds."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 def check_start(options: NodeOptions, run_id: bytes) -> None:
     """Check what a daemon opens first: how many files it may open, the locks of home and key, the key, the run's files.
 
-    The locks are given back, and the daemon takes them when it begins. Neither a home nor a key is made here. Raises
-    UsageError, HomeBusy, IdentityError and HomeUnusable, as the daemon itself would."""
+    The locks are released, and the daemon takes them when it begins. No key is made, and a new home is removed again.
+    Raises UsageError, HomeBusy, IdentityError and HomeUnusable, as the daemon itself would."""
     check_open_files()
     is_new = not os.path.lexists(Home(options.home, make=False).path)
     home = Home(options.home)
     if is_new:
         with contextlib.suppress(OSError):
-            home.path.rmdir()  # it can be made, and a start that fails later leaves nothing
+            home.path.rmdir()  # a start that fails later leaves nothing behind
     with contextlib.nullcontext() if is_new else home.lock(options.identity_path):
         key = expand_user(options.identity_path or home.identity)
         if os.path.lexists(key):

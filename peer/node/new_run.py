@@ -162,14 +162,14 @@ def _add_model(draft: RunDraft, model: Path, text: str) -> Inspected:
         parse_manifest(text.encode())  # which names the keys
         raise
     draft.say(f"looking at {config}")
-    told = inspect_config(config, limits.max_parameters, context=train.context)
+    found = inspect_config(config, limits.max_parameters, context=train.context)
     draft.sections["model"] = {
         "kind": "transformers",
-        "parameters": told.parameters,
+        "parameters": found.parameters,
         "config": draft.take(config),
-        "layout": draft.write(format_layout(told.tensors)),
+        "layout": draft.write(format_layout(found.tensors)),
     }
-    return told
+    return found
 
 
 def _check_model(manifest: Manifest, told: Inspected) -> None:

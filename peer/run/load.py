@@ -35,8 +35,7 @@ def bytes_a_day(method: Method, sync_bytes: int, sync_s: float | None = None) ->
     and plan show this number.
 
     `sync_bytes`: payload each way between two exchanges of everything. `sync_s`: seconds between them, where they are
-    known otherwise than by the round clock. None where rounds are in inner steps and nobody knows how long those
-    take."""
+    known otherwise than by the round clock. None where rounds are in inner steps of unknown length."""
     if method.topology == "solo":
         return round(control_of(method) * DAY_S)
     if sync_s is None:

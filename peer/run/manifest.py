@@ -163,7 +163,7 @@ def other_operator(manifest: Path, named: str, key: Identity, advice: str = "") 
 
 
 def whose(key: Identity) -> str:
-    """Tell the peer id of a key, and its file, as a part of a sentence."""
+    """Return the peer id of a key, and its file, as a part of a sentence."""
     return f"the key in {key.file} is {key.peer_id}" if key.file else f"the key is {key.peer_id}"
 
 

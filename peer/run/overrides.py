@@ -36,7 +36,7 @@ TOP = {"format": "int", "name": "str", "seed": "int", "operator": "str", "start"
 ROW = 8
 """Values of a list that are written on one line."""
 _NUMBER = re.compile(r"[+-]?(\d{1,15}\.?\d{0,15}|\.\d{1,15})([eE][+-]?\d{1,3})?")
-"""What a person writes for a number."""
+"""A number as people write it, also where TOML does not take it."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 

@@ -86,7 +86,7 @@ async def a_killed_helper_costs_no_round(victim: Daemon, partner: Daemon, signed
         now = (await status_of(victim))["directory"]
         return bool(now["losses"] == 1 and now["state"] == "joined")
 
-    assert await eventually("the helper is back among the others", 60, joined_again) < 60
+    await eventually("the helper is back among the others", 60, joined_again)
     after = await status_of(victim)
     assert after["directory"]["pid"] != before["directory"]["pid"]
     assert "signal 9 (SIGKILL)" in after["directory"]["last_loss"]
@@ -96,7 +96,7 @@ async def a_killed_helper_costs_no_round(victim: Daemon, partner: Daemon, signed
         after["directory"]["last_loss"]
     ]
     (back,) = [event for event in since if isinstance(event, events.HelperBack)]
-    assert 0 < back.seconds < 60
+    assert 0 < back.seconds < 60  # how fast depends on what else the machine does, so this is no promise
     outcomes = [event.outcome for event in since if isinstance(event, events.RoundEnded)]
     assert outcomes == ["exchanged"] * len(outcomes), outcomes
     assert not [event for event in since if isinstance(event, events.RoundMissed)]

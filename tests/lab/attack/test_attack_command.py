@@ -49,7 +49,7 @@ def test_the_same_seed_tells_the_same() -> None:
 def test_what_the_fake_trainer_evaluates_is_not_told_as_nats() -> None:
     lines = run("--attack", "far").splitlines()
     (line,) = [line for line in lines if line.startswith("honest loss")]
-    assert "as the mean square of the fake trainer's params" in line
+    assert "(mean square of the fake trainer's parameters, not of a model)" in line
     assert "nats" not in line
 
 
