@@ -132,6 +132,8 @@ class DhtBench(Bench):
         return await self.hostile.store(bucket_key(RUN), owner.public_key, raw, expiry, others_only=True)
 
     async def plant(self, raw: bytes, owner: Identity) -> None:
+        for directory in self.directories:  # who did not answer in time was taken out of their tables
+            await self.hostile.link(directory.addresses()[0], 5.0)
         storage = self.hostile._dht.protocol.storage
         storage.__init__()  # forgets what it has learned from the honest ones
         packed = b"\xc5" + len(raw).to_bytes(2, "big") + raw
@@ -202,7 +204,7 @@ def dht_play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
         bench = runner.run(swarm.__aenter__())
 
         def play(scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
-            runner.run(asyncio.wait_for(scenario(bench), 30.0))
+            runner.run(asyncio.wait_for(scenario(bench), 120.0))
 
         yield play
         runner.run(swarm.__aexit__(None, None, None))
@@ -363,10 +365,14 @@ def test_a_bad_record_is_refused_when_stored_and_when_read(play: Play, kind: str
         assert await bench.everybody_sees(victim, round=50)
 
         before = [directory.dropped.total() for directory in bench.directories]
-        await bench.plant(raw, victim)
-        assert await bench.nobody_sees(victim, round=666)
-        after = [directory.dropped.total() for directory in bench.directories]
-        assert all(b < a for b, a in zip(before, after, strict=True)), "the bad record was not met"
+
+        async def met() -> bool:
+            await bench.plant(raw, victim)
+            assert await bench.nobody_sees(victim, round=666)
+            after = [directory.dropped.total() for directory in bench.directories]
+            return all(b < a for b, a in zip(before, after, strict=True))
+
+        await bench.until(met)  # on a busy machine a look may end before the hostile node has answered
 
     play(scenario)
 
