@@ -73,8 +73,8 @@ class Swarm:
         self._signed: SignedManifest | None = None
         self._sybils: SybilRecords | None = None
         self._orders = Orders()
-        self._started: dict[int, Order] = {}
-        """The last order by which each peer joined."""
+        self._started: dict[int, tuple[Order, float]] = {}
+        """The last order by which each peer joined, and when its start began."""
         self._training_at = math.nan
         """When training began, in seconds since the epoch, as the journals' events."""
         self._trained_s = math.nan
@@ -298,9 +298,10 @@ class Swarm:
             order.missed(f"peer {join.number} was running already")
             return
         self._say(f"peer {join.number} joins")
+        began = time.time()
         await self._start_peer(join.number, 1)
         order.done(self._elapsed_s)
-        self._started[join.number] = order
+        self._started[join.number] = order, began
 
     @property
     def _elapsed_s(self) -> float:
@@ -361,8 +362,8 @@ class Swarm:
         timed = manifest.sync.clock == "seconds"
         if not length.is_done and last_round(accounts) >= manifest.rounds - 1 and (timed or self._minutes is None):
             length.done(self._trained_s)
-        for number, order in self._started.items():
-            if not trained_since(accounts[number - 1], self._training_at + (order.at_s or 0.0)):
+        for number, (order, began) in self._started.items():
+            if not trained_since(accounts[number - 1], began):
                 order.missed("it did not begin to train before the run was over")
         for fault in self._plan.churn.faults or ():
             order = self._orders.give(repr(fault))

@@ -35,6 +35,7 @@ def swarm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Swarm:
     journal of each ends. Returns the exit code, the reason of each order that was not carried out, and the output."""
     programs: dict[int, tuple[str, ...]] = {}
     ended: list[Event] = []
+    began: dict[str, float] = {}
 
     async def bootstrap(*arguments: Any) -> str:
         return TICKET
@@ -42,6 +43,8 @@ def swarm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Swarm:
     async def start(daemon: Daemon, ticket: str, **options: Any) -> None:
         daemon.home.mkdir(parents=True, exist_ok=True)
         program = programs[int(daemon.name.rpartition(" ")[2])]
+        began[daemon.name] = time.time()
+        await asyncio.sleep(0.06)  # it trains before the start returns, and before the rounded time of its order
         daemon.process = await asyncio.create_subprocess_exec(*program, stdin=asyncio.subprocess.PIPE)
 
     async def at_once(self: run.Swarm) -> None: ...
@@ -51,7 +54,7 @@ def swarm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Swarm:
         row = {"peer_id": peer_id, "exit_code": daemon.exit_codes[-1], "killed": killed_at is not None, "steps": 0}
         row |= {"rounds": counts, "tokens": 0, "bytes_sent": 0, "seconds_training": 0.0, "seconds_waiting": 0.0}
         row |= dict.fromkeys(("val_loss_first", "val_loss_last", "val_loss_round"))
-        return PeerAccount(row, Ledger(0, 0, 0, 0), [(time.time(), event) for event in ended], None, killed_at)
+        return PeerAccount(row, Ledger(0, 0, 0, 0), [(began[daemon.name], event) for event in ended], None, killed_at)
 
     monkeypatch.setattr(run, "start_bootstrap", bootstrap)
     monkeypatch.setattr(run, "start_peer", start)
