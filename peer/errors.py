@@ -26,6 +26,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── ClockWrong           34    this machine's clock differs too much from other peers'
 ├── ArtifactMissing      35    nobody gave a file that the run needs                (retry is useful)
 ├── KeyInUse             36    another machine runs with a copy of this key
+├── StartChanged         37    the operator signed another start of the run        (retry is useful)
 ├── TrainerFailed        40    the trainer kept dying, the cause is named
 ├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
 ├── JudgeFailed          42    `peer bootstrap`: the process that evaluates states does not start
@@ -283,6 +284,15 @@ class KeyInUse(PeerError):
     exit_code = 36
     why = "Two processes under one identity answer for each other, so that neither exchanges. The later one stops."
     fix = "Make a new key here with: peer id new"
+
+
+class StartChanged(PeerError):
+    """The operator signed another start of the run than the one by which this peer counts its rounds."""
+
+    exit_code = 37
+    retry = True
+    why = "A node whose right to sign was taken back had signed the other start. The rounds here were never the run's."
+    fix = "Start this peer again. It counts from the start that holds, and fetches the state."
 
 
 class TrainerFailed(PeerError):

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
 
-from peer.cli.durations import Duration
+from peer.cli.durations import MOST_VALID_S, Duration
 from peer.cli.options import home, identity_path, signing_key
 from peer.cli.telling import tell
 from peer.errors import IdentityError, UsageError
+from peer.observe.formatting import local_time
 
 if TYPE_CHECKING:
+    from peer.run.manifest import SignedManifest
     from peer.run.papers.paper import Duty
+    from peer.run.papers.shelf import PaperShelf
 
 DUTIES = ("start", "digests", "invitations")
+
+
+NOT_BEGUN = 0.0
+EARLY_S = 86_400.0
+"""Seconds in the future at which round 0 may lie: it begins when enough peers are ready."""
+
+
+class StartOption(click.ParamType):  # type: ignore[type-arg]
+    """When round 0 began, seconds since the epoch; `none` before the run has begun."""
+
+    name = "seconds"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if str(value) == "none":
+            return NOT_BEGUN
+        try:
+            seconds = float(str(value))
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds <= time.time() + EARLY_S:
+            self.fail(f"{str(value)[:80]!r} is no past time. Give seconds since the epoch, or none", param, ctx)
+        return seconds
 
 
 @click.command("delegate", epilog="Example: peer manifest delegate run.toml 12D3KooW… --identity-path operator.key")
@@ -28,20 +54,28 @@ DUTIES = ("start", "digests", "invitations")
     type=click.Choice([*DUTIES, "nothing"]),
     help="What the node may sign. Repeatable.  [default: all three]",
 )
-@click.option("--expires", type=Duration(), help="How long it holds, e.g. 90d.  [default: for ever]")
+@click.option("--expires", type=Duration(most=MOST_VALID_S), help="How long it holds, e.g. 90d.  [default: for ever]")
+@click.option("--start", type=StartOption(), help="Sign when round 0 began, seconds since the epoch, for good.")
 @home
 @identity_path
 def command(
-    file: Path, node: str, may: tuple[str, ...], expires: float | None, home: Path, identity_path: Path | None
+    file: Path,
+    node: str,
+    may: tuple[str, ...],
+    expires: float | None,
+    start: float | None,
+    home: Path,
+    identity_path: Path | None,
 ) -> None:
     """Let the key of a NODE sign for the operator: when the run begins, digests of its state, and invitations.
 
     The operator's key signs this delegation and adds it to run.delegations in the manifest's folder. The node's own
     key is what `peer id show` prints there. A node never signs amendments. A later delegation to the same node replaces
-    the earlier one: `--may nothing` takes everything back."""
+    the earlier one, also for what the node has signed: `--may nothing` takes everything back. As the run's start may be
+    among it, the operator's key signs the start then: --start. No start that a node signs replaces it afterwards."""
     from peer.run.manifest import load_signed, other_operator
-    from peer.run.papers.paper import LATEST, delegate
-    from peer.run.papers.shelf import PaperShelf, beside, keep, load
+    from peer.run.papers.paper import delegate
+    from peer.run.papers.shelf import MAX_DELEGATIONS, PaperShelf, beside, keep, load
 
     if "nothing" in may and len(may) > 1:
         raise UsageError("a node may sign nothing, or something", "Give `--may nothing` alone.")
@@ -52,15 +86,78 @@ def command(
     if node == operator.peer_id:
         raise IdentityError("the operator's key needs no delegation", "NODE is the key of another home.")
     now = int(time.time())
-    until = 0 if expires is None else min(LATEST, int(now + expires))
     duties = cast("list[Duty]", [duty for duty in DUTIES if duty in (may or DUTIES)])
     shelf = PaperShelf(signed.run_id, operator.peer_id)
     load(beside(file), shelf)
+    issued = max(now, shelf.latest_of(node) + 1)
     try:
-        paper = delegate(operator, signed.run_id, node, duties, max(now, shelf.latest_of(node) + 1), until)
+        paper = delegate(operator, signed.run_id, node, duties, issued, 0 if expires is None else int(now + expires))
     except ValueError as error:
         raise UsageError(str(error), "NODE is what `peer id show` tells on the node, 12D3Koo….") from None
+    if shelf.newest_delegation(node) is None and len(shelf.named) >= MAX_DELEGATIONS:
+        raise UsageError(
+            f"this run has named {MAX_DELEGATIONS} nodes, and one more would push out the first of them",
+            "Let one of the named nodes sign: " + ", ".join(shelf.named),
+        )
+    _settle_start(signed, shelf, node, duties, start, home)
+    if start:
+        shelf.add(shelf.sign_start(operator, start, now))
+        tell(f"round 0 began at {local_time(start)}: signed by the operator, for good")
     shelf.add(paper)
     keep(beside(file), shelf)
     tell(f"{node} may sign: {', '.join(duties) or 'nothing'}")
     tell(f"wrote {beside(file)}. A bootstrap node that runs from {file} reads it within seconds")
+
+
+def _settle_start(
+    signed: SignedManifest,
+    shelf: PaperShelf,
+    node: str,
+    duties: list[Duty],
+    start: float | None,
+    home: Path,
+) -> None:
+    """Make sure that the run does not lose its start with the right of the node that had signed it. Raises UsageError
+    for a start that cannot be, and when --start is needed."""
+    from peer.run.home import Home
+    from peer.run.papers.shelf import PAPERS, PaperShelf, load
+    from peer.run.papers.start import known_start, wants_paper
+    from peer.run.presets import resolve
+
+    manifest = signed.manifest
+    if not wants_paper(manifest):
+        if start is not None:
+            raise UsageError("the start of this run needs no signature of its own", "Leave --start out.")
+        return
+    if shelf.start_is_final:
+        if start not in (None, shelf.start_time):
+            raise UsageError(
+                f"the operator has signed that round 0 began at {shelf.start_time!r}, which is final",
+                "Leave --start out.",
+            )
+        return
+    former = shelf.newest_delegation(node)
+    withdrawn = former is not None and "start" in former.may and "start" not in duties
+    if start:
+        ends = resolve(manifest.sync).round_clock(start).due_at(manifest.rounds - 1)
+        if time.time() >= ends:
+            raise UsageError(
+                f"a run that began at {local_time(start)} would have ended at {local_time(ends)}",
+                "Give the start that `peer status --json` of a peer tells (papers, start).",
+            )
+    if start is not None or not withdrawn:
+        return
+    known = PaperShelf(signed.run_id, manifest.operator)
+    folder = Home(home, make=False).run(signed.run_id).path
+    load(folder / PAPERS, known)
+    began = known_start(manifest, known, folder)
+    if began:
+        hint = f"By the papers in {home} round 0 began at {local_time(began)}, which is --start {began!r}."
+    else:
+        hint = f"The home {home} holds no start. `peer status --json` of a peer tells it (papers, start)."
+    raise UsageError(
+        f"{node} may have signed when the run began, and peers will not believe that any more",
+        f"Sign the start with your key: add --start SECONDS, or --start none if the run has not begun. {hint} Check it "
+        "against the round that a peer is in which has run for long: whoever holds the node's key may have signed "
+        "another one.",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import click
@@ -12,13 +13,19 @@ _PLAIN = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
+MOST_VALID_S = 10 * 366 * UNITS["d"]
+"""The longest time for which a key may let another one do something: none is trusted for longer without a new look."""
+
+
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A duration as seconds, above 0. `plain`: a number without a unit is seconds, and less than one is refused."""
+    """A duration as seconds, above 0. `plain`: a number without a unit is seconds, and less than one is refused.
+    `most`: longer ones are refused, in seconds."""
 
     name = "duration"
 
-    def __init__(self, *, plain: bool = False) -> None:
+    def __init__(self, *, plain: bool = False, most: float = math.inf) -> None:
         self._plain = plain
+        self._most = most
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         text = str(value).strip()
@@ -27,4 +34,6 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         seconds = sum(float(n) * UNITS[unit] for n, unit in _PART.findall(text)) if _WHOLE.fullmatch(text) else 0.0
         if seconds <= 0 or (self._plain and seconds < 1):
             self.fail(f"{text!r} is no time. Write 90s, 30m, 2h or 1h30m", param, ctx)
+        if seconds > self._most:
+            self.fail(f"{text!r} is too long. At most {self._most / UNITS['d']:.0f}d are taken", param, ctx)
         return seconds

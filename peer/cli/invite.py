@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from peer.cli.durations import Duration
+from peer.cli.durations import MOST_VALID_S, Duration
 from peer.cli.options import as_json, home, identity_path, signing_key
 from peer.cli.telling import tell
 from peer.errors import UsageError
@@ -17,7 +17,13 @@ from peer.errors import UsageError
 @click.command("invite", epilog="Example: peer ticket invite 12D3KooW… --run run.toml --expires 30d > ada.invitation")
 @click.argument("key", metavar="KEY")
 @click.option("--run", type=click.Path(path_type=Path), default=Path("run.toml"), help="Manifest.  [default: run.toml]")
-@click.option("--expires", type=Duration(), default="30d", show_default=True, help="How long it holds, e.g. 12h, 30d.")
+@click.option(
+    "--expires",
+    type=Duration(most=MOST_VALID_S),
+    default="30d",
+    show_default=True,
+    help="How long it holds, e.g. 12h, 30d.",
+)
 @home
 @identity_path
 @as_json
@@ -27,7 +33,7 @@ def command(key: str, run: Path, expires: float, home: Path, identity_path: Path
     Runs with admission kind `invited` let only invited peers take part. The operator's key signs the invitation, or a
     node's that the operator delegated that to. Every peer checks it without asking anyone. Its owner gives it to
     `peer join` with --invitation. Take it back with `peer manifest amend run.toml revoke KEY`."""
-    from peer.run.admission.invitation import LATEST, Invitation, day_of
+    from peer.run.admission.invitation import Invitation, day_of
     from peer.run.home import Home
     from peer.run.manifest import load_signed, other_operator
     from peer.run.papers.shelf import PAPERS, PaperShelf, beside, load
@@ -41,7 +47,7 @@ def command(key: str, run: Path, expires: float, home: Path, identity_path: Path
         advice = "The operator's key invites, or a node's that may: name its file with --identity-path, or its --home."
         raise other_operator(run, signed.manifest.operator, inviter, advice)
     try:
-        made = Invitation.make(inviter, signed.run_id, key, min(LATEST, int(time.time() + expires)))
+        made = Invitation.make(inviter, signed.run_id, key, int(time.time() + expires))
     except ValueError as error:
         raise UsageError(str(error), "KEY is what `peer id show` tells the volunteer, 12D3Koo….") from None
     if as_json:

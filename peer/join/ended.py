@@ -37,13 +37,18 @@ async def ensure_goes_on(context: JoinContext, manifest: Manifest, addresses: It
 
     `addresses` are those of the ticket. Waits for the first record at most `FIRST_LOOK_S`."""
     nodes = operator_nodes(manifest, addresses)
-    _ensure_time_left(context, manifest, papers)
+    if manifest.start or papers.shelf.start_is_final:
+        _ensure_time_left(context, manifest, papers)
     records = await _first_look(context)
     await catch_up_papers(context, papers, nodes)
     if manifest.sync.clock == "seconds":
-        _ensure_time_left(context, manifest, papers)
+        try:
+            _ensure_time_left(context, manifest, papers)
+        except RunEnded:  # the start may be of a node whose right was taken back, as the next one asked may know
+            await catch_up_papers(context, papers, nodes, everybody=True)
+            _ensure_time_left(context, manifest, papers)
         return
-    nodes |= papers.shelf.nodes
+    nodes = papers.shelf.nodes(context.clock.now(), nodes)
     if any(_says_ended(record, manifest.rounds) for record in records if record.peer_id in nodes):
         raise _ended(manifest)
 

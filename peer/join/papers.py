@@ -13,16 +13,22 @@ ASKED_AT_ONCE = 4
 ASKED = 16
 """Before training, so many peers are asked at most; afterwards a daemon goes on asking anyway."""
 
+MORE_S = 0.5
+"""Seconds that the others asked at once have after the first answer."""
 
-async def catch_up_papers(context: JoinContext, held: PaperSync, nodes: Container[PeerId]) -> None:
+
+async def catch_up_papers(
+    context: JoinContext, held: PaperSync, nodes: Container[PeerId], *, everybody: bool = False
+) -> None:
     """Take over the papers that others hold. `nodes`: the operator's, which are asked first.
 
-    Stops at the first few who answer, and goes on to more of them only while the run's start is wanted and unknown."""
+    Stops at the first few who answer, and goes on to more of them only while the run's start is wanted and unknown, or
+    for `everybody`."""
     able = [record for record in (await context.directory.peers()).values() if record.reach]
     context.rng.shuffle(able)
     able.sort(key=lambda record: record.peer_id not in nodes)
     for at in range(0, min(len(able), ASKED), ASKED_AT_ONCE):
-        if await _asked(context, held, able[at : at + ASKED_AT_ONCE]) and not held.wanting:
+        if await _asked(context, held, able[at : at + ASKED_AT_ONCE]) and not held.wanting and not everybody:
             return
 
 
@@ -33,14 +39,18 @@ async def ask_for_start(context: JoinContext, held: PaperSync, records: Sequence
 
 
 async def _asked(context: JoinContext, held: PaperSync, records: Sequence[PeerRecord]) -> bool:
-    """Ask these at once, until one has told all that is wanted; whether somebody answered."""
+    """Ask these at once. Return whether somebody answered.
+
+    Once one answer has brought what is wanted, the others have `MORE_S`: what one peer shows may have been taken back
+    by a paper that another one holds."""
     asking = {asyncio.create_task(held.ask(context.transport, record)) for record in records}
-    answered = False
+    answered, left = False, asking
     try:
-        for answer in asyncio.as_completed(asking):
-            answered = await answer or answered
-            if answered and not held.wanting:
-                break
+        while left and not (answered and not held.wanting):
+            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            answered = answered or any(one.result() for one in done)
+        if left:
+            await asyncio.wait(left, timeout=MORE_S)
         return answered
     finally:
         for task in asking:

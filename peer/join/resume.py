@@ -108,9 +108,13 @@ def _state_of(checkpoint: Checkpoint, outer: OuterState) -> JoinedState:
     return JoinedState(outer, round_, why, resume=checkpoint.folder, founded=founded, checkpoint_tokens=tokens)
 
 
-def why_fetch(own: OwnCheckpoint, live: int | None) -> tuple[str, JoinedState]:
-    """Why the checkpoint is too old, for a person (empty: it is not), and the state with the reason to resume.
-    `live`: the round of those who train; None: nobody is known to."""
+def why_fetch(own: OwnCheckpoint, live: int | None, most: int | None = None) -> tuple[str, JoinedState]:
+    """Return why the checkpoint is of no use, for a person (empty: it is), and the state with the reason to resume.
+    `live`: the round of those who train; None: nobody is known to. `most`: the furthest round that anybody can be in;
+    None: nobody knows. A checkpoint of a far later one was made by another start of the run."""
+    if most is not None and own.state.round > most + RESUME_WITHIN:
+        own.leave(f"own {own.name} is of round {own.state.round}, and the run is in round {most} at most")
+        return f"{own.left}: fetching the state", own.state
     behind = 0 if live is None else live - own.state.round
     if behind > RESUME_WITHIN:
         own.leave(f"own {own.name} of round {own.state.round} is {behind} rounds behind, more than {RESUME_WITHIN}")

@@ -169,7 +169,7 @@ class StateFetch:
         until = self._now() + SETTLE_S
         while not (records := (await self._directory.peers()).values()) and self._now() < until:
             await self._clock.sleep(RETRY_S / 2)
-        why, chosen = why_fetch(own, live_round(records))
+        why, chosen = why_fetch(own, live_round(records), self._knows.furthest() or None)
         own.choose(chosen)
         if not why:
             return ""

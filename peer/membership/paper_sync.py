@@ -42,6 +42,8 @@ class PaperSync(OperatorsWord):
         self._emit = emit
         self._wants_start = wants_start
         self._new: list[Paper] = []
+        self.start_taken_back = False
+        """Whether a start that counted here went with the delegation of its signer."""
         try:
             if path is not None:
                 load(path, shelf)
@@ -105,6 +107,11 @@ class PaperSync(OperatorsWord):
         for paper in self._new:
             self._emit(events.PaperHeld(paper=paper.document.kind, by=paper.document.by, says=describe(paper)))
         self._new.clear()
+        for paper in self.shelf.dropped:
+            self.start_taken_back |= paper.document.kind == "start"
+            said = f"{paper.document.by} may not sign this any more, by the operator's latest word: {describe(paper)}"
+            self._emit(events.PaperRefused(peer="", code="taken_back", reason=said))
+        self.shelf.dropped.clear()
         try:
             if self._path is not None:
                 keep(self._path, self.shelf)
@@ -113,14 +120,13 @@ class PaperSync(OperatorsWord):
         except HomeUnusable as error:  # it counts all the same; after a restart the others tell again
             self._emit(events.PaperRefused(peer="", code="not_kept", reason=error.found))
 
-    def report(self) -> dict[str, Any]:
-        """For `peer status`. `start`: seconds since the epoch; 0: no paper says."""
-        nodes = sorted(self.shelf.nodes)
+    def report(self, now: float) -> dict[str, Any]:
+        """For `peer status`. `now` and `start`: seconds since the epoch; 0: no paper says."""
         return {
             "held": len(self.shelf.held()),
             "refused": self.refused,
             "start": self.shelf.start_time,
-            "delegated_to": nodes,
+            "delegated_to": sorted(self.shelf.nodes(now)),
         }
 
 

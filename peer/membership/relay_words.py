@@ -4,7 +4,7 @@ its peer, so what a check came to is kept."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from peer.membership.reputation import Reputation
 from peer.protocol.messages import PeerId, PeerRecord
@@ -17,8 +17,8 @@ MAX_CHECKED = 4096
 class RelayWords:
     """Tells for which address block a closed peer counts."""
 
-    def __init__(self, nodes: Container[PeerId], verify: Verify, conduct: Reputation) -> None:
-        """`nodes`: of the operator."""
+    def __init__(self, nodes: Callable[[], Container[PeerId]], verify: Verify, conduct: Reputation) -> None:
+        """`nodes`: returns the operator's."""
         self._nodes = nodes
         self._verify = verify
         self._conduct = conduct
@@ -27,7 +27,7 @@ class RelayWords:
     def block_of(self, record: PeerRecord, records: Mapping[PeerId, PeerRecord], now: float) -> str:
         """Return the block, empty: no relay speaks for the peer. `records`: the live ones."""
         trusted = [relay.peer_id for relay in record.relays if self._conduct.trusts(relay.peer_id)]
-        return vouched_block(record, now, self._nodes, trusted, records, self._holds)
+        return vouched_block(record, now, self._nodes(), trusted, records, self._holds)
 
     def _holds(self, relay: PeerId, raw: bytes, signature: bytes) -> bool:
         key = (relay, raw, signature)

@@ -179,7 +179,7 @@ def assemble(
     proven, start = policy.reputation.proven, policy.papers.start
     schedule = RoundSchedule(setting.rounds, ports.clock, view, emit, live, proven, start)
     policy.reputation.limit_strangers(_stranger_budget(plan, setting.rounds, view), policy.invited)
-    matchmaker = _matchmaker(plan, ports, members, schedule, policy.quota)
+    matchmaker = _matchmaker(plan, ports, members, schedule, policy)
 
     async def fetch_reset(digest: bytes) -> Tensor | None:
         return await outlets.fetch_reset(digest, list(view.peers.values()))
@@ -274,7 +274,7 @@ def _receipts(
 
 
 def _matchmaker(
-    plan: RunPlan, ports: PeerPorts, members: MembershipParts, schedule: RoundSchedule, quota: Quota
+    plan: RunPlan, ports: PeerPorts, members: MembershipParts, schedule: RoundSchedule, policy: LocalPolicy
 ) -> Matchmaker:
     around = PairContext(
         plan.run_id,
@@ -288,13 +288,18 @@ def _matchmaker(
             schedule.all_ready_in,
             lambda: schedule.in_steps or ports.trainer.counters().has_work,
         ),
-        _vouched(plan, ports, members),
+        _vouched(plan, ports, members, policy.papers),
     )
-    return Matchmaker(around, quota.why_not)
+    return Matchmaker(around, policy.quota.why_not)
 
 
-def _vouched(plan: RunPlan, ports: PeerPorts, members: MembershipParts) -> Callable[[PeerRecord], str]:
-    words = RelayWords(plan.nodes, ports.signer.verify, members.reputation)
+def _vouched(
+    plan: RunPlan, ports: PeerPorts, members: MembershipParts, papers: PaperSync
+) -> Callable[[PeerRecord], str]:
+    def nodes() -> frozenset[PeerId]:
+        return plan.nodes & papers.shelf.nodes(ports.clock.now(), plan.nodes)
+
+    words = RelayWords(nodes, ports.signer.verify, members.reputation)
     return lambda record: words.block_of(record, members.view.peers, ports.clock.now())
 
 

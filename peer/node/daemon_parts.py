@@ -51,8 +51,8 @@ from peer.run.amendments import Chain
 from peer.run.manifest import Manifest
 from peer.run.method import Method
 from peer.run.options import JoinOptions
-from peer.run.papers.shelf import PAPERS, PaperShelf
-from peer.run.papers.start import known_start, wants_paper
+from peer.run.papers.shelf import PAPERS
+from peer.run.papers.start import known_start, shelf_of, wants_paper
 from peer.run.plan import RunPlan
 from peer.run.presets import resolve
 from peer.run.sync.common_data import why_unchecked
@@ -148,7 +148,7 @@ class DaemonParts:
 
         knows = RunKnowledge(
             proven=frozenset(self.reputation.proven),
-            nodes=operator_nodes(manifest, self.options.initial_peers) | papers.shelf.nodes,
+            nodes=papers.shelf.nodes(node.local.clock.now(), operator_nodes(manifest, self.options.initial_peers)),
             furthest=furthest,
             digests=lambda: papers.shelf.digests(node.local.clock.now()),
             ask_start=partial(ask_for_start, context, papers),
@@ -198,7 +198,7 @@ def amendments_of(
 
 def papers_of(node: OpenNode, manifest: Manifest, journal: Journal) -> PaperSync:
     """Read the papers that were kept, and hand them on from here on."""
-    local, shelf = node.local, PaperShelf(node.local.run_id, manifest.operator)
+    local, shelf = node.local, shelf_of(node.local.run_id, manifest, node.local.clock.now)
     held = PaperSync(shelf, local.folder.path / PAPERS, journal.append, wants_start=wants_paper(manifest))
     node.handler.hand_on(held)
     return held
@@ -258,7 +258,7 @@ def assemble_daemon(
     `bulk` runs codec and outer step."""
     local, emit, state, amendments = node.local, parts.journal.append, joined.state, joined.amendments
     assert node.handler.papers is not None
-    node.directory.believe(nodes := _operators(node.handler.papers, joined, parts))
+    node.directory.believe(nodes := _operators(node.handler.papers, joined, parts, local.clock.now))
     method = resolve(joined.manifest.sync)
     look_every_s = pace_of(method)
     saving = _checkpointer(local, parts, joined, lambda: built.directives.founded)
@@ -313,10 +313,12 @@ def assemble_daemon(
     return (_with_summaries(node, parts, joined, built, nodes) if parts.options.summary else built), saving
 
 
-def _operators(papers: PaperSync, joined: JoinedRun, parts: DaemonParts) -> Callable[[], frozenset[PeerId]]:
+def _operators(
+    papers: PaperSync, joined: JoinedRun, parts: DaemonParts, now: Callable[[], float]
+) -> Callable[[], frozenset[PeerId]]:
     """Return what finds the operator's nodes."""
     named = operator_nodes(joined.manifest, parts.options.initial_peers)
-    return lambda: named | papers.shelf.nodes
+    return lambda: papers.shelf.nodes(now(), named)
 
 
 def _with_summaries(

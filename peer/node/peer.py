@@ -371,7 +371,7 @@ class PeerDaemon:
         assert self._trainer is not None
         beside = [
             *parts.background(),
-            obey(node, self._facts, self._ruling),
+            obey(node, self._facts, self._ruling, lambda: parts.loop.rounds),
             measure(self._arrival, self._facts, self._trainer, live),
             self._own.reputation.keep(node.local.clock),
         ]

@@ -115,7 +115,7 @@ def status_report(
         "relaying": node.transport.desk.report(),
         "amendments": 0 if amendments is None else amendments.count,
         "amended": [] if amendments is None else amendments.latest(SHOWN_AMENDMENTS),
-        "papers": None if node.handler.papers is None else node.handler.papers.report(),
+        "papers": None if node.handler.papers is None else node.handler.papers.report(node.local.clock.now()),
         "neighbours": node.directory.neighbours(),
         "directory": node.directory.report(),
         "clock_correction_s": node.local.clock.correction,

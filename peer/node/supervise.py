@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from peer.errors import StartChanged
 from peer.membership.amendment_sync import ensure_admitted
+from peer.membership.paper_sync import PaperSync
+from peer.observe.formatting import local_time
 from peer.ports.console import Say
 from peer.protocol.policy.amendments import RunPolicy
+from peer.protocol.schedule import RoundClock
 from peer.rounds.loop import RoundLoop
 from peer.rounds.status import RoundStatus
 from peer.run.presets import resolve
@@ -60,17 +64,33 @@ async def _limit(loop: RoundLoop, limit: asyncio.Timeout, limit_s: Callable[[], 
     limit.reschedule(asyncio.get_running_loop().time() + limit_s())
 
 
-async def obey(node: OpenNode, facts: DaemonFacts, ruling: Callable[[], RunPolicy]) -> None:
-    """Do what the operator's amendments say, for ever. Ends with JoinRefused when the operator keeps us out, or our
-    invitation is over."""
+async def obey(
+    node: OpenNode, facts: DaemonFacts, ruling: Callable[[], RunPolicy], rounds: Callable[[], RoundClock]
+) -> None:
+    """Do what the operator's amendments say, for ever. `rounds`: returns the clock by which the rounds are counted.
+
+    Ends with JoinRefused when the operator keeps us out, or our invitation is over, and with StartChanged when the
+    operator signed another start than that of the clock."""
+    papers = node.handler.papers
+    assert papers is not None
     while True:
         now = ruling()
+        ensure_start_holds(papers, rounds())
         ensure_admitted(now, node.local.me)
         assert facts.admission is not None
         facts.admission.ensure()
         if now.wire is not None:
             node.transport.narrow_wire(*now.wire)
         await asyncio.sleep(1.0)
+
+
+def ensure_start_holds(papers: PaperSync, rounds: RoundClock) -> None:
+    """Raise StartChanged when this clock counts from another start than the operator's own key signed. A start that a
+    node signed moves no peer that has begun: the node may be a thief's."""
+    start = papers.start()
+    if papers.shelf.start_is_final and start and rounds.start and start != rounds.start:
+        former, holds = local_time(rounds.start), local_time(start)
+        raise StartChanged(f"the operator signed that round 0 began at {holds}. This peer counted from {former}")
 
 
 def measure(

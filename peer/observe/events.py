@@ -491,14 +491,14 @@ class PaperHeld(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PaperRefused(Event):
-    """A peer sent a paper that does not check, or one of two starts that the operator signed. Or a valid one could not
-    be kept on disk."""
+    """A peer sent a paper that does not check, or one of two starts that the operator signed. Or the operator took back
+    what let a node sign one that was held here. Or a valid one could not be kept on disk."""
 
     kind: ClassVar[str] = "paper_refused"
     peer: str
     """The peer that sent it. Empty: our own file."""
     code: str
-    """`paper` and what did not check of it, `second_start`, `kept` or `not_kept` for our own file."""
+    """`paper` and what did not check of it, `second_start`, `taken_back`, `kept` or `not_kept` for our own file."""
     reason: str
 
 

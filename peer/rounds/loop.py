@@ -24,6 +24,7 @@ from peer.ports.clock import Clock
 from peer.ports.trainer import Merge, Trainer, WorkRequest, WorkSnapshot
 from peer.protocol.ledger import WorkShare, cut_work
 from peer.protocol.messages import RoundKey, Status
+from peer.protocol.schedule import RoundClock
 from peer.rounds.commit import RoundCommitter, Snapshot
 from peer.rounds.directives import Directives
 from peer.rounds.evaluation import Evaluations
@@ -125,6 +126,11 @@ class RoundLoop:
     def live(self) -> RoundStatus:
         """What goes on now."""
         return self._live
+
+    @property
+    def rounds(self) -> RoundClock:
+        """The run's clock, as this peer goes by it."""
+        return self._times.rounds
 
     @property
     def _group(self) -> GroupMember | None:

@@ -722,7 +722,7 @@ class PapersRequest(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def held(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """SHA-256 of each paper I hold, at most 21"""
+        """SHA-256 of each paper I hold, at most 24"""
 
     def __init__(
         self,
@@ -744,7 +744,7 @@ class PapersReply(_message.Message):
     PAPERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def papers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """lines of JSON, at most 21 of 4 KiB (peer/run/papers/paper.py)"""
+        """lines of JSON, at most 24 of 4 KiB (peer/run/papers/paper.py)"""
 
     def __init__(
         self,

@@ -10,10 +10,12 @@ from click.testing import CliRunner, Result
 
 from peer.cli.main import peer
 from peer.errors import IdentityError, ManifestError, PeerError, UsageError
-from peer.identity import load_or_create
+from peer.identity import Identity, load_or_create
 from peer.run.admission.invitation import Invitation, InvitedPeers
+from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed
-from peer.run.papers.shelf import PaperShelf, beside, load
+from peer.run.papers.paper import delegate
+from peer.run.papers.shelf import MAX_DELEGATIONS, PAPERS, PaperShelf, beside, keep, load
 
 NOW = 1_800_000_000.0
 OFFLINE = ("--identity-path", "operator.key")
@@ -69,8 +71,8 @@ def test_a_node_may_sign_what_the_operator_delegates(signed: SignedManifest, nod
     assert not held().may(node, "invitations", NOW)
     call("manifest", "delegate", "run.toml", node, *OFFLINE)
     assert all(held().may(node, duty, 1e12) for duty in ("start", "digests", "invitations")), "at once, and for ever"
-    call("manifest", "delegate", "run.toml", node, *OFFLINE, "--may", "nothing")
-    assert held().nodes == frozenset()
+    call("manifest", "delegate", "run.toml", node, *OFFLINE, "--may", "nothing", "--start", "none")
+    assert held().nodes(NOW) == frozenset()
 
 
 def test_others_delegate_nothing(signed: SignedManifest, node: str) -> None:
@@ -164,3 +166,79 @@ def test_a_node_invites_as_long_as_it_may_and_never_amends(signed: SignedManifes
     taken_back = InvitedPeers(signed.run_id, signed.manifest.operator, lambda: NOW, required=True, papers=held())
     assert taken_back.why_not(ada, shown) is not None  # type: ignore[arg-type]
     call("manifest", "amend", "run.toml", "pause", *OFFLINE)
+
+
+def kept_start(signed: SignedManifest, at: float) -> None:
+    """The home of a volunteer knows when the run began, by the node's word."""
+    shelf, key = held(), load_or_create(Path("node/identity.key"))
+    shelf.add(shelf.sign_start(key, at, NOW))
+    keep(Home(Path("volunteer")).run(signed.run_id).path / PAPERS, shelf)
+
+
+def test_a_revocation_asks_for_the_start_and_signs_it_for_good(signed: SignedManifest, node: str) -> None:
+    words = ("manifest", "delegate", "run.toml", node, *OFFLINE)
+    call(*words)
+    before = beside(Path("run.toml")).read_bytes()
+    with pytest.raises(UsageError, match="may have signed when the run began") as caught:
+        call(*words, "--may", "nothing")
+    assert "--start none if the run has not begun" in caught.value.fix
+    assert "holds no start" in caught.value.fix
+    kept_start(signed, NOW - 500.25)
+    with pytest.raises(UsageError) as caught:
+        call(*words, "--may", "digests", "--home", "volunteer")
+    assert f"--start {NOW - 500.25!r}" in caught.value.fix
+    assert beside(Path("run.toml")).read_bytes() == before
+    assert "for good" in call(*words, "--may", "nothing", "--start", repr(NOW - 500.25)).output
+    assert held().start_is_final
+    assert held().start_time == NOW - 500.25
+    call(*words)
+    call(*words, "--may", "nothing")
+    with pytest.raises(UsageError, match="which is final"):
+        call(*words, "--start", repr(NOW - 60))
+    assert held().start_time == NOW - 500.25
+
+
+def test_a_renewal_needs_no_start(signed: SignedManifest, node: str) -> None:
+    for more in ((), ("--expires", "90d"), ("--may", "start"), ("--may", "start", "--may", "digests")):
+        call("manifest", "delegate", "run.toml", node, *OFFLINE, *more)
+    call("manifest", "delegate", "run.toml", node, *OFFLINE, "--start", repr(NOW - 60))
+    assert held().start_is_final
+
+
+@pytest.mark.parametrize("start", ["soon", "nan", "-1", "0", "1e400", repr(NOW + 2 * 86400), repr(NOW * 1000)])
+def test_what_is_no_past_time_is_no_start(signed: SignedManifest, node: str, start: str) -> None:
+    words = ("manifest", "delegate", "run.toml", node, *OFFLINE, "--start", start)
+    assert "is no past time" in CliRunner().invoke(peer, words).output
+    assert not beside(Path("run.toml")).exists()
+
+
+def test_a_start_by_which_the_run_would_be_over_is_refused(signed: SignedManifest, node: str) -> None:
+    with pytest.raises(UsageError, match="would have ended"):
+        call("manifest", "delegate", "run.toml", node, *OFFLINE, "--start", "1000000")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("manifest", "delegate", "run.toml", "NODE", "--expires", "99999d"),
+        ("ticket", "invite", "NODE", "--expires", "99999d"),
+    ],
+    ids=["delegation", "invitation"],
+)
+def test_nobody_is_trusted_for_longer_than_ten_years(signed: SignedManifest, node: str, words: tuple[str, ...]) -> None:
+    words = tuple(node if word == "NODE" else word for word in words)
+    assert "is too long. At most 3660d" in CliRunner().invoke(peer, [*words, *OFFLINE]).output
+    call(*words[:-1], "3660d", *OFFLINE)
+
+
+def test_one_node_too_many_is_refused(signed: SignedManifest, node: str) -> None:
+    shelf = held()
+    for age in range(MAX_DELEGATIONS):
+        other = Identity.generate()
+        shelf.add(
+            delegate(load_or_create(Path("operator.key")), signed.run_id, other.peer_id, ["start"], int(NOW) + age)
+        )
+    keep(beside(Path("run.toml")), shelf)
+    with pytest.raises(UsageError, match="has named 16 nodes"):
+        call("manifest", "delegate", "run.toml", node, *OFFLINE)
+    assert held().named == shelf.named

@@ -33,7 +33,7 @@ def test_a_signed_word_is_checked_once_and_a_forged_one_counts_for_nothing() -> 
         checks[peer] += 1
         return signer.verify(peer, raw, signature)
 
-    words = RelayWords({PeerId(NODE.peer_id)}, verify, Reputation(lambda: NOW, lambda event: None))
+    words = RelayWords(lambda: {PeerId(NODE.peer_id)}, verify, Reputation(lambda: NOW, lambda event: None))
     for _ in range(3):
         assert words.block_of(record(at(NODE)), {}, NOW) == "198.51.100.0/24"
     assert checks == {NODE.peer_id: 1}
@@ -42,7 +42,7 @@ def test_a_signed_word_is_checked_once_and_a_forged_one_counts_for_nothing() -> 
 
 def test_a_relay_that_earned_trust_is_believed_a_little() -> None:
     conduct = Reputation(lambda: NOW, lambda event: None)
-    words = RelayWords(frozenset(), KeySigner(CLOSED).verify, conduct)
+    words = RelayWords(frozenset, KeySigner(CLOSED).verify, conduct)
     assert words.block_of(record(at(OTHER)), {}, NOW) == ""
     for _ in range(NEEDED):
         conduct.proven.accepted(PeerId(OTHER.peer_id))
@@ -50,7 +50,7 @@ def test_a_relay_that_earned_trust_is_believed_a_little() -> None:
 
 
 def test_what_is_remembered_of_checks_is_bounded() -> None:
-    words = RelayWords({PeerId(NODE.peer_id)}, lambda *of: False, Reputation(lambda: NOW, lambda event: None))
+    words = RelayWords(lambda: {PeerId(NODE.peer_id)}, lambda *of: False, Reputation(lambda: NOW, lambda event: None))
     for number in range(MAX_CHECKED + 100):
         words._holds(PeerId(NODE.peer_id), b"", number.to_bytes(64, "big"))
     assert len(words._checked) == MAX_CHECKED

@@ -29,8 +29,7 @@ from peer.protocol.schedule import RoundClock
 from peer.run.load import load_of
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.options import JoinOptions
-from peer.run.papers.shelf import PaperShelf
-from peer.run.papers.start import known_start, wants_paper
+from peer.run.papers.start import known_start, shelf_of, wants_paper
 from peer.run.presets import resolve
 from peer.state.transfer.scheduler import DonorRates
 
@@ -109,7 +108,7 @@ class RunVisit:
     async def _goes_on(self, manifest: Manifest) -> DoctorFinding:
         """Look whether the run is over, and who takes part."""
         node, context = self.node, self.node.join_context()
-        shelf = PaperShelf(node.local.run_id, manifest.operator)
+        shelf = shelf_of(node.local.run_id, manifest, node.local.clock.now)
         papers = PaperSync(shelf, None, lambda event: None, wants_start=wants_paper(manifest))
         try:
             await ensure_goes_on(context, manifest, self.options.initial_peers, papers)

@@ -58,9 +58,9 @@ from peer.run.manifest import Manifest, SignedManifest, load_signed
 from peer.run.memory import check_memory, free_bytes, need_of
 from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
-from peer.run.papers.shelf import PAPERS, PaperShelf
+from peer.run.papers.shelf import PAPERS
 from peer.run.papers.shelf import beside as beside_papers
-from peer.run.papers.start import wants_paper
+from peer.run.papers.start import shelf_of, wants_paper
 from peer.run.presets import resolve
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.shelf import ArtifactShelf
@@ -307,7 +307,7 @@ def _status(node: OpenNode, run: OperatorRun, layout: Layout, began: float, keep
         "port_mapping": node.mapping.report(),
         "relaying": node.transport.desk.report(),
         "operators_key": f"on this node: {_offline(run.path)}" if _has_operators_key(node) else "not on this node",
-        "papers": None if node.handler.papers is None else node.handler.papers.report(),
+        "papers": None if node.handler.papers is None else node.handler.papers.report(node.local.clock.now()),
         "neighbours": node.directory.neighbours(),
         "directory": node.directory.report(),
         "parameters": layout.elements,
@@ -358,7 +358,7 @@ def _amendments(local: LocalNode, signed: SignedManifest, round_now: Callable[[]
 
 def _papers(local: LocalNode, manifest: Manifest, operators_file: Path) -> PaperSync:
     """Read the papers that were kept, and the operator's delegations."""
-    shelf, kept = PaperShelf(local.run_id, manifest.operator), local.folder.path / PAPERS
+    shelf, kept = shelf_of(local.run_id, manifest, local.clock.now), local.folder.path / PAPERS
     held = PaperSync(shelf, kept, lambda event: _tell_paper(local, event), wants_start=wants_paper(manifest))
     with contextlib.suppress(ManifestError):  # said when the file is read again, in a moment
         held.read(operators_file)

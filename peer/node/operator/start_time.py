@@ -51,8 +51,10 @@ class StartTime:
             records = list((await self._node.directory.peers()).values())
             if sum(record.status is Status.TRAINING for record in records) >= self._min_peers:
                 await self._ask(records)
-                if self._papers.wanting:
+                if self._papers.wanting and not self._papers.start_taken_back:
                     self._sign(self._node.local.clock.now() + START_DELAY_S)
+                elif self._papers.wanting:
+                    self._tell_taken_back()
         return bool(self.value)
 
     async def _ask(self, records: list[PeerRecord]) -> None:
@@ -68,6 +70,15 @@ class StartTime:
             self._papers.hold([self._papers.shelf.sign_start(local.identity, start, local.clock.now())])
         except BadPayload:
             self._tell_not_allowed()
+
+    def _tell_taken_back(self) -> None:
+        """Tell once that only the operator can say now when the run began."""
+        if not self._told:
+            self._node.local.say(
+                "the run has begun, and the start went with the right of the node that had signed it. Until the "
+                "operator signs it, newcomers wait: peer manifest delegate --start, see peer help operate"
+            )
+        self._told = True
 
     def _tell_not_allowed(self) -> None:
         """Tell once what the operator has to do."""

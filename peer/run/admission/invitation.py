@@ -28,6 +28,8 @@ BYTES = 1 + 32 + 32 + 8 + 64
 """Of an invitation on the wire: without magic and checksum."""
 LATEST = 2**40
 """Last second since the epoch that an expiry may name."""
+LATEST_DAY = 253_402_300_799
+"""Last second since the epoch that has a date."""
 MAX_KNOWN = 4096
 """Most invited peers that are remembered."""
 _MAGIC = base64.b32decode("PEERINVT")[:4]
@@ -127,8 +129,8 @@ class Invitation:
 
 
 def day_of(expires: int) -> str:
-    """Return a second since the epoch as a person reads it, in UTC."""
-    return datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    """Return a second since the epoch as a person reads it, in UTC, at the latest the end of 9999."""
+    return datetime.fromtimestamp(min(expires, LATEST_DAY), UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _checksum(body: bytes) -> bytes:
@@ -150,7 +152,8 @@ class InvitedPeers:
         papers: PaperShelf | None = None,
     ) -> None:
         """`required`: only the invited take part. `revoked`: whose invitations the operator took back, and why.
-        `exempt`: the operator's nodes, which need no invitation. `papers`: tell which nodes may sign one."""
+        `exempt`: the operator's nodes as the ticket names them, which need no invitation. `papers`: tell which nodes
+        may sign one, and from which the operator took everything back."""
         self._run_id = run_id
         self._operator = operator
         self._now = now
@@ -162,7 +165,8 @@ class InvitedPeers:
 
     def why_not(self, peer: PeerId, shown: bytes) -> Refused | None:
         """Return why a peer that shows this at Hello is not let in: a code and a sentence. None: it is."""
-        if peer == self._operator or peer in self._exempt or peer in self._papers.nodes:
+        named = {self._operator, peer} if peer in self._exempt else {self._operator}
+        if peer in self._papers.nodes(self._now(), map(PeerId, named)):
             return None
         found = self._why_not(peer, shown)
         return found if self.required else None

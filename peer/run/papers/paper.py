@@ -25,7 +25,7 @@ MAX_LINE = 4096
 LATEST = 2**40
 """Last second since the epoch that a paper may name."""
 BEFORE_ISSUE_S = 86_400
-"""A node may sign a start that lies so long before its delegation: two clocks differ."""
+"""A node may sign a start at most so long before the delegation that the start carries: two clocks differ."""
 
 Duty = Literal["start", "digests", "invitations"]
 DUTIES: tuple[Duty, ...] = ("start", "digests", "invitations")
@@ -65,7 +65,8 @@ class DigestDocument(_Document):
 
 
 class DelegationDocument(_Document):
-    """The operator's word on what a node may sign. A later one for the same node replaces it."""
+    """The operator's word on what a node may sign. A later one for the same node replaces it, also for what the node
+    signed before."""
 
     kind: Literal["delegation"] = "delegation"
     node: str = Field(max_length=64)
@@ -94,19 +95,12 @@ class Paper:
     raw: bytes
     signature: bytes
     delegation: Paper | None = None
-    """What lets its signer sign; None: the operator signed."""
+    """What let its signer sign it, for who does not hold that yet; None: the operator signed."""
 
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the line."""
         return hashlib.sha256(self.line).digest()
-
-    @property
-    def delegated(self) -> DelegationDocument | None:
-        """The delegation's document."""
-        document = None if self.delegation is None else self.delegation.document
-        assert document is None or isinstance(document, DelegationDocument)
-        return document
 
     @cached_property
     def line(self) -> bytes:
@@ -162,6 +156,7 @@ def _checked(entry: dict[str, Any], run_id: RunId) -> Paper:
 
 
 def _ensure_allowed(paper: Paper, operator: str) -> None:
+    """Check a paper against the delegation that it carries. A newer one decides in the end: see `PaperShelf`."""
     document, given = paper.document, paper.delegation
     if document.by == operator:
         if given is not None:
@@ -172,17 +167,23 @@ def _ensure_allowed(paper: Paper, operator: str) -> None:
     said = given.document
     if not isinstance(said, DelegationDocument) or said.by != operator or said.node != document.by:
         raise BadPayload("paper_delegation", f"the delegation of {document.by} is not by the operator, or another's")
-    duty: Duty = "start" if isinstance(document, StartDocument) else "digests"
-    if duty not in said.may:
-        raise BadPayload("paper_delegation", f"{document.by} may not sign: {duty}")
-    if isinstance(document, StartDocument) and not _within(document.start, said):
+    if why := refusal_reason(document, said):
+        raise BadPayload("paper_delegation", why)
+    if isinstance(document, StartDocument) and document.start < said.issued - BEFORE_ISSUE_S:
         raise BadPayload("paper_delegation", f"{document.by} may not sign a start of {document.start:.0f}")
 
 
-def _within(start: float, said: DelegationDocument) -> bool:
-    """Whether a node may name this start. A start does not expire, so its own time is what counts: the thief of a
-    node's key can thus not say that the run began long ago."""
-    return start >= said.issued - BEFORE_ISSUE_S and (not said.expires or start < said.expires)
+def refusal_reason(document: StartDocument | DigestDocument, said: DelegationDocument) -> str:
+    """Return why a delegation does not let its node sign a document, as a sentence. Empty: it does.
+
+    A start does not expire, so its own time counts. Whether the delegation of a digest's signer has expired is for the
+    reader to look at, who knows the time."""
+    duty: Duty = "start" if isinstance(document, StartDocument) else "digests"
+    if duty not in said.may:
+        return f"{document.by} may not sign: {duty}"
+    if isinstance(document, StartDocument) and said.expires and document.start >= said.expires:
+        return f"{document.by} may not sign a start of {document.start:.0f}"
+    return ""
 
 
 def delegate(operator: Identity, run_id: RunId, node: str, may: list[Duty], issued: int, expires: int = 0) -> Paper:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
+from peer.protocol.messages import RunId
+from peer.protocol.swarm.claimed_round import furthest_round
 from peer.run.manifest import Manifest
 from peer.run.papers.shelf import PaperShelf
+from peer.run.presets import resolve
 
 FORMER = "run_start"
 """File of a run's folder in which earlier versions kept the start. It counts until a paper says otherwise."""
@@ -15,6 +19,24 @@ FORMER = "run_start"
 def wants_paper(manifest: Manifest) -> bool:
     """Return whether the run begins when a paper says so."""
     return manifest.sync.clock == "seconds" and not manifest.start
+
+
+def shelf_of(run_id: RunId, manifest: Manifest, now: Callable[[], float]) -> PaperShelf:
+    """Make the shelf of a run, which takes no digest of a round that cannot have been reached. `now`: run time.
+
+    No round is past the manifest's last one. With a clock in seconds none is past the next one, and none past round 0
+    while nothing that is signed says when the run began."""
+
+    method = resolve(manifest.sync)
+
+    def furthest() -> int:
+        most = furthest_round(method.round_clock(manifest.start or shelf.start_time), now())
+        if most is None:
+            most = 0 if wants_paper(manifest) else manifest.rounds
+        return min(most, manifest.rounds)
+
+    shelf = PaperShelf(run_id, manifest.operator, furthest)
+    return shelf
 
 
 def known_start(manifest: Manifest, shelf: PaperShelf, folder: Path | None) -> float:

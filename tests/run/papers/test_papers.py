@@ -136,10 +136,10 @@ def test_a_later_delegation_replaces_the_earlier_and_may_take_everything_back() 
     for order in ((first, last), (last, first)):
         held = shelf(*order)
         assert not held.may(NODE.peer_id, "invitations", NOW)
-        assert held.nodes == frozenset()
+        assert held.nodes(NOW) == frozenset()
         assert held.signers("invitations", NOW) == [OPERATOR.peer_id]
     assert shelf(first).signers("invitations", NOW) == [OPERATOR.peer_id, NODE.peer_id]
-    assert shelf(first).nodes == {NODE.peer_id}
+    assert shelf(first).nodes(NOW) == {NODE.peer_id}
 
 
 def test_an_expired_delegation_lets_sign_nothing_more_but_the_start_stays() -> None:
@@ -167,7 +167,7 @@ def test_nobody_signs_what_was_not_delegated() -> None:
 def test_a_shelf_is_bounded_and_the_latest_stay() -> None:
     nodes = [Identity.generate() for _ in range(MAX_DELEGATIONS + 3)]
     held = shelf(*(delegation("digests", issued=NOW + age, to=node) for age, node in enumerate(nodes)))
-    assert held.nodes == {node.peer_id for node in nodes[3:]}
+    assert held.nodes(NOW) == {node.peer_id for node in nodes[3:]}
     for round_ in (5, 1, 9, 7, 3, 2):
         held.add(held.sign_digest(OPERATOR, round_, b"d" * 32, NOW))
     assert [document.round for document in held.digests(NOW)] == [9, 7, 5, 3][:MAX_DIGESTS]
