@@ -26,6 +26,7 @@ def test_the_wait_for_a_donor_is_the_one_asked_for(wait_s: float) -> None:
     others["journal"] = SimpleNamespace(append=None)
     parts = DaemonParts(**cast(Any, {**others, "options": options}))
     papers = SimpleNamespace(shelf=PaperShelf(cast(Any, RUN), MANIFEST.operator))
-    node = SimpleNamespace(handler=SimpleNamespace(papers=papers), join_context=lambda: None)
+    local = SimpleNamespace(clock=SimpleNamespace(now=lambda: 1e9))
+    node = SimpleNamespace(handler=SimpleNamespace(papers=papers), local=local, join_context=lambda: None)
     terms = parts.fetch_terms(cast(Any, node), MANIFEST, cast(Any, SimpleNamespace(weigh=None)))
     assert terms.patience_s == wait_s
