@@ -24,7 +24,7 @@ from peer.cli.options import (
     port_mapping,
     relay,
 )
-from peer.cli.web import PagedCommand, page_at, web
+from peer.cli.web import PagedCommand, pages_at, web
 from peer.protocol.swarm.buckets import SPLIT
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def command(
     from peer.run.options import NodeOptions, any_hosts
     from peer.run.packages import check_packages
 
-    page = page_at(web, web_names)
+    pages = pages_at(web, web_names, metrics_host, metrics_port)
     signed = load_signed(manifest)
     check_packages(signed.manifest)
     options = NodeOptions(
@@ -141,8 +141,6 @@ def command(
         port=port,
         max_upload=max_upload,
         cache_disk=cache_disk,
-        metrics_port=metrics_port,
-        metrics_host=metrics_host,
     )
     check_torch()
     check_start(options, signed.run_id)
@@ -156,6 +154,6 @@ def command(
         keep_latest=keep_latest,
         keep_every_s=keep_every,
         check=check,
-        page=page,
+        pages=pages,
     )
     run_daemon(run_bootstrap(options, manifest, wishes, say))

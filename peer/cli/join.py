@@ -29,15 +29,15 @@ from peer.cli.options import (
     upload_budget,
 )
 from peer.cli.percentages import Percentage
-from peer.cli.web import PagedCommand, page_at, web
+from peer.cli.web import PagedCommand, pages_at, web
 from peer.clock.phases import PhaseTimer
 
 if TYPE_CHECKING:
     from peer.clock.quiet_hours import QuietHours
     from peer.guest.options import GuestOptions
+    from peer.node.page import DaemonPages
     from peer.run.admission.invitation import Invitation
     from peer.run.options import JoinOptions
-    from peer.web.page import WebPage
 
 MICRO_BATCH = "Windows that go through the model at once. By default as many as fit into memory."
 WAIT = "Wait so long (5m) for an answer from the run, or for a donor, before giving up with exit code 30 or 41."
@@ -213,18 +213,16 @@ def command(
         wait_s=wait_s,
         min_peers=min_peers,
         cache_disk=cache_disk,
-        metrics_port=metrics_port,
-        metrics_host=metrics_host,
         micro_batch=micro_batch,
     )
     check_volunteer(options)
     check_torch()
     check_start(options, options.run_id)
     say(f"{told_run(known)}: loading torch and the network takes some seconds")
-    run_daemon(_take_part(options, plain, laps, page_at(web, web_names)))
+    run_daemon(_take_part(options, plain, laps, pages_at(web, web_names, metrics_host, metrics_port)))
 
 
-async def _take_part(options: JoinOptions, plain: bool, laps: PhaseTimer, page: WebPage | None) -> int:
+async def _take_part(options: JoinOptions, plain: bool, laps: PhaseTimer, pages: DaemonPages) -> int:
     """Run the peer and return its exit code. The trainer loads torch while this process loads its own modules."""
     import asyncio
 
@@ -240,6 +238,6 @@ async def _take_part(options: JoinOptions, plain: bool, laps: PhaseTimer, page: 
                 await asyncio.to_thread(load)
             from peer.node.peer import run_peer
 
-            return await run_peer(options, display(plain), early, laps, page)
+            return await run_peer(options, display(plain), early, laps, pages)
     finally:
         own.discard_empty(options.run_id)

@@ -1,4 +1,4 @@
-"""The options of a daemon's page for browsers: `--web [HOST:PORT]` and `--web-name`."""
+"""The options of a daemon's page for browsers, `--web [HOST:PORT]` and `--web-name`, and its sockets for HTTP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from peer.web.page import WebPage
+    from peer.node.page import DaemonPages
 
 F = TypeVar("F", bound=Callable[..., Any])
 OPTION = "--web"
@@ -36,7 +36,7 @@ def web(function: F) -> F:
         "web_names",
         multiple=True,
         metavar="NAME",
-        help="Host name by which browsers reach the page, e.g. behind a proxy. Repeatable.",
+        help="Host name by which the page or the metrics are asked for, e.g. behind a proxy. Repeatable.",
     )(function)
     return click.option(
         OPTION,
@@ -45,11 +45,22 @@ def web(function: F) -> F:
     )(function)
 
 
-def page_at(address: str | None, names: tuple[str, ...]) -> WebPage | None:
-    """Listen for the page's viewers; None when none is wanted. Raises UsageError and AddressError."""
-    if address is None:
-        return None
-    from peer.web.address import WebAddress
-    from peer.web.page import WebPage
+def pages_at(
+    address: str | None, names: tuple[str, ...], metrics_host: str = "", metrics_port: int | None = None
+) -> DaemonPages:
+    """Listen for those who ask for the pages that are wanted. Raises UsageError and AddressError."""
+    from peer.node.page import DaemonPages
 
-    return WebPage(WebAddress.parse(address).bind(), names)
+    web = metrics = None
+    if address is not None:
+        from peer.web.address import WebAddress
+        from peer.web.page import WebPage
+
+        web = WebPage(WebAddress.parse(address).bind(), names)
+    if metrics_port is not None:
+        from peer.web.address import WebAddress
+        from peer.web.metrics import MetricsPage
+
+        bound = WebAddress(metrics_host, metrics_port).bind("Choose another --metrics-port; 0 takes any free one.")
+        metrics = MetricsPage(bound, names)
+    return DaemonPages(web, metrics)

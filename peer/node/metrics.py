@@ -1,23 +1,21 @@
-"""The metrics endpoint of a daemon: gathers the facts and serves them."""
+"""The facts behind a daemon's metrics. `peer.web.metrics` serves them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import math
 import os
 import platform
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from peer import __version__
 from peer.observe.counters import EventCounters
-from peer.observe.http_server import HttpServer, Page
 from peer.observe.process_stats import open_files, resident_bytes
 from peer.observe.totals import Totals
-from peer.protocol.endpoints import join_host
-from peer.run.options import NodeOptions
 
 LAG_TICK_S = 0.25
+RENDER_EVERY_S = 1.0
 
 Report = Callable[[], dict[str, Any]]
 
@@ -43,7 +41,7 @@ class LoopLag:
         return max(worst, asyncio.get_running_loop().time() - self._due if self._due else 0.0)
 
 
-class MetricsEndpoint:
+class DaemonMetrics:
     """`report`: the status report. `totals`, `tally` and `now` (the journal's clock): of a daemon with a journal."""
 
     def __init__(
@@ -54,27 +52,19 @@ class MetricsEndpoint:
         now: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._report, self._totals, self._tally, self._now = report, totals, tally, now
-        self._lag = LoopLag()
-        self._measuring: asyncio.Task[None] | None = None
-        self._server = HttpServer({"/metrics": self._metrics, "/healthz": lambda: Page(b"ok\n")})
+        self.lag = LoopLag()
+        """Its `run` is to be awaited as long as somebody may ask."""
+        self._rendered_at, self._text = -math.inf, b""
 
-    async def start(self, host: str, port: int) -> str:
-        """Listen; the address of the page. Raises AddressError."""
-        bound = await self._server.start(host, port, "--metrics-port")
-        self._measuring = asyncio.create_task(self._lag.run(), name="loop-lag")
-        return f"http://{join_host(host, bound)}/metrics"
+    def text(self) -> bytes:
+        """Return the metrics as Prometheus reads them, made anew at most once a second, however many ask."""
+        from peer.observe.exposition import exposition  # only who asks for metrics loads the library
 
-    async def close(self) -> None:
-        await self._server.close()
-        if self._measuring is not None:
-            self._measuring.cancel()
-            await asyncio.wait({self._measuring})
-
-    def _metrics(self) -> Page:
-        from peer.observe.exposition import CONTENT_TYPE, exposition  # only who asks for metrics loads the library
-
-        facts = self.facts()
-        return Page(exposition(facts, facts["status"]["role"]), CONTENT_TYPE)
+        now = asyncio.get_running_loop().time()
+        if now - self._rendered_at >= RENDER_EVERY_S:
+            facts = self.facts()
+            self._rendered_at, self._text = now, exposition(facts, facts["status"]["role"])
+        return self._text
 
     def facts(self) -> dict[str, Any]:
         """What `peer.observe.exposition` makes metrics of."""
@@ -85,7 +75,7 @@ class MetricsEndpoint:
             "status": report,
             "seen": seen(report),
             "proc": _processes(report),
-            "loop": {"lag_s": self._lag.take()},
+            "loop": {"lag_s": self.lag.take()},
             "build": _build(),
         }
         if self._totals is not None:
@@ -93,19 +83,6 @@ class MetricsEndpoint:
         if self._tally is not None:
             facts["counted"] = self._tally.report(self._now())
         return facts
-
-
-@contextlib.asynccontextmanager
-async def serving(endpoint: MetricsEndpoint, options: NodeOptions, say: Callable[[str], None]) -> AsyncIterator[None]:
-    """The endpoint is open within the context, if it is wanted at all. Raises AddressError."""
-    if options.metrics_port is None:
-        yield
-        return
-    try:
-        say(f"metrics: {await endpoint.start(options.metrics_host, options.metrics_port)}")
-        yield
-    finally:
-        await endpoint.close()
 
 
 def _processes(report: dict[str, Any]) -> dict[str, dict[str, int]]:

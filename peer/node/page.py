@@ -1,4 +1,4 @@
-"""The seam between a daemon and its page for browsers (`peer.web`): what the page is given, and how long it is open."""
+"""The seam between a daemon and its HTTP servers (`peer.web`): what they are given, and how long they are open."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from peer.node.control import Handler
+from peer.node.metrics import DaemonMetrics
 from peer.observe.journal import Journal, Listener
 from peer.ports.console import Say
 
@@ -23,12 +24,14 @@ def _no_journal(listener: Listener) -> None: ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSource:
-    """What a page shows, and what it can do. The calls are quick, and are made on the event loop."""
+    """What the pages show, and what they can do. The calls are quick, and are made on the event loop."""
 
     home: Path
     """Folder for the page's token."""
     report: Callable[[], dict[str, Any]]
     """Returns what `peer status` tells."""
+    metrics: DaemonMetrics | None = None
+    """None: there is no page of metrics."""
     act: Handler | None = None
     """The control socket's own handler. None: nothing can be done from the page."""
     evaluations: Callable[[], Sequence[tuple[int, float, float]]] = _nothing_measured
@@ -37,11 +40,14 @@ class PageSource:
     """Adds a listener to the journal."""
 
     @classmethod
-    def of_peer(cls, home: Path, report: Callable[[], dict[str, Any]], act: Handler, journal: Journal) -> PageSource:
-        """Return what a volunteer's page is made of."""
+    def of_peer(
+        cls, home: Path, report: Callable[[], dict[str, Any]], metrics: DaemonMetrics, act: Handler, journal: Journal
+    ) -> PageSource:
+        """Return what a volunteer's pages are made of."""
         return cls(
             home=home,
             report=report,
+            metrics=metrics,
             act=act,
             evaluations=lambda: journal.totals.val_loss,
             listen=journal.listeners.append,
@@ -55,17 +61,26 @@ class DaemonPage(Protocol):
         """Serve within the context; the page's address. It ends within seconds, whoever looks at it."""
 
 
-def _untold(address: str) -> None: ...
+@dataclass(frozen=True, slots=True)
+class DaemonPages:
+    """The HTTP servers of a daemon: those that are wanted."""
+
+    web: DaemonPage | None = None
+    """For browsers."""
+    metrics: DaemonPage | None = None
+    """For Prometheus."""
+
+    @contextlib.asynccontextmanager
+    async def opened(
+        self, source: PageSource, say: Say, told: Callable[[str], None] = lambda address: None
+    ) -> AsyncIterator[None]:
+        """Serve them within the context. `told` is given the address of the page for browsers."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self.metrics is not None:
+                await stack.enter_async_context(self.metrics.opened(source, say))
+            if self.web is not None:
+                told(await stack.enter_async_context(self.web.opened(source, say)))
+            yield
 
 
-@contextlib.asynccontextmanager
-async def paged(
-    page: DaemonPage | None, source: PageSource, say: Say, told: Callable[[str], None] = _untold
-) -> AsyncIterator[None]:
-    """The page is open within the context, if one is wanted; `told` is given its address."""
-    if page is None:
-        yield
-        return
-    async with page.opened(source, say) as address:
-        told(address)
-        yield
+NO_PAGES = DaemonPages()

@@ -43,9 +43,9 @@ from peer.node.display import Display, showing
 from peer.node.handler import ServedParts
 from peer.node.leaving.last_state import keep_last_state
 from peer.node.leaving.plan import leaving_plan
-from peer.node.metrics import MetricsEndpoint, serving
+from peer.node.metrics import DaemonMetrics
 from peer.node.open import LocalNode, OpenNode, open_node
-from peer.node.page import DaemonPage, PageSource, paged
+from peer.node.page import NO_PAGES, DaemonPages, PageSource
 from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.record import describe_self
 from peer.node.run_files import DaemonFiles
@@ -79,7 +79,7 @@ async def run_peer(
     display: Display,
     early: TrainerSubprocess | None = None,
     laps: PhaseTimer | None = None,
-    page: DaemonPage | None = None,
+    pages: DaemonPages = NO_PAGES,
 ) -> int:
     """Take part until the run is over, a signal, or `peer leave`; the exit code. `early`: a trainer process started
     beforehand; `laps`: running since the command began. Raises PeerError for everything a person can mend."""
@@ -92,7 +92,7 @@ async def run_peer(
         async with open_node(local, parts.listeners(local)) as node, parts.pause.machine.running():
             laps.end("network")
             daemon = PeerDaemon(node, parts, display, early, laps)
-            return await daemon.run(page)
+            return await daemon.run(pages)
 
 
 class PeerDaemon:
@@ -121,7 +121,7 @@ class PeerDaemon:
         self._early = early
         self._arrival = JoinReport(laps or PhaseTimer(), self._journal.append, node.local.say)
         self._journal.listeners.append(self._arrival.hear)
-        self._metrics = MetricsEndpoint(self._status, lambda: self._journal.totals, tally, node.local.clock.now)
+        self._metrics = DaemonMetrics(self._status, lambda: self._journal.totals, tally, node.local.clock.now)
         self._reputation, self._live = parts.reputation, parts.live
         self._parts: PeerParts | None = None
         self._trainer: TrainerClient | None = None
@@ -134,13 +134,12 @@ class PeerDaemon:
         self._pause, self._quota = parts.pause, parts.quota
         self._quota.count_by(lambda: node.line.latest.sent)
 
-    async def run(self, page: DaemonPage | None = None) -> int:
+    async def run(self, pages: DaemonPages = NO_PAGES) -> int:
         local = self._node.local
-        source = PageSource.of_peer(local.home.path, self._status, self._control, self._journal)
+        source = PageSource.of_peer(local.home.path, self._status, self._metrics, self._control, self._journal)
         async with (
-            serving(self._metrics, self._options, local.say),
             showing(self._display, self._status),
-            paged(page, source, local.say, self._facts.open_page),
+            pages.opened(source, local.say, self._facts.open_page),
         ):
             return await self._run()
 

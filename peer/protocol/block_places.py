@@ -16,6 +16,7 @@ K = TypeVar("K", bound=Hashable)
 @dataclass(slots=True)
 class _Place:
     block: str
+    host: str
     proven: bool
 
 
@@ -43,26 +44,28 @@ class BlockPlaces(Generic[K]):
     def __contains__(self, holder: K) -> bool:
         return holder in self._held
 
-    def enter(self, holder: K, block: str, *, proven: bool = False) -> Placing[K]:
+    def enter(self, holder: K, block: str, *, host: str = "", proven: bool = False) -> Placing[K]:
         """Give a place to `holder`, an address of `block` (`peer.protocol.endpoints.block_of`).
 
-        A newcomer of the block that holds most is turned away. A block that holds as many as another loses nothing to
-        it. The block that loses a place loses its youngest. A holder that enters again keeps its place."""
+        A newcomer of the block that holds most is turned away, unless `host` is given: then the host of this block that
+        holds most loses a place to a newcomer of a host that holds fewer. A block that holds as many as another loses
+        nothing to it. Of a block that loses a place the host that holds most loses its youngest. A holder that enters
+        again keeps its place."""
         if holder in self._held:
             self._held[holder].proven |= proven
             return Placing(True)
         room = self._has_room(proven=proven)
-        victim = None if room else self._victim(block, proven=proven)
+        victim = None if room else self._victim(block, host, proven=proven)
         if not room and victim is None:
             return Placing(False)
         if victim is not None:
             del self._held[victim]
-        self._held[holder] = _Place(block, proven)
+        self._held[holder] = _Place(block, host, proven)
         return Placing(True, victim)
 
     def would_admit(self, block: str, *, proven: bool = False) -> bool:
         """Return whether a newcomer of this block would get a place."""
-        return self._has_room(proven=proven) or self._victim(block, proven=proven) is not None
+        return self._has_room(proven=proven) or self._victim(block, "", proven=proven) is not None
 
     def prove(self, holder: K) -> None:
         """Note that the holder turned out to be a proven peer: it keeps its place from here on."""
@@ -77,17 +80,22 @@ class BlockPlaces(Generic[K]):
         strangers = sum(not place.proven for place in self._held.values())
         return len(self._held) < self._places and (proven or strangers < self._places - self._reserve)
 
-    def _victim(self, block: str, *, proven: bool) -> K | None:
-        """Return the holder that makes room; None: the newcomer's block holds as many as any, or only proven ones are
-        there."""
-        held = Counter(place.block for place in self._held.values() if not place.proven)
-        if not held:
+    def _victim(self, block: str, host: str, *, proven: bool) -> K | None:
+        """Return the holder that makes room. None: no block and no host of the newcomer's block holds more than the
+        newcomer's own, or only proven holders are there."""
+        strangers = [(holder, place) for holder, place in self._held.items() if not place.proven]
+        blocks = Counter(place.block for _, place in strangers)
+        if not blocks:
             return None
-        largest, most = max(held.items(), key=lambda item: (item[1], item[0]))
-        if not proven and most <= held[block] + 1:
+        largest, most = _largest(blocks)
+        own = not proven and most <= blocks[block] + 1
+        hosts = Counter(place.host for _, place in strangers if place.block == (block if own else largest))
+        greediest, most = _largest(hosts) if hosts else ("", 0)
+        if own and (not host or most <= hosts[host] + 1):
             return None
-        return next(
-            holder
-            for holder in reversed(self._held)
-            if self._held[holder].block == largest and not self._held[holder].proven
-        )
+        at = (block if own else largest, greediest)
+        return next(holder for holder, place in reversed(strangers) if (place.block, place.host) == at)
+
+
+def _largest(counted: Counter[str]) -> tuple[str, int]:
+    return max(counted.items(), key=lambda item: (item[1], item[0]))

@@ -52,9 +52,6 @@ class NodeOptions:
     """What is relayed for peers that nobody can dial; 0: nothing. None: a fifth of `max_upload`, or 1 MB/s without."""
     cache_disk: int = CACHE_DISK
     """Bytes of artifacts kept in the home, drafts included."""
-    metrics_port: int | None = None
-    """Of the metrics page; 0: any free one; None: no page."""
-    metrics_host: str = "127.0.0.1"
     invitation: Invitation | None = None
     """Given on the command line; None: the one given at an earlier start, if any."""
 

@@ -12,6 +12,7 @@ from peer.errors import AddressError, UsageError
 
 _BACKLOG = 128
 _FORM = "Write HOST:PORT, e.g. --web 127.0.0.1:4880 or --web [::1]:0. Port 0 takes any free one."
+_FREE = "Name another address, e.g. --web 127.0.0.1:0, which takes any free port."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,10 @@ class WebAddress:
         """Whether only this machine reaches it."""
         return self.host == "localhost" or (_is_ip(self.host) and ipaddress.ip_address(self.host).is_loopback)
 
-    def bind(self) -> BoundSocket:
-        """Listen. Raises AddressError."""
+    def bind(
+        self, fix: str = "Name another address, e.g. --web 127.0.0.1:0, which takes any free port."
+    ) -> BoundSocket:
+        """Listen. Raises AddressError; `fix`: what a person can do then."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, _, _, _, address = found[0]
@@ -45,9 +48,7 @@ class WebAddress:
             taken = error.errno == errno.EADDRINUSE
             why = "another program holds this port" if taken else error.strerror or str(error)
             raise AddressError(
-                f"the page cannot listen at {self}: {why}",
-                "Name another address, e.g. --web 127.0.0.1:0, which takes any free port.",
-                "Browsers ask for the page there.",
+                f"the page cannot listen at {self}: {why}", fix, "Browsers, or Prometheus, ask for the page there."
             ) from error
         return BoundSocket(listening, WebAddress(self.host, listening.getsockname()[1]))
 

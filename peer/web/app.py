@@ -17,14 +17,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from peer.aio.tasks import cancel_and_wait
 from peer.errors import PeerError, UsageError
 from peer.node.control import Handler
-from peer.web.broadcast import Broadcast
+from peer.web.broadcast import Broadcast, Viewer
 from peer.web.guard import Guard
 from peer.web.static_files import StaticFile, read_all
 
 ACTIONS = frozenset({"pause", "resume", "leave"})
-SEND_S = 30.0
-"""A viewer who takes nothing for so long is let go of."""
 AGAIN_S = 30
+_STREAM = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
 NO_STORE = {"Cache-Control": "no-store"}
 NEEDS_PROOF = "This needs the page's token: open the address that the daemon printed."
 Answer = Callable[[Request], Awaitable[Response]]
@@ -69,28 +72,32 @@ class EventStream:
         if scope["method"] != "GET":
             await PlainTextResponse("Only GET is answered.\n", 405, {"Allow": "GET"})(scope, receive, send)
             return
-        if not self._broadcast.enter():
+        viewer = self._broadcast.enter(scope["client"][0] if scope["client"] else "")
+        if viewer is None:
             refusal = PlainTextResponse("Too many look at this page now.\n", 503, {"Retry-After": str(AGAIN_S)})
             await refusal(scope, receive, send)
             return
-        sending, leaving = asyncio.create_task(self._send(send)), asyncio.create_task(_gone(receive))
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await send({"type": "http.response.start", "status": 200, "headers": _STREAM})
+            if await self._stream(viewer, receive, send):
+                await send({"type": "http.response.body", "body": b""})  # ousted: the browser asks again by itself
         finally:
-            self._broadcast.leave()
-            await cancel_and_wait(leaving)
-            await cancel_and_wait(sending)
+            self._broadcast.leave(viewer)
+
+    async def _stream(self, viewer: Viewer, receive: Receive, send: Send) -> bool:
+        """Send frames until the page closes or the viewer goes. Return whether it lost its place before."""
+        sending = asyncio.create_task(self._send(send))
+        ends = [sending, asyncio.create_task(_gone(receive)), asyncio.create_task(viewer.ousted.wait())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return viewer.ousted.is_set() and not sending.done()
+        finally:
+            for task in ends:
+                await cancel_and_wait(task)
 
     async def _send(self, send: Send) -> None:
-        headers = [
-            (b"content-type", b"text/event-stream"),
-            (b"cache-control", b"no-store"),
-            (b"x-accel-buffering", b"no"),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for frame in self._broadcast.frames():
-            async with asyncio.timeout(SEND_S):
-                await send({"type": "http.response.body", "body": frame, "more_body": True})
+            await send({"type": "http.response.body", "body": frame, "more_body": True})
         await send({"type": "http.response.body", "body": b"event: end\ndata: {}\n\n"})
 
 

@@ -11,6 +11,9 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from peer.protocol.block_places import BlockPlaces
+from peer.protocol.endpoints import block_of_host
+
 PULSE_S = 1.0
 IDLE_PULSE_S = 5.0
 """While nobody looks, the account is still made now and then: it collects the curve."""
@@ -21,13 +24,23 @@ MOST_VIEWERS = 100
 Account = Callable[[], Mapping[str, Any]]
 
 
+class Viewer:
+    """One browser that looks."""
+
+    def __init__(self) -> None:
+        self.ousted = asyncio.Event()
+        """Set when its place went to a viewer of another address."""
+
+
 class Broadcast:
-    """Renders `account()` while `run` is awaited. `now`: a monotonic clock, seconds."""
+    """Renders `account()` while `run` is awaited. `now`: a monotonic clock, seconds.
+
+    Viewers have places, which are shared among address blocks."""
 
     def __init__(self, account: Account, now: Callable[[], float], most_viewers: int = MOST_VIEWERS) -> None:
         self._account = account
         self._now = now
-        self._most_viewers = most_viewers
+        self._viewers: BlockPlaces[Viewer] = BlockPlaces(most_viewers)
         self._frames: dict[str, tuple[int, bytes]] = {}
         self._joined: dict[int, bytes] = {}
         self._version = 0
@@ -35,7 +48,11 @@ class Broadcast:
         self._news: asyncio.Future[None] | None = None
         self._closed = False
         self._broken = False
-        self.viewers = 0
+
+    @property
+    def viewers(self) -> int:
+        """How many look now."""
+        return len(self._viewers)
 
     async def run(self) -> None:
         """For ever; the owner cancels."""
@@ -49,16 +66,19 @@ class Broadcast:
         self._closed = True
         self._wake()
 
-    def enter(self) -> bool:
-        """Count a viewer who comes. False: there are too many."""
-        if self._closed or self.viewers >= self._most_viewers:
-            return False
-        self.viewers += 1
-        return True
+    def enter(self, host: str) -> Viewer | None:
+        """Give a viewer from this address a place, until `leave`. None: there are too many, or the page closes."""
+        if self._closed:
+            return None
+        viewer = Viewer()
+        placing = self._viewers.enter(viewer, block_of_host(host), host=host)
+        if placing.evicted is not None:
+            placing.evicted.ousted.set()
+        return viewer if placing.admitted else None
 
-    def leave(self) -> None:
-        """Count a viewer who goes."""
-        self.viewers -= 1
+    def leave(self, viewer: Viewer) -> None:
+        """Free the place of a viewer who goes."""
+        self._viewers.leave(viewer)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the whole account, at most `PULSE_S` old."""

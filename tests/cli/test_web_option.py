@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli.bootstrap import command as bootstrap
-from peer.cli.web import DEFAULT, PagedCommand, page_at, web
+from peer.cli.web import DEFAULT, PagedCommand, pages_at, web
 from peer.errors import AddressError
+from peer.node.page import NO_PAGES
 from tests.cli.test_import_time import HELP, loaded
 
 
@@ -45,7 +46,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded() -> None:
         port = holder.getsockname()[1]
         result = CliRunner().invoke(bootstrap, ["run.toml", "--web", f"127.0.0.1:{port}"])
     assert isinstance(result.exception, AddressError)
-    assert page_at(None, ()) is None
+    assert pages_at(None, ()) == NO_PAGES
 
 
 def test_no_library_of_the_page_is_loaded_without_it() -> None:

@@ -69,3 +69,15 @@ def test_one_block_never_holds_more_than_its_share_while_others_want_places() ->
     held = [blocks[number] for number in range(400) if number in places]
     assert len(held) == 16
     assert held.count("attacker") <= 1 + max(held.count(f"home-{home}") for home in range(5)), f"seed {seed}"
+
+
+def test_within_a_block_the_host_that_holds_most_makes_room_for_another_host() -> None:
+    places: BlockPlaces[str] = BlockPlaces(4)
+    for number in range(4):
+        assert places.enter(f"greedy-{number}", "lan", host="192.0.2.1").admitted
+    assert places.enter("greedy-4", "lan", host="192.0.2.1") == Placing(False)
+    assert places.enter("nameless", "lan") == Placing(False)
+    assert places.enter("a", "lan", host="192.0.2.2") == Placing(True, "greedy-3")
+    assert places.enter("b", "lan", host="192.0.2.2") == Placing(True, "greedy-2"), "both hosts then hold two"
+    assert places.enter("c", "lan", host="192.0.2.2") == Placing(False)
+    assert places.enter("far", "other", host="198.51.100.1").admitted, "blocks come first"

@@ -20,13 +20,15 @@ class Answer:
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
+    over: bool = False
+    """It is complete."""
 
     @property
     def json(self) -> Any:
         return json.loads(self.body)
 
 
-def scope(method: str, target: str, headers: Mapping[str, str] | list[tuple[str, str]]) -> Scope:
+def scope(method: str, target: str, headers: Mapping[str, str] | list[tuple[str, str]], client: str) -> Scope:
     path, _, query = target.partition("?")
     pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
     return {
@@ -41,7 +43,7 @@ def scope(method: str, target: str, headers: Mapping[str, str] | list[tuple[str,
         "root_path": "",
         "headers": [(name.lower().encode(), value.encode()) for name, value in pairs],
         "server": ("127.0.0.1", 4880),
-        "client": ("127.0.0.1", 5000),
+        "client": (client, 5000),
     }
 
 
@@ -54,12 +56,13 @@ class Visit:
         target: str,
         method: str = "GET",
         headers: Mapping[str, str] | list[tuple[str, str]] | None = None,
+        client: str = "127.0.0.1",
     ) -> None:
         self.answer = Answer()
         self._left = asyncio.Event()
         self._asked = False
         given = {"Host": OWN} if headers is None else headers
-        self.task = asyncio.create_task(app(scope(method, target, given), self._receive, self._send))  # type: ignore[arg-type]
+        self.task = asyncio.create_task(app(scope(method, target, given, client), self._receive, self._send))  # type: ignore[arg-type]
 
     def leave(self) -> None:
         self._left.set()
@@ -77,6 +80,7 @@ class Visit:
             self.answer.headers = {name.decode().lower(): value.decode() for name, value in message["headers"]}
         else:
             self.answer.body += message.get("body", b"")
+            self.answer.over = not message.get("more_body", False)
 
 
 async def call(
@@ -84,9 +88,10 @@ async def call(
     target: str,
     method: str = "GET",
     headers: Mapping[str, str] | list[tuple[str, str]] | None = None,
+    client: str = "127.0.0.1",
 ) -> Answer:
     """The complete answer. `headers`: by default the page's own name."""
-    visit = Visit(app, target, method, headers)
+    visit = Visit(app, target, method, headers, client)
     async with asyncio.timeout(60):
         await visit.task
     return visit.answer

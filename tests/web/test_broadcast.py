@@ -89,7 +89,7 @@ def test_closing_sends_the_last_account_and_ends_every_stream() -> None:
         source.parts["a"] = "leaving"
         broadcast.close()
         assert [frame async for frame in viewer] == [b'event: a\ndata: "leaving"\n\n']
-        assert not broadcast.enter()
+        assert broadcast.enter("127.0.0.1") is None
 
     asyncio.run(main())
 

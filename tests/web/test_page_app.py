@@ -191,6 +191,31 @@ def test_viewers_are_counted_and_one_too_many_hears_503() -> None:
     played(check, viewers=3)
 
 
+def test_one_address_does_not_take_every_stream() -> None:
+    async def check(app: ASGIApp, daemon: Daemon, broadcast: Broadcast) -> None:
+        crowd = [Visit(app, "/api/events", client="203.0.113.5") for _ in range(3)]
+        await until_all_see(crowd)
+        assert (await call(app, "/api/events", client="203.0.113.5")).status == 503
+        neighbour = Visit(app, "/api/events", client="203.0.113.9")
+        other = Visit(app, "/api/events", client="198.51.100.7")
+        await until_all_see([neighbour, other])
+        async with asyncio.timeout(60):
+            await crowd[2].task
+            await crowd[1].task
+        assert not crowd[2].answer.body.endswith(b"event: end\ndata: {}\n\n"), "its browser shall ask again"
+        assert (crowd[2].answer.over, broadcast.viewers) == (True, 3)
+        broadcast.close()
+        await asyncio.gather(crowd[0].task, neighbour.task, other.task)
+
+    played(check, viewers=3)
+
+
+async def until_all_see(visits: list[Visit]) -> None:
+    async with asyncio.timeout(60):
+        while not all(visit.answer.body for visit in visits):
+            await asyncio.sleep(0)
+
+
 def test_a_file_that_the_browser_has_is_not_sent_again() -> None:
     first = answered("/static/uPlot.iife.min.js")
     again = answered("/static/uPlot.iife.min.js", headers={"Host": OWN, "If-None-Match": first.headers["etag"]})

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from peer.errors import AddressError, HomeUnusable, UsageError
-from peer.node.page import PageSource, paged
+from peer.node.page import DaemonPages, PageSource
 from peer.observe.log_file import log_file, log_line
 from peer.web import server, token
 from peer.web.address import WebAddress
@@ -32,7 +32,7 @@ def opened(home: Path, check: Callable[[int, list[str]], Awaitable[None]]) -> li
     async def main() -> None:
         bound = WebAddress("127.0.0.1", 0).bind()
         source = PageSource(home=home, report=report, act=nothing)
-        async with asyncio.timeout(60), paged(WebPage(bound), source, said.append):
+        async with asyncio.timeout(60), DaemonPages(WebPage(bound)).opened(source, said.append):
             await check(bound.address.port, said)
 
     asyncio.run(main())
@@ -66,7 +66,7 @@ def test_a_page_answers_and_leaves_signals_and_logging_alone(tmp_path: Path) -> 
         before = [signal.getsignal(one) for one in caught]
         bound = WebAddress("127.0.0.1", 0).bind()
         source = PageSource(home=tmp_path, report=report, act=nothing)
-        async with asyncio.timeout(60), paged(WebPage(bound), source, said.append):
+        async with asyncio.timeout(60), DaemonPages(WebPage(bound)).opened(source, said.append):
             assert [signal.getsignal(one) for one in caught] == before
 
     async def check(port: int, said: list[str]) -> None:
@@ -121,7 +121,7 @@ def test_a_page_with_viewers_closes_within_seconds(tmp_path: Path) -> None:
         bound = WebAddress("127.0.0.1", 0).bind()
         source = PageSource(home=tmp_path, report=report, act=nothing)
         async with asyncio.timeout(60):
-            async with paged(WebPage(bound), source, lambda line: None):
+            async with DaemonPages(WebPage(bound)).opened(source, lambda line: None):
                 await check(bound.address.port, [])
             assert asyncio.get_running_loop().time() - began[0] < 2.0
             for reader, writer in held:
@@ -132,12 +132,69 @@ def test_a_page_with_viewers_closes_within_seconds(tmp_path: Path) -> None:
 
 
 def test_a_connection_without_a_request_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "FIRST_REQUEST_S", 0.05)
+    monkeypatch.setattr(server, "REQUEST_S", 0.05)
 
     async def check(port: int, said: list[str]) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost:")
         assert await reader.read() == b""
+        await closed(writer)
+
+    opened(tmp_path, check)
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        b"",
+        b"G",
+        b"GET / HTTP/1.1\r\nHost:",
+        b"POST /api/pause HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nx",
+    ],
+    ids=["nothing", "a byte", "half a head", "half a body"],
+)
+def test_every_later_request_has_a_deadline_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: bytes) -> None:
+    monkeypatch.setattr(server, "REQUEST_S", 0.05)
+
+    async def check(port: int, said: list[str]) -> None:
+        _, reader, writer = await first_bytes(port, get("/api/snapshot"), b"\r\n\r\n")
+        writer.write(then)
+        with contextlib.suppress(ConnectionError):  # it ends with a reset
+            await reader.read()
+        await closed(writer)
+
+    opened(tmp_path, check)
+
+
+def test_who_asks_again_and_again_and_takes_nothing_is_cut_off_and_nothing_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "TAKE_S", 0.05)
+
+    async def check(port: int, said: list[str]) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as ours:
+            ours.setblocking(False)
+            loop, asked = asyncio.get_running_loop(), get("/static/uPlot.iife.min.js") * 500  # 25 MB of answers
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_sendall(ours, asked)
+                while await loop.sock_recv(ours, 1) != b"":
+                    await asyncio.sleep(0)
+                    await loop.sock_sendall(ours, asked[: len(asked) // 500])
+
+    opened(tmp_path, check)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_event_stream_goes_on_beyond_the_deadline_of_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "REQUEST_S", 0.05)
+    monkeypatch.setattr("peer.web.broadcast.PING_S", 0.2)
+
+    async def check(port: int, said: list[str]) -> None:
+        _, reader, writer = await first_bytes(port, get("/api/events"), b"event: findings")
+        for _ in range(3):
+            await reader.readuntil(b": alive")
         await closed(writer)
 
     opened(tmp_path, check)
@@ -154,7 +211,10 @@ def test_connections_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             held.append((reader, writer))
             assert await reader.read() == b""
-        await closed(*(writer for _, writer in held))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.9", 0))
+        writer.write(get("/"))
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200"), "another address has its place"
+        await closed(writer, *(writer for _, writer in held))
 
     opened(tmp_path, check)
 
@@ -235,7 +295,7 @@ def test_a_broken_account_is_told_and_training_goes_on(tmp_path: Path) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
         bound = WebAddress("127.0.0.1", 0).bind()
         source = PageSource(home=tmp_path, report=broken, act=nothing)
-        async with asyncio.timeout(60), paged(WebPage(bound), source, lambda line: None):
+        async with asyncio.timeout(60), DaemonPages(WebPage(bound)).opened(source, lambda line: None):
             while not told:
                 await asyncio.sleep(0)
 

@@ -28,7 +28,7 @@ from peer.node.control import ControlServer
 from peer.node.daemon_parts import pace_of
 from peer.node.dht_events import DhtNodeEvents
 from peer.node.handler import ServedParts
-from peer.node.metrics import MetricsEndpoint, serving
+from peer.node.metrics import DaemonMetrics
 from peer.node.open import NODE_LIMITS, LocalNode, NodeListeners, OpenNode, open_node
 from peer.node.operator.collect import StateCollector
 from peer.node.operator.given import GivenState
@@ -42,7 +42,7 @@ from peer.node.operator.presence import announce, known
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
 from peer.node.operator.run_view import RunFacts, RunView
 from peer.node.operator.start_time import StartTime
-from peer.node.page import DaemonPage, PageSource, paged
+from peer.node.page import NO_PAGES, DaemonPages, PageSource
 from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.status import about, caps, control_bytes, ends_at
 from peer.observe import events
@@ -103,8 +103,7 @@ class OperatorWishes:
     keep_every_s: float = KEEP_EVERY_S
     check: bool = True
     """Evaluate a state before it is kept."""
-    page: DaemonPage | None = None
-    """The run's page for browsers."""
+    pages: DaemonPages = NO_PAGES
 
 
 async def run_bootstrap(options: NodeOptions, manifest_path: Path, wishes: OperatorWishes, say: Say) -> int:
@@ -175,9 +174,8 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     if _has_operators_key(node):
         say(f"the operator's key lies on this node: {_offline(run.path)}")
     with hold(cache, signed, run.files):
-        endpoint = serving(MetricsEndpoint(status), node.local.options, say)
-        page = paged(wishes.page, PageSource(home=node.local.home.path, report=status), say)
-        async with endpoint, page, background_task(view.run(asyncio.to_thread, say)):
+        source = PageSource(home=node.local.home.path, report=status, metrics=DaemonMetrics(status))
+        async with wishes.pages.opened(source, say), background_task(view.run(asyncio.to_thread, say)):
             try:
                 await _serve(node, run_start, giving, keeper, status, run.path, pace_of(method))
             finally:
