@@ -14,14 +14,15 @@ import click
 
 from peer.cli.options import home, identity_path, signing_key
 from peer.cli.telling import tell
-from peer.errors import BadPayload, NotRunning, UsageError
+from peer.errors import BadPayload, NotRunning, UsageError, for_shell
 from peer.identity import is_peer_id
-from peer.protocol.messages import RunId
-from peer.protocol.policy.amendments import Change, describe
-from peer.run.amendments import Chain, beside, keep, load
+from peer.protocol.messages import WIRE_VERSION, RunId
+from peer.protocol.policy.amendments import Change, describe, superseded
+from peer.run.amendments import MAX_COUNT, MAX_REASON, Chain, beside, keep, load
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed, other_operator
 from peer.run.papers.shelf import PAPERS, PaperShelf
+from peer.run.papers.shelf import beside as beside_papers
 from peer.run.papers.shelf import load as load_papers
 from peer.run.papers.start import known_start
 from peer.run.presets import resolve
@@ -34,6 +35,10 @@ KNOW_PEERS = ("run_view.json", "directory.json", "journal.jsonl")
 ID_CHARS = 6
 """Least characters of an ending that names a peer: as many as `peer status` shows."""
 _ID = re.compile(r"12D3Koo[1-9A-HJ-NP-Za-km-z]{43,49}")
+LEAST_SCALE, MOST_SCALE = 1e-3, 10.0
+"""Factors of the learning rate that an operator can mean. Peers take any up to 100."""
+MOST_AHEAD_S = 366 * 86_400.0
+"""Seconds from now to the latest round that an amendment may name."""
 NEEDS = {
     Change.LR_SCALE: "a factor, e.g. 0.5",
     Change.WIRE: "wire versions, e.g. 1-2",
@@ -78,6 +83,9 @@ def command(
     takes a factor, wire a range, ban and unban a peer id. revoke takes the peer id of an invitation, and unban gives it
     back. refound takes the digest of the new state. pause and resume take nothing.
 
+    An amendment may hold before an earlier one of the file does. If both are on the same matter it replaces that one,
+    which so never holds.
+
     In place of a peer id its ending will do, as status and page show it, if one peer alone is known here that has it.
     list changes nothing and shows the amendments so far; no key is needed."""
     signed = load_signed(file)
@@ -89,30 +97,101 @@ def command(
         raise other_operator(file, signed.manifest.operator, operator)
     chain = Chain(RunId(signed.run_id), signed.manifest.operator)
     load(beside(file), chain)
+    kind = WORDS[change]
     if in_rounds is not None:
         if at_round is not None:
             raise UsageError("--at-round and --in-rounds name two rounds", "Give one of them.")
         at_round = max(0, _round_now(signed, home)) + in_rounds
-    if at_round is not None and at_round >= signed.manifest.rounds:
-        reason = f"an amendment from round {at_round} on would never hold: the run has {signed.manifest.rounds} rounds"
-        raise UsageError(reason, f"Name a round from 0 to {signed.manifest.rounds - 1}.")
-    if WORDS[change] is Change.REVOKE and signed.manifest.admission.kind == "open":
+    if kind is Change.REVOKE and signed.manifest.admission.kind == "open":
         raise UsageError("this run admits everybody, invited or not", "Keep a peer out with: ban PEER")
-    if value is not None and WORDS[change] in (Change.BAN, Change.UNBAN, Change.REVOKE):
+    if value is not None and kind in (Change.BAN, Change.UNBAN, Change.REVOKE):
         value = _peer(value, _ids_known(home, signed.run_id) | {str(one.peer) for one in chain.amendments})
-    kind, earliest = WORDS[change], chain.amendments[-1].round if chain.amendments else 0
-    if at_round is None:
-        at_round = max(earliest, _round_if_known(signed, home))
+    fields = _fields(kind, value)
+    _ensure_sane(kind, fields, reason, file, signed, len(chain.signed))
+    now, latest = _round_if_known(signed, home), max(chain.amendments, key=lambda one: one.round, default=None)
+    if at_round is not None:
+        _ensure_reachable(at_round, signed, home)
+        at_round = max(at_round, now or 0)  # rounds that are over stay as they were
+    else:
+        at_round = now if now is not None else latest.round if latest is not None else 0
+        if now is None and latest is not None and at_round:
+            same = f"this amendment holds from round {at_round} on, as amendment {latest.number}"
+            tell(f"the round is not known here: {same}. With --at-round 0 one holds at once", err=True)
     try:
-        chain.make(operator, at_round, kind, reason, **_fields(kind, value))
+        chain.make(operator, at_round, kind, reason, **fields)
     except BadPayload as bad:
-        fix = f"The last amendment holds from round {earliest} on. Give --at-round {earliest} or later."
-        raise UsageError(
-            bad.reason, fix if bad.code == "amendment_order" else f"Give {NEEDS.get(kind, 'nothing')}."
-        ) from None
+        raise UsageError(bad.reason, f"Give {NEEDS.get(kind, 'nothing')}.") from None
     keep(beside(file), chain)
     tell(describe(chain.amendments[-1]))
+    for never, instead in superseded(chain.amendments).items():
+        if instead == len(chain.amendments):
+            tell(f"amendment {never} will not hold: this one replaces it")
+    if latest is not None and at_round < latest.round:
+        tell(
+            f"amendment {latest.number} holds from a later round on. Peers of an earlier version refuse one that holds "
+            "before its predecessors, and all that follow. They have to be updated",
+            err=True,
+        )
     tell(f"wrote {beside(file)}. A bootstrap node that runs from {file} reads it within seconds")
+
+
+def _ensure_sane(
+    kind: Change, fields: dict[str, Any], reason: str, file: Path, signed: SignedManifest, held: int
+) -> None:
+    """Raise UsageError for an amendment that would end the run, or that no peer would take."""
+    if held >= MAX_COUNT:
+        raise UsageError(f"a run has at most {MAX_COUNT} amendments, and all of them are signed", "Begin another run.")
+    if len(reason) > MAX_REASON or not reason.isprintable():
+        raise UsageError(
+            "the reason is too long, or holds what cannot be printed",
+            f"Give --reason in at most {MAX_REASON} printable characters.",
+        )
+    if kind is Change.LR_SCALE and not LEAST_SCALE <= fields["value"] <= MOST_SCALE:
+        raise UsageError(
+            f"a learning rate times {fields['value']:g} stops or spoils the run",
+            f"Give a factor from {LEAST_SCALE:g} to {MOST_SCALE:g}.",
+        )
+    if kind is Change.WIRE and not fields["low"] <= WIRE_VERSION <= fields["high"]:
+        raise UsageError(
+            f"wire versions {fields['low']} to {fields['high']} put out all that speak {WIRE_VERSION}, as we do",
+            f"Give a range with {WIRE_VERSION} in it, or amend with a program that speaks the newer version.",
+        )
+    if kind in (Change.BAN, Change.REVOKE):
+        _ensure_not_a_node(fields["peer"], file, signed)
+
+
+def _ensure_not_a_node(peer: str, file: Path, signed: SignedManifest) -> None:
+    """Raise UsageError for the operator's key, and for a node that may sign something: amendments come by the nodes."""
+    if peer == signed.manifest.operator:
+        raise UsageError(f"{peer} is the operator's own key", "Name another peer.")
+    shelf = PaperShelf(signed.run_id, signed.manifest.operator)
+    load_papers(beside_papers(file), shelf)
+    if peer in shelf.nodes(time.time()):
+        raise UsageError(
+            f"{peer} is a node of yours, which hands your amendments on",
+            f"If it was taken over, first take its rights back: peer manifest delegate {for_shell(file)} {peer} --may "
+            "nothing",
+        )
+
+
+def _ensure_reachable(at_round: int, signed: SignedManifest, home: Path) -> None:
+    """Raise UsageError for a round that the run does not reach, or not within a year."""
+    rounds, sync = signed.manifest.rounds, signed.manifest.sync
+    if at_round >= rounds:
+        raise UsageError(
+            f"an amendment from round {at_round} on would never hold: the run has {rounds} rounds",
+            f"Name a round from 0 to {rounds - 1}.",
+        )
+    if sync.clock != "seconds":
+        return
+    now = time.time()
+    clock = resolve(sync).round_clock(_start_if_known(signed, home) or now)
+    if clock.due_at(at_round - 1) > now + MOST_AHEAD_S:
+        most = clock.round_at(now + MOST_AHEAD_S)
+        raise UsageError(
+            f"round {at_round} is more than a year ahead",
+            f"Name a round up to {most}, or amend when the time has come.",
+        )
 
 
 def _list(file: Path, signed: SignedManifest, value: str | None) -> None:
@@ -121,8 +200,9 @@ def _list(file: Path, signed: SignedManifest, value: str | None) -> None:
         raise UsageError("list takes no value", "Give: peer manifest amend run.toml list")
     chain = Chain(RunId(signed.run_id), signed.manifest.operator)
     load(beside(file), chain)
+    never = superseded(chain.amendments)
     for amendment in chain.amendments:
-        tell(describe(amendment))
+        tell(describe(amendment, never.get(amendment.number)))
     if not chain.amendments:
         tell(f"no amendments in {beside(file)}", err=True)
 
@@ -161,25 +241,30 @@ def _peer(value: str, known: set[str]) -> str:
 
 
 def _round_now(signed: SignedManifest, home: Path) -> int:
-    """Compute the round from this machine's clock and the run's start. The start is known to the manifest, or to the
-    papers in this home. Raises UsageError when neither knows it."""
+    """Compute the round from this machine's clock and the run's start, negative before it. The start is known to the
+    manifest, or to the papers in this home. Raises UsageError when neither knows it."""
     sync, advice = signed.manifest.sync, "Give --at-round. `peer status` of any peer shows the round."
     or_home = f"{advice} Or name the --home of a peer or node of this run, and the operator's key with --identity-path."
     if sync.clock != "seconds":
         raise UsageError("this run counts its rounds in inner steps: only its peers know the round", advice)
-    folder, shelf = Home(home).run(signed.run_id).path, PaperShelf(signed.run_id, signed.manifest.operator)
-    load_papers(folder / PAPERS, shelf)
-    if not (start := known_start(signed.manifest, shelf, folder)):
+    if not (start := _start_if_known(signed, home)):
         raise UsageError(f"the home {home} does not know when, or whether, the run began", or_home)
     return resolve(sync).round_clock(start).round_at(time.time())
 
 
-def _round_if_known(signed: SignedManifest, home: Path) -> int:
-    """Return the round now. 0: it is not known here, or the run has not begun."""
+def _start_if_known(signed: SignedManifest, home: Path) -> float:
+    """Return when round 0 began, seconds since the epoch; 0: neither the manifest nor this home knows."""
+    folder, shelf = Home(home, make=False).run(signed.run_id).path, PaperShelf(signed.run_id, signed.manifest.operator)
+    load_papers(folder / PAPERS, shelf)
+    return known_start(signed.manifest, shelf, folder)
+
+
+def _round_if_known(signed: SignedManifest, home: Path) -> int | None:
+    """Return the round now, 0 before the run has begun. None: it is not known here."""
     try:
         return max(0, _round_now(signed, home))
     except UsageError:
-        return 0
+        return None
 
 
 def _fields(change: Change, value: str | None) -> dict[str, Any]:

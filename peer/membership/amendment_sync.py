@@ -11,8 +11,8 @@ from peer.errors import HomeUnusable, JoinRefused, ManifestError
 from peer.membership.operators_word import ASK_TIMEOUT_S, OperatorsWord
 from peer.observe import events
 from peer.ports.transport import Transport
-from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord
-from peer.protocol.policy.amendments import Amendment, RunPolicy, describe, policy_at
+from peer.protocol.messages import MAX_ROUND, WIRE_VERSION, PeerId, PeerRecord
+from peer.protocol.policy.amendments import Amendment, RunPolicy, describe, policy_at, superseded
 from peer.run.amendments import Chain, SignedAmendment, keep, load
 
 AMENDMENTS = "amendments.jsonl"
@@ -32,10 +32,12 @@ class AmendmentSync(OperatorsWord):
         told: Callable[[Amendment], None] = lambda amendment: None,
         *,
         in_steps: bool = False,
+        rounds: int = MAX_ROUND,
         round_now: Callable[[], int] = lambda: 0,
     ) -> None:
         """Reads what was kept (None: nothing is, in simulations). A kept file that does not check counts as
-        far as it does; the rest is asked anew. `in_steps`: the run's rounds are counted in inner steps.
+        far as it does; the rest is asked anew. `in_steps`: the run's rounds are counted in inner steps. `rounds`: how
+        many the run has; an amendment of a later one never holds.
         `round_now`: returns the round under way here (0: not known), in which an amendment that comes begins to hold at
         the earliest."""
         self._round_now = round_now
@@ -44,6 +46,7 @@ class AmendmentSync(OperatorsWord):
         super().__init__(lambda peer, code, why: emit(events.AmendmentRefused(peer=peer, code=code, reason=why)))
         self._chain = chain
         self._in_steps = in_steps
+        self._last = rounds - 1
         self._ruled: tuple[int, int, RunPolicy] = (-1, -1, RunPolicy())
         self._path = path
         self._emit = emit
@@ -55,11 +58,12 @@ class AmendmentSync(OperatorsWord):
             emit(events.AmendmentRefused(peer="", code="kept", reason=damaged.found))
 
     def ruling(self, round_: int) -> RunPolicy:
-        """What holds in this round, by the amendments known here. Asked at every call of another peer: the last answer
-        is kept."""
+        """Return what holds in this round, by the amendments known here. The operator's own key is never kept out: no
+        peer would hear of the next amendment. Asked at every call of another peer: the last answer is kept."""
         known = len(self._chain.amendments)
         if self._ruled[:2] != (round_, known):
-            self._ruled = round_, known, policy_at(self._chain.amendments, round_, in_steps=self._in_steps)
+            now = policy_at(self._chain.amendments, min(round_, self._last), in_steps=self._in_steps)
+            self._ruled = round_, known, now.without(self._chain.operator)
         return self._ruled[2]
 
     def newest(self, count: int) -> list[Amendment]:
@@ -70,8 +74,9 @@ class AmendmentSync(OperatorsWord):
         return replace(amendment, round=max(amendment.round, self._came_in.get(amendment.number, 0)))
 
     def latest(self, count: int) -> list[str]:
-        """The last ones, for a person."""
-        return [describe(amendment) for amendment in self.newest(count)]
+        """Return the last ones, for a person."""
+        never = superseded(self._chain.amendments)
+        return [describe(one, never.get(one.number)) for one in self.newest(count)]
 
     @property
     def count(self) -> int:

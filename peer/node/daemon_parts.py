@@ -192,6 +192,7 @@ def amendments_of(
         journal.append,
         lambda amendment: local.say(describe(amendment)),
         in_steps=manifest.sync.clock == "steps",
+        rounds=manifest.rounds,
         round_now=round_now,
     )
 

@@ -22,6 +22,8 @@ DOMAIN = b"peer amendment v1"
 FORMAT = 1
 MAX_BYTES = 4096
 """Bytes of the largest amendment."""
+MAX_REASON = 300
+"""Characters of the longest reason."""
 MAX_COUNT = 1024
 MAX_FILE = MAX_COUNT * (2 * MAX_BYTES + 256)
 
@@ -39,7 +41,7 @@ class _Body(BaseModel):
     previous: _Hash
     round: int = Field(ge=0, le=2**53)
     change: str
-    reason: str = Field(default="", max_length=300)
+    reason: str = Field(default="", max_length=MAX_REASON)
     value: float = Field(default=1.0, gt=0, le=100)
     low: int = Field(default=0, ge=0, le=2**20)
     high: int = Field(default=0, ge=0, le=2**20)
@@ -92,6 +94,7 @@ class Chain:
     def __init__(self, run_id: RunId, operator: str) -> None:
         """`operator`: peer id of the key that signs."""
         self._run_id = run_id
+        self.operator = PeerId(operator)
         self._key = public_key_of(operator)
         self.signed: list[SignedAmendment] = []
         self.amendments: list[Amendment] = []
@@ -105,8 +108,9 @@ class Chain:
         """Add the next one.
 
         Raises BadPayload and changes nothing: `amendment` (garbled), `amendment_run`, `amendment_signature`,
-        `amendment_fork` (the operator signed another one under a number held here), `amendment_order` (a gap, another
-        predecessor, or a round before the former one's)."""
+        `amendment_fork` (the operator signed another one under a number held here), `amendment_order` (a gap, or
+        another predecessor). It may take effect before those in front of it, so that none of them can bind the operator
+        for ever. Earlier versions of this program refuse such a one, and all that follow on it."""
         body = parse(signed.raw)
         if bytes.fromhex(body.run) != self._run_id:
             raise BadPayload("amendment_run", "an amendment of another run")
@@ -118,8 +122,6 @@ class Chain:
             raise BadPayload("amendment_fork", reason)
         if body.number != held + 1 or bytes.fromhex(body.previous) != self.head:
             raise BadPayload("amendment_order", f"amendment {body.number} does not follow on number {held} held here")
-        if self.amendments and body.round < self.amendments[-1].round:
-            raise BadPayload("amendment_order", f"amendment {body.number} takes effect before the one before it")
         self.signed.append(signed)
         self.amendments.append(_amendment(body))
         return self.amendments[-1]

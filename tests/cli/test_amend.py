@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from peer.protocol.policy.amendments import NO_REASON, Change, policy_at
 from peer.run.amendments import Chain, load
 from peer.run.home import Home
 from peer.run.manifest import load_signed, write_new
-from peer.run.papers.shelf import PAPERS, PaperShelf, keep
+from peer.run.papers.paper import delegate
+from peer.run.papers.shelf import PAPERS, PaperShelf, beside, keep
 from peer.run.papers.start import FORMER
 
 
@@ -49,7 +51,7 @@ def test_amendments_follow_one_another(manifest: Path) -> None:
     amend(manifest, "pause")
     amend(manifest, "resume")
     amend(manifest, "ban", who)
-    amend(manifest, "wire", "1-2", "--at-round", "12")
+    amend(manifest, "wire", "1-4", "--at-round", "12")
     amend(manifest, "refound", "AB" * 32)
     made = held(manifest).amendments
     assert [(a.number, a.round, a.change) for a in made] == [
@@ -60,7 +62,7 @@ def test_amendments_follow_one_another(manifest: Path) -> None:
         (5, 12, Change.WIRE),
         (6, 12, Change.REFOUND),
     ]
-    assert (made[4].low, made[4].high, made[5].digest) == (1, 2, b"\xab" * 32)
+    assert (made[4].low, made[4].high, made[5].digest) == (1, 4, b"\xab" * 32)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +72,15 @@ def test_amendments_follow_one_another(manifest: Path) -> None:
         ("lr-scale", "fast"),
         ("lr-scale", "nan"),
         ("lr-scale", "0"),
+        ("lr-scale", "1e-9"),
+        ("lr-scale", "50"),
+        ("lr-scale", "inf"),
         ("pause", "now"),
         ("wire", "3-1"),
         ("wire", "new"),
+        ("wire", "1-2"),
+        ("wire", "4-9"),
+        ("pause", "--reason", "x" * 301),
         ("ban", "me"),
         ("refound", "xyz"),
         ("pause", "--reason", "\x1b[31m"),
@@ -85,12 +93,60 @@ def test_what_cannot_be_is_said_with_what_to_give(manifest: Path, words: tuple[s
     assert not manifest.with_suffix(".amendments").exists()
 
 
-def test_a_round_before_the_last_amendments_is_refused(manifest: Path) -> None:
-    amend(manifest, "pause", "--at-round", "20")
-    with pytest.raises(UsageError) as caught:
-        amend(manifest, "resume", "--at-round", "19")
-    assert "--at-round 20 or later" in caught.value.fix
-    assert len(held(manifest).signed) == 1
+def test_a_slip_is_replaced_by_one_that_holds_sooner(manifest: Path) -> None:
+    amend(manifest, "pause", "--at-round", "70")
+    amend(manifest, "lr-scale", "0.5", "--at-round", "70")
+    who = load_or_create(manifest.parent / "other.key").peer_id
+    assert "With --at-round 0 one holds at once" in amend(manifest, "unban", who)
+    said = amend(manifest, "ban", who, "--at-round", "0")
+    assert "from when it was known" in said
+    assert "Peers of an earlier version refuse" in said
+    said = amend(manifest, "resume", "--at-round", "0")
+    assert "amendment 1 will not hold: this one replaces it" in said
+    last = policy_at(held(manifest).amendments, 79)
+    assert (last.paused, last.lr_scale, dict(last.banned)) == (None, 0.5, {who: NO_REASON})
+    assert amend(manifest, "list").splitlines()[:3] == [
+        "amendment 1, replaced by 5: pause",
+        "amendment 2, from round 70 on: learning rate times 0.5",
+        f"amendment 3, from round 70 on: {who} is no longer banned",
+    ]
+
+
+def test_an_amendment_of_now_does_not_wait_for_one_that_is_ahead(manifest: Path) -> None:
+    began(manifest, 10.5 * load_signed(manifest).manifest.sync.sync_every)
+    amend(manifest, "pause", "--at-round", "70")
+    who = load_or_create(manifest.parent / "other.key").peer_id
+    assert "amendment 2, from round 10 on" in amend(manifest, "ban", who)
+    assert "amendment 3, from round 10 on" in amend(manifest, "unban", who, "--at-round", "0")
+    assert "replaces it" in amend(manifest, "resume", "--at-round", "69")
+
+
+def test_a_round_more_than_a_year_ahead_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    settings = ["sync.clock=seconds", "sync.sync_every=60", "train.total_rounds=1000000000"]
+    write_new(file, load_or_create(tmp_path / "home" / "identity.key"), settings)
+    for round_ in ("999999999", "9007199254740991"):
+        with pytest.raises(UsageError) as caught:
+            amend(file, "pause", "--at-round", round_)
+    with pytest.raises(UsageError, match="more than a year ahead") as caught:
+        amend(file, "pause", "--at-round", "600000")
+    amend(file, "pause", "--at-round", re.findall(r"up to (\d+)", caught.value.fix)[0])
+
+
+def test_the_operators_key_and_nodes_are_not_kept_out(manifest: Path) -> None:
+    signed, operator = load_signed(manifest), load_or_create(manifest.parent / "home" / "identity.key")
+    node = load_or_create(manifest.parent / "node.key").peer_id
+    shelf = PaperShelf(signed.run_id, operator.peer_id)
+    shelf.add(delegate(operator, signed.run_id, node, ["start"], 1))
+    keep(beside(manifest), shelf)
+    with pytest.raises(UsageError, match="the operator's own key"):
+        amend(manifest, "ban", operator.peer_id)
+    with pytest.raises(UsageError, match="a node of yours") as caught:
+        amend(manifest, "ban", node)
+    assert f"{node} --may nothing" in caught.value.fix
+    shelf.add(delegate(operator, signed.run_id, node, [], 2))
+    keep(beside(manifest), shelf)
+    amend(manifest, "ban", node)
 
 
 def began(manifest: Path, seconds_ago: float, former: bool = False) -> None:

@@ -11,9 +11,9 @@ import pytest
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import Identity
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.membership.amendment_sync import AmendmentSync
+from peer.membership.amendment_sync import AmendmentSync, ensure_admitted
 from peer.observe import events
-from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
+from peer.protocol.messages import MAX_ROUND, PeerId, PeerRecord, RunId, Status
 from peer.protocol.policy.amendments import Amendment, Change, describe
 from peer.run.amendments import Chain
 
@@ -88,3 +88,25 @@ def test_an_amendment_that_came_in_round_27_is_not_told_to_hold_from_round_0() -
 
 def test_an_amendment_of_an_unknown_round_names_no_round() -> None:
     assert describe(Amendment(1, 0, Change.PAUSE, "")) == "amendment 1, from when it was known: pause"
+
+
+def test_what_no_round_of_the_run_reaches_never_holds() -> None:
+    operator, other = Identity.generate(), PeerId(Identity.generate().peer_id)
+    chain = Chain(RUN, operator.peer_id)
+    held = AmendmentSync(chain, None, lambda event: None, rounds=80)
+    chain.make(operator, 80, Change.PAUSE, "a slip")
+    chain.make(operator, 2**53, Change.REFOUND, "another", digest="ab" * 32)
+    chain.make(operator, 79, Change.BAN, "", peer=other)
+    for round_ in (79, 80, MAX_ROUND):
+        now = held.ruling(round_)
+        assert (now.paused, now.founded, list(now.banned)) == (None, b"", [other])
+    assert not held.ruling(78).banned
+
+
+def test_the_operators_own_key_is_never_kept_out() -> None:
+    operator, chain = (key := Identity.generate()), Chain(RUN, key.peer_id)
+    held, me = AmendmentSync(chain, None, lambda event: None), PeerId(operator.peer_id)
+    chain.make(operator, 0, Change.BAN, "a slip", peer=me)
+    chain.make(operator, 0, Change.REVOKE, "a slip", peer=me)
+    assert held.ruling(5).kept_out == {}
+    ensure_admitted(held.ruling(5), me)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from peer.errors import BadPayload, ManifestError
 from peer.identity import Identity
 from peer.protocol.messages import PeerId, RunId
-from peer.protocol.policy.amendments import Change, RunPolicy, describe, policy_at
+from peer.protocol.policy.amendments import Change, RunPolicy, describe, policy_at, superseded
 from peer.run.amendments import DOMAIN, MAX_BYTES, Chain, SignedAmendment, keep, load, parse
 
 RUN = RunId(b"r" * 32)
@@ -91,11 +91,63 @@ def test_what_does_not_check_is_refused_and_changes_nothing(bad: SignedAmendment
     assert held.signed == []
 
 
-def test_a_round_before_the_former_ones_is_refused() -> None:
+FAR = 2**53 - 1
+
+
+def test_no_amendment_binds_the_operator_for_ever() -> None:
     made = three()
-    with pytest.raises(BadPayload, match="before the one before") as caught:
-        made.make(OPERATOR, 8, Change.GO_ON, "")
-    assert caught.value.code == "amendment_order"
+    made.make(OPERATOR, FAR, Change.PAUSE, "a slip")
+    made.make(OPERATOR, 12, Change.GO_ON, "")
+    made.make(OPERATOR, 11, Change.BAN, "now", peer=OPERATOR.peer_id)
+    copy = chain()
+    for signed in made.signed:
+        copy.extend(signed)
+    assert copy.amendments == made.amendments
+    assert policy_at(copy.amendments, 10).paused == ""
+    assert policy_at(copy.amendments, 12).paused is None
+    assert policy_at(copy.amendments, FAR).paused is None, "what was replaced never holds"
+    assert policy_at(copy.amendments, 11).banned == {SOMEBODY.peer_id: "lies", OPERATOR.peer_id: "now"}
+    assert superseded(copy.amendments) == {4: 5}
+
+
+def test_the_later_of_two_on_one_matter_holds_from_its_round_on() -> None:
+    made = chain()
+    made.make(OPERATOR, 100, Change.LR_SCALE, "", value=0.5)
+    made.make(OPERATOR, 60, Change.LR_SCALE, "", value=0.1)
+    made.make(OPERATOR, 100, Change.REFOUND, "a digest that nobody has", digest="ab" * 32)
+    made.make(OPERATOR, 100, Change.REFOUND, "", digest="cd" * 32)
+    made.make(OPERATOR, 100, Change.WIRE, "", low=9, high=9)
+    made.make(OPERATOR, 0, Change.WIRE, "", low=1, high=9)
+    scales = {round_: policy_at(made.amendments, round_).lr_scale for round_ in (59, 60, 99, 100, 1000)}
+    assert scales == {59: 1.0, 60: 0.1, 99: 0.1, 100: 0.1, 1000: 0.1}
+    assert policy_at(made.amendments, 100).founded == b"\xcd" * 32
+    assert policy_at(made.amendments, 100).wire == (1, 9)
+    assert superseded(made.amendments) == {1: 2, 5: 6}
+
+
+def test_what_is_said_of_one_peer_replaces_nothing_of_another() -> None:
+    made, ada, bob = chain(), SOMEBODY.peer_id, Identity.generate().peer_id
+    made.make(OPERATOR, 100, Change.BAN, "", peer=ada)
+    made.make(OPERATOR, 100, Change.REVOKE, "", peer=ada)
+    made.make(OPERATOR, 50, Change.UNBAN, "", peer=bob)
+    assert superseded(made.amendments) == {}
+    made.make(OPERATOR, 50, Change.BAN, "", peer=ada)
+    assert superseded(made.amendments) == {1: 4}
+    made.make(OPERATOR, 40, Change.UNBAN, "", peer=ada)
+    assert superseded(made.amendments) == {1: 5, 2: 5, 4: 5}
+    assert not policy_at(made.amendments, 1000).kept_out
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["pause", "go_on", "lr_scale"])), max_size=8))
+def test_without_what_is_replaced_every_round_is_the_same(said: list[tuple[int, str]]) -> None:
+    made = chain()
+    for number, (round_, change) in enumerate(said, 1):
+        more = {"value": float(number)} if change == "lr_scale" else {}
+        made.make(OPERATOR, round_, Change(change), str(number), **more)
+    gone = superseded(made.amendments)
+    left = [one for one in made.amendments if one.number not in gone]
+    for round_ in range(11):
+        assert policy_at(left, round_) == policy_at(made.amendments, round_)
 
 
 @given(st.binary(max_size=300))

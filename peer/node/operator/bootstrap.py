@@ -350,6 +350,8 @@ def _amendments(local: LocalNode, signed: SignedManifest, round_now: Callable[[]
         kept,
         lambda event: None,
         lambda amendment: local.say(describe(amendment)),
+        in_steps=signed.manifest.sync.clock == "steps",
+        rounds=signed.manifest.rounds,
         round_now=round_now,
     )
 

@@ -1,10 +1,13 @@
 """The policy of a live run: the changes that an operator may make, and the policy of each round. The chain of
-amendments is append-only and signed (`peer.run.amendments`). This module computes only the effects."""
+amendments is append-only and signed (`peer.run.amendments`). This module computes only the effects.
+
+An amendment holds from its round on, until a later one of the chain on the same matter holds. A later one may name an
+earlier round: the one before it then never holds, and so an operator can correct what has not happened yet."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from peer.protocol.messages import PeerId
@@ -38,7 +41,7 @@ class Amendment:
     number: int
     """1, 2, 3, …"""
     round: int
-    """The first round in which it holds, never below that of the one before."""
+    """The first round in which it holds."""
     change: Change
     reason: str
     """The operator's reason, for every volunteer to read."""
@@ -48,6 +51,19 @@ class Amendment:
     peer: PeerId = NOBODY
     digest: bytes = b""
     """BLAKE3 of `outer_params`, fp32 little endian, in layout order."""
+
+    @property
+    def matters(self) -> frozenset[tuple[str, PeerId]]:
+        """What it decides: of two amendments on one matter the one with the greater number holds."""
+        match self.change:
+            case Change.PAUSE | Change.GO_ON:
+                return frozenset({("pause", NOBODY)})
+            case Change.BAN | Change.REVOKE:
+                return frozenset({(self.change.value, self.peer)})
+            case Change.UNBAN:
+                return frozenset({(Change.BAN.value, self.peer), (Change.REVOKE.value, self.peer)})
+            case _:
+                return frozenset({(self.change.value, NOBODY)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +78,21 @@ class RunPolicy:
     """Peer to reason, which is never empty."""
     revoked: Mapping[PeerId, str] = field(default_factory=dict)
     """As `banned`: those whose invitation the operator took back."""
+    founded: bytes = b""
+    """Digest of the state that all peers begin from. Empty: the run's first one."""
+    founded_round: int = 0
+    """The round in which that took effect."""
 
     @property
     def kept_out(self) -> Mapping[PeerId, str]:
         """The peers that take no part, and why: the banned, and those whose invitation was revoked."""
         return {**self.revoked, **self.banned} if self.revoked else self.banned
 
-    founded: bytes = b""
-    """Digest of the state that all peers begin from. Empty: the run's first one."""
-    founded_round: int = 0
-    """The round in which that took effect."""
+    def without(self, peer: PeerId) -> RunPolicy:
+        """Return the policy that does not keep this peer out."""
+        if peer not in self.kept_out:
+            return self
+        return replace(self, banned=_without(self.banned, peer), revoked=_without(self.revoked, peer))
 
 
 def policy_at(amendments: Iterable[Amendment], round_: int, *, in_steps: bool = False) -> RunPolicy:
@@ -84,6 +105,17 @@ def policy_at(amendments: Iterable[Amendment], round_: int, *, in_steps: bool = 
         if amendment.round <= round_ or ends_the_pause:
             now = _after(now, amendment)
     return now
+
+
+def superseded(amendments: Sequence[Amendment]) -> dict[int, int]:
+    """Return the numbers of amendments that never hold, as later ones on the same matter name an earlier round, each
+    with the number of the later one."""
+    found = dict[int, int]()
+    for at, one in enumerate(amendments):
+        later = [other for other in amendments[at + 1 :] if other.round < one.round]
+        if later and one.matters <= frozenset().union(*(other.matters for other in later)):
+            found[one.number] = max(other.number for other in later if other.matters & one.matters)
+    return found
 
 
 def _after(now: RunPolicy, amendment: Amendment) -> RunPolicy:
@@ -112,9 +144,11 @@ def _without(peers: Mapping[PeerId, str], peer: PeerId) -> dict[PeerId, str]:
     return {other: why for other, why in peers.items() if other != peer}
 
 
-def describe(amendment: Amendment) -> str:
+def describe(amendment: Amendment, instead: int | None = None) -> str:
     """Describe an amendment in a sentence, with the round from which on it holds. Round 0 stands for the time at which
-    it became known: nothing is amended before a run begins."""
+    it became known: nothing is amended before a run begins. `instead`: number of the one that holds in its place."""
+    if instead is not None:
+        return f"amendment {amendment.number}, replaced by {instead}: {describe_change(amendment)}"
     when = f"from round {amendment.round} on" if amendment.round else "from when it was known"
     return f"amendment {amendment.number}, {when}: {describe_change(amendment)}"
 
