@@ -297,7 +297,7 @@ class DhtDirectory:
         lan.start()
 
     def own_network(self) -> Mapping[PeerId, tuple[str, ...]]:
-        return {} if self._lan is None else self._lan.found
+        return {} if self._lan is None else self._lan.near()
 
     def addresses(self) -> list[str]:
         """Return multiaddrs with /p2p/ under which other peers can join the DHT through us, best first."""
@@ -327,7 +327,7 @@ class DhtDirectory:
             "pid": self.helper_pid,
             "memory": memory,
             "neighbours": self.neighbours(),
-            "own_network": "not looked at" if self._lan is None else self._lan.told(self._view.live(self._now())),
+            "own_network": "not looked at" if self._lan is None else self._lan.summary(self._view.live(self._now())),
         }
 
     @property

@@ -1,8 +1,12 @@
 """Peers of this run in the same local network, found by multicast DNS (RFC 6762, RFC 6763).
 
-Addresses inside a home are nobody's business outside it, so public records do not hold them. Peers behind one router
-tell each other by multicast, which no router passes on. A name found so is a hint: whoever answers there still has to
-prove the peer's key."""
+Public records do not hold the addresses inside a home. Peers behind one router announce those to each other by
+multicast, which no router passes on.
+
+Any machine of the network can send any announcement, and nothing in one is signed. So an announced address is a hint:
+the peer whose key answers there is confirmed. Names without a confirmed address never displace a confirmed one, an
+announcement adds addresses and never replaces a confirmed one, and a goodbye removes nothing: it only makes an
+unconfirmed name the first to be displaced."""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ import contextlib
 import ipaddress
 import logging
 import socket
-from collections.abc import Container, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Container, Sequence
 
 import blake3
 from zeroconf import Error, IPVersion, ServiceStateChange, Zeroconf
@@ -19,15 +24,17 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 
 from peer.aio.tasks import cancel_and_wait
 from peer.identity import public_key_of
-from peer.protocol.endpoints import join_host
+from peer.protocol.endpoints import host_of, join_host
 from peer.protocol.messages import PeerId, RunId
 
 SERVICE = "_peer-swarm._tcp.local."
 ANSWER_S = 3.0
 """Seconds for a machine of the own network to answer a question about a name that it announced."""
-MAX_PEERS = 64
+MAX_PEERS = 1024
+"""Names that are remembered. One costs a few hundred bytes."""
 MAX_ASKING = 8
-"""Names that are looked up at once. A name beyond is left until it is announced again."""
+"""Names that are looked up at once. Only a name whose announcement lacks its address is looked up; `peer` announces
+both in one packet. A name beyond is left until it is announced again."""
 MAX_ADDRESSES = 4
 
 log = logging.getLogger(__name__)
@@ -44,23 +51,51 @@ class LanPeers:
 
     `hosts`: our own addresses, of which the private IPv4 ones count. `port`: of our exchange service."""
 
-    def __init__(self, run_id: RunId, me: PeerId, hosts: Sequence[str], port: int, *, announces: bool = True) -> None:
-        """`announces`: False for a guest, who only listens."""
+    def __init__(
+        self,
+        run_id: RunId,
+        me: PeerId,
+        hosts: Sequence[str],
+        port: int,
+        *,
+        announces: bool = True,
+        answered_hosts: Callable[[PeerId], Collection[str]] = lambda peer: (),
+    ) -> None:
+        """`announces`: False for a guest, who only listens. `answered_hosts`: the hosts at which the key of a peer has
+        answered us."""
+        self._answered_hosts = answered_hosts
         self._announces = announces
         self._tag = run_tag(run_id)
         self._me = me
         self._hosts = [host for host in hosts if _is_private(host)]
+        self._on_loopback = bool(self._hosts) and all(map(_is_loopback, self._hosts))
         self._port = port
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._asking: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
-        self.found: dict[PeerId, tuple[str, ...]] = {}
-        """Where peers of the own network said that they listen."""
+        self.found: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
+        """The announced `host:port` of each name, the confirmed ones first. The first name is displaced first."""
         self.why_none = ""
 
-    def told(self, recorded: Container[PeerId]) -> str:
-        """Return how many were found that have a record, or why nobody can be, for a person."""
+    def near(self) -> dict[PeerId, tuple[str, ...]]:
+        """Return the peers of our own network, and where they listen (`host:port`).
+
+        A peer whose key has answered us, and only at other hosts than it was announced at, is not near: somebody else
+        announced it."""
+        return {
+            peer: endpoints
+            for peer, endpoints in self.found.items()
+            if not self._answered_hosts(peer) or self._confirmed_of(peer, endpoints)
+        }
+
+    def _confirmed_of(self, peer: PeerId, endpoints: Sequence[str]) -> list[str]:
+        """Return those of the endpoints at whose host the key of the peer has answered us."""
+        answered = self._answered_hosts(peer)
+        return [endpoint for endpoint in endpoints if host_of(endpoint) in answered]
+
+    def summary(self, recorded: Container[PeerId]) -> str:
+        """Return how many peers with a record were found, or why there can be none, for a person."""
         return self.why_none or f"{sum(peer in recorded for peer in self.found)} peers in your own network"
 
     def start(self) -> None:
@@ -103,32 +138,61 @@ class LanPeers:
 
     def _changed(self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
         peer = PeerId(name.removesuffix(f".{SERVICE}"))
+        if peer == self._me or not _is_peer(peer):
+            return
+        info = AsyncServiceInfo(SERVICE, name)
         if state_change is ServiceStateChange.Removed:
-            self.found.pop(peer, None)
-        elif peer != self._me and _is_peer(peer) and len(self._asking) < MAX_ASKING:
-            task = asyncio.create_task(self._look_up(zeroconf, peer, name))
+            self._take_goodbye(peer)
+        elif info.load_from_cache(zeroconf):
+            self._take(peer, info)
+        elif len(self._asking) < MAX_ASKING:
+            task = asyncio.create_task(self._look_up(zeroconf, peer, info))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
 
-    async def _look_up(self, zeroconf: Zeroconf, peer: PeerId, name: str) -> None:
-        info = AsyncServiceInfo(SERVICE, name)
+    def _take_goodbye(self, peer: PeerId) -> None:
+        """Let an unconfirmed name be displaced first. Peers that have left lose their records, and count no more."""
+        if peer in self.found and not self._confirmed_of(peer, self.found[peer]):
+            self.found.move_to_end(peer, last=False)
+
+    async def _look_up(self, zeroconf: Zeroconf, peer: PeerId, info: AsyncServiceInfo) -> None:
         try:
-            answered = await info.async_request(zeroconf, 1000 * ANSWER_S)
+            if await info.async_request(zeroconf, 1000 * ANSWER_S):
+                self._take(peer, info)
         except (OSError, Error) as error:
-            log.debug("no answer about %s: %s", name, error)
-            return
-        if not answered or info.properties.get(b"run") != self._tag or not info.port:
+            log.debug("no answer about %s: %s", peer, error)
+
+    def _take(self, peer: PeerId, info: AsyncServiceInfo) -> None:
+        """Remember the addresses that were announced for a peer, if they are of this run and of this network."""
+        if info.properties.get(b"run") != self._tag or not info.port:
             return
         hosts = [host for host in info.parsed_addresses() if _is_private(host)]
-        if hosts and (peer in self.found or len(self.found) < MAX_PEERS):
-            self.found[peer] = tuple(join_host(host, info.port) for host in hosts[:MAX_ADDRESSES])
+        named = [join_host(host, info.port) for host in hosts if self._on_loopback or not _is_loopback(host)]
+        if not named:
+            return
+        held = self.found.get(peer, ())
+        confirmed = self._confirmed_of(peer, held)
+        if peer not in self.found and len(self.found) >= MAX_PEERS:
+            displaced = next((name for name, at in self.found.items() if not self._confirmed_of(name, at)), None)
+            if displaced is None:
+                return
+            del self.found[displaced]
+        self.found[peer] = tuple(dict.fromkeys([*confirmed, *named, *held]))[:MAX_ADDRESSES]
 
 
 def _is_private(host: str) -> bool:
-    """Tell whether no router passes the address on. IPv6 has few such addresses, and homes have IPv4 beside them."""
+    """Return whether the address is one of a machine that no router passes on. IPv6 has few such addresses, and homes
+    have IPv4 beside them."""
     with contextlib.suppress(ValueError):
-        return not ipaddress.IPv4Address(host).is_global
+        address = ipaddress.IPv4Address(host)
+        return not (address.is_global or address.is_multicast or address.is_reserved or address.is_unspecified)
     return False
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether an IPv4 address is this machine's own. Announced by another machine, it would have us dial
+    programs of ours."""
+    return ipaddress.IPv4Address(host).is_loopback
 
 
 def _check_own(hosts: Sequence[str]) -> None:

@@ -214,7 +214,8 @@ class PeerTable:
         peers, trains = self.peers, Status.TRAINING
         if self._sorted is None:
             training = [peer for peer, record in peers.items() if record.status is trains]
-            closed = {p: r.relays for p, r in peers.items() if not r.reachable and p not in self.near()}
+            near = self.near()
+            closed = {p: r.relays for p, r in peers.items() if not r.reachable and p not in near}
             relayed = frozenset([peer for peer, relays in closed.items() if relays])
             self._sorted = _Sorted(training, frozenset(closed) - relayed, relayed)
         return self._sorted

@@ -328,7 +328,15 @@ def _look_around(local: LocalNode, directory: DhtDirectory, dialler: Dialler, po
     if not local.options.lan or dialler.private_run():
         return
     hosts = [host_of(endpoint).strip("[]") for endpoint in supposed(local.options, directory, port)]
-    directory.look_around(LanPeers(local.run_id, local.me, hosts, port, announces=local.guest is None))
+    lan = LanPeers(
+        local.run_id,
+        local.me,
+        hosts,
+        port,
+        announces=local.guest is None,
+        answered_hosts=dialler.answered_hosts,
+    )
+    directory.look_around(lan)
 
 
 class _LateParts:

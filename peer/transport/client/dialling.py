@@ -9,7 +9,7 @@ import asyncio
 import socket
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -86,6 +86,10 @@ class Dialler:
         if host := host_of_caller(seen_as):
             self._budget.called(peer, host)
 
+    def answered_hosts(self, peer: PeerId) -> Collection[str]:
+        """Return the hosts at which the key of a peer has answered us."""
+        return self._budget.answered_hosts(peer)
+
     def seen_hosts(self) -> tuple[str, ...]:
         """Return the public hosts that others see us call from."""
         return seen_hosts(self._words, frozenset() if self._place is None else self._place.trusted)
@@ -118,7 +122,9 @@ class Dialler:
 
     async def _within_budget(self, peer: PeerId, endpoint: str, connect: Connect[T]) -> T | None:
         if self.trusts(peer):
-            return await connect(endpoint)
+            if (made := await connect(endpoint)) is not None:
+                self._budget.answered(peer, endpoint, self._now())
+            return made
         await self._admitted(peer, endpoint)
         scopes = scopes_of(endpoint)
         self._under_way.update(scopes)

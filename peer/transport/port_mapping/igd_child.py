@@ -1,24 +1,48 @@
 """A process that asks the router by UPnP: `python -m peer.transport.port_mapping.igd_child JOB`.
 
 It limits its memory and its time, asks, and answers by one line of JSON. Only `peer.transport.port_mapping.router`
-starts it."""
+starts it.
+
+Any machine of the network can answer the search for a router, and name the address of its description (LOCATION). So
+nothing is fetched but from the default gateway, which passes on every packet of ours anyway: an answer has to come from
+its address and to name it, and so does the description that it serves. `miniupnpc` would fetch whatever was named."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
 import math
+import re
 import resource
 import signal
+import socket
 import sys
+import time
 import urllib.parse
+from collections.abc import Container, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 MEMORY = 256 * 2**20
 """Bytes of address space: ten times what this process takes."""
-DISCOVER_MS = 1000
-"""A router may take so long to say that it is there (UPnP Device Architecture, MX of 1 s). Each kind of it is looked
-for so long."""
+SEARCH_S = 2.0
+"""Seconds for a router to answer. It may wait for a second before it does (UPnP Device Architecture 1.1, MX of 1 s)."""
+SSDP = ("239.255.255.250", 1900)
+SEARCH = 'M-SEARCH * HTTP/1.1\r\nHOST: 239.255.255.250:1900\r\nST: {kind}\r\nMAN: "ssdp:discover"\r\nMX: 1\r\n\r\n'
+KINDS = tuple(
+    f"urn:schemas-upnp-org:{kind}"
+    for kind in (
+        "device:InternetGatewayDevice:2",
+        "device:InternetGatewayDevice:1",
+        "service:WANIPConnection:2",
+        "service:WANIPConnection:1",
+    )
+)
+MOST_ANSWER_BYTES = 2048
+MOST_LOCATIONS = 4
+LOCATION = re.compile(rb"^LOCATION:[ \t]*(\S{1,500})[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+ROUTES = Path("/proc/net/route")
+HAS_GATEWAY = 2
 NAME = "peer"
 """The name that the router's pages show beside the port."""
 MOST_WORDS = 500
@@ -32,9 +56,7 @@ class Igd(Protocol):
 
     lanaddr: str
 
-    def discover(self) -> int: ...
-
-    def selectigd(self) -> str: ...
+    def selectigd(self, location: str) -> str: ...
 
     def externalipaddress(self) -> str: ...
 
@@ -51,11 +73,11 @@ class Refused(Exception):
     """The router is not there, or does not do what it was asked."""
 
 
-def answer(job: Answer, igd: Igd) -> Answer:
-    """Do a job. The answer holds `refused` where the router did not do it."""
+def answer(job: Answer, igd: Igd, locations: Sequence[str]) -> Answer:
+    """Do a job. The answer holds `refused` where the router did not do it. `locations`: of `search`."""
     found: Answer = {}
     try:
-        found["router"] = _find(igd, job["hosts"])
+        found["router"] = _find(igd, locations, job["hosts"])
         if job["do"] == "close":
             return _close(igd, job["ports"][0], job["inner"])
         found["address"] = _address(igd)
@@ -64,23 +86,89 @@ def answer(job: Answer, igd: Igd) -> Answer:
         return found | {"refused": str(error)[:MOST_WORDS]}
 
 
-def _find(igd: Igd, hosts: list[str]) -> str:
-    """Find the router, and return its address."""
+def search(host: str | None, gateways: Container[str], to: tuple[str, int] = SSDP) -> list[str]:
+    """Ask this network for routers by SSDP, from our address `host`. Return where those among `gateways` have their
+    descriptions, at most `MOST_LOCATIONS`. Takes `SEARCH_S`. Raises OSError when this machine has no such network."""
+    found: dict[str, None] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.bind((host or "", 0))
+        if host:
+            asking.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host))
+        asking.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 2)
+        for kind in KINDS:
+            asking.sendto(SEARCH.format(kind=kind).encode(), to)
+        until = time.monotonic() + SEARCH_S
+        while (left_s := until - time.monotonic()) > 0 and len(found) < MOST_LOCATIONS:
+            asking.settimeout(left_s)
+            try:
+                said, (sender, _) = asking.recvfrom(MOST_ANSWER_BYTES)
+            except TimeoutError:
+                break
+            if sender in gateways and (location := location_of(said, sender)):
+                found[location] = None
+    return list(found)
+
+
+def location_of(said: bytes, sender: str) -> str:
+    """Return the address of the description that an answer to a search names; empty if it is not on the sender's own
+    host."""
+    named = LOCATION.search(said)
+    location = named[1].decode("ascii", "replace") if named is not None else ""
+    return location if _is_on(location, sender) else ""
+
+
+def _is_on(url: str, host: str) -> bool:
+    """Return whether a URL is one of HTTP on this host, and on a port of it that may be asked."""
     try:
-        igd.discover()
-        url = igd.selectigd()
-    except Exception as error:  # the library has no other
-        raise Refused("no router in this network answers UPnP") from error
-    host = urllib.parse.urlsplit(url).hostname or ""
-    try:
-        outside = ipaddress.ip_address(host).is_global
+        parts = urllib.parse.urlsplit(url)
+        return parts.scheme == "http" and parts.hostname == host and parts.username is None and parts.port != 0
     except ValueError:
-        outside = True
-    if outside:
-        raise Refused(f"what answers UPnP is to be asked at {host[:80]}, which is outside this network")
-    if hosts and igd.lanaddr not in hosts:
-        raise Refused(f"the router is reached from {igd.lanaddr}, where this peer does not listen")
-    return host
+        return False
+
+
+class PrivateHosts:
+    """Holds each address of a private network: the gateways, where a system does not say which they are."""
+
+    def __contains__(self, host: object) -> bool:
+        try:
+            address = ipaddress.ip_address(str(host))
+        except ValueError:
+            return False
+        return not (address.is_global or address.is_loopback)
+
+
+def gateways() -> Container[str]:
+    """Return the addresses of the default gateways of this machine."""
+    try:
+        lines = ROUTES.read_text().splitlines()[1:]
+    except OSError:
+        return PrivateHosts()  # not Linux
+    routes = [line.split() for line in lines]
+    return {
+        str(ipaddress.IPv4Address(int(route[2], 16).to_bytes(4, sys.byteorder)))
+        for route in routes
+        if route[1] == "00000000" and int(route[3], 16) & HAS_GATEWAY
+    }
+
+
+def _find(igd: Igd, locations: Sequence[str], hosts: list[str]) -> str:
+    """Have the first of these descriptions read whose router can be asked, and return the router's address."""
+    why = "no router in this network answers UPnP"
+    for location in locations:
+        host = urllib.parse.urlsplit(location).hostname or ""
+        try:
+            url = igd.selectigd(location)  # fetches the description, and asks the router nothing yet
+        except Exception:  # noqa: BLE001 - the library has no other
+            url = None
+        if url is None:
+            why = f"the router at {host} does not describe itself"
+        elif not _is_on(url, host):
+            why = f"the router at {host} wants to be asked at {url[:80]}, which is another machine"
+        elif hosts and igd.lanaddr not in hosts:
+            why = f"the router is reached from {igd.lanaddr}, where this peer does not listen"
+        else:
+            return host
+    raise Refused(why)
 
 
 def _address(igd: Igd) -> str:
@@ -151,8 +239,11 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     import miniupnpc
 
-    igd = miniupnpc.UPnP(multicastif=next(iter(job["hosts"]), None), discoverdelay=DISCOVER_MS)
-    print(json.dumps(answer(job, igd)), flush=True)
+    try:
+        locations = search(next(iter(job["hosts"]), None), gateways())
+    except OSError:  # without multicast there is no router to ask
+        locations = []
+    print(json.dumps(answer(job, miniupnpc.UPnP(), locations)), flush=True)
 
 
 if __name__ == "__main__":

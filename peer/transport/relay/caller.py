@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
 from peer.errors import NotDialled, PartnerLost
-from peer.protocol.endpoints import host_of, host_of_caller, join_host
+from peer.protocol.endpoints import host_of, host_of_caller, join_host, port_of
 from peer.protocol.messages import PathKind, PeerId, RelayAddress, Way
+from peer.protocol.policy.dial_budget import PACKETS
 from peer.protocol.relay.circuits import CLAIM_S
 from peer.protocol.relay.punching import PunchMemory
 from peer.transport.client.dialling import Dialler
@@ -16,6 +18,10 @@ from peer.transport.relay.pipe import Stream
 from peer.transport.relay.punch import connected, punched
 from peer.transport.relay.wire import preamble, read_address
 
+AGAIN_S = 0.05
+"""Seconds between two dials of one hole punch."""
+MOST_DIALS = 8
+"""Dials of one hole punch to a peer that has answered at that host before, which cost the budget nothing."""
 CONNECT_S = 8.0
 """Seconds to connect to the relay. TCP sends a lost first packet again after 1, 3 and 7 s."""
 
@@ -81,11 +87,19 @@ class CircuitCaller:
 def punch_to(dialler: Dialler, through: Stream, peer: PeerId, seen: str) -> Punch:
     """Return what punches to a peer that the relay sees at `seen`, within the budget of dials of that address.
 
-    A dial costs nothing only if the peer answers. Otherwise a relay could have us connect to anybody, at any rate."""
+    The relay chooses that address, and could name anybody's. So an attempt that is refused costs the budget as much as
+    any other packet, and only a peer that answers gives its dial back."""
 
     async def punch(check: Check) -> Stream:
+        refused = False
+
         async def connect(endpoint: str) -> Stream | None:
-            opened, passes = await punched(through, host_of(endpoint), int(endpoint.rpartition(":")[2])), False
+            nonlocal refused
+            host, port = host_of(endpoint), port_of(endpoint)
+            opened, passes = await punched(through, host, port, attempts=PACKETS), False
+            refused = opened is None
+            if opened is None:
+                return None
             try:
                 passes = await check(opened)
                 return opened if passes else None
@@ -93,13 +107,17 @@ def punch_to(dialler: Dialler, through: Stream, peer: PeerId, seen: str) -> Punc
                 if not passes:
                     opened.abort()
 
-        try:
-            made = await dialler.dial(peer, seen, connect)
-        except NotDialled as error:
-            raise PartnerLost(str(error)) from None
-        if made is None:
-            raise PartnerLost("somebody else answers there")
-        return made
+        for _ in range(MOST_DIALS):
+            try:
+                made = await dialler.dial(peer, seen, connect)
+            except NotDialled as error:
+                raise PartnerLost(str(error)) from None
+            if made is not None:
+                return made
+            if not refused:
+                raise PartnerLost("somebody else answers there")
+            await asyncio.sleep(AGAIN_S)
+        raise PartnerLost(f"refused {MOST_DIALS * PACKETS} times")
 
     return punch
 

@@ -6,7 +6,6 @@ the other end the address that the relay saw. The first packet of each end opens
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import socket
 
@@ -16,10 +15,6 @@ from peer.transport.relay.pipe import Stream
 
 PUNCH_S = 2.0
 """Seconds to open a punched connection. Then the relay carries on."""
-AT_ONCE = 20
-"""Refusals after which a pause is made. The other end may not have sent its first packet yet, and two ends that pause
-can miss each other for good."""
-AGAIN_S = 0.05
 
 
 def reusable(family: int, host: str = "", port: int = 0) -> socket.socket:
@@ -50,23 +45,25 @@ async def connected(host: str, port: int, timeout_s: float) -> Stream:
         raise PartnerLost(f"{join_host(host, port)}: {_said(error)}") from None
 
 
-async def punched(through: Stream, host: str, port: int) -> Stream:
+async def punched(through: Stream, host: str, port: int, attempts: int) -> Stream | None:
     """Connect to `host` from the local port of `through`, while the other end does the same.
 
-    The caller bounds the time. A refused connection is tried again until then. Raises PartnerLost when no socket can
-    be had, or when the two ends are of different families."""
+    The caller bounds the time. A refused connection is tried again at once: the other end may not have sent its first
+    packet yet, and two ends that pause can miss each other for good. Each attempt sends one packet. None: all
+    `attempts` were refused. Raises PartnerLost when no socket can be had, or when the two ends are of different
+    families."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     own = through.writer.get_extra_info("sockname")
     if through.writer.get_extra_info("socket").family != family:
         raise PartnerLost("the two ends are seen over different versions of IP")
-    for tries in itertools.count():
+    for _ in range(attempts):
         try:
             return await _stream(reusable(family, own[0], own[1]), (host, port))
         except ConnectionRefusedError:
-            await asyncio.sleep(0.0 if tries < AT_ONCE else AGAIN_S)
+            continue
         except OSError as error:
             raise PartnerLost(f"no punched connection: {_said(error)}") from None
-    raise AssertionError("counts for ever")
+    return None
 
 
 def _said(error: OSError) -> str:

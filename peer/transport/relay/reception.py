@@ -11,8 +11,8 @@ from peer.errors import PartnerLost
 from peer.protocol.endpoints import host_of
 from peer.protocol.messages import PathKind, PeerId, Way
 from peer.protocol.relay.circuits import CIRCUITS_OF_TARGET, CLAIM_S
+from peer.protocol.relay.punching import implausible
 from peer.protocol.relay.testimony import UNREACHABLE, RelayFault
-from peer.protocol.swarm.nearness import is_private
 from peer.transport.client.dialling import Dialler
 from peer.transport.relay.caller import CONNECT_S, punch_to, seen_endpoint
 from peer.transport.relay.negotiation import Punch, agree_as_target
@@ -76,7 +76,7 @@ class CircuitReception:
 
     def _punch(self, through: Stream, seen: str) -> Punch | None:
         """Return how to punch to the caller; None: its address cannot be its own."""
-        if not seen or (is_private(host_of(seen)) and not self._dialler.private_run()):
+        if not seen or implausible(seen, private_run=self._dialler.private_run()):
             return None
         return punch_to(self._dialler, through, PeerId(f"caller at {seen}"), seen)
 

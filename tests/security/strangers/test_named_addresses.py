@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator
 
@@ -15,10 +16,14 @@ from peer.identity import Identity
 from peer.lab.attack.silent_address import silent_address
 from peer.node.handler import RequestHandler
 from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status
-from peer.protocol.policy.dial_budget import ADDRESS
-from peer.transport.client.dialling import OwnPlace
+from peer.protocol.policy.dial_budget import ADDRESS, PACKETS
+from peer.protocol.relay.punching import implausible
+from peer.transport.client.dialling import Dialler, OwnPlace
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import OPEN, TransportPolicy
+from peer.transport.relay import punch
+from peer.transport.relay.caller import punch_to
+from peer.transport.relay.pipe import Stream
 from peer.transport.server import indirect_probe
 
 RUN = RunId(b"N" * 32)
@@ -121,3 +126,40 @@ def test_a_third_peer_is_not_dialled_on_behalf_of_callers_beyond_the_budget(monk
             assert silent.connections <= 2 * ADDRESS.burst
 
     asyncio.run(main())
+
+
+def test_a_relay_that_names_an_address_has_few_packets_sent_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address refuses every connection at once. A hole punch tries again, and each attempt is a packet."""
+    sent: list[tuple[object, ...]] = []
+    reusable = punch.reusable
+    monkeypatch.setattr(punch, "reusable", lambda *where: sent.append(where) or reusable(*where))
+
+    async def nobody(stream: Stream) -> bool:
+        return False
+
+    async def main() -> None:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            named = f"127.0.0.1:{closed.getsockname()[1]}"
+            held: list[asyncio.StreamWriter] = []
+            server = await asyncio.start_server(lambda reader, writer: held.append(writer), "127.0.0.1", 0)
+            relay = await punch.connected(*server.sockets[0].getsockname(), 5.0)
+            sent.clear()
+            dialler = Dialler()
+            for number in range(10):
+                with pytest.raises((PartnerLost, TimeoutError)):
+                    async with asyncio.timeout(0.5):  # a peer punches for two seconds
+                        await punch_to(dialler, relay, PeerId(f"caller {number}"), named)(nobody)
+            relay.abort()
+            server.close()
+            for writer in held:
+                writer.transport.abort()
+
+    asyncio.run(main())
+    assert len(sent) == ADDRESS.burst * PACKETS
+
+
+@pytest.mark.parametrize("port", [22, 80, 443, 1023])
+def test_a_relay_cannot_name_a_service(port: int) -> None:
+    assert implausible(f"203.0.113.7:{port}", private_run=False)
+    assert not implausible("203.0.113.7:1024", private_run=False)

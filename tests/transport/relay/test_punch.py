@@ -15,8 +15,9 @@ import pytest
 import uvloop
 
 from peer.errors import PartnerLost
+from peer.transport.relay import punch
 from peer.transport.relay.pipe import Stream
-from peer.transport.relay.punch import AT_ONCE, connected, punched, reusable
+from peer.transport.relay.punch import connected, punched, reusable
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -72,8 +73,9 @@ def test_a_connection_comes_from_the_port_of_the_one_to_the_relay(run: Run, host
         async with relay(host) as port:
             one, other = await connected(host, port, 5.0), await connected(host, port, 5.0)
             async with listening(other) as came:
-                ours = await punched(one, host, port_of(other))
+                ours = await punched(one, host, port_of(other), 1)
                 theirs = await came.get()
+            assert ours is not None
             assert port_of(ours) == port_of(one) == theirs.writer.get_extra_info("peername")[1]
             ours.send(b"to them")
             theirs.send(b"to us")
@@ -86,32 +88,36 @@ def test_a_connection_comes_from_the_port_of_the_one_to_the_relay(run: Run, host
     run(main())
 
 
-def test_one_that_is_refused_tries_again_until_the_other_one_is_there(run: Run) -> None:
+def test_a_refused_attempt_is_made_again(run: Run) -> None:
     async def main() -> None:
         async with relay("127.0.0.1") as port:
             one, other = await connected("127.0.0.1", port, 5.0), await connected("127.0.0.1", port, 5.0)
-            early = asyncio.create_task(punched(one, "127.0.0.1", port_of(other)))
-            for _ in range(3 * AT_ONCE):  # some refusals
+            early = asyncio.create_task(punched(one, "127.0.0.1", port_of(other), 10**6))
+            for _ in range(60):  # some refusals
                 await asyncio.sleep(0)
             assert not early.done()
             async with listening(other) as came:
                 ours, theirs = await early, await came.get()
+            assert ours is not None
             for stream in (one, other, ours, theirs):
                 stream.abort()
 
     run(main())
 
 
-def test_nobody_there_is_tried_until_the_caller_gives_up(run: Run) -> None:
+def test_each_attempt_opens_one_socket(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = list[tuple[Any, ...]]()
+    monkeypatch.setattr(punch, "reusable", lambda *where: opened.append(where) or reusable(*where))
+
     async def main() -> None:
         async with relay("127.0.0.1") as port:
             one = await connected("127.0.0.1", port, 5.0)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    await punched(one, "127.0.0.1", _free_port())
+            opened.clear()
+            assert await punched(one, "127.0.0.1", _free_port(), 4) is None
             one.abort()
 
     run(main())
+    assert len(opened) == 4
 
 
 def _free_port() -> int:
@@ -125,7 +131,7 @@ def test_ends_of_different_families_are_not_tried(run: Run) -> None:
         async with relay("127.0.0.1") as port:
             one = await connected("127.0.0.1", port, 5.0)
             with pytest.raises(PartnerLost, match="different versions of IP"):
-                await punched(one, "::1", 4810)
+                await punched(one, "::1", 4810, 1)
             one.abort()
 
     run(main())

@@ -126,7 +126,7 @@ class Router:
         self.waiting: dict[frozenset[int], tuple[Stream, asyncio.Event]] = {}
         self.made: list[Stream] = []
 
-    async def punched(self, through: Stream, host: str, port: int) -> Stream:
+    async def punched(self, through: Stream, host: str, port: int, attempts: int) -> Stream:
         key = frozenset({int(through.writer.get_extra_info("sockname")[1]), port})
         if key in self.waiting:
             stream, met = self.waiting.pop(key)
@@ -182,7 +182,7 @@ def test_a_third_party_that_a_relay_names_is_dialled_within_the_budget_alone(
     """It accepts every connection. Were that an answer, any number of them would be free."""
     dials = 0
 
-    async def punched(through: Stream, host: str, port: int) -> Stream:
+    async def punched(through: Stream, host: str, port: int, attempts: int) -> Stream:
         nonlocal dials
         dials += 1
         return connection()[0]
