@@ -370,6 +370,8 @@ def _tell_paper(local: LocalNode, event: events.Event) -> None:
     match event:
         case events.PaperHeld(by=by, says=says):
             local.say(f"{says} (signed by {by})")
+        case events.PaperRefused(code="taken_back", reason=reason):
+            local.say(reason)
         case events.PaperRefused(peer=peer, reason=reason):
             local.say(f"refused a paper of {peer or 'this home'}: {reason}")
 
