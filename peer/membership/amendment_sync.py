@@ -67,8 +67,10 @@ class AmendmentSync(OperatorsWord):
         return self._ruled[2]
 
     def newest(self, count: int) -> list[Amendment]:
-        """Return the last ones, each from the round on in which it began to hold here."""
-        return [self._as_held(amendment) for amendment in self._chain.amendments[-count:]]
+        """Return the last ones, each from the round on in which it began to hold here. Those that never hold are left
+        out."""
+        never = superseded(self._chain.amendments)
+        return [self._as_held(one) for one in self._chain.amendments if one.number not in never][-count:]
 
     def _as_held(self, amendment: Amendment) -> Amendment:
         return replace(amendment, round=max(amendment.round, self._came_in.get(amendment.number, 0)))
@@ -76,7 +78,7 @@ class AmendmentSync(OperatorsWord):
     def latest(self, count: int) -> list[str]:
         """Return the last ones, for a person."""
         never = superseded(self._chain.amendments)
-        return [describe(one, never.get(one.number)) for one in self.newest(count)]
+        return [describe(self._as_held(one), never.get(one.number)) for one in self._chain.amendments[-count:]]
 
     @property
     def count(self) -> int:

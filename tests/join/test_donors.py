@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ import torch
 from peer.errors import PartnerRefused, StateError
 from peer.join.donors import FIRST_ROUNDS, KEPT_ROUNDS, MORE_S, PATIENCE_S
 from peer.join.offers import OLD_ROUNDS
-from peer.join.resume import RESUME_WITHIN, Staleness
+from peer.join.resume import RESUME_WITHIN, JoinedState, OwnCheckpoint, Staleness, why_fetch
 from peer.join.state import RECRUIT_FIRST_S
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
@@ -377,3 +377,11 @@ def _ended(outcome: Any) -> events.RoundEnded:
     event = object.__new__(events.RoundEnded)
     object.__setattr__(event, "outcome", outcome)
     return event
+
+
+@pytest.mark.parametrize("ahead", [0, RESUME_WITHIN, RESUME_WITHIN + 1])
+def test_a_checkpoint_of_a_round_that_the_run_cannot_have_reached_is_not_resumed(ahead: int) -> None:
+    own = OwnCheckpoint("checkpoint-3", JoinedState(cast(Any, None), 333 + ahead, "resumed"), lambda: None)
+    why, _ = why_fetch(own, 330, 333)
+    assert bool(why) == (ahead > RESUME_WITHIN), "another start of the run made it"
+    assert not why_fetch(own, 330)[0], "without a clock nobody can tell"

@@ -110,3 +110,13 @@ def test_the_operators_own_key_is_never_kept_out() -> None:
     chain.make(operator, 0, Change.REVOKE, "a slip", peer=me)
     assert held.ruling(5).kept_out == {}
     ensure_admitted(held.ruling(5), me)
+
+
+def test_what_is_replaced_is_told_so_and_no_page_shows_it() -> None:
+    operator = Identity.generate()
+    chain = Chain(RUN, operator.peer_id)
+    held = AmendmentSync(chain, None, lambda event: None, rounds=80)
+    chain.make(operator, 70, Change.PAUSE, "a slip")
+    chain.make(operator, 10, Change.GO_ON, "")
+    assert held.latest(5) == ["amendment 1, replaced by 2: pause (a slip)", "amendment 2, from round 10 on: resume"]
+    assert [one.number for one in held.newest(5)] == [2]

@@ -32,7 +32,7 @@ class StartTime:
         self._manifest = manifest
         self._min_peers = min_peers
         self._file = file
-        self._told = False
+        self._told = set[str]()
         if not papers.wanting:
             return
         if kept := former_start(node.local.folder.path):
@@ -73,19 +73,20 @@ class StartTime:
 
     def _tell_taken_back(self) -> None:
         """Tell once that only the operator can say now when the run began."""
-        if not self._told:
-            self._node.local.say(
-                "the run has begun, and the start went with the right of the node that had signed it. Until the "
-                "operator signs it, newcomers wait: peer manifest delegate --start, see peer help operate"
-            )
-        self._told = True
+        self._tell(
+            "the run has begun, and its start went with the right of the node that had signed it. Newcomers wait until "
+            f"the operator signs it: peer manifest delegate {for_shell(self._file)} NODE --start SECONDS"
+        )
 
     def _tell_not_allowed(self) -> None:
         """Tell once what the operator has to do."""
-        local = self._node.local
-        if not self._told:
-            local.say(
-                f"this node's key {local.me} may not sign when the run begins, so it waits for one that may. "
-                f"The operator lets it with: peer manifest delegate {for_shell(self._file)} {local.me}"
-            )
-        self._told = True
+        me = self._node.local.me
+        self._tell(
+            f"this node's key {me} may not sign when the run begins, so it waits for one that may. "
+            f"The operator lets it with: peer manifest delegate {for_shell(self._file)} {me}"
+        )
+
+    def _tell(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._node.local.say(line)

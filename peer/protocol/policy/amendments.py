@@ -110,11 +110,14 @@ def policy_at(amendments: Iterable[Amendment], round_: int, *, in_steps: bool = 
 def superseded(amendments: Sequence[Amendment]) -> dict[int, int]:
     """Return the numbers of amendments that never hold, as later ones on the same matter name an earlier round, each
     with the number of the later one."""
-    found = dict[int, int]()
-    for at, one in enumerate(amendments):
-        later = [other for other in amendments[at + 1 :] if other.round < one.round]
-        if later and one.matters <= frozenset().union(*(other.matters for other in later)):
-            found[one.number] = max(other.number for other in later if other.matters & one.matters)
+    found, first = dict[int, int](), dict[tuple[str, PeerId], Amendment]()
+    for one in reversed(amendments):
+        others = [first.get(matter) for matter in one.matters]
+        sooner = [other.number for other in others if other is not None and other.round < one.round]
+        if len(sooner) == len(others):
+            found[one.number] = max(sooner)
+        for matter in one.matters:
+            first[matter] = min(first.get(matter, one), one, key=lambda other: other.round)
     return found
 
 

@@ -105,6 +105,24 @@ def test_a_node_that_may_not_sign_says_what_to_do_and_waits(tmp_path: Path) -> N
     assert signed.document.by == NODE.peer_id
 
 
+def test_no_second_start_is_signed_where_the_first_was_taken_back(tmp_path: Path) -> None:
+    bench, former = Bench(tmp_path, NODE), Identity.generate()
+    for node in (NODE, former):
+        bench.papers.hold([delegate(OPERATOR, RUN, node.peer_id, ["start"], int(NOW) - 9000)])
+    bench.papers.hold([bench.papers.shelf.sign_start(former, NOW - 5000.0, NOW)])
+    assert bench.settle()
+    bench.papers.hold([delegate(OPERATOR, RUN, former.peer_id, [], int(NOW))])
+    bench.said.clear()
+    bench.ready(2)
+    assert not bench.settle()
+    assert not bench.settle()
+    assert bench.papers.shelf.start is None, "a run that is under way would begin again"
+    (line,) = bench.said
+    assert "peer manifest delegate run.toml NODE --start SECONDS" in line
+    bench.papers.hold([bench.papers.shelf.sign_start(OPERATOR, NOW - 5000.0, NOW)])
+    assert bench.settle()
+
+
 def test_the_start_that_an_earlier_version_kept_is_signed(tmp_path: Path) -> None:
     (tmp_path / FORMER).write_text(repr(NOW - 60.0))
     bench = Bench(tmp_path)
