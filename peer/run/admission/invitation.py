@@ -114,6 +114,11 @@ class Invitation:
         found = cls.parse(body[len(_MAGIC) :]) if whole else None
         return found if found is not None and found.encode() == word else None
 
+    def signed_by(self, signers: Iterable[str]) -> str | None:
+        """Return which of these keys signed it. None: none of them did."""
+        found = (key for key in signers if verify(public_key_of(key), DOMAIN, self._body(), self.signature))
+        return next(found, None)
+
     def why_not(self, run_id: bytes, signers: Iterable[str], peer: str, now: float) -> Refused | None:
         """Return why it does not let this peer into this run: a code and a sentence. None: it does. `signers`: the keys
         that may invite."""
@@ -121,7 +126,7 @@ class Invitation:
             return FOREIGN, f"the invitation of {peer} is for another run, {self.run_id.hex()[:16]}"
         if self.peer != peer:
             return FOREIGN, f"the invitation that {peer} shows was given to {self.peer}"
-        if not any(verify(public_key_of(key), DOMAIN, self._body(), self.signature) for key in signers):
+        if self.signed_by(signers) is None:
             return ALTERED, f"the invitation of {peer} is altered, or the operator never signed it"
         if now >= self.expires:
             return EXPIRED, f"the invitation of {peer} expired on {day_of(self.expires)}. {ASK}"
@@ -161,7 +166,8 @@ class InvitedPeers:
         self._revoked = revoked
         self._exempt = exempt
         self._papers = papers or PaperShelf(run_id, operator)
-        self._known: OrderedDict[PeerId, int] = OrderedDict()
+        self._known: OrderedDict[PeerId, tuple[int, str]] = OrderedDict()
+        """When the invitation that a peer showed expires, and the key that signed it."""
 
     def why_not(self, peer: PeerId, shown: bytes) -> Refused | None:
         """Return why a peer that shows this at Hello is not let in: a code and a sentence. None: it is."""
@@ -178,18 +184,22 @@ class InvitedPeers:
         if invitation is None:
             return ALTERED, f"the invitation of {peer} cannot be read"
         now = self._now()
-        if found := invitation.why_not(self._run_id, self._papers.signers("invitations", now), peer, now):
+        signers = self._papers.signers("invitations", now)
+        if found := invitation.why_not(self._run_id, signers, peer, now):
             return found
         if (why := self._revoked().get(peer)) is not None:
             return REVOKED, f"the operator took back the invitation of {peer}: {why}"
-        self._known[peer] = invitation.expires
+        signer = invitation.signed_by(signers)
+        assert signer is not None, "`why_not` has checked it"
+        self._known[peer] = invitation.expires, signer
         self._known.move_to_end(peer)
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
         return None
 
     def __contains__(self, peer: object) -> bool:
-        """Whether this peer showed an invitation that still holds."""
-        if not isinstance(peer, str) or (expires := self._known.get(PeerId(peer))) is None:
+        """Whether this peer showed an invitation that still holds, and whose signer may still invite."""
+        if not isinstance(peer, str) or (known := self._known.get(PeerId(peer))) is None:
             return False
-        return expires > self._now() and peer not in self._revoked()
+        (expires, signer), now = known, self._now()
+        return expires > now and self._papers.may(signer, "invitations", now) and peer not in self._revoked()

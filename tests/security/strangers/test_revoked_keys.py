@@ -289,7 +289,9 @@ def test_invitations_of_a_revoked_key_let_nobody_in_and_those_inside_leave() -> 
     rule = InvitedPeers(RUN, OPERATOR.peer_id, lambda: NOW, required=True, papers=held)
     own = OwnAdmission(rule, guest, invitation)
     own.ensure()
+    assert guest in rule
     held.add(REVOKED)
+    assert guest not in rule, "it has the standing of a stranger"
     assert rule.why_not(guest, invitation.raw) is not None
     with pytest.raises(JoinRefused, match="never signed it"):
         own.ensure()
