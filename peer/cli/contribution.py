@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from peer.run.home import RECEIPTS
 from peer.user_folders import expand_user
 
 if TYPE_CHECKING:
+    from peer.protocol.messages import RunId
+    from peer.protocol.pair.receipt import ReceiptBounds
     from peer.protocol.pair.receipt_chain import ChainCheck
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -32,11 +35,11 @@ def command() -> None:
 @RUN
 @as_json
 def show(home: Path, run: str, as_json: bool) -> None:
-    """Tell what the receipts under this home say, by partner. It is checked first."""
+    """Show what partners signed for this peer, by partner. The receipts are checked first."""
     from peer.observe.receipt_file import check_file
     from peer.transport.signing import holds
 
-    _tell(check_file(_chain(home, run), holds, unfinished=True)[0], as_json)
+    _tell(check_file(_chain(home, run), holds, partial(_bounds, home), unfinished=True)[0], as_json)
 
 
 @command.command("export", epilog="Example: peer contribution export mine.receipts")
@@ -50,19 +53,22 @@ def export(file: Path, home: Path, run: str) -> None:
 
     if file.exists():
         raise UsageError(f"{file} exists already", "Name a file that does not exist yet.")
-    check = copy_checked(_chain(home, run), file, holds)
+    check = copy_checked(_chain(home, run), file, holds, partial(_bounds, home))
     tell(f"{check.entries} receipts of run {check.run_id.hex()} in {file}")
 
 
 @command.command("verify", epilog="Example: peer contribution verify mine.receipts --json")
 @click.argument("file", type=FILE)
+@home
 @as_json
-def verify(file: Path, as_json: bool) -> None:
-    """Check every signature and hash in FILE, without a network, and tell what it says."""
+def verify(file: Path, home: Path, as_json: bool) -> None:
+    """Check every signature and hash in FILE, without a network, and show what it says.
+
+    Where the home has the run's manifest, receipts that the run cannot have are refused, too."""
     from peer.observe.receipt_file import check_file
     from peer.transport.signing import holds
 
-    _tell(check_file(file, holds)[0], as_json)
+    _tell(check_file(file, holds, partial(_bounds, home))[0], as_json)
 
 
 def _chain(home: Path, run: str) -> Path:
@@ -78,6 +84,23 @@ def _chain(home: Path, run: str) -> Path:
     return meant[0]
 
 
+def _bounds(home: Path, run_id: RunId) -> ReceiptBounds | None:
+    """Return what receipts of a run can say. None: its manifest is not in the home. Raises ManifestError."""
+    from peer.run.costs import receipt_bounds
+    from peer.run.home import Home
+    from peer.run.manifest import load_signed
+    from peer.run.presets import method_of
+
+    path = Home(expand_user(home)).run(run_id).manifest
+    if not path.exists():
+        return None
+    signed = load_signed(path)
+    if signed.run_id != run_id:  # another run, whose id begins alike
+        return None
+    manifest = signed.manifest
+    return receipt_bounds(method_of(manifest.sync), manifest.model.parameters, manifest.rounds)
+
+
 def _tell(check: ChainCheck, as_json: bool) -> None:
     report = _report(check)
     if as_json:
@@ -85,11 +108,12 @@ def _tell(check: ChainCheck, as_json: bool) -> None:
         return
     tell(f"run       {report['run_id']}\npeer      {report['peer_id']}\nreceipts  {check.entries}", nl=False)
     tell(f", rounds {check.first_round} to {check.last_round}" if check.entries else "")
+    if check.bounds is None:
+        tell("          not checked against the run's manifest, which is not under this home")
     for partner in report["partners"]:
         tell(f"partner   {partner['peer_id']}")
         tell(f"          swaps {partner['rounds']}, accepted {partner['accepted']}", nl=False)
         tell(f" from it and {partner['accepted_by_it']} by it")
-        tell(f"          tokens claimed: {partner['tokens']:,} by it, {partner['own_tokens']:,} by this peer")
         tell(f"          bytes: {partner['bytes_received']:,} from it, {partner['bytes_sent']:,} to it")
 
 
@@ -99,5 +123,6 @@ def _report(check: ChainCheck) -> dict[str, Any]:
         "peer_id": check.owner,
         "receipts": check.entries,
         "rounds": [check.first_round, check.last_round] if check.entries else [],
+        "bounded": check.bounds is not None,
         "partners": [{"peer_id": peer, **asdict(totals)} for peer, totals in sorted(check.partners.items())],
     }

@@ -18,7 +18,14 @@ from peer.membership.receipt_log import ReceiptLog
 from peer.observe import events
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, SwapReport
-from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion, SwapOpinion, SwapStatement, Transferred
+from peer.protocol.pair.receipt import (
+    ReceiptBounds,
+    ShownReceipt,
+    SignedOpinion,
+    SwapOpinion,
+    SwapStatement,
+    Transferred,
+)
 from peer.protocol.pair.receipt_chain import Countersigned
 
 CALL_S = 5.0
@@ -79,12 +86,15 @@ class PairReceipts:
         peers: Callable[[], Mapping[PeerId, PeerRecord]],
         emit: Callable[[events.Event], None],
         trust: Trust | None = None,
+        bounds: ReceiptBounds | None = None,
     ) -> None:
+        """`bounds`: what receipts of the run can say; None: anything."""
         self._log = log
         self._transport = transport
         self._peers = peers
         self._emit = emit
         self._trust = trust or NoTrust()
+        self._bounds = bounds
         self._swaps: OrderedDict[tuple[PeerId, RoundKey], _Swap] = OrderedDict()
         self._early: OrderedDict[PeerId, SignedOpinion] = OrderedDict()
         self._asked: OrderedDict[PeerId, int] = OrderedDict()
@@ -218,6 +228,8 @@ class PairReceipts:
         said = receipt.statement
         names_it = said.partner == stranger and said.run_id == self._log.run_id and said.opinion.accepted
         if not names_it or said.signer not in self._trust:
+            return
+        if self._bounds is not None and self._bounds.refusal_reason(said):
             return
         if self._log.signer.verify(said.signer, said.to_bytes(), receipt.signature):
             self._trust.vouched(stranger, said.signer)

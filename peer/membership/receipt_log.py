@@ -46,7 +46,7 @@ class ReceiptLog:
         self._store = store
         self._emit = emit
         self._head = b""
-        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
+        self._recent: deque[int] = deque(maxlen=RECENT)
         self._shown: OrderedDict[PeerId, ShownReceipt] = OrderedDict()
         self._newest: deque[tuple[int, ShownReceipt]] = deque(maxlen=NEWEST)
         try:
@@ -56,8 +56,7 @@ class ReceiptLog:
 
     def keep(self, receipt: Countersigned) -> bool:
         """Write a receipt down; return whether it is kept."""
-        key = receipt.ours.key
-        if (key.round, key.fragment) in self._recent:
+        if receipt.ours.key.round in self._recent:
             return False
         try:
             if not self._head:
@@ -82,9 +81,9 @@ class ReceiptLog:
         self._head = hash_of(record)
 
     def _note(self, receipt: Countersigned) -> None:
-        key, statement = receipt.ours.key, receipt.statement
+        statement = receipt.statement
         self.entries += 1
-        self._recent.append((key.round, key.fragment))
+        self._recent.append(statement.key.round)
         if statement.opinion.accepted:
             self._shown[statement.signer] = shown = ShownReceipt(statement, receipt.signature)
             self._newest.append((self.entries, shown))

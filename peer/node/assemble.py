@@ -52,6 +52,7 @@ from peer.rounds.pause import LocalPause
 from peer.rounds.schedule import RoundSchedule
 from peer.rounds.status import RoundStatus
 from peer.rounds.trainer_supervisor import TrainerSupervisor
+from peer.run.costs import receipt_bounds
 from peer.run.plan import RunPlan
 
 FetchReset = Callable[[bytes, list[PeerRecord]], Awaitable[Tensor | None]]
@@ -254,23 +255,24 @@ def _membership(
         banned=lambda: policy.amendments.ruling(live.round).kept_out,
         changed=lambda peers, reason: emit(events.DirectoryChanged(peers=peers, reason=reason)),
     )
-    receipts = _receipts(setting.plan, ports, state.receipts, view, policy.reputation.proven, emit)
+    receipts = _receipts(setting.plan, ports, state, view, policy.reputation.proven, emit)
     return MembershipParts(view, policy.reputation, SlowPeerMonitor(now, emit), receipts)
 
 
 def _receipts(
     plan: RunPlan,
     ports: PeerPorts,
-    store: ReceiptStore | None,
+    state: PeerState,
     view: PeerTable,
     proven: ProvenPeers,
     emit: Callable[[events.Event], None],
 ) -> PairReceipts | None:
     """Only partners in pairs sign each other's receipts."""
-    if store is None or plan.method.topology != "pair":
+    if state.receipts is None or plan.method.topology != "pair":
         return None
-    log = ReceiptLog(plan.run_id, plan.me, ports.signer, store, emit)
-    return PairReceipts(log, ports.transport, lambda: view.peers, emit, proven)
+    log = ReceiptLog(plan.run_id, plan.me, ports.signer, state.receipts, emit)
+    bounds = receipt_bounds(plan.method, state.outer.layout.elements, plan.total_rounds)
+    return PairReceipts(log, ports.transport, lambda: view.peers, emit, proven, bounds)
 
 
 def _matchmaker(

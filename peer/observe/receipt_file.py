@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from peer.errors import HomeUnusable, ReceiptsBroken, file_advice
-from peer.protocol.pair.receipt_chain import LENGTH_BYTES, MAX_RECORD, BrokenChain, ChainCheck, Verify, framed
+from peer.protocol.pair.receipt_chain import (
+    LENGTH_BYTES,
+    MAX_RECORD,
+    BoundsOf,
+    BrokenChain,
+    ChainCheck,
+    Verify,
+    framed,
+    no_bounds,
+)
 from peer.whole_files import write_all
 
 MIB = 2**20
@@ -61,22 +70,27 @@ def complete_records(file: BinaryIO) -> Iterator[bytes]:
         yield record
 
 
-def check_file(path: Path, verify: Verify, *, unfinished: bool = False) -> tuple[ChainCheck, int]:
+def check_file(
+    path: Path, verify: Verify, bounds: BoundsOf = no_bounds, *, unfinished: bool = False
+) -> tuple[ChainCheck, int]:
     """Check a chain from its first byte to its last. Return what it says, and how many bytes of it hold.
 
-    `unfinished`: the file may end in the middle of an entry, as a kill leaves it. Raises ReceiptsBroken."""
+    `bounds`: see `ChainCheck`. `unfinished`: the file may end in the middle of an entry, as a kill leaves it. Raises
+    ReceiptsBroken."""
     try:
         with path.open("rb") as file:
-            return check_stream(file, verify, unfinished=unfinished)
+            return check_stream(file, verify, bounds, unfinished=unfinished)
     except OSError as error:
         raise ReceiptsBroken(f"cannot read {path}: {error.strerror}", "Name a file that you can read.") from error
     except BrokenChain as error:
         raise ReceiptsBroken(f"{path}: {error}") from None
 
 
-def check_stream(file: BinaryIO, verify: Verify, *, unfinished: bool = False) -> tuple[ChainCheck, int]:
+def check_stream(
+    file: BinaryIO, verify: Verify, bounds: BoundsOf = no_bounds, *, unfinished: bool = False
+) -> tuple[ChainCheck, int]:
     """As `check_file`, of an open file. Raises BrokenChain."""
-    check, end = ChainCheck(verify), 0
+    check, end = ChainCheck(verify, bounds), 0
     for record in complete_records(file):
         check.take(record)
         end += LENGTH_BYTES + len(record)
@@ -88,10 +102,10 @@ def check_stream(file: BinaryIO, verify: Verify, *, unfinished: bool = False) ->
     return check, end
 
 
-def copy_checked(path: Path, out: Path, verify: Verify) -> ChainCheck:
+def copy_checked(path: Path, out: Path, verify: Verify, bounds: BoundsOf = no_bounds) -> ChainCheck:
     """Copy the complete entries of a chain to a file that does not exist yet. Raises ReceiptsBroken and
     HomeUnusable."""
-    check, left = check_file(path, verify, unfinished=True)
+    check, left = check_file(path, verify, bounds, unfinished=True)
     with _usable(out, "write"), path.open("rb") as source, out.open("xb") as target:
         while left:
             part = source.read(min(left, MIB))

@@ -9,6 +9,7 @@ from itertools import pairwise
 from peer.protocol.group.shards import edges
 from peer.protocol.model.fragments import block_spans, is_block_matrix
 from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.pair.receipt import ReceiptBounds
 from peer.protocol.schedule import pairing_window
 from peer.run.codec_specs import FORMS, SPARSE, largest_result, result_nbytes
 from peer.run.method import Method
@@ -16,6 +17,8 @@ from peer.run.model_layout import layout_for, tensors_of
 from peer.run.sections import LlamaSection, ModelSection, OptimizerSection, TransformersSection
 
 FP32 = 4
+LARGEST_CHUNK = 4096
+"""Elements up to which a codec fills up the last of its chunks."""
 DAEMON_BASE = 190 * 2**20
 """Bytes of the daemon without a model: interpreter, libraries, connections. Their files, which the system can drop, are
 not in it."""
@@ -148,6 +151,13 @@ def largest_payload(method: Method, layout: Layout) -> int:
     largest = max(layout.fragment_elements(fragment) for fragment in range(len(layout.fragments)))
     results = [largest_result(method.result_codec, largest, parts + 1) for parts in range(method.max_group)]
     return max(FORMS[method.codec].nbytes(largest), *results, 0)
+
+
+def receipt_bounds(method: Method, parameters: int, rounds: int) -> ReceiptBounds:
+    """Return what receipts of swaps can say in a run of so many rounds.
+
+    No fragment has more elements than the model, and no codec more bytes than fp32 has for these and a chunk."""
+    return ReceiptBounds(method.fragments, FP32 * method.vectors * (parameters + LARGEST_CHUNK), rounds)
 
 
 def muon_matrices(

@@ -40,8 +40,6 @@ def test_a_chain_is_shown_handed_on_and_verified(home: Path, tmp_path: Path) -> 
             "rounds": 1,
             "accepted": 1,
             "accepted_by_it": 1,
-            "tokens": 9,
-            "own_tokens": 7,
             "bytes_received": 1005,
             "bytes_sent": 2000,
         }
@@ -50,7 +48,8 @@ def test_a_chain_is_shown_handed_on_and_verified(home: Path, tmp_path: Path) -> 
     assert json.loads(said("verify", tmp_path / "mine", "--json").output) == shown
     text = said("verify", tmp_path / "mine").output
     assert f"partner   {PARTNER.id}" in text
-    assert "tokens claimed: 9 by it, 7 by this peer" in text
+    assert "bytes: 1,005 from it, 2,000 to it" in text
+    assert "not checked against the run's manifest" in text
 
 
 def test_a_changed_file_is_refused_with_its_entry(home: Path, tmp_path: Path) -> None:

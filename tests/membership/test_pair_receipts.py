@@ -17,11 +17,12 @@ from peer.observe.events import CheckpointFailed, Event, ReceiptRefused
 from peer.ports.receipt_store import MemoryReceipts
 from peer.ports.transport import Transport
 from peer.protocol.messages import PayloadDigests, PeerId, PeerRecord, RoundKey, SwapReport
-from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion, SwapOpinion
+from peer.protocol.pair.receipt import ReceiptBounds, ShownReceipt, SignedOpinion, SwapOpinion, Transferred
 from peer.protocol.pair.receipt_chain import ChainCheck, Countersigned, entry_record, hash_of, head_record, link_of
 from peer.transport.signing import holds
 from tests.support.signed_receipts import RUN, Signing, chained, countersigned
 
+BOUNDS = ReceiptBounds(fragments=1, payload_bytes=10_000, rounds=200)
 YES, NO = SwapOpinion(100, accepted=True, gain=3), SwapOpinion(50, accepted=False)
 
 
@@ -69,7 +70,7 @@ class Peer:
         self.peers: dict[PeerId, PeerRecord] = {}
         self.log = ReceiptLog(RUN, self.key.id, self.key.signer, self.store, self.events.append)
         transport = cast(Transport, self.calls)
-        self.receipts = PairReceipts(self.log, transport, lambda: self.peers, self.events.append, self.trust)
+        self.receipts = PairReceipts(self.log, transport, lambda: self.peers, self.events.append, self.trust, BOUNDS)
 
     @property
     def id(self) -> PeerId:
@@ -231,7 +232,7 @@ async def test_a_stranger_is_vouched_for_by_those_that_are_proven_to_us(one: Pee
     assert one.calls.asked == [other.id] * 2
 
 
-@pytest.mark.parametrize("wrong", ["partner", "run", "refused", "signature"])
+@pytest.mark.parametrize("wrong", ["partner", "run", "refused", "signature", "round", "fragment", "bytes"])
 def test_a_receipt_that_says_something_else_does_not_vouch(wrong: str) -> None:
     one, other, third = Peer(), Peer(), Peer()
     one.trust.proven = {third.id}
@@ -243,6 +244,12 @@ def test_a_receipt_that_says_something_else_does_not_vouch(wrong: str) -> None:
             statement = replace(statement, run_id=type(RUN)(b"O" * 32))
         case "refused":
             statement = replace(statement, opinion=NO)
+        case "round":
+            statement = third.key.said(other.id, 250, YES)
+        case "fragment":
+            statement = replace(statement, key=RoundKey(3, 1))
+        case "bytes":
+            statement = replace(statement, sent=Transferred(b"s" * 32, 2**53))
     signature = (other if wrong == "signature" else third).key.signer.sign(statement.to_bytes())
     one.receipts._believe(other.id, ShownReceipt(statement, signature))
     assert one.trust.heard == []

@@ -132,6 +132,32 @@ class SwapStatement:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceiptBounds:
+    """What a receipt of one run can say. Two keys of one person sign anything for each other, so a receipt beyond what
+    the run's manifest and the clock allow is refused wherever it is read."""
+
+    fragments: int
+    """The rounds take turns with the run's fragments."""
+    payload_bytes: int
+    """Of one swap, each way."""
+    rounds: int
+    """Rounds that can have been due. Their numbers begin with 0."""
+
+    def refusal_reason(self, said: SwapStatement) -> str:
+        """Return why no swap of the run can be this one, for a person. Empty: one can."""
+        round_, fragment = said.key.round, said.key.fragment
+        if round_ >= self.rounds:
+            return f"a receipt of round {round_}, and {self.rounds} rounds can have been due"
+        if fragment != round_ % self.fragments:
+            return (
+                f"a receipt of round {round_} for fragment {fragment}, and fragment {round_ % self.fragments} was due"
+            )
+        if (most := max(said.received.nbytes, said.sent.nbytes)) > self.payload_bytes:
+            return f"a receipt for {most} bytes, and a swap of this run has {self.payload_bytes} at most"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
 class SignedOpinion:
     """What one partner sends the other about their swap."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from peer.protocol.messages import DIGEST_BYTES, PeerId, RunId
-from peer.protocol.pair.receipt import SwapOpinion, SwapStatement, peer_id_of_field
+from peer.protocol.pair.receipt import ReceiptBounds, SwapOpinion, SwapStatement, peer_id_of_field
 from peer.protocol.wire.fields import pack_fields, unpack_fields
 
 HEAD_PURPOSE = b"pair receipts, chain v1\0"
@@ -25,6 +25,12 @@ LENGTH_BYTES = 4
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[PeerId, bytes, bytes], bool]
 """verify(peer, raw, signature)"""
+BoundsOf = Callable[[RunId], ReceiptBounds | None]
+
+
+def no_bounds(run_id: RunId) -> ReceiptBounds | None:
+    """Return None, where no run's manifest is at hand."""
+    return None
 
 
 class BrokenChain(Exception):
@@ -57,17 +63,13 @@ class Countersigned:
 
 @dataclass(slots=True)
 class PartnerTotals:
-    """Sums over the receipts of one partner."""
+    """Sums over the receipts of one partner. Tokens are not among them: they are claims without a bound."""
 
     rounds: int = 0
     accepted: int = 0
     """Of its payloads, by the owner."""
     accepted_by_it: int = 0
     """Of the owner's payloads."""
-    tokens: int = 0
-    """That it claims behind the payloads that the owner accepted."""
-    own_tokens: int = 0
-    """That the owner claims behind those that it accepted."""
     bytes_received: int = 0
     bytes_sent: int = 0
 
@@ -77,8 +79,6 @@ class PartnerTotals:
         self.rounds += 1
         self.accepted += ours.opinion.accepted
         self.accepted_by_it += theirs.accepted
-        self.tokens += theirs.tokens * ours.opinion.accepted
-        self.own_tokens += ours.opinion.tokens * theirs.accepted
         self.bytes_received += ours.received.nbytes
         self.bytes_sent += ours.sent.nbytes
 
@@ -119,10 +119,14 @@ def framed(record: bytes) -> bytes:
 
 
 class ChainCheck:
-    """Follows a chain, record by record. `verify` decides about signatures."""
+    """Follows a chain, record by record. `verify` decides about signatures. `bounds` returns those of the run that the
+    chain names."""
 
-    def __init__(self, verify: Verify) -> None:
+    def __init__(self, verify: Verify, bounds: BoundsOf = no_bounds) -> None:
         self._verify = verify
+        self._bounds_of = bounds
+        self.bounds: ReceiptBounds | None = None
+        """Of the chain's run. None: nobody knows them, and no receipt is refused for what it says."""
         self.run_id = RunId(b"")
         self.owner = PeerId("")
         self.head = b""
@@ -130,7 +134,7 @@ class ChainCheck:
         self.entries = 0
         self.first_round = self.last_round = -1
         self.partners: dict[PeerId, PartnerTotals] = {}
-        self._seen: set[tuple[int, int]] = set()
+        self._seen: set[int] = set()
 
     def take(self, record: bytes) -> None:
         """Check the next record. Raises BrokenChain; nothing more of the chain counts then."""
@@ -153,6 +157,7 @@ class ChainCheck:
         self.run_id, self.owner = RunId(run_id), peer_id_of_field(owner)
         if not self._verify(self.owner, HEAD_PURPOSE + told, signature):
             raise ValueError("the signature of the owner does not hold")
+        self.bounds = self._bounds_of(self.run_id)
 
     def _entry(self, record: bytes) -> None:
         told, signature = unpack_fields(record, 2)
@@ -162,14 +167,16 @@ class ChainCheck:
         statement = receipt.ours
         if (statement.run_id, statement.signer) != (self.run_id, self.owner):
             raise ValueError("it is of another run or another owner")
-        round_, fragment = statement.key.round, statement.key.fragment
-        if (round_, fragment) in self._seen:
-            raise ValueError(f"a second receipt for round {round_}, fragment {fragment}")
+        round_ = statement.key.round
+        if round_ in self._seen:
+            raise ValueError(f"a second receipt for round {round_}")
+        if self.bounds is not None and (why := self.bounds.refusal_reason(statement)):
+            raise ValueError(why)
         if not self._verify(self.owner, ENTRY_PURPOSE + told, signature):
             raise ValueError("the signature of the owner does not hold")
         if not receipt.holds(self._verify):
             raise ValueError(f"the signature of the partner {statement.partner} does not hold")
-        self._seen.add((round_, fragment))
+        self._seen.add(round_)
         self.first_round = round_ if self.first_round < 0 else min(self.first_round, round_)
         self.last_round = max(self.last_round, round_)
         self.partners.setdefault(statement.partner, PartnerTotals()).add(receipt)
