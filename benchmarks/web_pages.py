@@ -83,8 +83,7 @@ VOLUNTEER = {
 RUN = {
     "round": ("view", "round"),
     "peers-count": ("view", "totals", "peers"),
-    "tokens": ("view", "totals", "tokens"),
-    "tokens-per-s": ("view", "totals", "tokens_per_s"),
+    "tokens-per-s": ("view", "totals", "median_tokens_per_s"),
     "participation": ("view", "totals", "participation"),
     "spread": ("view", "totals", "spread"),
 }

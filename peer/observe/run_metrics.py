@@ -47,16 +47,11 @@ RUN_METRICS: tuple[RunMetric, ...] = (
         label="doing",
         values=(*STATUSES, SILENT),
     ),
+    RunMetric("peer_run_networks", "Address blocks of the peers that count now: keys are free.", "totals.networks"),
     RunMetric(
-        "peer_run_tokens",
-        "Tokens that peers say they processed. A claim far beyond the others is cut.",
-        "totals.tokens",
-        unit="tokens",
-    ),
-    RunMetric(
-        "peer_run_tokens_per_second",
-        "Tokens a second that the training peers say. A claim far beyond the others is cut.",
-        "totals.tokens_per_s",
+        "peer_run_median_tokens_per_second",
+        "Tokens a second of a training peer, the median. Each address block has one voice.",
+        "totals.median_tokens_per_s",
         unit="tokens_per_second",
     ),
     RunMetric(
@@ -103,7 +98,7 @@ RUN_METRICS: tuple[RunMetric, ...] = (
 
 def run_families(view: Mapping[str, Any]) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
     """Write the metrics of a run's view (`peer.node.operator.run_view`). An unknown value has no sample."""
-    facts, peers = _facts(view), _foremost(view)
+    facts, peers = _facts(view), view["peers"][:MOST_PEERS]
     for metric in RUN_METRICS:
         kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
         made = kind(metric.name, metric.help, labels=[metric.label] if metric.label else [])
@@ -123,12 +118,6 @@ def _samples(metric: RunMetric, facts: Mapping[str, Any], peers: list[Mapping[st
         found = found[part]
     for label in metric.values or ("",):
         yield label, found.get(label) if metric.label else found
-
-
-def _foremost(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the peers with metrics of their own: those that partners signed most for come first."""
-    places = {entry["peer_id"]: place for place, entry in enumerate(view["board"])}
-    return sorted(view["peers"], key=lambda line: places.get(line["peer_id"], len(places)))[:MOST_PEERS]
 
 
 def _facts(view: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,10 @@ class BlockPlaces(Generic[K]):
         if (place := self._held.get(holder)) is not None:
             place.proven = True
 
+    def is_proven(self, holder: K) -> bool:
+        """Return whether the holder keeps its place."""
+        return holder in self._held and self._held[holder].proven
+
     def leave(self, holder: K) -> None:
         """Free the place of `holder`, if it has one."""
         self._held.pop(holder, None)

@@ -12,7 +12,6 @@ from peer.web.bounds import bounded
 from peer.web.curve import thinned
 
 SHOWN_PEERS = 200
-SHOWN_BOARD = 100
 SHOWN_AMENDMENTS = 50
 
 
@@ -33,7 +32,6 @@ class PublicAccount:
             "totals": view.get("totals"),
             "peers": [self._peer(one) for one in (view.get("peers") or [])[:SHOWN_PEERS]],
             "curve": thinned(view.get("loss") or []),
-            "board": (view.get("board") or [])[:SHOWN_BOARD],
             "amendments": (view.get("amendments") or [])[-SHOWN_AMENDMENTS:],
             "dropped": view.get("dropped"),
             "model": {"state": kept.get("state"), "why": kept.get("why", ""), "ended": bool(kept.get("ended"))},

@@ -130,7 +130,7 @@ def test_each_number_of_a_volunteers_page_is_on_the_page() -> None:
 def test_each_number_of_a_runs_page_is_on_the_page() -> None:
     told = status_of("bootstrap")
     shown = set(numbers(dict(PublicAccount(PageSource(home=Path(), report=lambda: told))())))
-    assert {"totals.participation", "peers.loss", "board.bytes", "curve.median"} <= shown
+    assert {"totals.participation", "peers.loss", "totals.networks", "curve.median"} <= shown
     assert missing(shown, RUN) == []
 
 

@@ -35,8 +35,8 @@ def test_values_are_those_of_the_view() -> None:
     found = families(view.report())
     assert {metric.name for metric in RUN_METRICS} <= set(found)
     assert found["peer_run_peers"].value(doing="training") == 2
-    assert found["peer_run_tokens"].value() == 2000
-    assert found["peer_run_tokens_per_second"].value() == 100
+    assert found["peer_run_networks"].value() == 2
+    assert found["peer_run_median_tokens_per_second"].value() == 50
     assert found["peer_run_participation_ratio"].value() == 0.8
     assert found["peer_run_validation_loss"].value(quartile="median") == 3.0
     assert found["peer_run_summaries_dropped_total"].value(why="forged") == 1
@@ -51,12 +51,11 @@ def test_a_run_without_peers_has_no_samples_of_them() -> None:
     assert found["peer_run_peer_round"].samples == {}
 
 
-def test_strangers_do_not_push_known_peers_out_of_the_metrics() -> None:
+def test_the_peers_with_metrics_are_the_first_of_the_view() -> None:
     report = view_at(SetClock()).report()
     line = {"state": "training", "round": 1, "tokens": 1, "tokens_per_s": 1.0, "loss": None, "exchanges": 0, "due": 0}
     names = [f"key {number:04}" for number in range(2000)]
     report["peers"] = [{**line, "peer_id": name, "seen_s_ago": 0.0} for name in names]
-    report["board"] = [{"peer_id": names[-1], "exchanges": 9, "bytes": 1, "partners": 2}]
     found = families(report)["peer_run_peer_round"]
     assert len(found.samples) == MOST_PEERS
-    assert found.value(peer=names[-1]) == 1
+    assert found.value(peer=names[MOST_PEERS - 1]) == 1

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from peer.lab.sim.virtual_clock import VirtualClock
+from peer.node.operator.run_progress import RunActivity
 from peer.node.operator.run_view import RunFacts, RunView
 from peer.protocol.messages import PeerId, Status
-from peer.protocol.pair.receipt import ShownReceipt, SwapOpinion
+from peer.protocol.pair.receipt import ReceiptBounds, ShownReceipt, SwapOpinion
 from peer.protocol.summary.values import PeerSummary
 from peer.run.manifest import Manifest
 from peer.signed_summary import seal_summary
@@ -82,5 +83,7 @@ def view_at(
         ended=lambda: False,
         amendments=lambda count: [],
         ticket="peersw",
+        bounds=ReceiptBounds(fragments=1, payload_bytes=10_000, rounds=100_000),
+        activity=RunActivity(),
     )
     return RunView(facts, clock, holds, listed, kept)

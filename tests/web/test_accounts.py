@@ -14,7 +14,7 @@ from peer.observe.events import RoundEnded
 from peer.observe.journal import Listener
 from peer.web.bounds import MOST_CHARACTERS, bounded
 from peer.web.curve import MOST_POINTS, ThinnedCurve, thinned
-from peer.web.public import SHOWN_BOARD, SHOWN_PEERS, PublicAccount
+from peer.web.public import SHOWN_PEERS, PublicAccount
 from peer.web.volunteer import SHOWN_EXCHANGES, SHOWN_PARTNERS, VolunteerAccount
 
 MARKUP = "<img src=x onerror=alert(1)>\n\ndata: forged\n\n"
@@ -132,7 +132,6 @@ def test_a_public_account_is_bounded_and_says_when_peers_were_heard_of() -> None
         "round": 3,
         "peers": rows,
         "loss": [{"round": n, "median": 2.0} for n in range(9999)],
-        "board": [{"peer_id": "p", "exchanges": 1, "bytes": 2, "partners": 3}] * 9999,
         "amendments": [{"number": n, "what": "lr"} for n in range(9999)],
         "join": {"ticket": "peersw" + "a" * 7000},
     }
@@ -142,7 +141,6 @@ def test_a_public_account_is_bounded_and_says_when_peers_were_heard_of() -> None
     assert len(parts["peers"]) == SHOWN_PEERS
     assert parts["peers"][0]["seen"] == 996
     assert parts["peers"][0]["loss"] is None
-    assert len(parts["board"]) == SHOWN_BOARD
     assert parts["curve"][-1]["round"] == 9998
     assert parts["join"]["ticket"] == view["join"]["ticket"]  # type: ignore[index]
     assert len(json.dumps(parts, allow_nan=False)) < 300_000
@@ -150,7 +148,7 @@ def test_a_public_account_is_bounded_and_says_when_peers_were_heard_of() -> None
 
 def test_a_node_that_knows_nothing_yet_has_an_account() -> None:
     parts = PublicAccount(PageSource(home=Path(), report=dict), lambda: 1000.0)()
-    assert parts["peers"] == parts["board"] == []
+    assert parts["peers"] == []
     assert parts["totals"] is None
 
 

@@ -53,6 +53,7 @@ from peer.protocol.policy.amendments import describe
 from peer.protocol.schedule import RoundClock
 from peer.run.admission.invitation import InvitedPeers
 from peer.run.amendments import Chain, beside
+from peer.run.costs import receipt_bounds
 from peer.run.home import Home
 from peer.run.manifest import Manifest, SignedManifest, load_signed
 from peer.run.memory import check_memory, free_bytes, need_of
@@ -220,6 +221,8 @@ def _view(
         ended=lambda: keeper.ended,
         amendments=amendments.newest,
         ticket=ticket,
+        bounds=receipt_bounds(resolve(manifest.sync), manifest.model.parameters, manifest.rounds),
+        activity=watched.activity,
     )
 
     def listed(peer: PeerId) -> bool:

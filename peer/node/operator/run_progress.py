@@ -13,7 +13,7 @@ from pathlib import Path
 
 from peer.join.donors import FIRST_ROUNDS, KEPT_ROUNDS
 from peer.protocol.messages import MAX_ROUND, PeerRecord, Status
-from peer.protocol.schedule import RoundClock, lower_median
+from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.claimed_round import claimed_round, furthest_round
 from peer.run.home import write_whole
 
@@ -135,13 +135,14 @@ class RunProgress:
 
 
 class RunActivity:
-    """The work of the run as its records tell it: how many tokens, and how long ago somebody trained.
+    """The work of the run: how many tokens, and how long ago somebody trained.
 
-    The tokens are an estimate: those who train, times the lower median of their speeds. One liar moves it little."""
+    The tokens are an estimate from peers' summaries, and rather too low: the lower quartile of the speeds, times
+    their address blocks. Keys are free, so their number does not count."""
 
     def __init__(self) -> None:
         self._tokens = 0.0
-        self._looked_at: float | None = None
+        self._worked_at: float | None = None
         self._trained_at: float | None = None
 
     @property
@@ -154,21 +155,18 @@ class RunActivity:
 
     def look(self, records: Iterable[PeerRecord], now: float) -> None:
         """Take note of those in the directory. `now` is in seconds of any steady clock."""
-        speeds = [record.tokens_per_s for record in records if record.status is Status.TRAINING]
-        gap = min(LONGEST_GAP_S, now - self._looked_at) if self._looked_at is not None else 0.0
-        self._looked_at = now
-        if self._trained_at is None or speeds:
+        if self._trained_at is None or any(record.status is Status.TRAINING for record in records):
             self._trained_at = now
-        self._tokens += gap * len(speeds) * _lower(speeds)
+
+    def work(self, tokens_per_s: float, now: float) -> None:
+        """Count the time since the last call at this speed. `now`: seconds of any steady clock."""
+        if self._worked_at is not None:
+            self._tokens += min(LONGEST_GAP_S, max(0.0, now - self._worked_at)) * tokens_per_s
+        self._worked_at = now
 
     def alone_s(self, now: float) -> float:
         """Return for how long nobody has trained."""
         return 0.0 if self._trained_at is None else now - self._trained_at
-
-
-def _lower(speeds: list[float]) -> float:
-    median = lower_median(round(speed) for speed in speeds)
-    return 0.0 if median is None else float(min(median, MAX_ROUND))
 
 
 class RunEnd:

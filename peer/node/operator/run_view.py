@@ -1,29 +1,29 @@
 """The run as its peers tell it to a node of the operator: what the run's page, its metrics and `peer status` show.
 
-Peers send signed summaries. Their numbers are claims; the board alone counts what partners signed."""
+Peers send signed summaries. Their numbers are claims, so the view has medians of them, and adds up none."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from peer.aio.threads import Offload
 from peer.errors import HomeUnusable
-from peer.node.operator.run_progress import RunProgress
+from peer.node.operator.run_progress import RunActivity, RunProgress
 from peer.ports.clock import Clock
 from peer.ports.console import Say
 from peer.protocol.messages import PeerId, RunId
+from peer.protocol.pair.receipt import ReceiptBounds, ShownReceipt
 from peer.protocol.pair.receipt_chain import Verify
 from peer.protocol.policy.amendments import Amendment, describe_change
-from peer.protocol.summary.board import ContributionBoard
 from peer.protocol.summary.book import DROPS, FORGED, HeldSummary, SummaryBook
 from peer.protocol.summary.loss_history import LossHistory
-from peer.protocol.summary.run_totals import RunTotals, line_of, note_losses
+from peer.protocol.summary.run_totals import line_of, note_losses, speed_of, totals_of
 from peer.run.home import write_whole
 from peer.run.manifest import Manifest
 from peer.signed_summary import InvalidSummary, unseal_summary
@@ -34,10 +34,8 @@ KEEP_EVERY_S = 60.0
 """Seconds between two writes of what outlives a restart."""
 MAX_KEPT = 32 * 2**20
 """Bytes beyond which the file of what is kept is not read."""
-KNOWN_EXCHANGES = 3
-"""Swaps that partners signed for a peer, from which on no stranger takes its place."""
 SHOWN_AMENDMENTS = 64
-NOTE = "Numbers are what peers say of themselves. The board counts what partners signed."
+NOTE = "Numbers are what peers say of themselves, signed. A key costs nothing, so nothing here is a sum of them."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +52,10 @@ class RunFacts:
     amendments: Callable[[int], list[Amendment]]
     """The last ones, at most so many."""
     ticket: str
+    bounds: ReceiptBounds
+    """Of the receipts that peers show."""
+    activity: RunActivity
+    """Counts what the peers process."""
 
 
 class RunView:
@@ -75,9 +77,7 @@ class RunView:
         self._listed = listed
         self._kept = kept
         self._book = SummaryBook()
-        self._board = ContributionBoard()
         self._losses = LossHistory()
-        self._totals = RunTotals()
         self._load()
 
     # -- what peers say ----------------------------------------------------------------------------------------------
@@ -97,14 +97,14 @@ class RunView:
                     raise InvalidSummary("a receipt that its partner did not sign")
         except InvalidSummary:
             return self._book.drop(FORGED)
-        known = self._board.exchanges(caller) >= KNOWN_EXCHANGES
-        if not (why := self._book.take(summary, block, now, known=known)):
-            self._board.take(caller, block, [one for one in summary.receipts if self._can_be(one.statement.key.round)])
-        return why
+        return self._book.take(summary, block, now, self._signers(summary.receipts))
 
-    def _can_be(self, round_: int) -> bool:
-        """Return whether the run can have come to this round."""
-        return round_ <= self._facts.progress.furthest()
+    def _signers(self, receipts: Iterable[ShownReceipt]) -> set[PeerId]:
+        """Return the partners that took a payload of a swap that can have been."""
+        bounds = self._facts.bounds
+        bounds = replace(bounds, rounds=min(bounds.rounds, self._facts.progress.furthest() + 1))
+        statements = [one.statement for one in receipts]
+        return {one.signer for one in statements if one.opinion.accepted and not bounds.refusal_reason(one)}
 
     async def run(self, offload: Offload, say: Say) -> None:
         """Note the losses, forget who is gone, and keep what outlives a restart; for ever, the owner cancels.
@@ -124,10 +124,11 @@ class RunView:
             await self._clock.sleep(TICK_S)
 
     def tick(self) -> None:
-        """Note the losses as they are now, and forget who is gone."""
+        """Note the losses and the work as they are now, and forget who is gone."""
         now = self._clock.now()
         self._book.forget(now)
-        note_losses(self._losses, self._live(now), self._facts.progress.furthest(), now)
+        note_losses(self._losses, live := self._live(now), self._facts.progress.furthest(), now)
+        self._facts.activity.work(speed_of(live), now)
 
     def _live(self, now: float) -> list[HeldSummary]:
         """Return those that count in what the run does now."""
@@ -140,10 +141,8 @@ class RunView:
 
     def report(self) -> dict[str, Any]:
         """Return the view, JSON-able. Nothing in it is None but what is not known."""
-        facts, now, held = self._facts, self._clock.now(), list(self._book)
+        facts, now = self._facts, self._clock.now()
         started, furthest = facts.started(), facts.progress.furthest()
-        age_s = max(0.0, now - started) if started else None
-        tokens = [*(one.summary.tokens for one in held), *self._book.tokens_of_gone().values()]
         return {
             "run": {
                 "name": facts.manifest.name,
@@ -162,11 +161,10 @@ class RunView:
                     min(one.summary.round, furthest),
                     now - one.heard_at,
                 )
-                for one in sorted(held, key=lambda one: one.summary.peer_id)
+                for one in self._book.in_turn()
             ],
-            "totals": self._totals.report(self._live(now), tokens, age_s),
+            "totals": totals_of(self._live(now)),
             "loss": self._losses.report(),
-            "board": self._board.report(),
             "amendments": [
                 {"number": one.number, "what": describe_change(one), "round": one.round}
                 for one in facts.amendments(SHOWN_AMENDMENTS)
@@ -179,12 +177,7 @@ class RunView:
     # -- what outlives a restart -------------------------------------------------------------------------------------
 
     def _to_keep(self) -> dict[str, Any]:
-        tokens = {one.summary.peer_id: one.summary.tokens for one in self._book}
-        return {
-            "board": self._board.kept(),
-            "losses": [astuple(point) for point in self._losses.points],
-            "tokens": {**self._book.tokens_of_gone(), **tokens},
-        }
+        return {"losses": [astuple(point) for point in self._losses.points]}
 
     def _load(self) -> None:
         """Go on from what an earlier process kept. A file that cannot be read counts as none."""
@@ -193,9 +186,6 @@ class RunView:
         try:
             with self._kept.open("rb") as file:
                 found = json.loads(file.read(MAX_KEPT))
-            self._board.restore(found["board"])
             self._losses.restore(found["losses"])
-            for peer, tokens in found["tokens"].items():
-                self._book.remember(PeerId(peer), int(tokens))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return

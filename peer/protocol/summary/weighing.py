@@ -10,9 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-FARTHEST_CLAIM = 64.0
-"""In a sum nobody counts for more than so many times the median. A fast GPU among slow ones does about so much more."""
-
 
 class Voice(NamedTuple):
     """A number that one peer says, and how much its word weighs."""
@@ -49,12 +46,6 @@ def mean(said: Sequence[Voice]) -> float | None:
     """Return the weighted mean; None: nobody said anything."""
     total = sum(voice.weight for voice in said)
     return sum(voice.value * voice.weight for voice in said) / total if total else None
-
-
-def most_of(said: Sequence[Voice]) -> float | None:
-    """Return the most that anybody's number counts for in a sum; None: nobody said more than 0."""
-    some = [voice for voice in said if voice.value > 0]
-    return FARTHEST_CLAIM * _quantile(some, 0.5) if some else None
 
 
 def _quantile(said: Sequence[Voice], share: float) -> float:

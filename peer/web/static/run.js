@@ -29,8 +29,8 @@ function showRun(run) {
 
 function showTotals(totals) {
   datum("peers-count", totals?.peers, totals?.peers == null ? "–" : String(totals.peers));
-  datum("tokens", totals?.tokens, count(totals?.tokens));
-  datum("tokens-per-s", totals?.tokens_per_s, count(totals?.tokens_per_s));
+  text("networks", totals?.networks == null ? "" : `from ${totals.networks} network${totals.networks === 1 ? "" : "s"}`);
+  datum("tokens-per-s", totals?.median_tokens_per_s, count(totals?.median_tokens_per_s));
   datum("participation", totals?.participation, share(totals?.participation));
   text("participation-of", String(totals?.participation_of ?? "the"));
   datum("spread", totals?.spread, loss(totals?.spread));
@@ -53,13 +53,6 @@ function showPeers(peers) {
     count(one.tokens_per_s), String(one.exchanges ?? "–"), bytes(one.bytes_up), bytes(one.bytes_down),
     one.seen == null ? "–" : ago(one.seen), one.version ?? "–",
   ]), "No peer has told about itself yet.");
-}
-
-function showBoard(board) {
-  table("board", board.map((one) => [
-    peerCell(one.peer_id), String(one.exchanges), bytes(one.bytes),
-    String(Array.isArray(one.partners) ? one.partners.length : one.partners),
-  ]), "No receipts were shown yet.");
 }
 
 function showAmendments(amendments) {
@@ -109,6 +102,6 @@ byId("copy").addEventListener("click", async () => {
   }
 });
 follow({
-  join: showJoin, run: showRun, totals: showTotals, curve: showCurve, peers: showPeers, board: showBoard,
+  join: showJoin, run: showRun, totals: showTotals, curve: showCurve, peers: showPeers,
   amendments: showAmendments, dropped: showDropped, model: showModel,
 });

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from peer.protocol.summary.weighing import FARTHEST_CLAIM, Quartiles, mean, most_of, quartiles, voices
+from peer.protocol.summary.weighing import Quartiles, mean, quartiles, voices
 
 
 def of_one_block(*values: float | None) -> list[tuple[str, float | None]]:
@@ -35,8 +35,3 @@ def test_a_hundred_keys_of_one_block_have_one_voice() -> None:
 
 def test_in_one_block_each_peer_has_a_voice() -> None:
     assert mean(voices(of_one_block(1.0, 2.0, 6.0))) == 3.0
-
-
-def test_nobody_counts_for_more_than_some_medians_and_zeros_bound_nobody() -> None:
-    assert most_of(voices(of_one_block(0.0, 0.0, 0.0, 10.0, 20.0, 30.0))) == FARTHEST_CLAIM * 20.0
-    assert most_of(voices(of_one_block(0.0))) is None
