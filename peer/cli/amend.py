@@ -134,7 +134,7 @@ def command(
         )
     if kind is Change.REFOUND:
         node = f"peer bootstrap {for_shell(file)} --state FOLDER"
-        tell(f"from then on every peer waits until a node gives that state: {node} prints its digest", err=True)
+        tell(f"from then on every peer waits until a node gives that state. `{node}` prints its digest", err=True)
     tell(f"wrote {beside(file)}. A bootstrap node that runs from {file} reads it within seconds")
 
 
