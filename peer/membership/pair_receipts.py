@@ -152,10 +152,6 @@ class PairReceipts:
         """Return receipts that others signed for us."""
         return self._log.shown()
 
-    def since(self, number: int) -> list[tuple[int, ShownReceipt]]:
-        """As `peer.membership.receipt_log.ReceiptLog.since`."""
-        return self._log.since(number)
-
     async def run(self) -> None:
         """Ask partners for their signatures, for ever; the owner cancels."""
         while True:

@@ -26,8 +26,6 @@ from peer.protocol.pair.receipt_chain import (
     receipt_in,
 )
 
-NEWEST = 64
-"""Newest receipts of accepted payloads that can be shown again."""
 RECENT = 256
 """Newest receipts whose rounds are remembered, so that no round is written down twice."""
 
@@ -48,7 +46,6 @@ class ReceiptLog:
         self._head = b""
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._shown: OrderedDict[PeerId, ShownReceipt] = OrderedDict()
-        self._newest: deque[tuple[int, ShownReceipt]] = deque(maxlen=NEWEST)
         try:
             self._read()
         except (HomeUnusable, ValueError, BrokenChain) as error:
@@ -72,10 +69,6 @@ class ReceiptLog:
         """Return the newest receipts of accepted payloads, one of each signer."""
         return list(self._shown.values())
 
-    def since(self, number: int) -> list[tuple[int, ShownReceipt]]:
-        """Return the newest receipts of accepted payloads behind this number, each with its own, at most `NEWEST`."""
-        return [one for one in self._newest if one[0] > number]
-
     def _append(self, record: bytes) -> None:
         self._store.append(record)
         self._head = hash_of(record)
@@ -85,8 +78,7 @@ class ReceiptLog:
         self.entries += 1
         self._recent.append(statement.key.round)
         if statement.opinion.accepted:
-            self._shown[statement.signer] = shown = ShownReceipt(statement, receipt.signature)
-            self._newest.append((self.entries, shown))
+            self._shown[statement.signer] = ShownReceipt(statement, receipt.signature)
             self._shown.move_to_end(statement.signer)
             if len(self._shown) > MAX_SHOWN:
                 self._shown.popitem(last=False)
@@ -118,7 +110,6 @@ class ReceiptLog:
         self.entries, self._head = 0, b""
         self._recent.clear()
         self._shown.clear()
-        self._newest.clear()
         told = f"the receipts are damaged, a new chain begins: {why}"
         try:
             self._store.set_aside()

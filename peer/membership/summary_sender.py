@@ -18,9 +18,10 @@ from peer.ports.transport import Transport
 from peer.protocol.messages import NODES, PeerId, PeerRecord
 from peer.protocol.pair.receipt import ShownReceipt
 from peer.protocol.summary.pace import SummaryPace
-from peer.protocol.summary.values import MAX_RECEIPTS
 
 MOST_NODES = 3
+RECEIPT_EVERY = 2
+"""Summaries of which one carries a receipt."""
 LOOK_S = 2.0
 """Seconds between two looks at our own state."""
 CALL_S = 10.0
@@ -33,8 +34,8 @@ UNWANTED_S = 3600.0
 class KeptReceipts(Protocol):
     """The receipts that partners signed for us."""
 
-    def since(self, number: int) -> list[tuple[int, ShownReceipt]]:
-        """Return the newest ones behind this number, each with its own, ascending; the oldest may be missing."""
+    def shown(self) -> list[ShownReceipt]:
+        """Return the newest one of each signer, of a few signers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ class ToldNode:
     pace: SummaryPace
     state: Hashable = None
     """Ours, as it knows it."""
-    shown: int = 0
-    """Number of the last receipt that it has taken."""
+    taken: int = 0
+    """Summaries that it took."""
     failed_until: float = -math.inf
     """Until then it comes behind the others; run time."""
     left_alone_until: float = -math.inf
@@ -73,12 +74,18 @@ class ToldNode:
         """It did not answer."""
         self.failed_until = now + FAILED_S
 
-    def answered(self, dropped: str, shown: int, now: float) -> None:
-        """It took the summary and the receipts up to `shown`, or said why it dropped them."""
+    def answered(self, dropped: str, now: float) -> None:
+        """It took the summary, or said why it dropped it."""
         if dropped == UNWANTED:
             self.left_alone_until = now + UNWANTED_S
         elif not dropped:
-            self.shown = shown
+            self.taken += 1
+
+    def receipt_of(self, shown: Sequence[ShownReceipt]) -> tuple[ShownReceipt, ...]:
+        """Return the receipt that goes with the next summary: with every second one, of each signer in turn. A node
+        needs some of two address blocks, and no more."""
+        turn, rest = divmod(self.taken, RECEIPT_EVERY)
+        return (shown[turn % len(shown)],) if shown and not rest else ()
 
 
 class SummarySender:
@@ -123,12 +130,10 @@ class SummarySender:
     async def _send(self, node: PeerRecord, told: ToldNode) -> None:
         """Send one summary. Never raises for a node that does not take it."""
         receipts = self._word.receipts
-        waiting = [] if receipts is None else receipts.since(told.shown)[:MAX_RECEIPTS]
-        going = waiting[: told.pace.receipts(len(waiting), self._clock.now())]
-        raw = self._word.sealed(tuple(receipt for _, receipt in going))
+        raw = self._word.sealed(told.receipt_of([] if receipts is None else receipts.shown()))
         try:
             dropped = await self._transport.send_summary(node, raw, CALL_S)
         except ExchangeError:
             told.failed(self._clock.now())
         else:
-            told.answered(dropped, going[-1][0] if going else told.shown, self._clock.now())
+            told.answered(dropped, self._clock.now())

@@ -190,6 +190,8 @@ def _of_the_rounds(node: OpenNode, facts: DaemonFacts, parts: PeerParts, totals:
 
 
 def _of_the_peers(node: OpenNode, parts: PeerParts) -> list[dict[str, Any]]:
+    """Return what is known of each peer, the proven ones first: lists that are cut show those."""
+    proven = parts.members.reputation.proven
     return [
         {
             "peer_id": r.peer_id,
@@ -201,7 +203,7 @@ def _of_the_peers(node: OpenNode, parts: PeerParts) -> list[dict[str, Any]]:
             "path": _path_to(r, node),
             "pairs": _why_no_pair(r, node, parts),
         }
-        for r in parts.view.peers.values()
+        for r in sorted(parts.view.peers.values(), key=lambda r: (r.peer_id not in proven, r.peer_id))
     ]
 
 

@@ -105,7 +105,7 @@ def _bytes(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _partners(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    shown = sorted(report.get("peers", ()), key=lambda one: (one["status"] != "training", one["peer_id"]))
+    shown = sorted(report.get("peers", ()), key=lambda one: one["status"] != "training")  # the proven ones stay first
     return [
         {name: one[name] for name in ("peer_id", "status", "round", "pairs")} | {"path": one["path"]["path"]}
         for one in shown[:SHOWN_PARTNERS]

@@ -42,7 +42,7 @@ def report(**more: Any) -> dict[str, Any]:
     return given | more
 
 
-def peer(number: int, **more: Any) -> dict[str, Any]:
+def peer(number: int | str, **more: Any) -> dict[str, Any]:
     told = {
         "peer_id": f"12D3{number}",
         "status": "training",
@@ -122,6 +122,13 @@ def test_strangers_cannot_make_an_account_large() -> None:
     assert len(parts["partners"]) == SHOWN_PARTNERS
     assert len(json.dumps(parts)) < 250_000
     assert len(parts["peer"]["phase"]) == MOST_CHARACTERS
+
+
+def test_peers_that_the_status_names_first_are_not_pushed_off_the_page_by_others_names() -> None:
+    many = [peer(9), *(peer(f"0{n}") for n in range(3 * SHOWN_PARTNERS)), peer(8, status="paused")]
+    shown = [one["peer_id"] for one in account_of(report(round=1, peers=many))()["partners"]]
+    assert shown[0] == "12D39"
+    assert len(shown) == SHOWN_PARTNERS
 
 
 def test_a_public_account_is_bounded_and_says_when_peers_were_heard_of() -> None:

@@ -1,4 +1,4 @@
-"""When a peer sends its next summary, and how many receipts go with it: under a megabyte a day, whatever happens."""
+"""When a peer sends its next summary: under a megabyte a day, whatever happens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ JITTER = 0.08
 """Part of `EVERY_S` by which a wait is longer at most, so that peers spread out."""
 SENDING = Rate(1 / EVERY_S, 3.0)
 """Summaries, those of a changed state among them."""
-RECEIPT_BYTES = 220
-"""Bytes of a receipt in a summary, at most."""
-RECEIPTS = Rate(2.0, 16384.0)
-"""Bytes of receipts: 173 kB a day. Where rounds last 110 s or more, every receipt is sent."""
 _ALL = "all"
 
 
@@ -26,7 +22,6 @@ class SummaryPace:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._sending: TokenBuckets[str] = TokenBuckets(SENDING, 1)
-        self._receipts: TokenBuckets[str] = TokenBuckets(RECEIPTS, 1)
         self._next = -math.inf
 
     def is_due(self, now: float, *, changed: bool) -> bool:
@@ -37,11 +32,3 @@ class SummaryPace:
             return False
         self._next = now + EVERY_S * (1 + JITTER * self._rng.random())
         return True
-
-    def receipts(self, waiting: int, now: float) -> int:
-        """Return how many of the waiting receipts may go with a summary now; then they count as sent."""
-        count = 0
-        while count < waiting and self._receipts.lacks_s(_ALL, now, RECEIPT_BYTES) == 0:
-            self._receipts.charge(_ALL, now, RECEIPT_BYTES)
-            count += 1
-        return count

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from peer.protocol.summary.pace import EVERY_S, RECEIPT_BYTES, RECEIPTS, SummaryPace
+from peer.protocol.summary.pace import EVERY_S, SummaryPace
 
 DAY_S = 86400
 
@@ -28,10 +28,3 @@ def test_a_changed_state_is_told_at_once() -> None:
     assert pace.is_due(1000.0, changed=False)
     assert not pace.is_due(1002.0, changed=False)
     assert pace.is_due(1004.0, changed=True)
-
-
-def test_receipts_of_a_long_run_keep_to_their_part_of_a_day() -> None:
-    pace = SummaryPace(random.Random(1))
-    count = sum(pace.receipts(8, float(at)) for at in range(0, DAY_S, 60))
-    assert count * RECEIPT_BYTES <= RECEIPTS.burst + RECEIPTS.per_s * DAY_S
-    assert count >= DAY_S / 300, "in rounds of five minutes all are sent"
