@@ -11,6 +11,8 @@ can therefore play the peer only for so long."""
 from __future__ import annotations
 
 import datetime
+import os
+import ssl
 from collections.abc import Callable
 
 import grpc
@@ -31,6 +33,8 @@ VALID = datetime.timedelta(days=30)
 """How long a leaf is valid from its making on."""
 RENEWED = datetime.timedelta(days=1)
 """The age at which a server replaces its leaf."""
+ALPN = "h2"
+"""The protocol that both sides have to name. gRPC's clients name it alone."""
 _ANYBODY = Ed25519PrivateKey.from_private_bytes(b"\0" * 32)
 """Key that signs the rebuilt roots. TLS never verifies that signature."""
 
@@ -83,32 +87,41 @@ def leaf_for(identity: Identity, now: datetime.datetime) -> tuple[bytes, bytes]:
 
 
 class RenewedLeaf:
-    """The leaf of a server, as gRPC asks for it before each handshake. `now`: seconds since the epoch."""
+    """The TLS of a server, with a leaf that is renewed. `now`: seconds since the epoch."""
 
     def __init__(self, identity: Identity, now: Callable[[], float] = run_time) -> None:
         self._identity = identity
         self._now = now
         self._made = self._moment()
-        self.first = self._fresh()
+        self._context = self._fresh()
 
-    def __call__(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return a new leaf when the last one is a day old; None: go on with the last one."""
-        if self._moment() - self._made < RENEWED:
-            return None
-        self._made = self._moment()
-        return self._fresh()
+    def context(self) -> ssl.SSLContext:
+        """Return what the next handshake goes by. Its leaf is a day old at most."""
+        if self._moment() - self._made >= RENEWED:
+            self._made = self._moment()
+            self._context = self._fresh()
+        return self._context
 
     def _moment(self) -> datetime.datetime:
         return datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
 
-    def _fresh(self) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([leaf_for(self._identity, self._made)])
+    def _fresh(self) -> ssl.SSLContext:
+        return server_context(*leaf_for(self._identity, self._made))
 
 
-def server_credentials(identity: Identity, now: Callable[[], float] = run_time) -> grpc.ServerCredentials:
-    """Make the server's credentials. They ask for no client certificate: the caller proves its key in its Hello."""
-    leaf = RenewedLeaf(identity, now)
-    return grpc.dynamic_ssl_server_credentials(leaf.first, leaf)
+def server_context(private: bytes, certificate: bytes) -> ssl.SSLContext:
+    """Make a server's TLS 1.3 of a private key and a certificate (PEM). It asks for no client certificate: the caller
+    proves its key in its Hello. There are no session tickets, as nobody resumes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE  # the caller knows which cipher its processor has
+    context.num_tickets = 0
+    context.set_alpn_protocols([ALPN])
+    with os.fdopen(os.memfd_create("leaf", os.MFD_CLOEXEC), "wb") as file:  # `ssl` takes keys of named files alone
+        file.write(private + certificate)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    return context
 
 
 def channel_credentials(peer_id: str) -> tuple[grpc.ChannelCredentials, tuple[str, str]]:

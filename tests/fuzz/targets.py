@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 
-from tests.fuzz import directory, disk, groups, papers, router, summaries, wire
+from tests.fuzz import directory, disk, groups, http2, papers, router, summaries, wire
 from tests.fuzz.engine import Target
 
 MAKERS = {
     maker.__name__.replace("_", "-"): maker
-    for module in (wire, groups, directory, papers, disk, router, summaries)
+    for module in (wire, http2, groups, directory, papers, disk, router, summaries)
     for maker in module.TARGETS
 }
 

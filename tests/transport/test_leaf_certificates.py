@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import ssl
 import time
+from collections.abc import AsyncIterator
 
 import grpc
 from cryptography import x509
 from grpc import aio
 
 from peer.identity import Identity
-from peer.transport.tls import BACKDATED, VALID, channel_credentials, leaf_for, server_credentials
+from peer.transport.tls import BACKDATED, VALID, RenewedLeaf, channel_credentials, leaf_for
+from tests.support.behind_front import behind, speaking
 
 DAY_S = 86_400.0
 
@@ -22,11 +25,13 @@ def certificate_shown(port: int) -> x509.Certificate:
     return x509.load_pem_x509_certificate(ssl.get_server_certificate(("127.0.0.1", port), timeout=5).encode())
 
 
-async def served(now: list[float], identity: Identity) -> tuple[aio.Server, int]:
-    server = aio.server()
-    port = server.add_secure_port("127.0.0.1:0", server_credentials(identity, lambda: now[0]))
-    await server.start()
-    return server, port
+@contextlib.asynccontextmanager
+async def served(now: list[float], identity: Identity) -> AsyncIterator[int]:
+    async def settings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with behind(speaking(settings), leaf=RenewedLeaf(identity, lambda: now[0])) as front:
+        yield front.port
 
 
 def test_a_leaf_is_valid_for_weeks_and_begins_a_week_ago() -> None:
@@ -39,15 +44,12 @@ def test_a_leaf_is_valid_for_weeks_and_begins_a_week_ago() -> None:
 def test_a_server_shows_a_new_leaf_when_the_last_one_is_a_day_old() -> None:
     async def scene() -> None:
         now = [time.time()]
-        server, port = await served(now, Identity.generate())
-        try:
+        async with served(now, Identity.generate()) as port:
             shown = []
             for later in (0.0, 0.9 * DAY_S, 0.2 * DAY_S, 0.1 * DAY_S):
                 now[0] += later
                 shown.append((await asyncio.to_thread(certificate_shown, port)).serial_number)
             assert shown[0] == shown[1] != shown[2] == shown[3]
-        finally:
-            await server.stop(0)
 
     asyncio.run(scene())
 
@@ -69,11 +71,8 @@ def test_a_stolen_leaf_is_worthless_after_a_month() -> None:
 
     async def scene(age_s: float) -> bool:
         identity = Identity.generate()
-        server, port = await served([time.time() - age_s], identity)
-        try:
+        async with served([time.time() - age_s], identity) as port:
             return await reaches(port, identity)
-        finally:
-            await server.stop(0)
 
     assert asyncio.run(scene(29 * DAY_S))
     assert not asyncio.run(scene(31 * DAY_S))

@@ -1,20 +1,53 @@
-"""The callers at the front: their places, and the address behind each connection that gRPC sees."""
+"""The callers at the front: their places, what they cost by address block, and the address behind each connection that
+gRPC sees."""
 
 from __future__ import annotations
 
+import contextlib
+import enum
+import math
 import urllib.parse
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from peer.protocol.block_places import BlockPlaces
 from peer.protocol.endpoints import block_of_host, host_of_caller
 from peer.protocol.messages import PeerId, Way
+from peer.protocol.token_bucket import Rate
+from peer.protocol.wire.http2 import Allowance, FrameRates
 
 FILES_EACH = 3
 """Open files of one caller: its socket, and both ends of the connection inside."""
 FILES_KEPT = 384
 """Open files that are left to the rest of the process."""
+MAX_BLOCKS = 2048
+"""Address blocks whose use is remembered."""
+FREE_FRAMES = 32.0
+"""Frames of a connection that its block does not pay for: enough to say Hello and to call a few times."""
+
+
+HANDSHAKES, FRAMES = Rate(300.0, 300.0), Rate(1600.0, 4000.0)
+"""Of all strangers together; about a third of a processor."""
+
+
+class CallerRank(enum.Enum):
+    """What is known of a caller."""
+
+    UNKNOWN = enum.auto()
+    KEYED = enum.auto()
+    """It has proven a key. Keys are free."""
+    PROVEN = enum.auto()
+    """It has proven the key of a proven peer."""
+
+
+RATES = {
+    CallerRank.UNKNOWN: FrameRates(control=Rate(8.0, 64.0), small=Rate(16.0, 128.0), data=Rate(0.0, 2.0**16)),
+    CallerRank.KEYED: FrameRates(control=Rate(200.0, 400.0), small=Rate(200.0, 1000.0), data=Rate(2.0**20, 2.0**16)),
+    CallerRank.PROVEN: FrameRates(control=Rate(400.0, 800.0), small=Rate(400.0, 2000.0), data=Rate(2.0**21, 2.0**17)),
+}
+"""What one connection may send, by its caller's rank. A Hello takes five frames and some KiB of DATA; the most
+calls that a peer makes are `peer.transport.server.rate_limits.CALLS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +68,14 @@ class FrontLimits:
     """Seconds for the connection inside."""
     buffer: int = 2**16
     """Bytes held for a receiver before its sender has to wait. One read may be held on top."""
+    handshakes: Rate = HANDSHAKES
+    """TLS handshakes of all strangers; the blocks that call share them, and each may have a burst."""
+    frames: Rate = FRAMES
+    """Frames of all strangers beyond those that are free, shared in the same way."""
+    wait_s: float = 2.0
+    """Longest wait for a handshake. A caller that would wait longer is turned away."""
+    held: int = 2**26
+    """Bytes that callers without an admitted call hold together, in the front and in gRPC. The largest goes first."""
 
     def within(self, files: float) -> FrontLimits:
         """Return the limits of a process that may open so many files: with few, there are fewer callers."""
@@ -45,33 +86,70 @@ class FrontLimits:
 
 
 class FrontCaller:
-    """One connection of a caller. `address` is as gRPC writes it, like `ipv4:192.0.2.7:55312`, and `hang_up` ends the
-    connection at once."""
+    """One connection of a caller. `address` is as gRPC writes it, like `ipv4:192.0.2.7:55312`. `hang_up` ends the
+    connection at once, and `changed` is called when its rank or its admitted calls change."""
 
-    def __init__(self, address: str, hang_up: Callable[[], None], way: Way | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        hang_up: Callable[[], None],
+        way: Way | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
         """`way`: the path of its connection; None: it called an address of ours."""
         self.address = address
         self.hang_up = hang_up
         self.way = way or Way()
-        self.port = 0
-        """Port of our end of the connection inside; 0: there is none yet."""
+        self.changed = changed
+        self.seen_as = ""
+        """Name of our end of the connection inside, as gRPC writes it; empty: there is none yet."""
         self.key: PeerId | None = None
         """The key that was proven over this connection first."""
         self.kept_for: PeerId | None = None
         """The proven peer for which the connection keeps its place."""
+        self.calls = 0
+        """Admitted calls under way."""
+        self.frames = 0.0
+        """Frames that it sent beyond those that bytes pay for."""
+        self.block = block_of_host(host_of_caller(address))
 
-    def connected(self, port: int) -> None:
-        """Note our port inside."""
-        self.port = port
+    @property
+    def rank(self) -> CallerRank:
+        """What is known of it."""
+        if self.kept_for is not None:
+            return CallerRank.PROVEN
+        return CallerRank.UNKNOWN if self.key is None else CallerRank.KEYED
+
+    def connected(self, seen_as: str) -> None:
+        """Note the name of our end inside."""
+        self.seen_as = seen_as
 
     def show(self, key: PeerId) -> bool:
         """Take a key that was proven over this connection; return whether it is the first one."""
         self.key = self.key or key
         return self.key == key
 
+    def count(self, frames: float) -> None:
+        """Note that it sent so many frames more."""
+        self.frames += frames
+
+    def calling(self, more: int) -> None:
+        """Note that so many admitted calls more are under way."""
+        self.calls += more
+        self.changed()
+
     def keep_for(self, key: PeerId) -> None:
         """Keep the place for this proven peer."""
         self.kept_for = key
+
+
+class _Block:
+    """What the callers of one address block have used."""
+
+    def __init__(self, limits: FrontLimits, now: float) -> None:
+        self.callers = 0
+        self.handshakes = Allowance(limits.handshakes, now)
+        self.frames = Allowance(limits.frames, now)
 
 
 class CallerTable:
@@ -80,72 +158,146 @@ class CallerTable:
     def __init__(self, limits: FrontLimits | None = None) -> None:
         self.limits = limits or FrontLimits()
         self._places: BlockPlaces[FrontCaller] = BlockPlaces(self.limits.connections, self.limits.reserve)
-        self._inside: dict[int, FrontCaller] = {}
+        self._inside: dict[str, FrontCaller] = {}
         self._proven: Counter[PeerId] = Counter()
+        self._blocks: OrderedDict[str, _Block] = OrderedDict()
+        self._calling = 0
+        """Blocks that have callers."""
+        self._held: dict[FrontCaller, int] = {}
+        self._held_together = 0
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def enter(self, caller: FrontCaller) -> bool:
+    def enter(self, caller: FrontCaller, now: float = 0.0) -> bool:
         """Return whether there is a place for this caller. The one that loses its place to it is hung up on."""
-        placing = self._places.enter(caller, block_of_host(host_of_caller(caller.address)))
+        placing = self._places.enter(caller, caller.block)
         if placing.evicted is not None:
             self._forget(placing.evicted)
             placing.evicted.hang_up()
+        if placing.admitted:
+            block = self._blocks.setdefault(caller.block, _Block(self.limits, now))
+            self._blocks.move_to_end(caller.block)
+            self._calling += block.callers == 0
+            block.callers += 1
         return placing.admitted
 
-    def connected(self, caller: FrontCaller, port: int) -> None:
-        """Note that gRPC sees this caller as `port` of loopback."""
+    def connected(self, caller: FrontCaller, seen_as: str) -> None:
+        """Note how gRPC names this caller."""
         if caller in self._places:
-            caller.connected(port)
-            self._inside[port] = caller
+            caller.connected(seen_as)
+            self._inside[seen_as] = caller
 
     def leave(self, caller: FrontCaller) -> None:
         """Free the place of a caller that is gone."""
-        if caller in self._places and caller.kept_for is not None:  # one that is kept is never evicted
+        if caller not in self._places:
+            return
+        if caller.kept_for is not None:  # one that is kept is never evicted
             self._proven[caller.kept_for] -= 1
             self._proven += Counter()  # drops those that have none left
         self._places.leave(caller)
         self._forget(caller)
 
+    # -- what callers cost ---------------------------------------------------------------------------------------------
+
+    def handshake_s(self, caller: FrontCaller, now: float) -> float:
+        """Return the seconds that a caller has to wait for its TLS handshake. Infinity: too many of its block wait."""
+        handshakes = self._share(caller, now).handshakes
+        if handshakes.owes_s(now) > self.limits.wait_s:
+            return math.inf
+        handshakes.spend(1.0, now)
+        return handshakes.owes_s(now)
+
+    def spent(self, caller: FrontCaller, frames: float, now: float) -> bool:
+        """Charge frames to the caller's block; return whether the caller may go on. Those of a proven peer and the
+        first of each caller are free, so that a block that is used up takes nobody's Hello."""
+        caller.count(frames)
+        if caller.rank is CallerRank.PROVEN or caller.frames <= FREE_FRAMES or not frames:
+            return True
+        share = self._share(caller, now).frames
+        share.spend(frames, now)
+        return share.level >= 0
+
+    def holds(self, caller: FrontCaller, nbytes: int) -> None:
+        """Note the bytes that a caller holds. Beyond `FrontLimits.held` the caller that holds most is hung up on. Those
+        with an admitted call and those of a proven peer do not count: their calls are bounded elsewhere."""
+        if caller not in self._places:
+            return
+        if caller.calls or caller.rank is CallerRank.PROVEN:
+            nbytes = 0
+        self._held_together += nbytes - self._held.get(caller, 0)
+        self._held[caller] = nbytes
+        while self._held_together > self.limits.held:
+            largest = max(self._held, key=lambda one: self._held[one])
+            self.leave(largest)
+            largest.hang_up()
+
+    def _share(self, caller: FrontCaller, now: float) -> _Block:
+        """Return what the caller's block may use: an equal share of what all that call may use together."""
+        block = self._blocks[caller.block]
+        for allowance, rate in ((block.handshakes, self.limits.handshakes), (block.frames, self.limits.frames)):
+            allowance.owes_s(now)  # by the share of until now
+            allowance.change(replace(rate, per_s=rate.per_s / max(1, self._calling)))
+        return block
+
+    # -- who gRPC's callers are ----------------------------------------------------------------------------------------
+
     def origin(self, seen_as: str) -> str | None:
         """Return a caller's own address, for the one that gRPC sees. None: it did not come through this front."""
-        caller = self._caller(seen_as)
+        caller = self._inside.get(seen_as)
         return None if caller is None else caller.address
 
     def way(self, seen_as: str) -> Way:
         """Return the path of the connection that gRPC sees so."""
-        caller = self._caller(seen_as)
+        caller = self._inside.get(seen_as)
         return Way() if caller is None else caller.way
 
     def is_proven(self, seen_as: str) -> bool:
         """Return whether a proven peer has shown its key over this connection."""
-        caller = self._caller(seen_as)
+        caller = self._inside.get(seen_as)
         return caller is not None and caller.kept_for is not None
 
     def greeted(self, seen_as: str, key: PeerId, *, proven: bool) -> None:
         """Note that the caller proved this key. A proven peer's connection goes to the reserve at once."""
-        caller = self._caller(seen_as)
+        caller = self._inside.get(seen_as)
         if caller is not None:
             self.shown(caller, key, proven=proven)
 
     def shown(self, caller: FrontCaller, key: PeerId, *, proven: bool) -> None:
         """Note whose connection it is, as `greeted` does."""
-        first = caller.show(key)
+        before, first = caller.rank, caller.show(key)
         if proven and first and caller.kept_for is None and self._proven[key] < self.limits.of_key:
             caller.keep_for(key)
             self._proven[key] += 1
             self._places.prove(caller)
+        if caller.rank is not before:
+            caller.changed()
 
-    def _caller(self, seen_as: str) -> FrontCaller | None:
-        if host_of_caller(seen_as) != "127.0.0.1":
-            return None
-        return self._inside.get(int(seen_as.rpartition(":")[2]))
+    @contextlib.contextmanager
+    def calling(self, seen_as: str) -> Iterator[None]:
+        """Count an admitted call of this caller during the block."""
+        caller = self._inside.get(seen_as)
+        if caller is None:
+            yield
+            return
+        caller.calling(1)
+        try:
+            yield
+        finally:
+            caller.calling(-1)
 
     def _forget(self, caller: FrontCaller) -> None:
         """Forget what is known of a connection that is ending."""
-        if self._inside.get(caller.port) is caller:
-            del self._inside[caller.port]
+        if self._inside.get(caller.seen_as) is caller:
+            del self._inside[caller.seen_as]
+        self._held_together -= self._held.pop(caller, 0)
+        block = self._blocks[caller.block]
+        block.callers -= 1
+        self._calling -= block.callers == 0
+        while len(self._blocks) > MAX_BLOCKS and (
+            idle := next((b for b, of in self._blocks.items() if not of.callers), None)
+        ):
+            del self._blocks[idle]
 
 
 def seen_as(name: object) -> str:

@@ -1,28 +1,34 @@
-"""The accepting front: it accepts the public sockets, counts callers before TLS, and splices them to gRPC.
-
-gRPC cannot count connections by address, and reads what a caller sends before anybody asks who it is. It therefore
-listens on loopback only, where the front connects for each caller that has a place."""
+"""The accepting front: it accepts the public sockets, and lets gRPC see nothing but frames that it has walked."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from peer.aio.servers import close_servers
 from peer.protocol.endpoints import RELAYED
 from peer.protocol.messages import PeerId, Way
 from peer.protocol.relay.circuits import Circuit
-from peer.transport.front.callers import CallerTable, FrontCaller, FrontLimits, seen_as
-from peer.transport.front.splice import Splice
-from peer.transport.relay.desk import IDLE_S, TOTAL_S, RelayDesk
-from peer.transport.relay.pipe import CHUNK, Stream, join_streams
+from peer.transport.front.callers import RATES, CallerTable, FrontCaller, FrontLimits, seen_as
+from peer.transport.front.inner_socket import InnerSocket
+from peer.transport.front.session import FrontSession, Scratch
+from peer.transport.front.tls_end import TlsEnd
+from peer.transport.relay.desk import RelayDesk
+from peer.transport.relay.pipe import CHUNK, Stream
 from peer.transport.relay.wire import MARK, PREAMBLE_BYTES, slip_of
+from peer.transport.tls import RenewedLeaf
 
 CLOSE_S = 1.0
 BACKLOG = 256
-INSIDE = "127.0.0.1"
+RETRY_S = 0.02
+"""Seconds between two tries to connect to gRPC while its backlog is full."""
+HELD_EACH = 2**17
+"""Bytes that a caller holds once it is connected inside, beside its buffers: OpenSSL's state and gRPC's of a connection
+(`benchmarks/front.py`)."""
 
 
 class _CircuitProtocol(asyncio.StreamReaderProtocol):
@@ -43,28 +49,33 @@ class AcceptingFront:
     def __init__(
         self,
         callers: CallerTable,
+        leaf: RenewedLeaf,
         desk: RelayDesk | None = None,
         is_proven: Callable[[PeerId], bool] = lambda peer: False,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`desk`: takes the ends of relayed circuits; None: there are none. `is_proven`: whether a peer is proven to
-        us."""
+        """`leaf`: what callers are shown. `desk`: takes the ends of relayed circuits; None: there are none.
+        `is_proven`: whether a peer is proven to us. `now`: seconds of any origin."""
         self.limits: FrontLimits = callers.limits
+        self.rates = RATES
+        self.scratch = Scratch()
+        self.now = now
         self._callers = callers
+        self._leaf = leaf
         self._desk = desk
         self._is_proven = is_proven
-        self._port = 0
+        self._inside: InnerSocket | None = None
         self._servers: list[asyncio.Server] = []
-        self._splices: set[Splice] = set()
+        self._sessions: set[FrontSession] = set()
         self._empty = asyncio.Event()
         self._closed = False
 
-    async def open(self, sockets: Sequence[socket.socket], port: int) -> None:
-        """Accept callers from these sockets, which belong to the front from here on. `port`: that of gRPC on
-        loopback."""
-        self._port = port
+    async def open(self, sockets: Sequence[socket.socket], inside: InnerSocket) -> None:
+        """Accept callers from these sockets, which belong to the front from here on. `inside`: where gRPC listens."""
+        self._inside = inside
         loop = asyncio.get_running_loop()
         for one in sockets:
-            self._servers.append(await loop.create_server(self._splice, sock=one, backlog=BACKLOG))
+            self._servers.append(await loop.create_server(self._session, sock=one, backlog=BACKLOG))
 
     async def stop_listening(self) -> None:
         """Accept nobody any more; the connections stay."""
@@ -74,106 +85,118 @@ class AcceptingFront:
     async def close(self) -> None:
         """Drop all connections, and stop listening."""
         await self.stop_listening()
-        for splice in list(self._splices):
-            splice.abort()
+        for session in list(self._sessions):
+            session.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                while self._splices:
+                while self._sessions:
                     self._empty.clear()
                     await self._empty.wait()
 
-    def _splice(self) -> asyncio.Protocol:
-        return Splice(self).outer
+    def _session(self) -> asyncio.BaseProtocol:
+        return FrontSession(self).outer
 
-    # -- asked by the splices ------------------------------------------------------------------------------------------
+    # -- asked by the sessions -----------------------------------------------------------------------------------------
 
-    def accepted(self, splice: Splice) -> bool:
+    def accepted(self, session: FrontSession) -> bool:
         """Give the caller a place, and some time to prove a key. False: all places are taken."""
-        self._splices.add(splice)
-        assert splice.outer.transport is not None
-        address = seen_as(splice.outer.transport.get_extra_info("peername"))
-        if not address or self._closed:  # it has left already, or came as we closed
+        self._sessions.add(session)
+        if session.caller is None:
+            assert session.outer.transport is not None
+            address = seen_as(session.outer.transport.get_extra_info("peername"))
+            if not address:  # it has left already
+                return False
+            session.serve(FrontCaller(address, session.abort, changed=session.rank_changed))
+        caller = session.caller
+        assert caller is not None
+        if self._closed or not self._callers.enter(caller, self.now()):
             return False
-        caller = FrontCaller(address, splice.abort)
-        if not self._callers.enter(caller):
-            return False
-        splice.serve(caller)
-        splice.abort_after(self.limits.greet_s, unless=lambda: caller.key is not None)
+        session.abort_after(self.limits.greet_s, unless=lambda: caller.key is not None)
         return True
 
-    def takes_over(self, splice: Splice, early: bytes) -> bool:
-        """Take the ends of circuits out of gRPC's way, once their preamble is complete. A false slip ends the
-        connection."""
-        if self._desk is None or not early.startswith(MARK[: len(early)]):
+    def takes_over(self, session: FrontSession, early: bytes) -> bool:
+        """Take the ends of circuits, once their preamble is complete. A false slip ends the connection."""
+        if self._desk is None or session.caller is None or session.caller.way != Way():
+            return False  # a circuit does not lead to another one
+        if not early.startswith(MARK[: len(early)]):
             return False
         if len(early) >= PREAMBLE_BYTES:
             claimed = self._desk.claim(slip_of(early[:PREAMBLE_BYTES]))
-            if claimed is None or splice.caller is None:
-                splice.abort()
+            if claimed is None:
+                session.abort()
             else:
-                self._begin_circuit(splice, *claimed, early[PREAMBLE_BYTES:])
+                self._begin_circuit(session, *claimed, early[PREAMBLE_BYTES:])
         return True
 
-    def _begin_circuit(self, splice: Splice, circuit: Circuit, caller: bool, rest: bytes) -> None:
+    def _begin_circuit(self, session: FrontSession, circuit: Circuit, caller: bool, rest: bytes) -> None:
         """Hand an end of a circuit to the desk. `caller`: whether it is the caller's end."""
         owner = circuit.caller.owner if caller else circuit.target.owner
-        assert splice.caller is not None
+        assert session.caller is not None
         assert self._desk is not None
-        self._callers.shown(splice.caller, owner, proven=self._is_proven(owner))
-        transport, loop = splice.release(), asyncio.get_running_loop()
+        self._callers.shown(session.caller, owner, proven=self._is_proven(owner))
+        transport, loop = session.release(), asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=CHUNK, loop=loop)
-        protocol = _CircuitProtocol(reader, lambda: self.gone(splice))
+        protocol = _CircuitProtocol(reader, lambda: self.gone(session))
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         transport.resume_reading()
         reader.feed_data(rest)  # last, as a full reader pauses the connection
         stream = Stream.of(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
-        self._desk.arrived(circuit, stream, splice.caller.address, caller=caller)
+        self._desk.arrived(circuit, stream, session.caller.address, caller=caller)
 
     async def serve_circuit(self, stream: Stream, way: Way) -> None:
-        """Let gRPC serve a caller that came over a circuit, to its end. It counts as one of the relay's network."""
-        caller = FrontCaller(f"{RELAYED}{way.via}", stream.abort, way)
-        if self._closed or not self._callers.enter(caller):
-            stream.abort()
-            return
-        greeting = asyncio.get_running_loop().call_later(self.limits.greet_s, _abort_unless_known, caller)
+        """Serve a caller that came over a circuit, to its end. It counts as one of the relay's network."""
+        session = FrontSession(self)
+        session.serve(FrontCaller(f"{RELAYED}{way.via}", session.abort, way, session.rank_changed))
+        transport = cast(asyncio.Transport, stream.writer.transport)
+        transport.pause_reading()
+        stream.reader.feed_eof()
+        session.take(transport, await stream.reader.read())
         try:
-            async with asyncio.timeout(self.limits.connect_s):
-                inside = Stream.of(*await asyncio.open_connection(INSIDE, self._port))
-            self._callers.connected(caller, inside.writer.get_extra_info("sockname")[1])
-            await join_streams(stream, inside, idle_s=IDLE_S, total_s=TOTAL_S)
-        except (TimeoutError, OSError):
-            pass  # the server is closing, or has too many connections: the caller tries again
+            await session.closed
         finally:
-            greeting.cancel()
-            stream.abort()
-            self._callers.leave(caller)
+            session.abort()
 
-    def connect(self, splice: Splice) -> asyncio.Task[None]:
+    def greeting_s(self, session: FrontSession) -> float:
+        """Return the seconds that a caller waits for its TLS handshake; infinity: too many of its block wait."""
+        assert session.caller is not None
+        return self._callers.handshake_s(session.caller, self.now())
+
+    def tls(self) -> TlsEnd:
+        """Return the TLS of a new connection."""
+        return TlsEnd(self._leaf.context())
+
+    def spent(self, session: FrontSession, frames: float) -> bool:
+        """Charge frames to the caller's block; return whether it may go on."""
+        assert session.caller is not None
+        return self._callers.spent(session.caller, frames, self.now())
+
+    def holds(self, session: FrontSession, nbytes: int) -> None:
+        """Take note of the bytes that a caller holds here, or lately left with gRPC."""
+        assert session.caller is not None
+        self._callers.holds(session.caller, HELD_EACH + nbytes)
+
+    def connect(self, session: FrontSession) -> asyncio.Task[None]:
         """Start the connection to gRPC."""
-        return asyncio.create_task(self._connect(splice), name="front")
+        return asyncio.create_task(self._connect(session), name="front")
 
-    async def _connect(self, splice: Splice) -> None:
+    async def _connect(self, session: FrontSession) -> None:
+        assert self._inside is not None
+        assert session.caller is not None
         async with asyncio.timeout(self.limits.connect_s):
-            await asyncio.get_running_loop().create_connection(lambda: splice.inner, INSIDE, self._port)
+            while True:
+                try:
+                    ours, name = self._inside.connect()
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(RETRY_S)
+            self._callers.connected(session.caller, name)
+            await asyncio.get_running_loop().create_unix_connection(lambda: session.inner, sock=ours)
 
-    def connected(self, splice: Splice) -> None:
-        """Let gRPC's caller be known by our port inside."""
-        assert splice.inner.transport is not None
-        assert splice.caller is not None
-        name = splice.inner.transport.get_extra_info("sockname")
-        self._callers.connected(splice.caller, name[1] if name else 0)
-
-    def gone(self, splice: Splice) -> None:
+    def gone(self, session: FrontSession) -> None:
         """Free the caller's place."""
-        if splice.caller is not None:
-            self._callers.leave(splice.caller)
-        self._splices.discard(splice)
-        if not self._splices:
+        if session.caller is not None:
+            self._callers.leave(session.caller)
+        self._sessions.discard(session)
+        if not self._sessions:
             self._empty.set()
-
-
-def _abort_unless_known(caller: FrontCaller) -> None:
-    """End the connection of a caller that has proven no key in time."""
-    if caller.key is None:
-        caller.hang_up()

@@ -101,7 +101,8 @@ class Admission:
             await self.turn_away(context, "limit", why, peer)
         try:
             async with self._calls.held(block_of_network(caller.address), proven=self.conduct.is_proven(peer)):
-                yield caller
+                with contextlib.nullcontext() if self._callers is None else self._callers.calling(context.peer()):
+                    yield caller
         except PartnerRefused as busy:
             await refuse(context, busy.code, busy.reason, busy.eta_s)
         finally:

@@ -16,7 +16,8 @@ from peer.transport.client.channels import CHANNEL_OPTIONS
 from peer.transport.client.streams import SERVICE
 from peer.transport.config import TransportConfig
 from peer.transport.front.callers import CallerTable
-from peer.transport.front.front import INSIDE, AcceptingFront
+from peer.transport.front.front import AcceptingFront
+from peer.transport.front.inner_socket import InnerSocket
 from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import Stream
 from peer.transport.relay.service import GiveWord, RelayService
@@ -26,22 +27,17 @@ from peer.transport.server.group_service import GroupService
 from peer.transport.server.receipt_service import ReceiptService
 from peer.transport.server.service import ExchangeService
 from peer.transport.server.summary_service import SummaryService
-from peer.transport.tls import server_credentials
+from peer.transport.tls import RenewedLeaf
 from peer.transport.wire.payload_stream import Caps
 from peer.transport.wire.refusals import served
 from peer.v1 import exchange_pb2 as pb
 
 CLOSE_S = 3.0
 MAX_CALLS = 256
-MAX_INSIDE = 1024
-"""Connections that gRPC accepts on loopback: more than any front makes. Other programs of this machine get no more."""
 SERVER_OPTIONS = [
     *(option for option in CHANNEL_OPTIONS if option[0] != "grpc.max_receive_message_length"),
     ("grpc.max_receive_message_length", MAX_CHUNK + 2**10),
-    ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", 64),
-    ("grpc.max_allowed_incoming_connections", MAX_INSIDE),
-    ("grpc.server_handshake_timeout_ms", 10_000),  # TLS and the first HTTP/2 frames together
     ("grpc.max_connection_idle_ms", 600_000),  # without a call; a new one costs as much as half an hour of pings
     ("grpc.keepalive_time_ms", 120_000),  # finds callers that vanished without closing
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -74,6 +70,7 @@ class ExchangeServer:
         self._callers = callers
         self._front: AcceptingFront | None = None
         self._server: grpc.aio.Server | None = None
+        self._inside: InnerSocket | None = None
 
     async def start(self, host: str, port: int, *more_hosts: str) -> int:
         """Listen at all hosts on one port and return that port.
@@ -84,9 +81,11 @@ class ExchangeServer:
             for one in sockets:
                 undo.callback(one.close)
             undo.push_async_callback(self.close)
-            inner = await self._serve_inside()
-            self._front = AcceptingFront(self._callers, self._desk, self._service.gate.conduct.is_proven)
-            await self._front.open(sockets, inner)
+            inside = await self._serve_inside()
+            self._front = AcceptingFront(
+                self._callers, RenewedLeaf(self._facts.identity), self._desk, self._service.gate.conduct.is_proven
+            )
+            await self._front.open(sockets, inside)
             undo.pop_all()
         return port
 
@@ -101,23 +100,27 @@ class ExchangeServer:
                     await self._server.stop(0.5)
         if self._front is not None:
             await self._front.close()
+        if self._inside is not None:
+            self._inside.close()
 
     async def serve_circuit(self, stream: Stream, way: Way) -> None:
         """Serve a caller that came over a circuit, to its end."""
         assert self._front is not None, "nobody is called before the server listens"
         await self._front.serve_circuit(stream, way)
 
-    async def _serve_inside(self) -> int:
-        """Start gRPC on loopback, and return its port."""
+    async def _serve_inside(self) -> InnerSocket:
+        """Start gRPC behind the front, and return where it listens."""
+        inside = self._inside = InnerSocket()
         self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         self._server.add_generic_rpc_handlers((self._handlers(),))
         try:
-            port: int = self._server.add_secure_port(f"{INSIDE}:0", server_credentials(self._facts.identity))
-        except RuntimeError as error:
-            fix = f"Let this program use the loopback address {INSIDE}."
-            raise AddressError(f"cannot listen on {INSIDE}: {error}", fix) from error
-        await self._server.start()
-        return port
+            self._server.add_insecure_port(inside.address)
+            await self._server.start()
+            inside.seal()
+        except (RuntimeError, OSError) as error:
+            fix = "Set TMPDIR to a folder on a file system of this machine."
+            raise AddressError(f"cannot listen on a socket for gRPC: {error}", fix) from error
+        return inside
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         service, receipts, relays = self._service, self._receipts, self._relays

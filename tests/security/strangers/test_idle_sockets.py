@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import socket
 import ssl
 from collections.abc import AsyncIterator
 
+import grpc
 import pytest
 
 from peer.clock.run_clock import RunClock
@@ -23,7 +23,7 @@ from peer.transport.front import callers
 from peer.transport.front.callers import FrontLimits
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
-from tests.support.hostile_client import HostileCaller, Refused
+from tests.support.hostile_client import HostileCaller, ended
 
 RUN = RunId(b"R" * 32)
 LIMITS = FrontLimits(connections=24, reserve=4, greet_s=60.0)
@@ -182,17 +182,26 @@ def test_a_stranger_that_proved_a_key_still_loses_its_place_to_a_smaller_block()
     asyncio.run(main())
 
 
-def test_a_program_of_this_machine_that_goes_round_the_front_is_refused() -> None:
+def test_grpc_behind_the_front_cannot_be_reached_by_a_name() -> None:
     async def main() -> None:
-        async with asyncio.timeout(90), served() as server, caller() as honest:
-            await honest.hello(server.record(), ANSWER_S)
-            front = server.transport._server._front
-            assert front is not None
-            inside = f"127.0.0.1:{front._port}"
-            async with HostileCaller(inside, PeerId(server.identity.peer_id), RUN) as faker:
-                with pytest.raises(Refused) as refused:
-                    await faker.hello(layout_digest=b"L" * 32)
-            assert refused.value.code == "busy"
+        async with asyncio.timeout(90), served() as server:
+            inside = server.transport._server._inside
+            assert inside is not None
+            assert not inside._named.exists(), "its name is gone, and its folder with it"
+            assert not inside._made.exists()
+
+    asyncio.run(main())
+
+
+def test_a_call_that_does_not_come_from_the_front_is_refused() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(90), served() as server:
+            inside = server.transport._server._inside
+            assert inside is not None
+            channel = grpc.aio.insecure_channel(f"unix:/proc/self/fd/{inside._socket}")
+            call = channel.stream_stream("/peer.v1.Exchange/Hello")()
+            assert (await ended(call)).code == "busy"
+            await channel.close()
 
     asyncio.run(main())
 
@@ -210,17 +219,5 @@ def test_the_caller_is_told_its_own_address_and_not_that_of_the_front() -> None:
             welcome = await other.hello(one.record("[::1]"), ANSWER_S)
             assert welcome.seen_as.startswith("ipv6:%5B::1%5D:")
             await one.transport.close()
-
-    asyncio.run(main())
-
-
-def test_the_inner_port_is_open_on_loopback_only() -> None:
-    async def main() -> None:
-        async with served() as server:
-            front = server.transport._server._front
-            assert front is not None
-            with socket.socket() as there:
-                there.settimeout(2.0)
-                assert there.connect_ex(("127.0.0.2", front._port)) != 0
 
     asyncio.run(main())

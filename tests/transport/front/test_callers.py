@@ -5,9 +5,24 @@ import math
 import pytest
 
 from peer.protocol.messages import PeerId
-from peer.transport.front.callers import FILES_EACH, FILES_KEPT, CallerTable, FrontCaller, FrontLimits, seen_as
+from peer.transport.front.callers import (
+    FILES_EACH,
+    FILES_KEPT,
+    FREE_FRAMES,
+    HANDSHAKES,
+    CallerRank,
+    CallerTable,
+    FrontCaller,
+    FrontLimits,
+    seen_as,
+)
 
 LIMITS = FrontLimits(connections=6, reserve=2, of_key=2)
+
+
+def inside(number: int) -> str:
+    """How gRPC names the front's end of a connection."""
+    return f"unix-abstract:peer-{number}"
 
 
 class Callers:
@@ -24,11 +39,11 @@ class Callers:
         caller = FrontCaller(address, lambda: self.dropped.append(address))
         admitted = self.table.enter(caller)
         if admitted:
-            self.table.connected(caller, self._port)
+            self.table.connected(caller, inside(self._port))
         return caller, admitted
 
     def prove(self, caller: FrontCaller, key: str) -> None:
-        self.table.greeted(f"ipv4:127.0.0.1:{caller.port}", PeerId(key), proven=True)
+        self.table.greeted(caller.seen_as, PeerId(key), proven=True)
 
 
 def test_the_block_that_holds_most_loses_a_place() -> None:
@@ -50,7 +65,7 @@ def test_a_proven_caller_goes_to_the_reserve_at_once_and_stays() -> None:
         callers.come(f"192.0.2.{number}")
     assert first.address not in callers.dropped
     assert len(callers.table) == 5, "four strangers besides"
-    assert callers.table.is_proven(f"ipv4:127.0.0.1:{first.port}")
+    assert callers.table.is_proven(first.seen_as)
 
 
 def test_a_proven_key_keeps_so_many_connections_and_no_more() -> None:
@@ -67,8 +82,7 @@ def test_a_proven_key_keeps_so_many_connections_and_no_more() -> None:
 def test_a_connection_shows_one_key() -> None:
     callers = Callers()
     caller, _ = callers.come("192.0.2.1")
-    inside = f"ipv4:127.0.0.1:{caller.port}"
-    callers.table.greeted(inside, PeerId("stranger"), proven=False)
+    callers.table.greeted(caller.seen_as, PeerId("stranger"), proven=False)
     callers.prove(caller, "friend")
     assert caller.key == "stranger"
     assert caller.kept_for is None, "a second key over one connection earns it nothing"
@@ -77,20 +91,72 @@ def test_a_connection_shows_one_key() -> None:
 def test_only_connections_of_the_front_have_an_origin() -> None:
     callers = Callers()
     caller, _ = callers.come("192.0.2.1")
-    assert callers.table.origin(f"ipv4:127.0.0.1:{caller.port}") == caller.address
-    assert callers.table.origin("ipv4:127.0.0.1:39999") is None
-    assert callers.table.origin(f"ipv4:127.0.0.2:{caller.port}") is None
+    assert callers.table.origin(caller.seen_as) == caller.address
+    assert callers.table.origin(inside(1)) is None
     assert callers.table.origin("unix:") is None
     callers.table.leave(caller)
-    assert callers.table.origin(f"ipv4:127.0.0.1:{caller.port}") is None, "the port may be another program's by now"
+    assert callers.table.origin(caller.seen_as) is None
 
 
 def test_a_caller_that_lost_its_place_meanwhile_gets_no_origin() -> None:
     callers = Callers()
     caller, _ = callers.come("192.0.2.1")
     callers.table.leave(caller)
-    callers.table.connected(caller, 50000)
-    assert callers.table.origin("ipv4:127.0.0.1:50000") is None
+    callers.table.connected(caller, inside(50000))
+    assert callers.table.origin(inside(50000)) is None
+
+
+def test_a_key_and_an_admitted_call_change_what_a_caller_may_do() -> None:
+    changes = []
+    table = CallerTable(LIMITS)
+    caller = FrontCaller("ipv4:192.0.2.1:1", lambda: None, changed=lambda: changes.append(caller.rank))
+    table.enter(caller)
+    table.connected(caller, inside(1))
+    table.greeted(inside(1), PeerId("friend"), proven=False)
+    with table.calling(inside(1)):
+        assert caller.calls == 1
+    table.greeted(inside(1), PeerId("friend"), proven=True)
+    assert changes == [CallerRank.KEYED, CallerRank.KEYED, CallerRank.KEYED, CallerRank.PROVEN]
+    with table.calling(inside(2)):
+        assert caller.calls == 0, "it is another connection's"
+
+
+def test_the_largest_of_those_without_a_call_goes_when_all_hold_too_much() -> None:
+    callers = Callers()
+    crowd = [callers.come(f"10.0.{number}.1")[0] for number in range(4)]
+    for number, caller in enumerate(crowd):
+        callers.table.holds(caller, LIMITS.held // 8 + number)
+    with callers.table.calling(crowd[3].seen_as):
+        callers.table.holds(crowd[3], LIMITS.held * 2)
+        assert not callers.dropped, "an admitted call answers for what its connection holds"
+        callers.table.holds(crowd[0], LIMITS.held)
+    assert callers.dropped == [crowd[0].address]
+    assert callers.table._held_together == sum(LIMITS.held // 8 + number for number in (1, 2))
+
+
+def test_blocks_share_handshakes_and_one_does_not_wait_for_another() -> None:
+    callers = Callers()
+    crowd, _ = callers.come("192.0.2.1")
+    other, _ = callers.come("198.51.100.7")
+    waits = [callers.table.handshake_s(crowd, 0.0) for _ in range(2000)]
+    assert waits[: int(HANDSHAKES.burst)] == [0.0] * int(HANDSHAKES.burst)
+    assert 0 < waits[int(HANDSHAKES.burst)] < 0.01
+    assert max(wait for wait in waits if wait < math.inf) <= LIMITS.wait_s + 0.01
+    assert waits[-1] == math.inf, "it is turned away"
+    assert callers.table.handshake_s(other, 0.0) == 0.0
+    assert callers.table.handshake_s(crowd, 1.0) < LIMITS.wait_s + 0.01, "later there are new ones"
+
+
+def test_the_first_frames_of_a_caller_are_free_whatever_its_block_has_used() -> None:
+    callers = Callers()
+    loud, _ = callers.come("192.0.2.1")
+    while callers.table.spent(loud, 100.0, 0.0):
+        continue
+    newcomer, _ = callers.come("192.0.2.2")
+    assert callers.table.spent(newcomer, FREE_FRAMES, 0.0)
+    assert not callers.table.spent(newcomer, 1.0, 0.0)
+    callers.prove(newcomer, "friend")
+    assert callers.table.spent(newcomer, 1.0, 0.0), "those of a proven peer are counted for its connection alone"
 
 
 @pytest.mark.parametrize(

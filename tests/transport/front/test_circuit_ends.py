@@ -19,9 +19,9 @@ from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import CHUNK, Stream
 from peer.transport.relay.throttle import RelayThrottle
 from peer.transport.relay.wire import MARK, PREAMBLE_BYTES, preamble
-from peer.transport.server.bind import bind
 from peer.transport.wire.pacing import Pacer
 from peer.transport.wire.payload_stream import Caps, Meter
+from tests.support.behind_front import behind, until
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 HOME = PeerId("home")
@@ -62,25 +62,15 @@ class Here:
 @contextlib.asynccontextmanager
 async def here(limits: FrontLimits | None = None) -> AsyncIterator[Here]:
     caps = Caps(Pacer(None), Pacer(None), Meter())
-    desk, table = RelayDesk(RelayThrottle(1e9, caps), time.monotonic), CallerTable(limits)
+    desk = RelayDesk(RelayThrottle(1e9, caps), time.monotonic)
 
-    def heard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def heard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         made.inside += 1
         writer.close()
 
-    server = await asyncio.start_server(heard, "127.0.0.1", 0)
-    front = AcceptingFront(table, desk)
-    sockets, port = bind(["127.0.0.1"], 0)
-    await front.open(sockets, server.sockets[0].getsockname()[1])
-    made = Here(front, table, desk, port)
-    try:
+    async with behind(heard, limits, desk=desk) as front:
+        made = Here(front.front, front.table, desk, front.port)
         yield made
-    finally:
-        await desk.close()
-        await front.close()
-        server.close()
-        assert len(table) == 0
-        assert not front._splices
 
 
 async def is_over(stream: Stream) -> bool:
@@ -90,11 +80,6 @@ async def is_over(stream: Stream) -> bool:
         return True
     finally:
         stream.abort()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.01)
 
 
 def test_a_preamble_may_come_in_single_bytes(run: Run) -> None:
@@ -118,7 +103,7 @@ def test_a_preamble_may_come_in_single_bytes(run: Run) -> None:
 
 def _early(relay: Here) -> int:
     """The bytes of a preamble that have come so far."""
-    return max(len(splice._early) for splice in relay.front._splices)
+    return max(len(session._early) for session in relay.front._sessions)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +118,7 @@ def test_what_follows_a_mark_and_is_no_slip_is_dropped(run: Run, said: bytes) ->
             stream = await relay.call()
             stream.send(said)
             assert await is_over(stream)
-            assert relay.inside == (said[: len(MARK)] != MARK), "what is no preamble is gRPC's"
+            assert relay.inside == 0
             await until(lambda: len(relay.table) == 0)
 
     run(main())
@@ -200,7 +185,7 @@ def test_each_end_belongs_to_the_key_that_got_its_slip(run: Run) -> None:
     async def main() -> None:
         async with here() as relay:
             one, two = await relay.circuit()
-            keys = {splice.caller.key for splice in relay.front._splices if splice.caller is not None}
+            keys = {session.caller.key for session in relay.front._sessions if session.caller is not None}
             assert keys == {HOME, PeerId("caller")}
             for end in (one, two):
                 end.abort()

@@ -12,12 +12,14 @@ import pytest
 import uvloop
 
 from peer.errors import PartnerLost, PartnerRefused
+from peer.identity import Identity
 from peer.protocol.messages import PathKind, PeerId, RelayAddress, Way
 from peer.protocol.relay.circuits import CIRCUITS_OF_TARGET
 from peer.protocol.relay.punching import PunchMemory
 from peer.transport.client.dialling import Dialler, OwnPlace
 from peer.transport.front.callers import CallerTable
 from peer.transport.front.front import AcceptingFront
+from peer.transport.front.inner_socket import InnerSocket
 from peer.transport.relay import caller as caller_module
 from peer.transport.relay import negotiation
 from peer.transport.relay.caller import CircuitCaller, punch_to
@@ -27,6 +29,7 @@ from peer.transport.relay.reception import CircuitReception
 from peer.transport.relay.throttle import RelayThrottle
 from peer.transport.relay.wire import PREAMBLE_BYTES, told_address
 from peer.transport.server.bind import bind
+from peer.transport.tls import RenewedLeaf
 from peer.transport.wire.pacing import Pacer
 from peer.transport.wire.payload_stream import Caps, Meter
 from tests.support.memory_streams import connection
@@ -83,9 +86,9 @@ class Setting:
 async def setting(dialler: Dialler | None = None) -> AsyncIterator[Setting]:
     caps = Caps(Pacer(None), Pacer(None), Meter())
     desk, table = RelayDesk(RelayThrottle(1e9, caps), time.monotonic), CallerTable()
-    front = AcceptingFront(table, desk)
+    front, inside = AcceptingFront(table, RenewedLeaf(Identity.generate()), desk), InnerSocket()
     sockets, port = bind(["127.0.0.1"], 0)
-    await front.open(sockets, 1)
+    await front.open(sockets, inside)
     made = Setting(port, desk, dialler or Dialler())
     before = asyncio.all_tasks()
     try:
@@ -94,6 +97,7 @@ async def setting(dialler: Dialler | None = None) -> AsyncIterator[Setting]:
         await made.reception.close()
         await desk.close()
         await front.close()
+        inside.close()
         assert len(table) == 0
         assert asyncio.all_tasks() <= before
 

@@ -1,0 +1,134 @@
+"""One end of a TLS 1.3 connection without I/O: ciphertext in, plaintext out, and the reverse."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from typing import cast
+
+from peer.transport.tls import ALPN
+
+RECORD_HEADER = 5
+CHANGE, ALERT, HANDSHAKE, APPLICATION = 20, 21, 22, 23
+MAX_RECORD = 2**14 + 256
+"""Bytes of a record's body (RFC 8446, section 5.2)."""
+PIECE = 2**15
+"""Ciphertext handed to OpenSSL at a time. Its buffers grow to that size and never shrink."""
+MAX_GREETING = 2**14
+"""Ciphertext of a caller's handshake. That of gRPC has less than 2 KiB."""
+SILENT = 16
+"""Encrypted records that bring no data, such as updates of a key. gRPC sends the end of its handshake, and an alert."""
+
+
+class TlsRefused(Exception):
+    """The other end does not speak TLS as gRPC does. Its connection has to end."""
+
+
+class TlsEnd:
+    """The TLS of one connection. What it wants to send itself is in `outgoing` after each call."""
+
+    def __init__(self, context: ssl.SSLContext, server_name: str | None = None) -> None:
+        """`server_name`: of the server that is called; None: this end is the server."""
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=server_name is None, server_hostname=server_name)
+        self.established = False
+        """Whether the handshake is over."""
+        self.ended = False
+        """Whether the other end has said that it sends no more."""
+        self._header = bytearray()
+        """The header of the record under way, as far as it has come."""
+        self._body = 0
+        """Bytes that are still to come of the record under way."""
+        self._greeting = 0
+        self._silent = -SILENT
+        """Encrypted records that brought no data, beyond those that are allowed."""
+
+    def begin(self) -> None:
+        """Start the handshake, as the end that calls."""
+        self._handshake()
+
+    def outgoing(self) -> bytes:
+        """Return what TLS itself has to send: of a handshake, an alert, or the answer to an update of a key."""
+        return self._out.read() if self._out.pending else b""
+
+    def receive(self, data: memoryview, into: memoryview) -> int:
+        """Decrypt what came into `into`, which has room for it and one record more; return the bytes of plaintext.
+
+        Raises TlsRefused."""
+        filled = 0
+        for start in range(0, len(data), PIECE):
+            piece = data[start : start + PIECE]
+            self._walk(piece)
+            self._in.write(piece)
+            if not self.established and not self._handshake():
+                continue
+            try:
+                while nbytes := cast(int, self._tls.read(MAX_RECORD, into[filled:])):
+                    filled += nbytes
+                    self._silent -= 1
+                self.ended = True
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                raise TlsRefused(str(error)) from None
+            if self._silent > 0:
+                raise TlsRefused("too many records without data")
+        return filled
+
+    def encrypt(self, data: memoryview) -> list[bytes]:
+        """Return the ciphertext of `data`."""
+        sealed = []
+        for start in range(0, len(data), PIECE):
+            piece = data[start : start + PIECE]
+            while piece:
+                piece = piece[self._tls.write(piece) :]
+            sealed.append(self._out.read())
+        return sealed
+
+    def close(self) -> bytes:
+        """Return the alert that closes this direction; empty when there is no connection to close."""
+        if self.established:
+            with contextlib.suppress(ssl.SSLError):  # it waits for the other end's alert, or the connection broke
+                self._tls.unwrap()
+        return self.outgoing()
+
+    def _handshake(self) -> bool:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            raise TlsRefused(str(error)) from None
+        if self._tls.selected_alpn_protocol() != ALPN:
+            raise TlsRefused("it does not speak HTTP/2")
+        self.established = True
+        return True
+
+    def _walk(self, data: memoryview) -> None:
+        """Count the records that begin in `data`."""
+        if not self.established:
+            if self._greeting > MAX_GREETING:
+                raise TlsRefused("too long a handshake")
+            self._greeting += len(data)
+        pos, size = 0, len(data)
+        while True:
+            step = min(self._body, size - pos)
+            pos += step
+            self._body -= step
+            if self._body or pos >= size:
+                return
+            if self._header or size - pos < RECORD_HEADER:
+                step = min(RECORD_HEADER - len(self._header), size - pos)
+                self._header += data[pos : pos + step]
+                pos += step
+                if len(self._header) < RECORD_HEADER:
+                    return
+                kind, length = self._header[0], self._header[3] << 8 | self._header[4]
+                self._header.clear()
+            else:
+                kind, length = data[pos], data[pos + 3] << 8 | data[pos + 4]
+                pos += RECORD_HEADER
+            if not CHANGE <= kind <= APPLICATION or length > MAX_RECORD or not length:
+                raise TlsRefused("this is no record of TLS 1.3")
+            self._body = length
+            self._silent += kind == APPLICATION

@@ -1,0 +1,138 @@
+"""A front with a server of a test's own behind it, and callers that speak HTTP/2 by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from peer.identity import Identity
+from peer.protocol.wire.http2 import ACK, END_HEADERS, HEADERS, PREFACE, SETTINGS
+from peer.transport.front.callers import CallerTable, FrontLimits
+from peer.transport.front.front import AcceptingFront
+from peer.transport.front.inner_socket import InnerSocket
+from peer.transport.relay.desk import RelayDesk
+from peer.transport.server.bind import bind
+from peer.transport.tls import RenewedLeaf
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def frame(kind: int, body: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
+    """One frame of HTTP/2."""
+    return struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + body
+
+
+GREETING = PREFACE + frame(SETTINGS)
+"""What a client says first."""
+ACKNOWLEDGED = frame(SETTINGS, flags=ACK)
+REQUEST = bytes.fromhex("838684")
+"""A header block: POST / of http."""
+
+
+def request(stream: int) -> bytes:
+    """The HEADERS that open a stream."""
+    return frame(HEADERS, REQUEST, flags=END_HEADERS, stream=stream)
+
+
+OPEN = GREETING + ACKNOWLEDGED + request(1)
+"""Opens stream 1. The server has to have said its SETTINGS before the second part passes."""
+
+
+@functools.cache
+def anybody() -> ssl.SSLContext:
+    """TLS that believes every certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+class Behind:
+    """A front, and all that is behind it."""
+
+    def __init__(self, front: AcceptingFront, table: CallerTable, port: int) -> None:
+        self.front, self.table, self.port = front, table, port
+
+    async def call(self, *, tls: bool = True) -> End:
+        """Connect, and say nothing beyond TLS."""
+        secure = {"ssl": anybody(), "server_hostname": "x"} if tls else {}
+        return await asyncio.open_connection("127.0.0.1", self.port, **secure)  # type: ignore[arg-type]
+
+    async def greet(self) -> End:
+        """Connect, exchange SETTINGS and acknowledge them."""
+        reader, writer = await self.call()
+        writer.write(GREETING)
+        await reader.readexactly(len(frame(SETTINGS)))
+        writer.write(ACKNOWLEDGED)
+        return reader, writer
+
+
+def speaking(serve: Serve) -> Serve:
+    """A server that sends its SETTINGS, takes what `GREETING` and `ACKNOWLEDGED` are, and goes on as `serve` does."""
+
+    async def both(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(frame(SETTINGS))
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readexactly(len(GREETING) + len(ACKNOWLEDGED))
+            await serve(reader, writer)
+        writer.close()
+
+    return both
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send back what was said, until it ends."""
+    while said := await reader.read(2**16):
+        writer.write(said)
+        await writer.drain()
+    writer.close()
+
+
+@contextlib.asynccontextmanager
+async def behind(
+    serve: Serve | None,
+    limits: FrontLimits | None = None,
+    *,
+    leaf: RenewedLeaf | None = None,
+    desk: RelayDesk | None = None,
+) -> AsyncIterator[Behind]:
+    """`serve` None: nobody listens inside."""
+    inside = InnerSocket()
+    server = await asyncio.start_unix_server(serve or echo, inside._named)
+    inside.seal()
+    if serve is None:
+        server.close()
+        await server.wait_closed()
+    table = CallerTable(limits)
+    front = AcceptingFront(table, leaf or RenewedLeaf(Identity.generate()), desk)
+    sockets, port = bind(["127.0.0.1"], 0)
+    await front.open(sockets, inside)
+    try:
+        yield Behind(front, table, port)
+    finally:
+        if desk is not None:
+            await desk.close()
+        await front.close()
+        server.close()
+        inside.close()
+        assert len(table) == 0
+        assert not front._sessions
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until this holds."""
+    while not holds():
+        await asyncio.sleep(0.01)
+
+
+async def is_over(reader: asyncio.StreamReader) -> bool:
+    """Return whether the connection ends with nothing more said."""
+    try:
+        return await reader.read() == b""
+    except (ConnectionError, ssl.SSLError):
+        return True
