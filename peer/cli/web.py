@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 OPTION = "--web"
 DEFAULT = "127.0.0.1:4880"
+_OTHER_PORT = "Choose another --metrics-port, where 0 takes any free one, or another --metrics-host."
 _ADDRESS = re.compile(r"(\S*:)?\d+")
 
 
@@ -61,6 +62,6 @@ def pages_at(
         from peer.web.address import WebAddress
         from peer.web.metrics import MetricsPage
 
-        bound = WebAddress(metrics_host, metrics_port).bind("Choose another --metrics-port; 0 takes any free one.")
+        bound = WebAddress(metrics_host, metrics_port).bind("the metrics", _OTHER_PORT)
         metrics = MetricsPage(bound, names)
     return DaemonPages(web, metrics)

@@ -36,10 +36,8 @@ class WebAddress:
         """Whether only this machine reaches it."""
         return self.host == "localhost" or (_is_ip(self.host) and ipaddress.ip_address(self.host).is_loopback)
 
-    def bind(
-        self, fix: str = "Name another address, e.g. --web 127.0.0.1:0, which takes any free port."
-    ) -> BoundSocket:
-        """Listen. Raises AddressError; `fix`: what a person can do then."""
+    def bind(self, what: str = "the page", fix: str = _FREE) -> BoundSocket:
+        """Listen. `what`: is served there. Raises AddressError; `fix`: what a person can do then."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, _, _, _, address = found[0]
@@ -48,7 +46,7 @@ class WebAddress:
             taken = error.errno == errno.EADDRINUSE
             why = "another program holds this port" if taken else error.strerror or str(error)
             raise AddressError(
-                f"the page cannot listen at {self}: {why}", fix, "Browsers, or Prometheus, ask for the page there."
+                f"cannot listen at {self} for {what}: {why}", fix, "Browsers or other programs ask there."
             ) from error
         return BoundSocket(listening, WebAddress(self.host, listening.getsockname()[1]))
 

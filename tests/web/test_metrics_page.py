@@ -104,7 +104,9 @@ def test_metrics_are_served_only_where_they_are_wanted(tmp_path: Path) -> None:
 def test_a_port_in_use_is_a_persons_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        with pytest.raises(AddressError, match=f"127.0.0.1:{port}: another program holds this port") as error:
+        with pytest.raises(
+            AddressError, match=f"127.0.0.1:{port} for the metrics: another program holds this port"
+        ) as error:
             pages_at(None, (), "127.0.0.1", port)
     assert "--metrics-port" in error.value.fix
     with pytest.raises(AddressError):
