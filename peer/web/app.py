@@ -115,7 +115,7 @@ def _file(file: StaticFile) -> Answer:
 
 def _snapshot(broadcast: Broadcast) -> Answer:
     async def answer(request: Request) -> Response:
-        return JSONResponse(broadcast.snapshot(), headers=NO_STORE)
+        return Response(broadcast.snapshot(), headers=NO_STORE, media_type="application/json")
 
     return answer
 

@@ -43,6 +43,8 @@ class Broadcast:
         self._viewers: BlockPlaces[Viewer] = BlockPlaces(most_viewers)
         self._frames: dict[str, tuple[int, bytes]] = {}
         self._joined: dict[int, bytes] = {}
+        self._whole = b""
+        """The account as JSON; empty: it has changed since it was made."""
         self._version = 0
         self._rendered_at: float | None = None
         self._news: asyncio.Future[None] | None = None
@@ -80,10 +82,16 @@ class Broadcast:
         """Free the place of a viewer who goes."""
         self._viewers.leave(viewer)
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return the whole account, at most `PULSE_S` old."""
+    def snapshot(self) -> bytes:
+        """Return the whole account as JSON, at most `PULSE_S` old. It is made once, however many ask."""
         self._render(PULSE_S)
-        return {name: json.loads(frame.split(b"data: ", 1)[1]) for name, (_, frame) in self._frames.items()}
+        if not self._whole:
+            parts = (
+                json.dumps(name).encode() + b":" + frame.split(b"data: ", 1)[1].rstrip()
+                for name, (_, frame) in self._frames.items()
+            )
+            self._whole = b"{" + b",".join(parts) + b"}"
+        return self._whole
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Yield server-sent events for one viewer until `close`, first all parts, then those that change."""
@@ -119,6 +127,7 @@ class Broadcast:
             self._version += 1
             self._frames |= {name: (self._version, frame) for name, frame in changed.items()}
             self._joined.clear()
+            self._whole = b""
             self._wake()
 
     def _wake(self) -> None:
