@@ -135,6 +135,7 @@ async def start_bootstrap(
     data: Path | None = None,
     more: tuple[str, ...] = (),
     program: tuple[str, ...] = ("peer",),
+    prefix: tuple[str, ...] = (),
 ) -> str:
     """Start the bootstrap node; its ticket. Raises SwarmFailed with its last words when it does not come up. `more`:
     options of `peer bootstrap`."""
@@ -154,6 +155,7 @@ async def start_bootstrap(
         *(("--data", str(data)) if data else ()),
         *more,
         program=program,
+        prefix=prefix,
     )
     deadline = time.monotonic() + STARTUP_S
     while not ticket.exists():
@@ -173,6 +175,7 @@ async def start_peer(
     more: tuple[str, ...] = (),
     where: tuple[str, ...] = ANYWHERE,
     program: tuple[str, ...] = ("peer",),
+    prefix: tuple[str, ...] = (),
 ) -> None:
     """Start a peer of the swarm on loopback. `more`: options of `peer join`. `where`: those that name its addresses."""
     await daemon.start(
@@ -193,6 +196,7 @@ async def start_peer(
         *more,
         env={"OMP_NUM_THREADS": str(threads)},
         program=program,
+        prefix=prefix,
     )
 
 
