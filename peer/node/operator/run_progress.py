@@ -137,7 +137,7 @@ class RunProgress:
 class RunActivity:
     """The work of the run: how many tokens, and how long ago somebody trained.
 
-    The tokens are an estimate from peers' summaries, and rather too low: the lower quartile of the speeds, times
+    The tokens are an estimate from peers' summaries, and rather too low: the lower median of the speeds, times
     their address blocks. Keys are free, so their number does not count."""
 
     def __init__(self) -> None:

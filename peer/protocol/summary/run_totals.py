@@ -8,7 +8,7 @@ from peer.protocol.messages import Status
 from peer.protocol.summary.book import HeldSummary
 from peer.protocol.summary.loss_history import LossHistory
 from peer.protocol.summary.values import PeerSummary
-from peer.protocol.summary.weighing import Voice, mean, quartiles, voices
+from peer.protocol.summary.weighing import Voice, lower_median, mean, quartiles, voices
 
 LOSS_WINDOW = 8
 """Evaluations of so many rounds before the newest ones count together: peers evaluate in different rounds."""
@@ -36,11 +36,10 @@ def totals_of(live: list[HeldSummary]) -> dict[str, Any]:
 
 
 def speed_of(live: list[HeldSummary]) -> float:
-    """Return a low estimate of the tokens a second of all live peers: the lower quartile of those that train, times
+    """Return a low estimate of the tokens a second of all live peers: the lower median of those that train, times
     their voices. A key more in a block is no voice more."""
     rates = _rates(live)
-    found = quartiles(rates)
-    return 0.0 if found is None else found.low * sum(voice.weight for voice in rates)
+    return (lower_median(rates) or 0.0) * sum(voice.weight for voice in rates)
 
 
 def _rates(live: list[HeldSummary]) -> list[Voice]:
@@ -50,10 +49,10 @@ def _rates(live: list[HeldSummary]) -> list[Voice]:
 def note_losses(history: LossHistory, live: list[HeldSummary], furthest: int, now: float) -> None:
     """Add the losses that peers say now to the run's history. `furthest`: the furthest round that can be."""
     told = [one for one in live if one.summary.loss is not None and one.summary.loss_round <= furthest]
-    rounds = quartiles(voices([(one.block, float(one.summary.loss_round)) for one in told]))
-    if rounds is None:
+    middle = lower_median(voices([(one.block, float(one.summary.loss_round)) for one in told]))
+    if middle is None:
         return
-    round_ = int(rounds.median)
+    round_ = int(middle)
     near = [one for one in told if abs(one.summary.loss_round - round_) <= LOSS_WINDOW]
     said = voices([(one.block, one.summary.loss) for one in near])
     if (losses := quartiles(said)) is not None:

@@ -48,6 +48,16 @@ def mean(said: Sequence[Voice]) -> float | None:
     return sum(voice.value * voice.weight for voice in said) / total if total else None
 
 
+def lower_median(said: Sequence[Voice]) -> float | None:
+    """Return the first value up to which half of the weight lies, which somebody said; None: nobody said anything."""
+    half, reached = sum(voice.weight for voice in said) / 2, 0.0
+    for voice in sorted(said):
+        reached += voice.weight
+        if reached >= half or math.isclose(reached, half):
+            return voice.value
+    return None
+
+
 def _quantile(said: Sequence[Voice], share: float) -> float:
     """Return the first value up to which at least this share of the weight lies. Between two values it is their mean,
     where the share falls just there."""

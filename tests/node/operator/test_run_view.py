@@ -75,6 +75,14 @@ def test_the_view_of_five_peers_is_as_computed_by_hand() -> None:
     json.dumps(report, allow_nan=False)
 
 
+def test_a_loss_stands_at_a_round_in_which_somebody_evaluated() -> None:
+    view = view_at(SetClock())
+    for loss_round in (15, 15, 20, 20):
+        tell(view, Signing(), loss_round=loss_round)
+    view.tick()
+    assert [point["round"] for point in view.report()["loss"]] == [15]
+
+
 def test_a_forged_summary_is_dropped_and_counted() -> None:
     view, mallory, victim = view_at(SetClock()), Signing(), Signing()
     good = signed_summary(mallory)

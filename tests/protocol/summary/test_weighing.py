@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from peer.protocol.summary.weighing import Quartiles, mean, quartiles, voices
+from peer.protocol.summary.weighing import Quartiles, lower_median, mean, quartiles, voices
 
 
 def of_one_block(*values: float | None) -> list[tuple[str, float | None]]:
@@ -35,3 +35,9 @@ def test_a_hundred_keys_of_one_block_have_one_voice() -> None:
 
 def test_in_one_block_each_peer_has_a_voice() -> None:
     assert mean(voices(of_one_block(1.0, 2.0, 6.0))) == 3.0
+
+
+def test_a_lower_median_is_a_value_that_was_said() -> None:
+    assert lower_median(voices(of_one_block(15.0, 20.0))) == 15.0
+    assert lower_median(voices([("a", 15.0), ("b", 20.0), *[("crowd", 900.0)] * 50])) == 20.0
+    assert lower_median([]) is None
