@@ -15,6 +15,8 @@ from peer.cli.telling import tell
 from peer.errors import for_shell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from peer.data.build import Built
     from peer.data.sources import Sources
     from peer.run.files.token_index import ShardEntry
@@ -102,7 +104,7 @@ def _report(built: Built, sources: Sources, out: Path, end_text: str) -> dict[st
     }
 
 
-def _sums(entries: tuple[ShardEntry, ...]) -> dict[str, int]:
+def _sums(entries: Iterable[ShardEntry]) -> dict[str, int]:
     rows = [dataclasses.asdict(entry) for entry in entries]
     return {
         "shards": len(rows),

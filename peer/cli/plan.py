@@ -148,19 +148,17 @@ def _flops(machine: float | None, measure: bool, params: float) -> tuple[float, 
 
 
 def _vocabulary(data: Path | None) -> int:
-    from peer.run.files.token_index import INDEX_FILE, MAX_INDEX_BYTES, parse_index
+    from peer.run.files.token_index import INDEX_FILE, read_index
     from peer.run.sections import BYTE_VALUES
 
     if data is None:
         return BYTE_VALUES
     try:
-        with (data / INDEX_FILE).open("rb") as file:
-            raw = file.read(MAX_INDEX_BYTES + 1)
+        return read_index(data / INDEX_FILE).vocab_size
     except OSError as error:
         raise DataError(
             f"cannot read {data / INDEX_FILE}: {error.strerror}", "Name a folder that `peer data build` wrote."
         ) from error
-    return parse_index(raw).vocab_size
 
 
 def _row(name: str, derived: Derived) -> str:

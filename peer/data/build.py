@@ -19,7 +19,7 @@ from peer.data.pipeline import EncodedPiece, encoded
 from peer.data.shard_writer import ShardWriter, settle
 from peer.data.sources import Sources, refused
 from peer.errors import file_advice
-from peer.run.files.token_index import TokenIndex, format_index, parse_index
+from peer.run.files.token_index import ShardTable, TokenIndex, format_index, parse_index
 
 HOLDOUT_ONE_IN = 100
 DIVISORS = (100, 50, 20, 10, 5, 3, 2)
@@ -142,8 +142,8 @@ class _Pass:
                 self._encoder.vocab_size,
                 self._encoder.end_token,
                 self._encoder.digest,
-                train.progress.closed,
-                holdout.progress.closed,
+                ShardTable(train.progress.closed),
+                ShardTable(holdout.progress.closed),
             )
         return index, progress.empty
 

@@ -16,7 +16,7 @@ from peer.protocol.model.layout import TensorSpec
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.artifact_folder import folder_of, needed, read_tensors, sources
 from peer.run.files.token_folder import shard_files
-from peer.run.files.token_index import MAX_INDEX_BYTES, TokenIndex, parse_index
+from peer.run.files.token_index import TokenIndex, read_index
 from peer.run.manifest import Manifest
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.files import digest_of
@@ -126,11 +126,9 @@ def check_foreign(manifest: Manifest, files: RunFiles, *, trained: bool) -> None
 
 def _read_index(file: Path) -> TokenIndex:
     try:
-        with file.open("rb") as opened_file:
-            raw = opened_file.read(MAX_INDEX_BYTES + 1)
+        return read_index(file)
     except OSError as error:
         raise DataError(f"cannot read the data index {file}: {error.strerror}", "Start again.") from error
-    return parse_index(raw)
 
 
 def _check_own(name: str, file: Path, ref: ArtifactRef) -> None:

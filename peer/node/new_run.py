@@ -18,7 +18,7 @@ from peer.identity import Identity
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.artifact_folder import folder_of
 from peer.run.files.layout_file import format_layout
-from peer.run.files.token_index import INDEX_FILE, MAX_INDEX_BYTES, TOKENIZER_FILE, parse_index
+from peer.run.files.token_index import INDEX_FILE, MAX_INDEX_BYTES, TOKENIZER_FILE, read_index
 from peer.run.manifest import SignedManifest, default_text, write_new
 from peer.run.overrides import apply_overrides, with_sections
 from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
@@ -130,7 +130,7 @@ def _add_tokens(draft: RunDraft, tokenizer: Path | None, data: Path | None) -> N
         name = draft.take(data / INDEX_FILE)
         if name["size"] > MAX_INDEX_BYTES:
             raise DataError(f"{data / INDEX_FILE} has more than {MAX_INDEX_BYTES:,} bytes")
-        index = parse_index(draft.path(name).read_bytes())
+        index = read_index(draft.path(name))
         draft.sections["data"] = {"kind": "tokens", "index": name}
         tokenizer = tokenizer or data / TOKENIZER_FILE
     if tokenizer is None:

@@ -76,10 +76,7 @@ class ShardSupply:
         folder: Path | None = None,
         retry_s: float = RETRY_S,
     ) -> None:
-        entries = (*index.train, *index.holdout)
-        self._refs = {
-            entry.digest: ArtifactRef(digest=entry.digest, size=shard_bytes(index, entry)) for entry in entries
-        }
+        self._index = index
         self._own = shard_files(index, folder) if folder is not None else {}
         self._fetcher = fetcher
         self._pins = pins
@@ -103,7 +100,7 @@ class ShardSupply:
 
     def want(self, shards: Sequence[str], ask: Sequence[str], wrong: Sequence[str]) -> None:
         """Keep these shards and no others, and answer each of `ask` once."""
-        assert set(shards) <= self._refs.keys(), "the trainer reads the same index"
+        assert all(self._index.shard(digest) for digest in shards), "the trainer reads the same index"
         self._wanted = list(shards)
         self._asked = (self._asked | set(ask)) & set(shards)
         for digest in self._held.keys() - set(shards):
@@ -170,14 +167,19 @@ class ShardSupply:
             stack = contextlib.ExitStack()
             stack.enter_context(self._pins.holding(digest))
             self._held[digest] = stack
-        ref = self._refs[digest]
+        ref = self._ref(digest)
         if not self._pins.has(digest) and not self._fetcher.holders(ref):
-            await self._fetcher.ask([self._refs[one] for one in self._wanted if one in self._asked])
+            await self._fetcher.ask([self._ref(one) for one in self._wanted if one in self._asked])
             if not self._fetcher.holders(ref):
                 raise PeerError(
                     "no peer that was asked has it", "Wait for one that has, or give the data with --data DIR."
                 )
         return await self._fetcher.fetch(ref, FETCH_S)
+
+    def _ref(self, digest: str) -> ArtifactRef:
+        entry = self._index.shard(digest)
+        assert entry is not None, "the trainer reads the same index"
+        return ArtifactRef(digest=digest, size=shard_bytes(self._index, entry))
 
     def _give_up_file(self, digest: str) -> None:
         """Use this file no more: its content is wrong."""

@@ -11,8 +11,8 @@ import numpy as np
 from peer.errors import DataError
 from peer.result.model import OpenedRun
 from peer.run.files.own_texts import survey
-from peer.run.files.token_index import INDEX_FILE, MAX_INDEX_BYTES, TokenIndex, parse_index, shard_bytes, shard_file
-from peer.state.files import digest_of, read_small
+from peer.run.files.token_index import INDEX_FILE, TokenIndex, read_index, shard_bytes, shard_file
+from peer.state.files import digest_of
 from peer.trainer.data.corpus import Tokens
 from peer.trainer.data.files import read_texts
 from peer.trainer.data.stdlib import split_stdlib
@@ -76,7 +76,7 @@ def _of_run(run: OpenedRun) -> HoldOut:
 def _of_shards(run: OpenedRun, folder: Path) -> HoldOut:
     """Read the hold-out of a folder that `peer data build` made with the run's tokenizer."""
     try:
-        index = parse_index(read_small(folder / INDEX_FILE, MAX_INDEX_BYTES))
+        index = read_index(folder / INDEX_FILE)
         path = folder / shard_file("holdout", 0)
         digest, size = digest_of(path)
     except OSError as error:

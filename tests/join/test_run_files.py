@@ -13,7 +13,7 @@ from peer.errors import DataError, ManifestError
 from peer.join.artifacts import RunFileStore, files_to_train, operator_files
 from peer.observe.progress import WaitProgress, untold
 from peer.run.files.artifact import ArtifactRef
-from peer.run.files.token_index import ShardEntry, TokenIndex, format_index, shard_file
+from peer.run.files.token_index import ShardEntry, ShardTable, TokenIndex, format_index, shard_file
 from peer.run.manifest import Manifest, parse_manifest
 from peer.state.artifacts.cache import ArtifactCache
 
@@ -23,8 +23,8 @@ INDEX = TokenIndex(
     300,
     0,
     "0" * 64,
-    (ShardEntry(blake3(SHARD).hexdigest(), 100, 2, 300),),
-    (ShardEntry("1" * 64, 50, 1, 150),),
+    ShardTable([ShardEntry(blake3(SHARD).hexdigest(), 100, 2, 300)]),
+    ShardTable([ShardEntry("1" * 64, 50, 1, 150)]),
 )
 RAW = format_index(INDEX)
 TOKENIZER = b"{}"

@@ -24,7 +24,7 @@ from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.observe.progress import WaitProgress, untold
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.artifact_folder import folder_of, needed, sources, tensors_beside
-from peer.run.files.token_index import ShardEntry, TokenIndex, format_index
+from peer.run.files.token_index import ShardEntry, ShardTable, TokenIndex, format_index
 from peer.run.manifest import SignedManifest, load_signed
 from peer.run.model_layout import layout_for, own_layout
 from peer.run.options import NodeOptions
@@ -63,7 +63,7 @@ def data(folder: Path) -> Path:
     model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
     raw = json.dumps({"version": "1.0", "model": model, "added_tokens": [added]}).encode()
     (folder / "tokenizer.json").write_bytes(raw)
-    shards = [(ShardEntry(digest * 32, 100, 2, 300),) for digest in ("ab", "cd")]
+    shards = [ShardTable([ShardEntry(digest * 32, 100, 2, 300)]) for digest in ("ab", "cd")]
     index = TokenIndex("uint16", 4, 3, blake3(raw).hexdigest(), *shards)
     (folder / "index.json").write_bytes(format_index(index))
     return folder

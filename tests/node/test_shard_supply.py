@@ -15,7 +15,7 @@ from peer.observe import events
 from peer.ports.trainer import ShardSkip
 from peer.protocol.messages import PeerId
 from peer.run.files.artifact import ArtifactRef
-from peer.run.files.token_index import ShardEntry, TokenIndex
+from peer.run.files.token_index import ShardEntry, ShardTable, TokenIndex
 
 DIGESTS = [f"{number:064x}" for number in range(1, 7)]
 INDEX = TokenIndex(
@@ -23,8 +23,8 @@ INDEX = TokenIndex(
     1000,
     0,
     "0" * 64,
-    tuple(ShardEntry(digest, 100, 1, 300) for digest in DIGESTS[:5]),
-    (ShardEntry(DIGESTS[5], 50, 1, 150),),
+    ShardTable(ShardEntry(digest, 100, 1, 300) for digest in DIGESTS[:5]),
+    ShardTable([ShardEntry(DIGESTS[5], 50, 1, 150)]),
 )
 PATIENCE_S = 10.0
 

@@ -124,7 +124,7 @@ def _open_shards(config: TrainerConfig, send: Callable[[dict[str, Any]], None]) 
     if index.vocab_size != config.tokenizer.vocab_size:
         found = f"the data index is of {index.vocab_size} tokens, the run's tokenizer of {config.tokenizer.vocab_size}"
         raise DataError(found, "The operator has to build the data with the tokenizer of the run.")
-    windows = sum(windows_in(entry.tokens, context) for entry in index.train)
+    windows = sum(windows_in(tokens, context) for tokens in index.train.tokens)
     if windows < MIN_WINDOWS or windows_in(index.holdout[0].tokens, context) < 1:
         found = f"too little data in the index: a window has {context + 1} tokens, and {windows} are found in it"
         raise DataError(found, "The operator has to build larger data, or lower train.context.")

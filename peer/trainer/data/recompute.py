@@ -85,7 +85,7 @@ def _shards(manifest: Manifest, data: Path | None) -> _Shards:
         tokens: Tokens = np.memmap(data / shard_file("train", number), dtype, mode="r")
         return tokens
 
-    return _Shards([entry.tokens for entry in index.train], read)
+    return _Shards(index.train.tokens.tolist(), read)
 
 
 def main(manifest: str, journal: str, peer_id: str, data: str | None = None) -> None:

@@ -12,9 +12,11 @@ import numpy as np
 from blake3 import blake3
 
 from peer.errors import DataError
-from peer.run.files.token_index import ShardEntry, TokenIndex, parse_index, shard_bytes
+from peer.run.files import token_index
+from peer.run.files.token_index import ShardEntry, TokenIndex, shard_bytes
 from peer.trainer.data.corpus import Tokens
 
+_BLOCK = 2**20
 WAIT_S = 300.0
 """Seconds that a needed shard is waited for, at most."""
 
@@ -24,14 +26,21 @@ Send = Callable[[dict[str, Any]], None]
 def read_index(path: str | None, digest: str) -> TokenIndex:
     """Read the run's index of shards. Raises DataError when it is not the one that the manifest names."""
     try:
-        raw = Path(path or "").read_bytes()
+        if _digest_of(Path(path or "")) != digest:
+            raise DataError(f"the data index {path} is not the one that the manifest names", "Start again to fetch it.")
+        return token_index.read_index(Path(path or ""))
     except OSError as error:
         raise DataError(
             f"the data index {path} cannot be read: {error.strerror}", "Start again to fetch it."
         ) from error
-    if blake3(raw).hexdigest() != digest:
-        raise DataError(f"the data index {path} is not the one that the manifest names", "Start again to fetch it.")
-    return parse_index(raw)
+
+
+def _digest_of(file: Path) -> str:
+    hasher = blake3()
+    with file.open("rb") as opened:
+        while block := opened.read(_BLOCK):
+            hasher.update(block)
+    return hasher.hexdigest()
 
 
 class TokenShards:
@@ -43,7 +52,6 @@ class TokenShards:
         self._send = send
         self._now = now
         self._dtype = np.dtype(index.dtype).newbyteorder("<")
-        self._entries = {entry.digest: entry for entry in (*index.train, *index.holdout[:1])}
         self._open: dict[str, Tokens] = {}
         self._missing: dict[str, str] = {}
         """Reasons, by digest."""
@@ -60,7 +68,7 @@ class TokenShards:
 
     @property
     def tokens_per_shard(self) -> Sequence[int]:
-        return [entry.tokens for entry in self._index.train]
+        return self._index.train.tokens
 
     @property
     def bytes_per_token(self) -> float:
@@ -71,8 +79,7 @@ class TokenShards:
     def told(self) -> str:
         """Description for a person."""
         train = self._index.train
-        tokens = sum(entry.tokens for entry in train)
-        return f"{tokens:,} tokens in {len(train):,} shards"
+        return f"{sum(train.tokens):,} tokens in {len(train):,} shards"
 
     @property
     def waiting(self) -> str:
@@ -161,7 +168,9 @@ class TokenShards:
             if digest in self._expected:
                 self._missing[digest] = reason
             return
-        tokens = self._verified(self._entries[digest], path)
+        entry = self._index.shard(digest)
+        assert entry is not None, "it was wanted"
+        tokens = self._verified(entry, path)
         if tokens is None:
             self._send({"shards": self._wanted, "ask": [digest], "wrong": [digest]})
         else:
@@ -188,4 +197,6 @@ class TokenShards:
         return tokens
 
     def _number(self, digest: str) -> int:
-        return next(number for number, entry in enumerate(self._index.train) if entry.digest == digest)
+        number = self._index.train.number_of(digest)
+        assert number is not None, "training waits for it"
+        return number

@@ -10,7 +10,7 @@ import pytest
 from blake3 import blake3
 
 from peer.errors import DataError
-from peer.run.files.token_index import ShardEntry, TokenDtype, TokenIndex, format_index
+from peer.run.files.token_index import ShardEntry, ShardTable, TokenDtype, TokenIndex, format_index
 from peer.trainer.batches import BatchStream
 from peer.trainer.data.tokens import WAIT_S, TokenShards, read_index
 
@@ -26,7 +26,7 @@ def built(folder: Path, shards: int = 4, dtype: TokenDtype = "uint16", tokens: i
             raw = numbers.integers(0, vocab, tokens).astype(f"<u{np.dtype(dtype).itemsize}").tobytes()
             (folder / f"{part}-{number:05}.tokens").write_bytes(raw)
             made.append(ShardEntry(blake3(raw).hexdigest(), tokens, 1, 3 * tokens))
-        entries[part] = tuple(made)
+        entries[part] = ShardTable(made)
     index = TokenIndex(dtype, vocab, 0, "0" * 64, entries["train"], entries["holdout"])
     (folder / "index.json").write_bytes(format_index(index))
     return index
@@ -113,7 +113,7 @@ def test_a_token_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
     raw = np.full(200, 1000, "<u2").tobytes()
     index = built(tmp_path)
     digest = blake3(raw).hexdigest()
-    index = TokenIndex("uint16", 1000, 0, "0" * 64, (ShardEntry(digest, 200, 1, 600),), index.holdout)
+    index = TokenIndex("uint16", 1000, 0, "0" * 64, ShardTable([ShardEntry(digest, 200, 1, 600)]), index.holdout)
     daemon = Daemon(tmp_path, index)
     (tmp_path / "beyond").write_bytes(raw)
     daemon.shards.expect([0])
