@@ -122,8 +122,12 @@ class SessionEnd(asyncio.BufferedProtocol):
 
     def send(self, data: bytes) -> None:
         """Send, if the connection still stands."""
-        if data and self.transport is not None and not self.transport.is_closing():
-            self.transport.write(data)
+        self.send_all([data] if data else [])
+
+    def send_all(self, parts: list[bytes]) -> None:
+        """Send these one after the other, in one system call where the loop can."""
+        if parts and self.transport is not None and not self.transport.is_closing():
+            self.transport.writelines(parts)
 
     def close(self) -> None:
         """Close the connection once all is sent."""
@@ -160,6 +164,8 @@ class FrontSession:
         """Whether nothing is read because the caller has sent too much."""
         self._open = 0
         self._over = False
+        self._reported = False
+        """Whether the last report was of some bytes."""
 
     def serve(self, caller: FrontCaller) -> None:
         """Take note whose connection it is."""
@@ -281,8 +287,7 @@ class FrontSession:
             return
         self.outer.send(self._tls.outgoing())
         if self.inner.transport is not None:
-            for part in passed:
-                self.inner.send(bytes(part))
+            self.inner.send_all([bytes(part) for part in passed])
         else:
             for part in passed:
                 self._early += part
@@ -302,8 +307,7 @@ class FrontSession:
         if self._over or self._tls is None:
             return
         self._frames.answered()
-        for sealed in self._tls.encrypt(data):
-            self.outer.send(sealed)
+        self.outer.send_all(self._tls.encrypt(data))
         self._frames.sent(len(data))
         self._report()
 
@@ -341,8 +345,9 @@ class FrontSession:
         self.outer.go_on("overdrawn")
 
     def _report(self) -> None:
-        """Report what the caller holds."""
-        if not self._over and self.caller is not None:
+        """Report what the caller holds, unless an admitted call answers for it."""
+        if not self._over and self.caller is not None and (self._reported or not self._frames.admitted):
+            self._reported = not self._frames.admitted
             buffers = self.outer.held + self.inner.held + len(self._early) + self._frames.held
             self.owner.holds(self, buffers + self._frames.unadmitted)
 

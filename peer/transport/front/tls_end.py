@@ -12,7 +12,7 @@ RECORD_HEADER = 5
 CHANGE, ALERT, HANDSHAKE, APPLICATION = 20, 21, 22, 23
 MAX_RECORD = 2**14 + 256
 """Bytes of a record's body (RFC 8446, section 5.2)."""
-PIECE = 2**15
+PIECE = 2**16
 """Ciphertext handed to OpenSSL at a time. Its buffers grow to that size and never shrink."""
 MAX_GREETING = 2**14
 """Ciphertext of a caller's handshake. That of gRPC has less than 2 KiB."""
@@ -39,6 +39,8 @@ class TlsEnd:
         """The header of the record under way, as far as it has come."""
         self._body = 0
         """Bytes that are still to come of the record under way."""
+        self._complete = 0
+        """Records that have come and are not decrypted yet."""
         self._greeting = 0
         self._silent = -SILENT
         """Encrypted records that brought no data, beyond those that are allowed."""
@@ -62,17 +64,27 @@ class TlsEnd:
             self._in.write(piece)
             if not self.established and not self._handshake():
                 continue
-            try:
-                while nbytes := cast(int, self._tls.read(MAX_RECORD, into[filled:])):
-                    filled += nbytes
-                    self._silent -= 1
-                self.ended = True
-            except ssl.SSLWantReadError:
-                pass
-            except ssl.SSLError as error:
-                raise TlsRefused(str(error)) from None
+            filled += self._read(into[filled:])
             if self._silent > 0:
                 raise TlsRefused("too many records without data")
+        return filled
+
+    def _read(self, into: memoryview) -> int:
+        """Decrypt the records that are complete, one a call of OpenSSL, which raises an error beyond the last."""
+        filled = 0
+        try:
+            while self._complete > 0:
+                self._complete -= 1
+                nbytes = cast(int, self._tls.read(MAX_RECORD, into[filled:]))
+                if not nbytes:
+                    self.ended = True
+                    break
+                filled += nbytes
+                self._silent -= 1
+        except ssl.SSLWantReadError:  # some brought no data
+            self._complete = 0
+        except ssl.SSLError as error:
+            raise TlsRefused(str(error)) from None
         return filled
 
     def encrypt(self, data: memoryview) -> list[bytes]:
@@ -115,7 +127,10 @@ class TlsEnd:
             step = min(self._body, size - pos)
             pos += step
             self._body -= step
-            if self._body or pos >= size:
+            if self._body:
+                return
+            self._complete += step > 0
+            if pos >= size:
                 return
             if self._header or size - pos < RECORD_HEADER:
                 step = min(RECORD_HEADER - len(self._header), size - pos)
