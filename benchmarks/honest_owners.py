@@ -1,8 +1,9 @@
-"""Does a member ever refuse an honest owner's result?
+"""Does a member ever refuse an honest owner's result, or an owner leave out an honest contributor?
 
 Promise 11: one liar of eight costs the honest at most 2 % of loss. Members refuse a shard's result that cannot be a
 mean, as far as each can tell (`peer.protocol.group.plausibility`). An honest owner's must never be refused: the member
-would leave the group's state for a round. Bound: 0 results refused. Three minutes a row.
+would leave the group's state for a round. An owner leaves out a contributor whose part points against the others
+(`peer.protocol.group.contributor_judge`). An honest one must not be. Bound: 0 of each. Three minutes a row.
 
     python -m benchmarks.honest_owners [--rounds 1000] [--json FILE] [--results]
 
@@ -26,7 +27,7 @@ from tests.support.group_rounds import GroupSetting, JudgedRound, play
 
 ABOUT = Benchmark(
     "honest_owners",
-    "Does a member ever refuse an honest owner's result?",
+    "Does a member ever refuse an honest owner's result, or an owner leave out an honest contributor?",
     "11 (no stranger decides; one liar of eight costs the honest at most 2 % of loss)",
     smallest="--rounds 3",
 )
@@ -41,17 +42,19 @@ SETTINGS = {
 
 
 def judge(setting: GroupSetting, rounds: int) -> list[float]:
-    """Results in all, how many were refused, the part that points against the own part, and the two margins."""
-    results = refused = against = 0
+    """Results in all, how many were refused, the part that points against the own part, the two margins, and how often
+    a contributor was left out."""
+    results = refused = against = left_out = 0
     longest, least = 0.0, math.inf
     for round_ in play(setting, rounds):
         refused += sum(len(doubts) for doubts in round_.doubts)
+        left_out += len(round_.left_out)
         far, low = margins(round_)
         longest, least = max(longest, far), min(least, low)
         for seen in round_.results:
             results += len(seen)
             against += sum(one.cosine < 0 for one in seen.values())
-    return [results, refused, 100 * against / results, longest, least]
+    return [results, refused, 100 * against / results, longest, least, left_out]
 
 
 def margins(round_: JudgedRound) -> tuple[float, float]:
@@ -76,8 +79,9 @@ def main() -> None:
         found = judge(dataclasses.replace(setting, seed=1), given.rounds)
         rows.append([name, *found])
         figures.append(Figure(name, "honest results refused", found[1], 0.0))
+        figures.append(Figure(name, "honest contributors left out", found[5], 0.0))
         print(*rows[-1], flush=True)
-    heads = ["members", "results", "refused", "against, %", "longest over usual", "least cosine over usual"]
+    heads = ["members", "results", "refused", "against, %", "longest over usual", "least cosine over usual", "left out"]
     publish(given, ABOUT, figures, Table("", heads, rows))
 
 

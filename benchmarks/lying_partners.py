@@ -18,7 +18,7 @@ import statistics
 import torch
 
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
-from peer.lab.attack.lies import BACKDOOR, PAIR_LIES
+from peer.lab.attack.lies import BACKDOOR, LIES
 from peer.lab.attack.play import honest_alone, liars_among, play_attack
 from peer.lab.bench.tables import Cell
 from peer.lab.sim.run import Wish
@@ -54,7 +54,7 @@ def percent(loss: float | None, alone: float | None) -> float:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--attacks", default=",".join((HONEST, *PAIR_LIES, BACKDOOR)))
+    parser.add_argument("--attacks", default=",".join((HONEST, *LIES, BACKDOOR)))
     parser.add_argument("--liars", default="1,2")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")

@@ -28,7 +28,7 @@ from peer.exchange.build import Sayings, make_strategy
 from peer.exchange.pair.acceptance import CHECK, CLIP
 from peer.exchange.validation import FAR, rms
 from peer.lab.attack.liar import LyingSwap
-from peer.lab.attack.lies import NEAR_THE_LIMIT, PAIR_LIES, Lie
+from peer.lab.attack.lies import LIES, NEAR_THE_LIMIT, Lie
 from peer.lab.attack.report import mean_last_loss
 from peer.lab.bench.tables import Cell
 from peer.lab.sim.run import EVERYBODY, Cast, simulate
@@ -116,7 +116,7 @@ def in_swarms(rounds: int, settings: list[str]) -> tuple[list[Figure], Table]:
     for acceptance in (CHECK, CLIP):
         (alone,) = played(None, acceptance, rounds, settings)
         usual, loss = last_work(judged(alone, "")), mean_last_loss(peer.events for peer in alone.peers)
-        for name, lie in (("drift", PAIR_LIES["drift"](1)), ("push", _push)):
+        for name, lie in (("drift", LIES["drift"](1)), ("push", _push)):
             (swarm,) = played(lie, acceptance, rounds, settings)
             liar = swarm.peers[LIAR].peer_id
             seen = list(judged(swarm, liar))

@@ -64,6 +64,7 @@ class Sayings:
 
     swaps: Callable[[PairSwap], Swaps] = lambda swaps: swaps
     mean: Callable[[MeanTerms], MeanTerms] = lambda terms: terms
+    member: type[GroupMember] = GroupMember
 
 
 HONEST = Sayings()
@@ -174,7 +175,7 @@ def _groups(parts: ExchangeContext, sayings: Sayings) -> GroupStrategy:
     return GroupStrategy(
         method=method,
         outer=parts.outer,
-        group=GroupMember(around, parts.stores.quorums, plan.scratch, parts.emit),
+        group=sayings.member(around, parts.stores.quorums, plan.scratch, parts.emit),
         buffers=Buffers(max(terms.elements), len(terms.elements)),
         offload=ports.offload,
         controls=parts.wishes,

@@ -378,6 +378,20 @@ class ResultRefused(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ContributorLeftOut(Event):
+    """In groups: this peer owned a shard, and left a contributor out of its mean, as its work points against that of
+    the others. Nobody's standing falls."""
+
+    kind: ClassVar[str] = "contributor_left_out"
+    round: int
+    fragment: int
+    """Index into the layout."""
+    peer: str
+    """Peer id of the contributor."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class StandingLowered(Event):
     """A peer that proved its key did something wrong. Repeats within a minute are counted, not written one by one."""
 

@@ -3,8 +3,9 @@ member would make of each result. It is quick enough for many rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from random import Random
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from peer.codec.plain import Codec
 from peer.codec.registry import EVERY
+from peer.exchange.group.compare import compare_parts
 from peer.exchange.group.contribution import Contribution
 from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.reduce import encoded, reduce_contributions
@@ -20,6 +22,7 @@ from peer.exchange.validation import check_result
 from peer.lab.sim.probing import SYMBOLS
 from peer.lab.sim.tiny_model import BATCH, TENSORS, TinyLoop, first_params, teacher
 from peer.outer.rules import nesterov_
+from peer.protocol.group.contributor_judge import ContributorJudge
 from peer.protocol.group.plausibility import MeasuredResult, ResultHistory
 from peer.protocol.group.shards import Shard, cut
 from peer.protocol.messages import PeerId
@@ -74,6 +77,8 @@ class JudgedRound:
     results: list[dict[int, MeasuredResult]]
     """By member: the results of the shards whose owner is another one."""
     doubts: list[dict[int, str]]
+    left_out: dict[PeerId, str]
+    """Contributors that an owner left out of its shard's mean, and why."""
 
 
 def play(setting: GroupSetting, rounds: int) -> Iterator[JudgedRound]:
@@ -81,6 +86,7 @@ def play(setting: GroupSetting, rounds: int) -> Iterator[JudgedRound]:
     count, seed = setting.members, setting.seed
     outer, peers = first_params(seed, WHOLE), [PeerId(f"peer {number}") for number in range(count)]
     momentum, histories = torch.zeros_like(outer), [ResultHistory() for _ in peers]
+    judges = {peer: ContributorJudge() for peer in peers}
     loops = [_loop(setting, outer, number) for number in range(count)]
     paces = [STEPS * setting.spread ** (0.5 - number / (count - 1)) for number in range(count)]
     for round_ in range(rounds):
@@ -92,8 +98,8 @@ def play(setting: GroupSetting, rounds: int) -> Iterator[JudgedRound]:
                 loop.step()
         own = [outer - loop.params for loop in loops]
         shards = cut(round_.to_bytes(32, "big"), peers, outer.numel())
-        mean = _mean(setting, shards, own, [BATCH * todo for todo in steps])
-        yield _judged(shards, own, mean, histories)
+        mean, left_out = _mean(setting, shards, own, [BATCH * todo for todo in steps], judges)
+        yield _judged(shards, own, mean, histories, left_out)
         nesterov_(outer, momentum, mean, outer_lr=OUTER_LR, outer_momentum=OUTER_MOMENTUM)
 
 
@@ -103,27 +109,40 @@ def _loop(setting: GroupSetting, outer: Tensor, number: int) -> TinyLoop:
     return TinyLoop(WHOLE, outer, seed=setting.seed, data=f"peer {number}")
 
 
-def _mean(setting: GroupSetting, shards: list[Shard], own: list[Tensor], tokens: list[int]) -> Tensor:
-    """As the owners of the shards make it, and the members decode it."""
+def _mean(
+    setting: GroupSetting,
+    shards: list[Shard],
+    own: list[Tensor],
+    tokens: list[int],
+    judges: Mapping[PeerId, ContributorJudge],
+) -> tuple[Tensor, dict[PeerId, str]]:
+    """As the owners of the shards make it, and the members decode it. Nobody is really left out."""
     codec, result = EVERY[setting.codec], EVERY[setting.result]
-    terms, mean = MeanTerms(codec=codec, result_codec=result), torch.empty_like(own[0])
+    terms, mean, left_out = MeanTerms(codec=codec, result_codec=result), torch.empty_like(own[0]), dict[PeerId, str]()
     for shard in shards:
         parts = {
             PeerId(f"peer {number}"): Contribution(tokens[number], _travelling(codec, part[shard.start : shard.end]))
             for number, part in enumerate(own)
         }
+        left_out |= judges[shard.owner].judge(compare_parts(parts, codec, shard.elements, Random(0)))
         into = mean[shard.start : shard.end]
         reduced = reduce_contributions(parts, terms, into, lambda peers: "", lambda peer, part: True)
         assert reduced.payload is not None
         result.decode_into(reduced.payload, into)
-    return mean
+    return mean, left_out
 
 
 def _travelling(codec: Codec, values: Tensor) -> BytesSource:
     return BytesSource(encoded(codec, values.clone()))
 
 
-def _judged(shards: list[Shard], own: list[Tensor], mean: Tensor, histories: list[ResultHistory]) -> JudgedRound:
+def _judged(
+    shards: list[Shard],
+    own: list[Tensor],
+    mean: Tensor,
+    histories: list[ResultHistory],
+    left_out: dict[PeerId, str],
+) -> JudgedRound:
     seen, doubted = list[dict[int, MeasuredResult]](), list[dict[int, str]]()
     for number, (part, history) in enumerate(zip(own, histories, strict=True)):
         results = dict[int, MeasuredResult]()
@@ -136,4 +155,4 @@ def _judged(shards: list[Shard], own: list[Tensor], mean: Tensor, histories: lis
         history.applied([result for index, result in results.items() if index not in doubts])
         seen.append(foreign)
         doubted.append(doubts)
-    return JudgedRound(seen, doubted)
+    return JudgedRound(seen, doubted, left_out)

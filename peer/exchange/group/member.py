@@ -37,6 +37,7 @@ from peer.exchange.group.shard_exchange import ShardExchange
 from peer.exchange.validation import finite
 from peer.observe import events
 from peer.ports.memory_store import MemoryStore, NoMemoryStore
+from peer.protocol.group.contributor_judge import ContributorJudge, PartsComparison
 from peer.protocol.group.plausibility import ResultHistory
 from peer.protocol.group.quorum import Base, Quorum
 from peer.protocol.group.quorum_codec import pack, unpack
@@ -95,6 +96,9 @@ class GroupMember:
         """Per fragment: the results that were applied of late."""
         self._given: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
         """Per fragment: the results that owners signed in the last round, and the owners by shard."""
+        self._judge = ContributorJudge()
+        self._left_out: dict[PeerId, str] = {}
+        """Of our last shard, and why."""
         self._auditor = Auditor(around, scratch)
         self._scratch = scratch
         self._shown: ShownEvidence | None = None
@@ -258,17 +262,20 @@ class GroupMember:
             await self._around.offload(lambda: self._store.keep(raw))
 
     def report(self) -> dict[str, Any]:
-        """For `peer status`: whether enough members are here for an outer step, and what is lacking."""
+        """For `peer status`: whether enough members are here for an outer step, what is lacking, and which contributors
+        our last shard left out."""
         around, key = self._around, self._latest or RoundKey(0, 0)
         live, quorum = around.live(), self._quorums[key.fragment]
         lacking = quorum.lacking(key.round, live, around.counted())
-        return {"live": len(live), "needed": quorum.needed(around.counted()), "lacking": lacking}
+        left_out = [{"peer_id": peer, "reason": why} for peer, why in self._left_out.items()]
+        return {"live": len(live), "needed": quorum.needed(around.counted()), "lacking": lacking, "left_out": left_out}
 
     def reset(self) -> None:
         """The operator set a state: what was agreed before counts no more."""
         self._quorums[:] = [Quorum(len(self._quorums)) for _ in self._quorums]
         self._coming[:] = [None] * len(self._coming)
         self._history[:] = [ResultHistory() for _ in self._history]
+        self._judge = ContributorJudge()
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
@@ -300,8 +307,22 @@ class GroupMember:
         if own is None:
             return None
         return ShardReducer(
-            self._around, roster, own, lambda peers: self._lacking(roster, peers), deadline, self._scratch
+            self._around,
+            roster,
+            own,
+            lambda peers: self._lacking(roster, peers),
+            deadline,
+            self._scratch,
+            partial(self._leave_out, roster),
         )
+
+    def _leave_out(self, roster: Roster, compared: PartsComparison) -> Collection[PeerId]:
+        """Choose the contributors that will not be in the mean of our shard."""
+        self._left_out = self._judge.judge(compared)
+        for peer, why in self._left_out.items():
+            key = roster.key
+            self._emit(events.ContributorLeftOut(round=key.round, fragment=key.fragment, peer=peer, reason=why))
+        return self._left_out
 
     def _lacking(self, roster: Roster, contributors: Collection[PeerId]) -> str:
         """The owner's check of `peer.protocol.group.quorum`. The roster at hand was accepted, so it counts."""

@@ -3,10 +3,11 @@ encoded result to everybody, itself included.
 
 Contributions are kept as they came, encoded, at most one for each member; all of them together are as large as one
 member's whole contribution. A copy on the disk lies ready for those that would make the mean again, until the next
-round. One whose stream broke stays until its sender goes on with it over another: whole, it
-counts; in part, never. Waits until all members have contributed; with a quorum of them, as long again as the quorum
-took, and `LEAST_GRACE_S`; at most until its deadline. A later contribution is refused. The result is dropped when every
-member has it, or with the round."""
+round. One whose stream broke stays until its sender goes on with it over another: whole, it counts; in part, never.
+Waits until all members have contributed; with a quorum of them, as long again as the quorum took, and `LEAST_GRACE_S`;
+at most until its deadline. A later contribution is refused. A contributor whose work points against that of the others
+is left out (`peer.protocol.group.contributor_judge`). The result is dropped when every member has it, or with the
+round."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 
 from torch import Tensor
 
@@ -21,12 +23,14 @@ from peer.aio.events import Condition
 from peer.aio.tasks import uninterrupted
 from peer.codec.plain import Payload
 from peer.errors import PartnerLost, PartnerRefused
+from peer.exchange.group.compare import compare_parts
 from peer.exchange.group.context import GroupContext
 from peer.exchange.group.contribution import Contribution, statement_of
 from peer.exchange.group.evidence import ShownEvidence, name_of
 from peer.exchange.group.reduce import reduce_contributions
 from peer.exchange.group.sparse_result import SparseResult
 from peer.outer.pages import pages
+from peer.protocol.group.contributor_judge import PartsComparison
 from peer.protocol.group.receipts import digest_of, shown_statement, statement
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import ContributionHeader, Shard, ShardResult, UploadSlot
@@ -55,7 +59,8 @@ class PendingUpload:
 
 class ShardReducer:
     """`lacking`: why these contributors are too few, empty when they are enough. `deadline`: run time. `folder`: where
-    a copy of the parts is kept; None: in memory."""
+    a copy of the parts is kept; None: in memory. `leave_out`: chooses the contributors that will not be in the mean.
+    They get its result all the same."""
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class ShardReducer:
         lacking: Callable[[Collection[PeerId]], str],
         deadline: float,
         folder: Path | None = None,
+        leave_out: Callable[[PartsComparison], Collection[PeerId]] = lambda compared: (),
     ) -> None:
         self.roster = roster
         self.shard = shard
@@ -72,6 +78,7 @@ class ShardReducer:
         self._lacking = lacking
         self._deadline = deadline
         self._folder = folder
+        self._leave_out = leave_out
         self.shown: ShownEvidence | None = None
         """What the members may see of the result. None: there is none, or the disk is full."""
         self._parts: dict[PeerId, Contribution] = {}
@@ -132,6 +139,13 @@ class ShardReducer:
         self._parts.clear()
         terms, checks = around.terms.mean, (self._lacking, self._is_genuine)
         tensors = terms.tensors_of(self.roster.key.fragment, self.shard)
+        compared = await uninterrupted(
+            around.offload(lambda: compare_parts(parts, terms.codec, self.shard.elements, SystemRandom()))
+        )
+        left_out = set(self._leave_out(compared))
+        if not self._lacking(parts.keys() - left_out):  # else all count: no result at all would cost more
+            for peer in left_out:
+                del parts[peer]
         combined = await uninterrupted(
             around.offload(lambda: reduce_contributions(parts, terms, into, *checks, tensors, self._keep))
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,13 +16,16 @@ from peer.codec.stream import Flat
 from peer.errors import UsageError
 from peer.exchange.build import MakeStrategy, Sayings, make_strategy
 from peer.exchange.group.mean_terms import MeanTerms
+from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.group.sparse_result import SparseResult
 from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.exchange.payloads import Concatenated
-from peer.lab.attack.lies import BACKDOOR, DONOR, OWNER_LIE, PAIR_LIES, Lie
+from peer.lab.attack.lies import BACKDOOR, DONOR, LIES, OWNER_LIE, Lie
 from peer.node.handler import DonatedState
 from peer.outer.state import OuterState
-from peer.protocol.messages import SwapReport
+from peer.protocol.group.contributor_judge import PartsComparison
+from peer.protocol.group.roster import Roster
+from peer.protocol.messages import PeerId, RoundKey, SwapReport
 from peer.run.codec_specs import SPARSE
 from peer.run.method import Method
 
@@ -47,6 +51,34 @@ class LyingSwap:
         if own.numel() > elements:
             said = Concatenated(said, own[elements : own.numel()])
         return await self._swaps.swap(terms, own, outer, into, said)
+
+
+class LyingMember(GroupMember):
+    """Takes part in a group as `GroupMember`, and sends a lie. What comes is decoded and checked as ever. It leaves
+    nobody out of the mean of its own shard, least of all itself."""
+
+    lie: Lie
+
+    async def exchange(
+        self,
+        key: RoundKey,
+        gradient: Flat,
+        base: bytes,
+        tokens: int,
+        opens_at: float,
+        closes: float,
+        give_up: float = math.inf,
+        into: Tensor | None = None,
+        outer: Flat | None = None,
+    ) -> GroupMean:
+        """See `GroupMember.exchange`."""
+        assert outer is not None
+        params = outer[0 : gradient.numel()]
+        said = params - self.lie(key, params - gradient[0 : gradient.numel()], params)
+        return await super().exchange(key, said, base, tokens, opens_at, closes, give_up, into, outer)
+
+    def _leave_out(self, roster: Roster, compared: PartsComparison) -> Collection[PeerId]:
+        return ()
 
 
 class LyingCodec:
@@ -79,8 +111,9 @@ def liar_of(kind: str, seed: int) -> MakeStrategy:
         return make_strategy
     if kind == OWNER_LIE:
         return partial(make_strategy, sayings=Sayings(mean=_turned))
-    lie = PAIR_LIES[kind](seed)
-    return partial(make_strategy, sayings=Sayings(swaps=lambda swaps: LyingSwap(swaps, lie)))
+    lie = LIES[kind](seed)
+    member = type("Liar", (LyingMember,), {"lie": staticmethod(lie)})
+    return partial(make_strategy, sayings=Sayings(swaps=lambda swaps: LyingSwap(swaps, lie), member=member))
 
 
 def lying_donor(outer: OuterState, round_: Callable[[], int], now: Callable[[], float], **more: Any) -> DonatedState:
@@ -99,10 +132,14 @@ def ensure_fits(kind: str, method: Method) -> None:
     """Raise UsageError where the method has nothing that this lie could be told in."""
     if kind == DONOR:
         return
-    needed = "group" if kind == OWNER_LIE else "pair"
-    if method.topology != needed:
-        fix = "Choose --preset diloco." if needed == "group" else "Choose a preset of pairs: gossip or noloco."
-        raise UsageError(f"the attack {kind} needs the topology {needed}, this method has {method.topology}", fix)
-    if kind == OWNER_LIE and method.result_codec == SPARSE:
+    if kind != OWNER_LIE:
+        if method.topology == "solo":
+            fix = "Choose a preset of pairs or groups: gossip or diloco."
+            raise UsageError(f"the attack {kind} needs partners, and this method has none", fix)
+        return
+    if method.topology != "group":
+        reason = f"the attack {kind} needs the topology group, this method has {method.topology}"
+        raise UsageError(reason, "Choose --preset diloco.")
+    if method.result_codec == SPARSE:
         reason = f"the attack {kind} cannot be: the members make a sparse result again from its parts"
         raise UsageError(reason, "Choose --preset diloco.")

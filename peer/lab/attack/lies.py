@@ -1,4 +1,5 @@
-"""The lies of a pair's partner: what it sends in the place of its params.
+"""The lies about params: what a pair's partner sends in the place of its own. In a group their distance from
+outer_params is the contribution.
 
 Every lie is a function of the round's key, the flat fp32 params that an honest peer would send, and its outer_params.
 It is told on the wire alone: the liar's own state goes on honestly, so it stays a plausible partner for as long as the
@@ -59,6 +60,16 @@ def _far(seed: int) -> Lie:
     return lie
 
 
+def _noise(seed: int) -> Lie:
+    """As long as the work, and in another random direction every round."""
+
+    def lie(key: RoundKey, own: Tensor, outer: Tensor) -> Tensor:
+        direction = _direction(f"noise {seed} {key.round} {key.fragment}", own.numel())
+        return outer.add(direction, alpha=float((own - outer).norm()))
+
+    return lie
+
+
 def _drift(seed: int) -> Lie:
     """All that have the same seed push in the same direction, as far as their own work goes."""
 
@@ -86,7 +97,7 @@ def _direction(name: str, elements: int) -> Tensor:
     return noise.div_(noise.norm())
 
 
-PAIR_LIES: dict[str, Callable[[int], Lie]] = {
+LIES: dict[str, Callable[[int], Lie]] = {
     "flip": lambda seed: _times_work(-1.0),
     "x-10": lambda seed: _times_work(-10.0),
     "x9.9": lambda seed: _times_work(9.9),
@@ -96,10 +107,11 @@ PAIR_LIES: dict[str, Callable[[int], Lie]] = {
     "stuck": lambda seed: _stuck(),
     "freeride": lambda seed: _free_ride,
     "drift": _drift,
+    "noise": _noise,
 }
 """Makes the lie of one liar, from the seed that all liars share."""
 
-KINDS = (*PAIR_LIES, BACKDOOR, OWNER_LIE, DONOR)
+KINDS = (*LIES, BACKDOOR, OWNER_LIE, DONOR)
 
 
 def ensure_kind(kind: str) -> str:

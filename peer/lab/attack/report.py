@@ -16,7 +16,8 @@ WRONG_VALUES = frozenset({"norm", "not_finite", "implausible"})
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """Times that honest peers refused another's values: a partner's params, or the result of a shard's owner."""
+    """Times that honest peers refused another's values: a partner's params, a member's contribution to their shard, or
+    the result of a shard's owner."""
 
     liars: int
     """Values of liars."""
@@ -99,6 +100,8 @@ def excluded(journals: Iterable[Iterable[events.Event]], liars: Collection[str])
 def _turned_away(event: events.Event) -> str:
     """Return the peer whose values were refused. Empty: the event tells of no such refusal."""
     if isinstance(event, (events.PartnerFailed, events.ResultRefused)) and event.code in WRONG_VALUES:
+        return event.peer
+    if isinstance(event, events.ContributorLeftOut):
         return event.peer
     if isinstance(event, events.PartnerJudged) and event.verdict == "refused":
         return event.peer

@@ -56,6 +56,8 @@ def _now(report: Report, now: float) -> Iterator[Row]:
             yield name, f"{ANSWERS[told['value']]}: {told['why']}"
     if lacking := report.get("group", {}).get("lacking"):
         yield "no step", f"{lacking}; the work stays"
+    for one in report.get("group", {}).get("left_out", ()):
+        yield "left out", f"{one['peer_id']}: {one['reason']}"
 
 
 def _is_paused(report: Report) -> bool:

@@ -13,7 +13,7 @@ from peer.errors import BadPayload
 from peer.exchange.build import MakeStrategy
 from peer.exchange.validation import check_partner
 from peer.lab.attack.liar import OWNERS_FACTOR, LyingCodec, liar_of
-from peer.lab.attack.lies import BACKDOOR, DONOR, KINDS, PAIR_LIES
+from peer.lab.attack.lies import BACKDOOR, DONOR, KINDS, LIES
 from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS, TinyLoop, first_params, loss_of, other_targets
@@ -31,7 +31,7 @@ WORK = OWN - OUTER
 
 
 def said(kind: str, key: RoundKey = KEY, own: Tensor = OWN) -> Tensor:
-    return PAIR_LIES[kind](SEED)(key, own, OUTER)
+    return LIES[kind](SEED)(key, own, OUTER)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,14 @@ def test_the_far_one_stays_just_inside_the_distance_that_is_taken() -> None:
     assert not torch.equal(lie, said("far", RoundKey(4, 0))), "noise of its own in every round"
 
 
+def test_noise_is_as_long_as_the_work_and_another_in_each_round() -> None:
+    noise, other = said("noise") - OUTER, said("noise", RoundKey(4, 0)) - OUTER
+    assert noise.norm() == pytest.approx(float(WORK.norm()), rel=1e-3)
+    assert abs(float(torch.dot(noise, other))) < 0.1 * float(noise.norm() ** 2)
+
+
 def test_the_stuck_one_repeats_its_first_params() -> None:
-    lie = PAIR_LIES["stuck"](SEED)
+    lie = LIES["stuck"](SEED)
     first = lie(KEY, OWN, OUTER)
     assert torch.equal(lie(RoundKey(9, 0), 2 * OWN, OUTER), first)
     assert torch.equal(lie(RoundKey(9, 1), 2 * OWN, OUTER), 2 * OWN), "each fragment has its own"
