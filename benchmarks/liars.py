@@ -84,12 +84,12 @@ def main() -> None:
         for count in map(int, given.liars.split(",")):
             rows += rows_of(preset, count, given.attacks.split(","), given.seeds, given.rounds, given.settings)
     figures = list[Figure]()
-    for preset, count, attack, mean, _, _, _, honest in rows:
+    for preset, liars, attack, mean, _, _, _, honest in rows:
         assert isinstance(mean, float)
         assert isinstance(honest, int)
-        assert isinstance(count, int)
-        name, liars = f"{preset}, {attack}, {count} of {PEERS}", 0 if attack == HONEST else count
-        figures.append(Figure(name, "% of loss", mean, MOST_PERCENT.get(liars)))
+        assert isinstance(liars, int)
+        name, bound = f"{preset}, {attack}, {liars} of {PEERS}", MOST_PERCENT.get(0 if attack == HONEST else liars)
+        figures.append(Figure(name, "% of loss", mean, bound))
         figures.append(Figure(name, "honest left out", honest, 0.0))
     publish(given, ABOUT, figures, Table("", HEADS, rows), variant=presets[0] if len(presets) == 1 else "")
 
@@ -107,8 +107,8 @@ def page(file: Path = ROOT / PAGE, folder: Path = RESULTS) -> str:
             if cells := found.get((preset, count)):
                 told = " | ".join(cells.get(attack, "–") for attack in (*ATTACKS, HONEST))
                 lines.append(f"| `{preset}` | {count} | {told} |")
-    table = "\n".join(lines) + "\n"
-    return re.sub(re.escape(MARK) + r"\n(\|[^\n]*\n)*", lambda _: f"{MARK}\n{table}", file.read_text())
+    table = "\n".join(lines) + "\n\n" if found else ""
+    return re.sub(re.escape(MARK) + r"\n(\|[^\n]*\n)*\n*", lambda _: f"{MARK}\n{table}", file.read_text())
 
 
 if __name__ == "__main__":
