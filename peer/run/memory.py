@@ -14,6 +14,7 @@ from peer.run.activations import least_window_bytes
 from peer.run.costs import DAEMON_BASE, cost_of, muon_elements
 from peer.run.manifest import Manifest
 from peer.run.presets import resolve
+from peer.run.sections import MOST_BUFFER_BYTES, TransformersSection
 
 MIB = 2**20
 TRAINER_BYTES = 16
@@ -54,12 +55,14 @@ def need_of(
     """Return the peak memory of taking part. `micro_batch`: windows that go through the model at once. The trainer
     takes as many as fit, so there must be room for one. `trains_here` False: the trainer's tensors lie on another
     device. `donates_only`: a bootstrap node, without a trainer. `tensors`: those of a foreign model. While they are
-    not here its activations count nothing."""
+    not here its activations count nothing. Its buffers count as the most that a config may make."""
     parameters = manifest.model.parameters
     if donates_only:
         return MemoryNeed(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
     step = micro_batch * least_window_bytes(manifest.model, manifest.train.context, tensors)
     held = TRAINER_BYTES * parameters - MUON_SPARES * muon_elements(manifest.model, manifest.optimizer, tensors)
+    if isinstance(manifest.model, TransformersSection):
+        held += MOST_BUFFER_BYTES
     trainer = TRAINER_BASE + (held + step if trains_here else 0)
     cost = cost_of(manifest.model, resolve(manifest.sync), tensors)
     return MemoryNeed(cost.daemon_bytes, trainer, cost.arena_bytes)

@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from peer.errors import ModelError
+from peer.observe.formatting import amount
+from peer.run.sections import MOST_BUFFER_BYTES
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
@@ -23,6 +25,28 @@ def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
         for name, buffer in module.named_buffers(recurse=False)
         if name not in module._non_persistent_buffers_set
     }
+
+
+def check_buffer_bytes(model: nn.Module) -> None:
+    """Raise ModelError, which names the largest, for buffers of more than `MOST_BUFFER_BYTES` together.
+
+    A config makes them by formula, such as a mask of max_position_embeddings squared in each layer, and none of them
+    is a parameter. `model` may lie on the meta device. What several buffers share counts once."""
+    named = dict(model.named_buffers())
+    sizes = {buffer.untyped_storage()._cdata: buffer.untyped_storage().nbytes() for buffer in named.values()}
+    total = sum(sizes.values())
+    if total <= MOST_BUFFER_BYTES:
+        return
+    largest = max(named, key=lambda name: named[name].untyped_storage().nbytes())
+    size = named[largest].untyped_storage().nbytes()
+    raise ModelError(
+        f"the model's config makes {amount(total, 'bytes')} of buffers beside its parameters, at most "
+        f"{amount(MOST_BUFFER_BYTES, 'bytes')} are taken. The largest is {largest}: {list(named[largest].shape)}, "
+        f"{amount(size, 'bytes')}",
+        "The operator has to name a config with shorter tables (max_position_embeddings is the usual cause). Join "
+        "another run until then.",
+        "Every volunteer's trainer would allocate them, though no count of parameters shows them.",
+    )
 
 
 def read_buffers(path: Path, model: nn.Module) -> dict[str, Tensor]:

@@ -20,10 +20,15 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from peer.errors import ModelError
 from peer.run.files.model_config import read_config
+from peer.trainer.memory_limit import limited_memory
+from peer.trainer.models.buffers import check_buffer_bytes
 from peer.trainer.models.flat import replace_parameters
 
 Seen = Callable[[nn.Parameter], nn.Parameter | None]
 
+SHELL_BYTES = 512 * 2**20
+"""Bytes that making a shell may take beside its largest parameter: the buffers, and what they are computed from."""
+MOST_PARAMETERS = 2**40
 SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
 
 
@@ -107,14 +112,21 @@ def _remedy(model_type: str) -> str:
 
 def build_shell(config: Any) -> nn.Module:
     """Make the model with its parameters on the meta device. Its buffers are computed and real, as nobody fetches
-    them."""
+    them. The trainer, `peer eval`, `export` and `generate` make every foreign model by this function.
+
+    The model is first made without memory, to count what it would take. Raises ModelError, and nothing else, for
+    buffers that are larger than a run may have, whatever the config computes them from."""
+    shape = build_counted(config, MOST_PARAMETERS)
+    longest = max((parameter.numel() for parameter in shape.parameters()), default=0)
 
     def to_meta(parameter: nn.Parameter) -> nn.Parameter | None:
         if parameter.is_meta:  # a tied one, which has to stay the same object
             return None
         return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
 
-    with _each_parameter(to_meta), no_init_weights():
+    # Each parameter is real for a moment, and its memory is not touched.
+    memory = limited_memory(SHELL_BYTES + 8 * longest, f"making {type(shape).__name__} of the run's config")
+    with memory, _each_parameter(to_meta), no_init_weights():
         return _tied(build(config))
 
 
@@ -153,7 +165,8 @@ MADE_AGAIN = 8
 
 
 def build_counted(config: Any, most: int) -> nn.Module:
-    """Make the model on the meta device. Raises ModelError once it has many more than `most` parameters."""
+    """Make the model on the meta device. Raises ModelError once it has many more than `most` parameters, and for
+    buffers that are too large."""
     seen = 0
 
     def count(parameter: nn.Parameter) -> None:
@@ -163,7 +176,9 @@ def build_counted(config: Any, most: int) -> nn.Module:
             raise ModelError(f"the model has more than the {most:,} parameters that its run allows")
 
     with torch.device("meta"), _each_parameter(count), no_init_weights():
-        return _tied(build(config))
+        model = _tied(build(config))
+    check_buffer_bytes(model)
+    return model
 
 
 def _tied(model: Any) -> nn.Module:

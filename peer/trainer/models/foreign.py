@@ -36,7 +36,8 @@ class ForeignModel(LanguageModel):
         self.model = model.eval()
         embedding: Any = model
         self.vocab_size = embedding.get_input_embeddings().num_embeddings
-        self.layers = getattr(embedding.config, "num_hidden_layers", 1)
+        layers = getattr(embedding.config, "num_hidden_layers", 1)
+        self.layers = layers if isinstance(layers, int) and layers > 0 else 1  # a config may say 0, or give a list
 
     @property
     def title(self) -> str:
