@@ -105,7 +105,7 @@ def test_liars_are_spread_over_the_speeds() -> None:
         (("--attack", "flip", "--share", "0.9"), "two honest"),
         (("--attack", "flip", "--share", "nan"), "between 0 and 1"),
         (("--attack", "flip", "--peers", "2", "--share", "0.5"), "--peers 3"),
-        (("--attack", "flip", "--preset", "diloco"), "noloco"),
+        (("--attack", "flip", "--preset", "snoo"), "gossip"),
         (("--attack", "owner-lie"), "diloco"),
         (("--attack", "owner-lie", "--preset", "sparseloco"), "diloco"),
         (("--attack", "backdoor"), "tiny"),
