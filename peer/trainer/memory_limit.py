@@ -22,7 +22,7 @@ def limited_memory(more_bytes: int, what: str) -> Iterator[None]:
 
     The limit is RLIMIT_DATA, which counts private writable mappings, so files that are mapped and the reservations of
     CUDA do not count. A lower limit that holds already stays. Where the system has no such limit, none is set. Raises
-    ModelError, which names `what` takes too much, in place of the error of the allocation that failed."""
+    ModelError, which names `what` took too much, in place of the error of the allocation that failed."""
     former = _lower_limit(more_bytes)
     try:
         yield
@@ -30,9 +30,9 @@ def limited_memory(more_bytes: int, what: str) -> Iterator[None]:
         if not isinstance(error, MemoryError) and not any(text in str(error) for text in NO_MEMORY):
             raise
         raise ModelError(
-            f"{what} takes more than {amount(more_bytes, 'bytes')} of memory, which is stopped here",
-            "The operator has to name another config. Join another run until then; nothing of this machine is at "
-            "risk, and more memory would not help.",
+            f"{what} takes more memory than the {amount(more_bytes, 'bytes')} that it may take, or than is free here",
+            "If more than that is free, the config is at fault: the operator has to name another one. Join another run "
+            "until then.",
         ) from error
     finally:
         if former is not None:
