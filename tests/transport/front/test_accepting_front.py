@@ -20,16 +20,18 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from peer.identity import Identity
-from peer.protocol.messages import PeerId
-from peer.protocol.wire.http2 import DATA, PING, WINDOW_UPDATE
+from peer.protocol.messages import PathKind, PeerId, Way
+from peer.protocol.wire.http2 import CONTINUATION, DATA, PING, WINDOW_UPDATE
 from peer.transport.front.callers import FrontLimits
 from peer.transport.front.session import FrontSession
 from peer.transport.front.tls_end import PIECE, SILENT, TlsEnd, TlsRefused
+from peer.transport.relay.pipe import Stream
 from peer.transport.tls import RenewedLeaf, leaf_for, root_of, server_context, server_name
 from tests.support.behind_front import (
     ACKNOWLEDGED,
     GREETING,
     Behind,
+    anybody,
     behind,
     echo,
     frame,
@@ -494,3 +496,40 @@ def test_a_handshake_that_does_not_end_is_refused() -> None:
     assert end.receive(memoryview(hello), both.plain) == 0
     with pytest.raises(TlsRefused, match="too long"):
         end.receive(memoryview(hello), both.plain)
+
+
+# -- circuits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["its bytes come later", "its bytes are there already"])
+def test_the_called_end_of_a_circuit_ends_tls_and_walks_frames_too(run: Run, early: bool) -> None:
+    async def main() -> None:
+        served = list[asyncio.Task[None]]()
+
+        async with behind(speaking(echo)) as front:
+
+            async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                stream = Stream.of(reader, writer)
+                while early and not reader._buffer:  # type: ignore[attr-defined]
+                    await asyncio.sleep(0)
+                way = Way(PathKind.RELAYED, PeerId("relay"))
+                served.append(asyncio.create_task(front.front.serve_circuit(stream, way)))
+
+            relay = await asyncio.start_server(accept, "127.0.0.1", 0)
+            port = relay.sockets[0].getsockname()[1]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=anybody(), server_hostname="x")
+            writer.write(GREETING)
+            await reader.readexactly(9)
+            writer.write(ACKNOWLEDGED + request(1))
+            assert await reader.readexactly(len(request(1))) == request(1)
+            (seen_as,) = front.table._inside
+            assert front.table.origin(seen_as) == "relay:relay"
+            assert front.table.way(seen_as).path is PathKind.RELAYED
+            writer.write(frame(CONTINUATION, b"x", stream=1))
+            assert await is_over(reader)
+            writer.close()
+            await served[0]
+            assert len(front.table) == 0
+            relay.close()
+
+    run(main())
