@@ -122,12 +122,8 @@ class SessionEnd(asyncio.BufferedProtocol):
 
     def send(self, data: bytes) -> None:
         """Send, if the connection still stands."""
-        self.send_all([data] if data else [])
-
-    def send_all(self, parts: list[bytes]) -> None:
-        """Send these one after the other, in one system call where the loop can."""
-        if parts and self.transport is not None and not self.transport.is_closing():
-            self.transport.writelines(parts)
+        if data and self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
 
     def close(self) -> None:
         """Close the connection once all is sent."""
@@ -287,7 +283,7 @@ class FrontSession:
             return
         self.outer.send(self._tls.outgoing())
         if self.inner.transport is not None:
-            self.inner.send_all([bytes(part) for part in passed])
+            self.inner.send(b"".join(passed))  # a copy, as the next read overwrites what it was read into
         else:
             for part in passed:
                 self._early += part
@@ -307,7 +303,7 @@ class FrontSession:
         if self._over or self._tls is None:
             return
         self._frames.answered()
-        self.outer.send_all(self._tls.encrypt(data))
+        self.outer.send(self._tls.encrypt(data))
         self._frames.sent(len(data))
         self._report()
 

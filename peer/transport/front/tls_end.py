@@ -13,7 +13,7 @@ CHANGE, ALERT, HANDSHAKE, APPLICATION = 20, 21, 22, 23
 MAX_RECORD = 2**14 + 256
 """Bytes of a record's body (RFC 8446, section 5.2)."""
 PIECE = 2**16
-"""Ciphertext handed to OpenSSL at a time. Its buffers grow to that size and never shrink."""
+"""Ciphertext handed to OpenSSL at a time, whose buffer for it grows to that size and never shrinks."""
 MAX_GREETING = 2**14
 """Ciphertext of a caller's handshake. That of gRPC has less than 2 KiB."""
 SILENT = 16
@@ -87,15 +87,11 @@ class TlsEnd:
             raise TlsRefused(str(error)) from None
         return filled
 
-    def encrypt(self, data: memoryview) -> list[bytes]:
+    def encrypt(self, data: memoryview) -> bytes:
         """Return the ciphertext of `data`."""
-        sealed = []
-        for start in range(0, len(data), PIECE):
-            piece = data[start : start + PIECE]
-            while piece:
-                piece = piece[self._tls.write(piece) :]
-            sealed.append(self._out.read())
-        return sealed
+        while data:  # one record at a time
+            data = data[self._tls.write(data) :]
+        return self._out.read()
 
     def close(self) -> bytes:
         """Return the alert that closes this direction; empty when there is no connection to close."""
