@@ -51,7 +51,6 @@ def test_two_peers_sign_every_round_over_sockets(chosen: dict[str, str]) -> None
     assert said.accepted == said.accepted_by_it == said.rounds == ours.entries
     exchanged = [event for event in one.events if isinstance(event, RoundEnded)][: said.rounds]
     assert said.bytes_received == sum(event.bytes_received for event in exchanged) > 0
-    assert said.own_tokens > 0
     assert not any(isinstance(event, ReceiptRefused) for peer in (one, other) for event in peer.events)
     _facts_agree(one, other)
 
