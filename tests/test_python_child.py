@@ -208,6 +208,7 @@ PYTHON_CHILD = "peer/python_child.py"
 OTHER_PROGRAMS = {
     "benchmarks/control_bytes.py": "nft",
     "benchmarks/doctor_faults.py": "nsenter, and python_command with another checkout's code first",
+    "benchmarks/front.py": "git, and this file with another checkout's code",
     "benchmarks/nat_network.py": "ip, nft",
     "benchmarks/result.py": "git",
     "benchmarks/slow_home.py": "this file, with another checkout's code",
@@ -223,6 +224,7 @@ OTHER_PROGRAMS = {
 """What else these files start. No other file may start a process by itself."""
 NAME_PYTHON = {
     "benchmarks/doctor_faults.py",  # takes its path out of what doctor prints
+    "benchmarks/front.py",
     "benchmarks/slow_home.py",
     "peer/cli/installed.py",  # commands for a person to run
     "peer/discovery/dht_node/process.py",

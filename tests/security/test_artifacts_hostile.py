@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
 from peer.transport.server.call_places import CallPlaces
 from peer.transport.server.service import ExchangeService
-from peer.transport.tls import server_credentials
+from peer.transport.tls import leaf_for
 from peer.transport.wire.pacing import Pacer
 from peer.transport.wire.payload_stream import Caps, Meter
 from peer.transport.wire.refusals import served
@@ -252,7 +253,8 @@ async def answered(reply: bytes | None, tmp_path: Path, asked: int) -> list[bool
     server = grpc.aio.server()
     hello = served(honest.handshake.serve, HelloReply.SerializeToString)
     server.add_generic_rpc_handlers((own.handlers(hello),))
-    port = server.add_secure_port("127.0.0.1:0", server_credentials(own.identity))
+    leaf = leaf_for(own.identity, datetime.datetime.now(datetime.UTC))
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([leaf]))
     await server.start()
     now = RunClock().now()
     record = PeerRecord(own.me, RUN, (f"127.0.0.1:{port}",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
