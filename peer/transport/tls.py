@@ -10,10 +10,13 @@ can therefore play the peer only for so long."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import ssl
-from collections.abc import Callable
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 
 import grpc
 from cryptography import x509
@@ -117,11 +120,25 @@ def server_context(private: bytes, certificate: bytes) -> ssl.SSLContext:
     context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE  # the caller knows which cipher its processor has
     context.num_tickets = 0
     context.set_alpn_protocols([ALPN])
-    with os.fdopen(os.memfd_create("leaf", os.MFD_CLOEXEC), "wb") as file:  # `ssl` takes keys of named files alone
-        file.write(private + certificate)
-        file.flush()
-        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    with _named_file(private + certificate) as name:
+        context.load_cert_chain(name)
     return context
+
+
+@contextlib.contextmanager
+def _named_file(content: bytes) -> Iterator[str]:
+    """Yield the name of a file with this content, since `ssl` loads keys from named files only. On Linux the file is in
+    memory. Elsewhere it is on the disk until the block ends, readable by its owner alone."""
+    if sys.platform == "linux":
+        with os.fdopen(os.memfd_create("leaf", os.MFD_CLOEXEC), "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        with tempfile.NamedTemporaryFile() as named:  # of mode 0600
+            named.write(content)
+            named.flush()
+            yield named.name
 
 
 def channel_credentials(peer_id: str) -> tuple[grpc.ChannelCredentials, tuple[str, str]]:
