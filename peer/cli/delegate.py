@@ -143,7 +143,7 @@ def _settle_start(
         if time.time() >= ends:
             raise UsageError(
                 f"a run that began at {local_time(start)} would have ended at {local_time(ends)}",
-                "Give the start that `peer status --json` of a peer tells (papers, start).",
+                "Give the start that `peer status --json` of a peer shows (papers, start).",
             )
     if start is not None or not withdrawn:
         return
@@ -154,7 +154,7 @@ def _settle_start(
     if began:
         hint = f"By the papers in {home} round 0 began at {local_time(began)}, which is --start {began!r}."
     else:
-        hint = f"The home {home} holds no start. `peer status --json` of a peer tells it (papers, start)."
+        hint = f"The home {home} holds no start. `peer status --json` of a peer shows it (papers, start)."
     raise UsageError(
         f"{node} may have signed when the run began, and peers will not believe that any more",
         f"Sign the start with your key: add --start SECONDS, or --start none if the run has not begun. {hint} Check it "

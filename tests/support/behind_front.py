@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +16,7 @@ from peer.transport.front.inner_socket import InnerSocket
 from peer.transport.relay.desk import RelayDesk
 from peer.transport.server.bind import bind
 from peer.transport.tls import RenewedLeaf
+from tests.support.http2_abuse import anybody
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -41,15 +41,6 @@ def request(stream: int) -> bytes:
 
 OPEN = GREETING + ACKNOWLEDGED + request(1)
 """Opens stream 1. The server has to have said its SETTINGS before the second part passes."""
-
-
-@functools.cache
-def anybody() -> ssl.SSLContext:
-    """TLS that believes every certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    return context
 
 
 class Behind:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import ssl
 from collections.abc import AsyncIterator
 
 import grpc
@@ -24,6 +22,7 @@ from peer.transport.front.callers import FrontLimits
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
 from tests.support.hostile_client import HostileCaller, ended
+from tests.support.http2_abuse import anybody
 
 RUN = RunId(b"R" * 32)
 LIMITS = FrontLimits(connections=24, reserve=4, greet_s=60.0)
@@ -36,15 +35,6 @@ Ends = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 @pytest.fixture
 def _blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "block_of_host", lambda host: host.rpartition(".")[0])
-
-
-@functools.cache
-def anybody() -> ssl.SSLContext:
-    """TLS that believes every certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    return context
 
 
 class Served:
