@@ -60,8 +60,8 @@ STEP_SECONDS = 1.0
 METHODS: dict[str, dict[str, Any]] = {name: {"sync.preset": name} for name in (ALONE, *PRESETS)}
 """The methods, in the order in which they are played, and their settings."""
 METHODS["diloco+muon"] = {"sync.preset": "diloco", "optimizer.kind": "muon"}
-METHODS["eager-at-0.4"] = {"sync.preset": "eager", "sync.outer_lr": "0.4"}
-METHODS["eager-without-momentum"] = {"sync.preset": "eager", "sync.outer_momentum": "0"}
+METHODS["eager-with-momentum"] = {"sync.preset": "eager", "sync.outer_momentum": "0.5"}
+METHODS["eager-at-0.4"] = METHODS["eager-with-momentum"] | {"sync.outer_lr": "0.4"}
 EVAL_WINDOWS = 256
 NEVER = 10**6
 """Rounds between two evaluations of a run that is evaluated at its begin and end alone."""

@@ -52,6 +52,7 @@ _NOLOCO: dict[str, Any] = {
 _GOSSIP: dict[str, Any] = _NOLOCO | {"outer_lr": 1.0, "outer_momentum": 0.0, "consensus": 1.0}
 _DILOCO: dict[str, Any] = {"topology": "group", "rule": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.5}
 _DILOCO |= {"consensus": 0.0, "max_group": MAX_GROUP, "weights": WEIGHTS, "mean": MEAN}
+_EAGER: dict[str, Any] = _DILOCO | STREAMED | AT_ONCE | {"outer_momentum": 0.0}
 _GASLOC: dict[str, Any] = {"outer_lr": 1.0, "outer_momentum": 0.3, "consensus": 1.0}
 _PAIRED: dict[str, Any] = {"topology": "pair", "acceptance": ACCEPTANCE, "rule": "gasloc", "codec": "bf16", **_GASLOC}
 _SNOO: dict[str, Any] = {"topology": "solo", "rule": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.5}
@@ -71,9 +72,7 @@ PRESETS = {
     "snoo": Method(codec="fp32", **_SNOO),
     "qsr": Method(codec="fp32", result_codec="fp32", growth_lr=GROWTH_LR, **(_DILOCO | _MEAN)),
     "sparseloco": Method(codec="topk", result_codec=SPARSE, **_SPARSELOCO),
-    "eager": Method(
-        schedule="streaming", codec="fp32", result_codec="fp32", eager=True, **_DILOCO, **(STREAMED | AT_ONCE)
-    ),
+    "eager": Method(schedule="streaming", codec="fp32", result_codec="fp32", eager=True, **_EAGER),
     CONTROL: Method(codec="fp32", **_NONE),
 }
 NO_CHOICES = ("clock", "sync_every", "growth")

@@ -35,7 +35,7 @@ from peer.run.sections import (
 )
 from peer.run.sync.growth import growth_findings, rounds_of, unequal_rounds, with_growth
 
-FORMAT = 5
+FORMAT = 6
 Newer = dict[str, dict[str, tuple[str, ...] | None]]
 """Per section, keys and the values that an older program does not know. None: it does not know the key."""
 SINCE_FORMAT_2: Newer = {
@@ -159,13 +159,16 @@ def _toml(raw: bytes, named: str) -> tuple[str, dict[str, Any]]:
 
 def _as_of_its_format(table: dict[str, Any]) -> dict[str, Any]:
     """Return the table with what the presets had before their defaults changed, where it names nothing itself: the
-    codec of noloco before format 3, and the acceptance of pairs before format 4."""
+    codec of noloco before format 3, the acceptance of pairs before format 4, and the momentum of eager before
+    format 6."""
     sync, version = table.get("sync", {}), table.get("format")
-    if not isinstance(version, int) or not 1 <= version < 4 or not isinstance(sync, dict):
+    if not isinstance(version, int) or not 1 <= version < 6 or not isinstance(sync, dict):
         return table
-    before: dict[str, Any] = {"acceptance": "finite"} if _is_pair(sync) else {}
+    before: dict[str, Any] = {"acceptance": "finite"} if version < 4 and _is_pair(sync) else {}
     if version < 3 and sync.get("preset", "noloco") == "noloco":
         before["codec"] = "bf16"
+    if sync.get("preset") == "eager":
+        before["outer_momentum"] = 0.5
     return table | {"sync": before | sync}
 
 
@@ -195,12 +198,17 @@ def _finding(item: Any) -> ManifestFinding:
 
 def overridden(text: str, settings: Iterable[str]) -> str:
     """Set each `key=value`, as `apply_overrides` does, and what follows: the growth of the rounds, and a later format
-    where the result needs one. A format that is set itself stays."""
+    where the result needs one, or where a preset that is set meant something else before. A format that is set itself
+    stays."""
     settings = list(settings)
     edited = apply_overrides(text, settings)
     table = with_growth(tomllib.loads(edited))
     needed = max((since for _, _, since in _newer_than_format_1(table)), default=1)
-    said = any(setting.partition("=")[0].strip() == "format" for setting in settings)
+    keys = {setting.partition("=")[0].strip() for setting in settings}
+    sync = table.get("sync", {})
+    if "sync.preset" in keys and sync.get("preset") == "eager" and "outer_momentum" not in sync:
+        needed = FORMAT  # before, the preset had a momentum
+    said = "format" in keys
     low = isinstance(table.get("format"), int) and table["format"] < needed
     return written(edited, table | ({"format": needed} if low and not said else {}))
 

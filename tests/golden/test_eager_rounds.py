@@ -22,7 +22,8 @@ from tests.golden.reference import Differs, check, play
 from tests.golden.test_coordinator import CUTS, Played, drawn, game_of, rounds_of, simulate, until_held
 
 CODECS = {"codec": "fp32", "result_codec": "fp32"}
-TWO = SyncSection(preset="eager", clock="steps", sync_every=6, **CODECS)
+PLAIN = SyncSection(preset="eager", clock="steps", sync_every=6, **CODECS)
+TWO = SyncSection(preset="eager", clock="steps", sync_every=6, outer_momentum=0.5, **CODECS)
 THREE = SyncSection(
     preset="eager",
     clock="steps",
@@ -50,7 +51,7 @@ def played(sync: SyncSection, members: int, link: Link | None = None) -> Played:
     return found
 
 
-@pytest.mark.parametrize(("sync", "members"), [(TWO, 2), (TWO, 3), (THREE, 3)])
+@pytest.mark.parametrize(("sync", "members"), [(PLAIN, 2), (TWO, 2), (TWO, 3), (THREE, 3)])
 def test_ten_periods_are_the_papers_equation(sync: SyncSection, members: int) -> None:
     assert rounds_of(resolve(sync)) >= 20
     played(sync, members)

@@ -22,7 +22,7 @@ from peer.run.manifest import (
 )
 from peer.run.overrides import apply_overrides, dump
 from peer.run.presets import resolve
-from peer.run.schema import FORMAT
+from peer.run.schema import FORMAT, overridden
 
 KEY = Identity.from_bytes(
     bytes.fromhex("08011240" + "11" * 32 + "d04ab232742bb4ab3a1368bd4615e4e6d0224ab71a016baf8520a332c9778737")
@@ -125,6 +125,20 @@ def test_a_newer_format_is_refused_before_anything_else() -> None:
 )
 def test_an_older_manifest_keeps_the_codec_that_noloco_had(text: str, codec: str) -> None:
     assert resolve(parse_manifest(text.encode()).sync).codec == codec
+
+
+def test_an_older_manifest_keeps_the_momentum_that_eager_had() -> None:
+    def momentum(text: str) -> float:
+        return resolve(parse_manifest(text.encode()).sync).outer_momentum
+
+    chosen = "[sync]\npreset = 'eager'\n"
+    assert momentum(f"format = 5\n{chosen}") == 0.5
+    assert momentum(f"format = 5\n{chosen}outer_momentum = 0.25\n") == 0.25
+    assert momentum(f"format = 6\n{chosen}") == 0.0
+    assert momentum(overridden(default_text(), ["sync.preset=eager"])) == 0.0
+    assert momentum(overridden(f"format = 4\n{chosen}", ["seed=3"])) == 0.5, "what a run is does not change under it"
+    named = overridden(default_text(), ["sync.preset=eager", "sync.outer_momentum=0.5"])
+    assert parse_manifest(named.encode()).format == 4, "older programs may take part"
 
 
 def test_every_finding_comes_at_once_with_its_line() -> None:

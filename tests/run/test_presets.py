@@ -32,7 +32,7 @@ def test_the_presets() -> None:
         "snoo": ("full", "solo", "nesterov", 0.7, 0.5, 0.0, "fp32", ""),
         "qsr": ("full", "group", "sgd", 1.0, 0.0, 0.0, "fp32", "fp32"),
         "sparseloco": ("full", "group", "sgd", 1.0, 0.0, 0.0, "topk", "sparse"),
-        "eager": ("streaming", "group", "nesterov", 0.7, 0.5, 0.0, "fp32", "fp32"),
+        "eager": ("streaming", "group", "nesterov", 0.7, 0.0, 0.0, "fp32", "fp32"),
         "none": ("full", "solo", "sgd", 1.0, 0.0, 0.0, "fp32", ""),
     }
     for name, method in found.items():

@@ -235,7 +235,7 @@ def _sync(
         given |= {"outer_lr": laws.outer_lr(swarm.peers).value, "outer_momentum": laws.OUTER_MOMENTUM}
     if method.schedule == "streaming":
         given["fragments"] = _fitting(given, _papers(model))
-        if delay is not None:
+        if delay is not None and not method.eager:
             given["fragment_sync_delay"] = round(delay * unit, 1) if seconds else delay
     return SyncSection(**given)
 
@@ -282,7 +282,7 @@ def _fragments(choice: _Choice, model: LlamaSection) -> Derived:
         told += f". {count} is the most up to that into which sync_every can be cut"
     if not choice.method.fragments_apart:
         told += ". Fewer than 3 leave none for embedding and head alone"
-    told += f". Merged {choice.pace.delay} steps later"
+    told += ". Merged a period later" if choice.method.eager else f". Merged {choice.pace.delay} steps later"
     late = f"an exchange takes more than {LONGEST_DELAY:.0%} of sync_every"
     return Derived(count, told, (), () if choice.pace.in_time else (late,))
 

@@ -13,7 +13,7 @@ from peer.lab.sim.links import profile
 from peer.run.costs import cost_of
 from peer.run.load import bytes_a_day
 from peer.run.manifest import default_text, derive, parse_manifest
-from peer.run.presets import resolve
+from peer.run.presets import PRESETS, resolve
 
 PAPERS = Intent(params=125e6, tokens=None, peers=4, link=profile("datacentre"), flops=100e12)
 KEYS = (
@@ -92,7 +92,16 @@ def test_scatter_costs_time_only_where_somebody_waits() -> None:
 
 @pytest.mark.parametrize("link", ["datacentre", "home", "dsl"])
 @pytest.mark.parametrize(
-    "change", [{}, {"peers": 64}, {"speeds": 4.0}, {"peers": 1}, {"params": 2e5, "context": 64}, {"params": 2.4e9}]
+    "change",
+    [
+        *({"preset": preset} for preset in PRESETS),
+        {},
+        {"peers": 64},
+        {"speeds": 4.0},
+        {"peers": 1},
+        {"params": 2e5, "context": 64},
+        {"params": 2.4e9},
+    ],
 )
 def test_every_plan_is_a_manifest(change: dict[str, Any], link: str) -> None:
     planned = plan(replace(PAPERS, link=profile(link), **change))

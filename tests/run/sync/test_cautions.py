@@ -99,7 +99,7 @@ def test_the_numbers_of_topk_and_eager_are_those_of_the_results() -> None:
     for exchanges, lost in TOPK_LOST.items():
         assert lost == pytest.approx(measured(exchanges, "sparseloco"), abs=0.05)
     assert pytest.approx(-measured(20, "diloco"), abs=0.05) == DILOCO_GAINED
-    eager = [measured(20, name) for name in ("eager", "eager-at-0.4", "eager-without-momentum")]
+    eager = [measured(20, name) for name in ("eager", "eager-at-0.4", "eager-with-momentum")]
     assert pytest.approx((min(eager), max(eager)), abs=0.05) == EAGER_LOST
 
 
