@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from peer.cli.main import peer
 from peer.run.presets import PRESETS, resolve
 from peer.run.sections import SyncSection
-from peer.run.sync.cautions import DILOCO_GAINED, EAGER_LOST, TOPK_LOST, cautions
+from peer.run.sync.cautions import DILOCO_GAINED, EAGER_GAINED, EAGER_MOMENTUM_LOST, TOPK_LOST, cautions
 
 
 def told(rounds: int = 20, **sync: Any) -> list[str]:
@@ -99,8 +99,15 @@ def test_the_numbers_of_topk_and_eager_are_those_of_the_results() -> None:
     for exchanges, lost in TOPK_LOST.items():
         assert lost == pytest.approx(measured(exchanges, "sparseloco"), abs=0.05)
     assert pytest.approx(-measured(20, "diloco"), abs=0.05) == DILOCO_GAINED
-    eager = [measured(20, name) for name in ("eager", "eager-at-0.4", "eager-with-momentum")]
-    assert pytest.approx((min(eager), max(eager)), abs=0.05) == EAGER_LOST
+    for exchanges, gained in EAGER_GAINED.items():
+        assert gained == pytest.approx(-measured(exchanges, "eager"), abs=0.05)
+    assert pytest.approx(measured(20, "eager-with-momentum"), abs=0.05) == EAGER_MOMENTUM_LOST
+
+
+def test_eager_with_a_momentum_is_cautioned_twice() -> None:
+    found = dict(cautions(resolve(SyncSection(preset="eager", outer_momentum=0.5)), 20))
+    assert list(found) == ["eager", "outer_momentum"]
+    assert "0 is the preset's" in found["outer_momentum"]
 
 
 @pytest.mark.parametrize("exchanges", [20, 50, 400])
