@@ -17,7 +17,6 @@ clocks say; where the clocks differ by more than the time between the starts, it
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from peer.identity import Identity, verify
-from peer.protocol.messages import START_NONCE_BYTES, RunId
+from peer.protocol.messages import LATEST, START_NONCE_BYTES, RunId
 from peer.v1 import exchange_pb2 as pb
 
 DOMAIN = b"peer start v1"
@@ -73,7 +72,7 @@ def open_start(raw: bytes, run_id: RunId, public_key: bytes) -> StartClaim | Non
         return None
     nonces = [body.nonce, *body.others]
     formed = len(body.others) <= MAX_OTHERS and all(len(nonce) == START_NONCE_BYTES for nonce in nonces)
-    if not formed or not math.isfinite(body.began_at) or body.began_at < 0 or body.run_id != run_id:
+    if not formed or not 0 <= body.began_at <= LATEST or body.run_id != run_id:
         return None
     if not verify(public_key, DOMAIN, signed.body, signed.signature):
         return None

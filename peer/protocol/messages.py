@@ -188,6 +188,9 @@ class PeerRecord:
 MAX_ROUND = 2**53
 """Beyond it a round is no longer exact in every number it meets."""
 
+LATEST = 2**40
+"""The last second since the epoch that a document may name. Later ones have no date in every calendar."""
+
 MAX_SHOWN_RECORDS = 24
 """Records in one answer about peers."""
 MAX_RECORD_TTL_S = 900.0

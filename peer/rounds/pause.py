@@ -17,6 +17,8 @@ from peer.clock.run_clock import wall_time
 from peer.errors import HomeUnusable, UsageError
 from peer.guest.conditions import UNMETERED
 from peer.guest.watch import MachineWatch
+from peer.observe.formatting import local_time
+from peer.protocol.messages import LATEST
 from peer.run.home import write_whole
 
 LOOK_EVERY_S = 1.0
@@ -126,8 +128,8 @@ class LocalPause:
         """For a person; empty: nothing holds."""
         now = self._now()
         if self._since is not None and (self._until is None or now < self._until):
-            until = "" if self._until is None else f" until {_moment(self._until)}"
-            return f"paused by you since {_moment(self._since)}{until}"
+            until = "" if self._until is None else f" until {local_time(self._until)}"
+            return f"paused by you since {local_time(self._since)}{until}"
         return "; ".join(why for name, why in self._reasons(now).items() if name not in self._overruled)
 
     def known_in(self) -> float:
@@ -179,11 +181,8 @@ class LocalPause:
             body = json.loads(raw)
             since, until = float(body["since"]), body["until"]
             self._until = None if until is None else float(until)
-            _moment(since), _moment(self._until or since)  # a time that can be told
+            if not all(0 <= at <= LATEST for at in (since, self._until or since)):
+                raise ValueError("a time without a date")
             self._since = since
-        except (ValueError, TypeError, KeyError, RecursionError, OverflowError, OSError):
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
             self._since, self._until = self._now(), None
-
-
-def _moment(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from peer.errors import ManifestError, toml_error
 from peer.identity import public_key_of
-from peer.protocol.messages import WIRE_VERSION
+from peer.protocol.messages import LATEST, WIRE_VERSION
 from peer.protocol.model.fragments import block_of
 from peer.protocol.model.layout import TensorSpec
 from peer.run.costs import largest_payload
@@ -74,7 +74,7 @@ class Manifest(Section):
     seed: int = Field(0, ge=0, le=2**53)
     operator: str = ""
     """Peer id of the operator's key."""
-    start: float = Field(0.0, ge=0, allow_inf_nan=False)
+    start: float = Field(0.0, ge=0, le=LATEST)
     """Seconds since the epoch at which round 0 begins. 0: the bootstrap node says it."""
     init: str = Field("", pattern=r"^([0-9a-f]{64})?$")
     """BLAKE3 of the first outer_params (fp32, little endian, the tensors in the model's own order). The operator's node

@@ -19,15 +19,13 @@ from itertools import islice
 
 from peer.errors import TicketError
 from peer.identity import Identity, peer_id_of, public_key_of, verify
-from peer.protocol.messages import PeerId, RunId
+from peer.protocol.messages import LATEST, PeerId, RunId
 from peer.run.papers.shelf import PaperShelf
 from peer.run.pasted import MOST_STARTS, characters_of, given_text, token_at
 
 DOMAIN = b"peer invitation v1"
 BYTES = 1 + 32 + 32 + 8 + 64
 """Of an invitation on the wire: without magic and checksum."""
-LATEST = 2**40
-"""Last second since the epoch that an expiry may name."""
 LATEST_DAY = 253_402_300_799
 """Last second since the epoch that has a date."""
 MAX_KNOWN = 4096

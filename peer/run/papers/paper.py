@@ -15,15 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from peer.errors import BadPayload
 from peer.identity import Identity, public_key_of, verify
-from peer.protocol.messages import MAX_ROUND, PeerId, RunId
+from peer.protocol.messages import LATEST, MAX_ROUND, PeerId, RunId
 
 DOMAIN = b"peer paper v1"
 MAX_BYTES = 1024
 """Bytes of the largest document."""
 MAX_LINE = 4096
 """Bytes of the largest paper as a line."""
-LATEST = 2**40
-"""Last second since the epoch that a paper may name."""
 BEFORE_ISSUE_S = 86_400
 """A node may sign a start at most so long before the delegation that the start carries: two clocks differ."""
 
