@@ -30,7 +30,7 @@ from peer.exchange.group.evidence import ShownEvidence, name_of
 from peer.exchange.group.reduce import reduce_contributions
 from peer.exchange.group.sparse_result import SparseResult
 from peer.outer.pages import pages
-from peer.protocol.group.contributor_judge import PartsComparison
+from peer.protocol.group.contributor_judge import FEWEST, PartsComparison
 from peer.protocol.group.receipts import digest_of, shown_statement, statement
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import ContributionHeader, Shard, ShardResult, UploadSlot
@@ -139,10 +139,12 @@ class ShardReducer:
         self._parts.clear()
         terms, checks = around.terms.mean, (self._lacking, self._is_genuine)
         tensors = terms.tensors_of(self.roster.key.fragment, self.shard)
-        compared = await uninterrupted(
-            around.offload(lambda: compare_parts(parts, terms.codec, self.shard.elements, SystemRandom()))
-        )
-        left_out = set(self._leave_out(compared))
+        left_out = set[PeerId]()
+        if len(parts) >= FEWEST:  # of fewer nobody is judged
+            compared = await uninterrupted(
+                around.offload(lambda: compare_parts(parts, terms.codec, self.shard.elements, SystemRandom()))
+            )
+            left_out = set(self._leave_out(compared))
         if not self._lacking(parts.keys() - left_out):  # else all count: no result at all would cost more
             for peer in left_out:
                 del parts[peer]

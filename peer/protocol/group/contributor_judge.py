@@ -96,10 +96,10 @@ class ContributorJudge:
 
 
 def _why(agreement: float, excess: float, usual: float) -> str:
-    told = f"cosine {agreement:.3f}, as a rule {usual:.3f}"
+    cosines = f"cosine {agreement:.3f}, as a rule {usual:.3f}"
     if excess > LONG and agreement < usual / 2:
-        return f"its work is {excess:.3g} times as long as its tokens explain, and does not point along ({told})"
-    return f"its work points against that of the others, now or lately ({told})"
+        return f"its work is {excess:.3g} times as long as its tokens explain, and does not point along ({cosines})"
+    return f"its work points against that of the others, now or lately ({cosines})"
 
 
 def _others(row: Sequence[float], number: int) -> list[float]:
