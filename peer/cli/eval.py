@@ -29,7 +29,6 @@ def command(sources: tuple[str, ...], data: Path | None, as_json: bool, report_s
     The windows are those of the trainers' own evaluation, so the numbers agree."""
     from peer.result.evaluate import measure, report
     from peer.result.holdout import is_shards
-    from peer.result.network import network_of
     from peer.result.source import load_model
 
     device = device_of(options)
@@ -38,7 +37,7 @@ def command(sources: tuple[str, ...], data: Path | None, as_json: bool, report_s
         tell(json.dumps({"started": True}))
     with request_of(options, tokenizer="open" if texts else "none", holdout=data is None) as request:
         model = load_model(sources, request, say)
-        found = measure(model, network_of(model, device), data, device)
+        found = measure(model, data, device)
     if as_json:
         tell(json.dumps(report(model, found)))
         return

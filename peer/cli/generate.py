@@ -51,7 +51,6 @@ def command(
 
     The continuation is printed as it comes, until the end of a document or --max-tokens."""
     from peer.result.generate import Sampling, prompt_tokens, sample
-    from peer.result.network import network_of
     from peer.result.source import load_model
     from peer.result.text import TextStream, coder_of
 
@@ -62,7 +61,7 @@ def command(
         coder = coder_of(model.run)
         begin = prompt_tokens(model.run, coder, prompt)
         stream, text, tokens = TextStream(coder, begin), "", 0
-        for token in sample(network_of(model, device), model.run, begin, how):
+        for token in sample(model, device, begin, how):
             text, tokens = text + _told(stream.add(token), as_json), tokens + 1
         text += _told(stream.end(), as_json)
     if not as_json:

@@ -11,6 +11,7 @@ import torch
 
 from peer.result.holdout import HoldOut, hold_out
 from peer.result.model import OpenedRun, RunModel
+from peer.result.network import limited, network_of
 from peer.trainer.batches import holdout_windows
 from peer.trainer.loss import TokenLoss, mean_loss
 from peer.trainer.models.language_model import LanguageModel
@@ -34,11 +35,13 @@ class LossReport:
         return math.exp(self.loss) if self.loss < 700 else None
 
 
-def measure(model: RunModel, network: LanguageModel, data: Path | None, device: torch.device) -> LossReport:
-    """Evaluate a model on the run's hold-out or on the folder `data`. Raises DataError, and as `hold_out` does."""
-    run = model.run
+def measure(model: RunModel, data: Path | None, device: torch.device) -> LossReport:
+    """Evaluate a model on the run's hold-out or on the folder `data`. Raises DataError, ModelError and MachineTooSmall,
+    and as `hold_out` does."""
     with temporary_folder("peer-eval-") as scratch:
-        return measured(run, network, hold_out(run, data, Path(scratch)), device)
+        found = hold_out(model.run, data, Path(scratch))
+        with limited(model.run, device, "evaluating"):
+            return measured(model.run, network_of(model, device), found, device)
 
 
 def measured(run: OpenedRun, network: LanguageModel, found: HoldOut, device: torch.device) -> LossReport:

@@ -10,7 +10,8 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
 from peer.errors import UsageError
-from peer.result.model import OpenedRun
+from peer.result.model import OpenedRun, RunModel
+from peer.result.network import limited, network_of
 from peer.result.text import TextCoder
 from peer.trainer.models.language_model import LanguageModel
 
@@ -38,22 +39,23 @@ def prompt_tokens(run: OpenedRun, coder: TextCoder, prompt: str) -> list[int]:
     return tokens
 
 
-def sample(network: LanguageModel, run: OpenedRun, prompt: Sequence[int], how: Sampling) -> Iterator[int]:
+def sample(model: RunModel, device: torch.device, prompt: Sequence[int], how: Sampling) -> Iterator[int]:
     """Yield the tokens that follow a prompt, until the end token of the run or `max_tokens`.
 
     The model sees at most as many tokens as it was trained on at once. The same seed gives the same tokens on the same
-    machine."""
-    section, context = run.manifest.tokenizer, run.manifest.train.context
-    device = next(network.parameters()).device
+    machine. The memory of this process is limited until the end. Raises ModelError and MachineTooSmall."""
+    section, context = model.run.manifest.tokenizer, model.run.manifest.train.context
     noise = torch.Generator().manual_seed(how.seed)
     tokens = list(prompt)
-    for _ in range(how.max_tokens):
-        logits = _last_logits(network, tokens[-context:], device)[: section.vocab_size]
-        token = draw(logits, how.temperature, how.top_p, noise)
-        if token == section.end_token:
-            return
-        tokens.append(token)
-        yield token
+    with limited(model.run, device, "generating with"):
+        network = network_of(model, device)
+        for _ in range(how.max_tokens):
+            logits = _last_logits(network, tokens[-context:], device)[: section.vocab_size]
+            token = draw(logits, how.temperature, how.top_p, noise)
+            if token == section.end_token:
+                return
+            tokens.append(token)
+            yield token
 
 
 @torch.inference_mode()

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 from peer.errors import ModelError
 from peer.result.model import OpenedRun, RunModel
+from peer.run.activations import ACTIVATION_SHARE, window_bytes
+from peer.run.memory import free_bytes
+from peer.run.sections import MOST_BUFFER_BYTES, LlamaSection
 from peer.trainer.config import TrainerConfig
+from peer.trainer.memory_limit import MemoryLimit, limited_gpu_memory, limited_memory
 from peer.trainer.models.factory import bind, check_tensors, empty_model, layout_of
 from peer.trainer.models.language_model import LanguageModel
+
+USE_BYTES = 8
+"""Bytes a parameter that using a model takes beside the state: the model's own in fp32, and as much for its trials."""
+
+
+@contextlib.contextmanager
+def limited(run: OpenedRun, device: torch.device, what: str) -> Iterator[None]:
+    """Limit the memory of what is computed with a run's model until the block ends. Within it, the model is made, too.
+
+    `what`: what is done, for a person. Raises ModelError or MachineTooSmall in place of the error of an allocation."""
+    section, free = run.manifest.model, free_bytes()
+    held = USE_BYTES * run.layout.elements + (0 if isinstance(section, LlamaSection) else MOST_BUFFER_BYTES)
+    need = held + window_bytes(section, run.manifest.train.context, run.layout.tensors)
+    limit = None if free is None else MemoryLimit.of(need, int(ACTIVATION_SHARE * max(0, free - held)), free)
+    what += " the run's model"
+    with limited_gpu_memory(need, device, what), limited_memory(limit, what):
+        yield
 
 
 def network_of(model: RunModel, device: torch.device) -> LanguageModel:

@@ -1,5 +1,5 @@
 """An estimate of the activations of an inner step, from the model's shapes alone. The daemon uses it before torch is
-loaded, the trainer before its first step. Parameters, gradients and moments are not in it."""
+loaded, the trainer before its first step. Parameters, gradients and moments are counted by `TRAINER_BYTES`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from peer.protocol.model.layout import TensorSpec
 from peer.run.sections import ModelSection, TransformersSection
 
+TRAINER_BYTES = 16
+"""Bytes a parameter in the trainer, fp32: the parameter, its gradient and the optimizer's two moments."""
+ACTIVATION_SHARE = 0.8
+"""Part of the remaining free memory that an inner step may take: the rest is the volunteer's."""
 LAYER_BYTES, LOGIT_BYTES = 33, 16
 """Bytes for each token of a step, in fp32. A layer keeps so many for each of its (hidden_size + intermediate_size), the
 head so many for each entry of the vocabulary."""

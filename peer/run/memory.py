@@ -10,23 +10,19 @@ from pathlib import Path
 from peer.errors import MachineTooSmall
 from peer.protocol.model.layout import TensorSpec
 from peer.protocol.policy.upload_quota import size
-from peer.run.activations import least_window_bytes
+from peer.run.activations import ACTIVATION_SHARE, TRAINER_BYTES, least_window_bytes
 from peer.run.costs import DAEMON_BASE, cost_of, muon_elements
 from peer.run.manifest import Manifest
 from peer.run.presets import resolve
 from peer.run.sections import MOST_BUFFER_BYTES, TransformersSection
 
 MIB = 2**20
-TRAINER_BYTES = 16
-"""Bytes a parameter in the trainer, fp32: the parameter, its gradient and the optimizer's two moments."""
 MUON_SPARES = 4
 """Those that Muon does not take for a matrix's parameter."""
 BOOTSTRAP_BYTES = 8
 """Bytes a parameter of a node that gives the first state, while it makes that. Later its states lie on the disk."""
 TRAINER_BASE = 250 * MIB
 """Bytes of interpreter and libraries without a model."""
-ACTIVATION_SHARE = 0.8
-"""Part of the remaining free memory that an inner step may take: the rest is the volunteer's."""
 
 
 @dataclass(frozen=True, slots=True)

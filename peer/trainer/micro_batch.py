@@ -17,9 +17,7 @@ from peer.observe.formatting import amount
 from peer.run.activations import LOGIT_BYTES, largest_micro_batch, recomputed_bytes, window_bytes
 from peer.trainer.config import TrainerConfig
 from peer.trainer.inner_loop import InnerLoop
-
-SHARE = 0.9
-"""Share of an accelerator's free memory that is used. The rest is for fragmentation and other programs."""
+from peer.trainer.memory_limit import GPU_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> Fit:
 
 def _fit_device(loop: InnerLoop, config: TrainerConfig) -> Fit:
     """Try from the estimate downwards: an accelerator raises an error when it is full, and goes on."""
-    free = int(SHARE * torch.cuda.mem_get_info(loop.device)[0])
+    free = int(GPU_SHARE * torch.cuda.mem_get_info(loop.device)[0])
     before = torch.cuda.memory_allocated(loop.device)
     ways = _ways(loop, config)
     for way in ways:

@@ -7,7 +7,7 @@ import math
 import queue
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ from safetensors import SafetensorError
 
 from peer.clock.monotonic import boottime
 from peer.clock.phases import PhaseTimer
-from peer.errors import ManifestError, PeerError
+from peer.errors import MachineTooSmall, ManifestError, ModelError, PeerError
 from peer.guest.duty import DutyCycle
 from peer.ports.trainer import Merge
 from peer.protocol.data_span import cursor_text
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.schedule import margin
-from peer.run.sections import LlamaSection
+from peer.run.activations import ACTIVATION_SHARE, TRAINER_BYTES, window_bytes
+from peer.run.sections import MOST_BUFFER_BYTES, LlamaSection
 from peer.trainer import checkpoint as saved
 from peer.trainer.accounting import Account, StepPace, WorkAccounts, smoothed
 from peer.trainer.arena import Arena, CounterFile, shift_file
@@ -34,6 +35,7 @@ from peer.trainer.data.desk import DataDesk
 from peer.trainer.device import Device, choose_device
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.ipc import DaemonPipe, Message
+from peer.trainer.memory_limit import MemoryLimit, limited_gpu_memory, limited_memory
 from peer.trainer.micro_batch import Fit, fit
 from peer.trainer.models.factory import check_tensors, layout_of
 from peer.trainer.orders import PendingMerge, WorkOrder
@@ -48,7 +50,9 @@ BYTE_VALUES = 256
 def serve(link: DaemonPipe, opening: Message, laps: PhaseTimer | None = None) -> None:
     """Work until the socket closes. `laps` holds the phases of the start so far, which are reported.
 
-    An error is reported as the process ends: `refused` for one that a person can mend, `dying` for any other."""
+    An error is reported as the process ends: `refused` for one that a person can mend, `dying` for any other. Too much
+    memory counts as `dying` once a step was made: the config allows a step then, and another process may succeed."""
+    session: TrainerWorker | None = None
     try:
         config = TrainerConfig.model_validate(opening["config"])
         torch.set_num_threads(config.threads)
@@ -56,9 +60,14 @@ def serve(link: DaemonPipe, opening: Message, laps: PhaseTimer | None = None) ->
         named = zip(opening["tensors"], opening["shapes"], strict=True)
         tensors = [TensorSpec(name, tuple(shape)) for name, shape in named]
         session = TrainerWorker(link, config, fragments, Path(opening["folder"]), tensors, laps)
-        session.prepare()
-        session.run()
+        session.open_data()
+        with session.limited():
+            session.prepare()
+            session.run()
     except PeerError as error:
+        if isinstance(error, MachineTooSmall | ModelError) and session is not None and session.has_stepped:
+            link.send({"dying": error.found})
+            raise
         link.send({"refused": type(error).__name__, "found": error.found, "fix": error.fix, "why": error.why})
         sys.exit(1)
     except BaseException as error:
@@ -67,7 +76,8 @@ def serve(link: DaemonPipe, opening: Message, laps: PhaseTimer | None = None) ->
 
 
 class TrainerWorker:
-    """Main loop of one process: `prepare`, which needs no state yet, then `run`."""
+    """Main loop of one process: `open_data` and `prepare`, which need no state yet, then `run`. The last two compute
+    with the run's model, within `limited`."""
 
     def __init__(
         self,
@@ -123,11 +133,8 @@ class TrainerWorker:
             "weigh": lambda message: self._prober.weigh(message),
         }
 
-    def prepare(self) -> None:
-        """Read the data, build the model with the present content of the arena, and choose the micro-batch.
-
-        This is all work that takes time and needs no state. Raises DataError, MachineTooSmall, ManifestError and
-        UsageError."""
+    def open_data(self) -> None:
+        """Choose the device, and read the data. Raises DataError, ManifestError and UsageError."""
         config, laps = self._config, self._laps
         in_bytes = config.tokenizer.kind == "bytes"
         if in_bytes and isinstance(config.model, LlamaSection) and config.model.vocab_size < BYTE_VALUES:
@@ -138,6 +145,31 @@ class TrainerWorker:
         self._link.send({"note": "reading the data"})
         self._desk = DataDesk(config, self._folder, len(self._layout.fragments), self._link.send)
         laps.end("data")
+
+    @contextlib.contextmanager
+    def limited(self) -> Iterator[None]:
+        """Limit what the run's model may take from here on. The texts of this machine's owner are read already, and
+        count as used. Raises ModelError or MachineTooSmall in place of the error of an allocation."""
+        config, tensors = self._config, self._layout.tensors
+        held = TRAINER_BYTES * self._layout.elements
+        held += 0 if isinstance(config.model, LlamaSection) else MOST_BUFFER_BYTES
+        need, limit = held + window_bytes(config.model, config.train.context, tensors), None
+        if (step := config.activation_bytes) is not None:
+            limit = MemoryLimit.of(need, step, held + int(step / ACTIVATION_SHARE))
+        what = "training the run's model"
+        what += "" if config.micro_batch is None else f" with --micro-batch {config.micro_batch}"
+        with limited_gpu_memory(need, self._device.device, what), limited_memory(limit, what):
+            yield
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether an inner step was made in this process."""
+        return self._pace.steps > 0
+
+    def prepare(self) -> None:
+        """Build the model with the present content of the arena, and choose the micro-batch. This takes time and needs
+        no state. Raises MachineTooSmall, ManifestError and ModelError."""
+        config, laps = self._config, self._laps
         self._link.send({"note": "building the model"})
         self._duty = duty = DutyCycle(config.shares, on_gpu=self._device.device.type == "cuda")
         hooks = self._drew, duty.breathe

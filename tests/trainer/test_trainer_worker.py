@@ -83,6 +83,7 @@ class Played:
         self.arena = Arena(folder, layout_of(self.model), create=True)
         self.line = line or ScriptedLine()
         self.session = TrainerWorker(self.line, self.config(texts, **changes), fragments, folder)  # type: ignore[arg-type]
+        self.session.open_data()
         self.session.prepare()
         self.fragments = fragments
         self._id = 0

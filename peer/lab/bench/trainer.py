@@ -20,6 +20,7 @@ from peer.lab.bench.machine import cpu_seconds, facts
 from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.ports.trainer import WorkRequest
 from peer.protocol.messages import RoundKey
+from peer.run.memory import activation_bytes, free_bytes
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
 from peer.run.schema import Manifest
@@ -75,6 +76,7 @@ def measure(
         fix = "Name its manifest, which has the run's files beside it, or run `peer doctor TICKET`."
         raise UsageError("a model of transformers is measured with its run's files only", fix)
     given = {"threads": threads, "device": device, "data_dir": data_dir}
+    given |= {"activation_bytes": activation_bytes(manifest, free_bytes())}
     given |= {"tokenizer_file": _text(files.tokenizer), "config_file": _text(files.config)}
     config = TrainerConfig.of(manifest, "bench", **given).with_data_here()
     with temporary_folder("peer-bench-") as folder:

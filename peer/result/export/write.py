@@ -15,7 +15,6 @@ from peer.result.export.draft import new_folder
 from peer.result.export.hf import write_hf
 from peer.result.export.plain import write_plain
 from peer.result.model import RunModel
-from peer.result.network import network_of
 
 CARD = "README.md"
 FORMATS: dict[str, tuple[Callable[[RunModel, Path, str | None], None], str]] = {
@@ -47,6 +46,6 @@ def export(
 def _measured(model: RunModel, device: torch.device) -> tuple[LossReport | None, str]:
     """Return the loss on the run's hold-out, or why there is none."""
     try:
-        return measure(model, network_of(model, device), None, device), ""
+        return measure(model, None, device), ""
     except DataError as error:
         return None, f"{NOT_MEASURED}: {error.found}"

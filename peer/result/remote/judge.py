@@ -12,7 +12,7 @@ from peer.errors import DataError
 from peer.protocol.pair.state_verdict import StateLosses
 from peer.result.holdout import hold_out
 from peer.result.model import OpenedRun
-from peer.result.network import empty_network
+from peer.result.network import empty_network, limited
 from peer.trainer.data.corpus import Tokens
 from peer.trainer.loss import TokenLoss, window_losses
 from peer.trainer.models.language_model import LanguageModel
@@ -31,30 +31,33 @@ class HoldOutJudge:
         self._device = device
         self._scratch = scratch
         self._offload = offload
-        self._made: tuple[LanguageModel, torch.Tensor, Tokens] | str | None = None
+        self._tokens: Tokens | str | None = None
+        """The hold-out, or why there is none. None: not looked for yet."""
+        self._made: tuple[LanguageModel, torch.Tensor] | None = None
 
     async def weigh(self, params: torch.Tensor, seed: int, within_s: float) -> StateLosses | str:
         """Return the losses of a state, or why there are none: as `peer.ports.trainer.Trainer.weigh`, in whatever time
-        it takes. Raises ModelError."""
+        it takes. Raises ModelError and MachineTooSmall."""
         return await self._offload(lambda: self._weigh(params, seed))
 
     def _weigh(self, params: torch.Tensor, seed: int) -> StateLosses | str:
+        if self._tokens is None:
+            try:
+                self._tokens = hold_out(self._run, None, self._scratch).tokens
+            except DataError as error:
+                self._tokens = error.found
+        if isinstance(self._tokens, str):
+            return self._tokens
+        with limited(self._run, self._device, "evaluating"):
+            return self._losses(params, seed, self._tokens)
+
+    def _losses(self, params: torch.Tensor, seed: int, tokens: Tokens) -> StateLosses:
         if self._made is None:
-            self._made = self._make()
-        if isinstance(self._made, str):
-            return self._made
-        network, values, tokens = self._made
+            self._made = empty_network(self._run, self._device)
+        network, values = self._made
         values.copy_(params)
         length = min(self._run.manifest.train.context, MOST_TOKENS)
         windows = draw(tokens, seed=seed, form=WindowForm(WINDOWS, length + 1))
         losses = window_losses(TokenLoss(network, self._device, self._run.end_mask), windows, {})
         assert losses is not None, "nobody gives it up"
         return StateLosses(tuple(losses), math.log(network.vocab_size), HOLDOUT)
-
-    def _make(self) -> tuple[LanguageModel, torch.Tensor, Tokens] | str:
-        try:
-            tokens = hold_out(self._run, None, self._scratch).tokens
-        except DataError as error:
-            return error.found
-        network, values = empty_network(self._run, self._device)
-        return network, values, tokens

@@ -19,8 +19,9 @@ from transformers.initialization import no_init_weights
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from peer.errors import ModelError
+from peer.observe.formatting import amount
 from peer.run.files.model_config import read_config
-from peer.trainer.memory_limit import limited_memory
+from peer.trainer.memory_limit import MemoryLimit, limited_memory
 from peer.trainer.models.buffers import check_buffer_bytes
 from peer.trainer.models.flat import replace_parameters
 
@@ -125,7 +126,8 @@ def build_shell(config: Any) -> nn.Module:
         return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
 
     # Each parameter is real for a moment, and its memory is not touched.
-    memory = limited_memory(SHELL_BYTES + 8 * longest, f"making {type(shape).__name__} of the run's config")
+    limit = MemoryLimit(SHELL_BYTES + 8 * longest, f"{amount(SHELL_BYTES, 'bytes')} and twice its largest parameter")
+    memory = limited_memory(limit, f"making {type(shape).__name__} of the run's config")
     with memory, _each_parameter(to_meta), no_init_weights():
         return _tied(build(config))
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from peer.errors import ModelError
+from peer.trainer.memory_limit import is_memory_error
 from peer.trainer.models.foreign import ForeignModel
 
 TOKENS = 8
@@ -37,9 +38,9 @@ def check_causal(model: nn.Module) -> None:
             early = network.logits(tokens)[:, :-1]
             weights = torch.randn(early.shape, generator=torch.Generator().manual_seed(0))
             found = torch.autograd.grad(early, embedded, weights, allow_unused=True)
-    except MemoryError:
-        raise
     except Exception as error:  # the library may raise anything when a model needs more than tokens
+        if is_memory_error(error):
+            raise MemoryError from error
         raise ModelError(
             f"{kind} cannot be computed from tokens alone: {type(error).__name__}: {str(error)[:200]}",
             "The operator has to name a model that needs nothing but the tokens of a text.",

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor, nn
 
+from peer.trainer.memory_limit import is_memory_error
 from peer.trainer.models.documents import Documents, documents_of
 from peer.trainer.models.language_model import LanguageModel
 
@@ -121,10 +122,13 @@ class ForeignModel(LanguageModel):
 
 
 def _holds(trial: Callable[[], bool]) -> bool:
-    """Return what the trial does, and False when the model does not even take what it is given."""
+    """Return what the trial does, and False when the model does not even take what it is given. Raises what an
+    allocation that failed raises."""
     try:
         return trial()
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        if is_memory_error(error):
+            raise
         return False
 
 
