@@ -29,6 +29,7 @@ from peer.run.files.artifact_folder import folder_of, tensors_beside
 from peer.run.manifest import (
     Manifest,
     SignedManifest,
+    default_text,
     load_signed,
     parse_manifest,
     read_raw,
@@ -38,6 +39,7 @@ from peer.run.manifest import (
 )
 from peer.run.memory import MemoryNeed, need_of
 from peer.run.presets import Method, resolve, sources
+from peer.run.schema import overridden
 from peer.run.sections import SyncSection
 from peer.run.sync.cautions import cautions
 from peer.run.sync.common_data import why_unchecked
@@ -76,13 +78,14 @@ def new(
     file that is there is never overwritten."""
     if preset is not None:
         settings = (*settings, f"sync.preset={preset}")
-    operator = signing_key(home, identity_path, make=True)
+    overridden(default_text(), settings)  # what cannot be set is refused before a key is made
     if model or tokenizer or data:
         from peer.run.packages import check_hf
 
         wanted = {"transformers": (model, "--model"), "tokenizers": (tokenizer or data, "a tokenizer")}
         check_hf({name: what for name, (given, what) in wanted.items() if given})
-
+    operator = signing_key(home, identity_path, make=True)
+    if model or tokenizer or data:
         from peer.node.new_run import make_run  # it loads what a plain manifest does not need
 
         say = functools.partial(tell, err=True)
