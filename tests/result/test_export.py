@@ -150,6 +150,29 @@ def test_special_tokens_are_the_tokenizers_and_nothing_is_warned_of(
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (None, end, None)
 
 
+SHAPE = {key: value for key, value in QWEN.items() if key != "model_type"}
+CWM = SHAPE | {"model_type": "cwm", "num_attention_heads": 2, "head_dim": 8}
+MODERN = SHAPE | {"model_type": "modernbert-decoder", "global_attn_every_n_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("config", "kept"), [(CWM, {"pad_token_id": None}), (MODERN, {"pad_token_id": 0})], ids=["cwm", "modernbert"]
+)
+def test_a_token_that_a_type_of_config_wants_as_a_number_is_no_null(
+    config: dict[str, Any], kept: dict[str, Any], tmp_path: Path
+) -> None:
+    """The run's tokens are bytes, so that no token begins a text."""
+    file, out = tmp_path / "config.json", tmp_path / "out"
+    file.write_text(json.dumps(config))
+    home = made_home(tmp_path, *TRAIN, model=file)
+    home.save(home.first())
+    command("export", home.path, out, "--no-eval")
+    written = json.loads((out / "config.json").read_text())
+    assert "bos_token_id" not in written
+    assert kept.items() <= written.items()
+    AutoModelForCausalLM.from_pretrained(out)
+
+
 def test_begin_and_pad_are_found_by_their_usual_names() -> None:
     table = json.dumps(TOKENIZER).encode()
     names = token_names(table)

@@ -5,6 +5,7 @@ written by transformers itself, so that tied tensors and names are as it reads t
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -120,13 +121,39 @@ def _with_tokens(own: dict[str, Any], config: Any, tokens: SpecialTokens) -> dic
     """Return the run's own config with these tokens, in place of the ones it names and of the library's defaults.
 
     Other fields `…_token_id` that lie outside of the vocabulary, as the defaults of a bare config do, become null: the
-    library warns of them at every load."""
+    library warns of them at every load. A null that the config's type refuses is left out."""
     decoder = config.get_text_config(decoder=True)
     fields = {name: value for name, value in decoder.to_dict().items() if name.endswith("_token_id")}
     outside = {n: None for n, v in fields.items() if isinstance(v, int) and not 0 <= v < decoder.vocab_size}
     given = outside | tokens.ids()
     part = next((name for name in config.sub_configs if getattr(config, name, None) is decoder), None)
-    return own | given if part is None else own | tokens.ids() | {part: own.get(part, {}) | given}
+    if part is None:
+        return own | _accepted(given, decoder)
+    return own | _accepted(tokens.ids(), config) | {part: own.get(part, {}) | _accepted(given, decoder)}
+
+
+def _accepted(tokens: dict[str, Any], config: Any) -> dict[str, Any]:
+    """Return these fields without each null that the config's type refuses, with which nobody could load the folder.
+
+    Such a field keeps the number that the model was made with, if that is a token. Else the library's default stays."""
+    taken = dict[str, Any]()
+    for name, value in tokens.items():
+        if value is None and _refuses_null(config, name):
+            value = getattr(config, name, None)
+            if not isinstance(value, int) or not 0 <= value < config.get_text_config(decoder=True).vocab_size:
+                continue
+        taken[name] = value
+    return taken
+
+
+def _refuses_null(config: Any, name: str) -> bool:
+    from huggingface_hub.errors import StrictDataclassError
+
+    try:
+        copy.deepcopy(config).update({name: None})
+    except StrictDataclassError:
+        return True
+    return False
 
 
 def _write_json(file: Path, table: dict[str, Any]) -> None:
