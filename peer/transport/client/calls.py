@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from peer.clock.clock_filter import OPERATOR
-from peer.errors import PartnerLost, PartnerRefused, PartnerSilent
+from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.protocol.messages import PeerId, PeerRecord, Way, Welcome
 from peer.transport.client.circuits import Circuits
 from peer.transport.client.connections import SLOW_S, Connection, ConnectionPool
@@ -70,18 +71,23 @@ class Calls:
         pool: ConnectionPool | None = None,
     ) -> T:
         control = self._facts.control
+        decoded: Callable[[bytes], T] = control.decoder(method, reply.FromString)  # type: ignore[attr-defined]
 
         async def call(connection: Connection) -> T:
             began = time.monotonic()
             multicallable = connection.control.unary_unary(
                 f"/{SERVICE}/{method}",
                 request_serializer=control.encoder(method, type(request).SerializeToString),
-                response_deserializer=control.decoder(method, reply.FromString),  # type: ignore[attr-defined]
             )
             async with self._small_call(to, connection):
-                answer: T = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
+                raw = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
             connection.observe_round_trip(time.monotonic() - began)
-            return answer
+            if raw is None:  # it ended well, and said nothing
+                raise BadPayload("answer", f"{to.peer_id} did not answer {method}")
+            try:
+                return decoded(raw)
+            except DecodeError:  # gRPC would log it, and return None
+                raise BadPayload("answer", f"{to.peer_id} answered {method} with what is no {reply.__name__}") from None
 
         return await self.with_token(to, call, timeout_s, pool)
 

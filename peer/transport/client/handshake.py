@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import public_key_of
 from peer.protocol.endpoints import voice_of
@@ -28,8 +30,8 @@ async def say_hello(
     method = connection.control.stream_stream(
         f"/{SERVICE}/Hello",
         request_serializer=facts.control.encoder("Hello", pb.HelloRequest.SerializeToString),
-        response_deserializer=facts.control.decoder("Hello", pb.HelloReply.FromString),
     )
+    decoded = facts.control.decoder("Hello", pb.HelloReply.FromString)
     opening = pb.HelloOpen(
         run_id=facts.run_id,
         wire_min=facts.wire_min,
@@ -45,7 +47,7 @@ async def say_hello(
     with Ended(stream):
         before, corrected = facts.now(), correction()
         await stream.write(pb.HelloRequest(open=opening))
-        challenge = _expect(await stream.read(), "challenge", to.peer_id)
+        challenge = _expect(decoded, await stream.read(), "challenge", to.peer_id)
         if (found := terms.why_uninvited(to.peer_id, challenge.invitation)) is not None:
             raise BadPayload(*found)
         after = facts.now() - correction() + corrected  # another Hello may have moved the correction meanwhile
@@ -58,14 +60,19 @@ async def say_hello(
             starts.judge(challenge.other_start)
             proof.start, proof.other_start = starts.claim, starts.other_of(server_key, server_start)
         await stream.write(pb.HelloRequest(proof=proof))
-        granted = _expect(await stream.read(), "granted", to.peer_id)
+        granted = _expect(decoded, await stream.read(), "granted", to.peer_id)
         await stream.done_writing()
     connection.accept_token(granted.token[:64])
     connection.observe_round_trip(after - before)
     return Welcome(offset + corrected, after - before, challenge.seen_as[:128], voice_of(connection.endpoint))
 
 
-def _expect(reply: Any, step: str, who: str) -> Any:
-    if not isinstance(reply, pb.HelloReply) or reply.WhichOneof("step") != step:
+def _expect(decoded: Callable[[bytes], pb.HelloReply], raw: object, step: str, who: str) -> Any:
+    """Return this step of a Hello. `raw`: what was read; gRPC's mark of the end is no bytes. Raises PartnerLost."""
+    try:
+        reply = decoded(raw) if isinstance(raw, bytes) else None
+    except DecodeError:
+        reply = None
+    if reply is None or reply.WhichOneof("step") != step:
         raise PartnerLost(f"{who}: Hello ended in the middle")
     return getattr(reply, step)
