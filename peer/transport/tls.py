@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 
-import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -141,8 +140,13 @@ def _named_file(content: bytes) -> Iterator[str]:
             yield named.name
 
 
-def channel_credentials(peer_id: str) -> tuple[grpc.ChannelCredentials, tuple[str, str]]:
-    """Return credentials that accept this peer alone, and the channel option that belongs to them."""
+def client_context(peer_id: str) -> tuple[ssl.SSLContext, str]:
+    """Return the TLS 1.3 of a caller that accepts this peer alone, and the server's name that belongs to it.
+
+    Raises ValueError when the peer id holds no key."""
     public = public_key_of(peer_id)
-    credentials = grpc.ssl_channel_credentials(root_certificates=root_of(public))
-    return credentials, ("grpc.ssl_target_name_override", server_name(public))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the chain and the name
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols([ALPN])
+    context.load_verify_locations(cadata=root_of(public).decode())
+    return context, server_name(public)

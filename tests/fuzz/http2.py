@@ -1,4 +1,4 @@
-"""Target: HTTP/2 of a caller, walked before gRPC sees it, beside what `hyperframe` reads of the same bytes."""
+"""Targets: HTTP/2 of a caller and of a server, walked before gRPC sees it, beside what `hyperframe` reads of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from random import Random
 
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import (
+    AltSvcFrame,
     DataFrame,
     Frame,
     GoAwayFrame,
@@ -23,6 +24,7 @@ from peer.protocol.wire.http2 import (
     MAX_BLOCK,
     MAX_FIELDS,
     PREFACE,
+    AnswerWalker,
     FrameRates,
     FrameRefused,
     FrameWalker,
@@ -36,9 +38,9 @@ BLOCK = bytes.fromhex("83868440") + b"\x0apeer-token\x03abc" + b"\x0f\x10\x02xy"
 GREETING = PREFACE + SettingsFrame(0, {1: 4096, 4: 65535}).serialize() + WindowUpdateFrame(0, 65536).serialize()
 
 
-def walked(parts: list[bytes]) -> bytes:
+def walked(parts: list[bytes], kind: type[FrameWalker] = FrameWalker) -> bytes:
     """What passes of bytes that arrive so. Raises FrameRefused."""
-    walker, passed = FrameWalker(UNBOUNDED, 0.0), b""
+    walker, passed = kind(UNBOUNDED, 0.0), b""
     walker.answered()
     for part in parts:
         passed += b"".join(walker.walk(memoryview(part), 0.0))
@@ -56,15 +58,15 @@ def in_pieces(raw: bytes) -> list[bytes]:
     return parts
 
 
-def frames_of(passed: bytes) -> list[Frame]:
+def frames_of(passed: bytes, preface: bytes = PREFACE) -> list[Frame]:
     """The frames that passed, as `hyperframe` reads them. The last one, of DATA, may be incomplete."""
-    assert PREFACE.startswith(passed[: len(PREFACE)])
-    frames, pos = list[Frame](), len(PREFACE)
+    assert preface.startswith(passed[: len(preface)])
+    frames, pos = list[Frame](), len(preface)
     while pos < len(passed):
         frame, length = Frame.parse_frame_header(memoryview(passed[pos : pos + HEADER_BYTES]))
         body = passed[pos + HEADER_BYTES : pos + HEADER_BYTES + length]
         assert len(body) == length or isinstance(frame, DataFrame)
-        if len(body) == length:
+        if len(body) == length and not isinstance(frame, AltSvcFrame):  # gRPC does not know that kind
             frame.parse_body(memoryview(body))
         frames.append(frame)
         pos += HEADER_BYTES + length
@@ -120,4 +122,54 @@ def http2() -> Target:
     )
 
 
-TARGETS = (http2,)
+def http2_answers() -> Target:
+    """The same of a server, whose frames of a call may come in any number."""
+
+    def run(raw: bytes) -> None:
+        passed = walked(in_pieces(raw), AnswerWalker)
+        assert raw.startswith(passed)
+        assert walked([raw], AnswerWalker) == passed, "however it arrives"
+        acknowledged = False
+        try:
+            frames = frames_of(passed, b"")
+        except HyperframeError as error:
+            raise AssertionError(f"hyperframe refuses what passed: {error}") from error
+        for number, frame in enumerate(frames):
+            assert number or isinstance(frame, SettingsFrame)
+            if isinstance(frame, SettingsFrame):
+                acknowledged |= "ACK" in frame.flags
+            elif isinstance(frame, HeadersFrame):
+                assert acknowledged
+                assert frame.stream_id % 2 == 1
+                assert "END_HEADERS" in frame.flags
+                assert len(frame.data) <= MAX_BLOCK
+                assert fields_of(frame.data) <= MAX_FIELDS
+            elif isinstance(frame, DataFrame | RstStreamFrame):
+                assert frame.stream_id % 2 == 1
+            elif isinstance(frame, PingFrame | GoAwayFrame):
+                assert frame.stream_id == 0
+            else:
+                assert type(frame).__name__ in ("WindowUpdateFrame", "PriorityFrame", "ExtensionFrame", "AltSvcFrame")
+
+    greeting = SettingsFrame(0, {3: 64, 4: 65535}).serialize() + SettingsFrame(0, flags=["ACK"]).serialize()
+    headers = HeadersFrame(1, BLOCK, flags=["END_HEADERS"]).serialize()
+    trailers = HeadersFrame(1, BLOCK, flags=["END_HEADERS", "END_STREAM"]).serialize()
+    answered = greeting + headers + DataFrame(1, bytes(40)).serialize() + trailers
+    whole = answered + PingFrame(0, bytes(8)).serialize() + RstStreamFrame(3, 8).serialize() + trailers
+    ended = whole + GoAwayFrame(0, 3).serialize()
+
+    def mend(raw: bytes) -> bytes:
+        return greeting + raw[len(greeting) :]
+
+    tokens = (headers, trailers, BLOCK, b"\x82" * 40, b"\x7f\xff\xff\xff\x0f", b"\0\0\0\x09\x04\0\0\0\1")
+    return Target(
+        name="http2-answers",
+        run=run,
+        corpus=(greeting, answered, ended),
+        refuses=(FrameRefused,),
+        tokens=tokens,
+        mend=mend,
+    )
+
+
+TARGETS = (http2, http2_answers)

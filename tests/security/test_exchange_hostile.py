@@ -31,10 +31,10 @@ from peer.transport.client.channels import AHEAD
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
-from peer.transport.tls import channel_credentials
 from peer.transport.wire.hello import HELLO_DOMAIN
 from peer.transport.wire.refusals import REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
+from tests.support.hostile_client import channel_credentials
 
 RUN = RunId(b"R" * 32)
 KEY = RoundKey(1, 0)

@@ -13,12 +13,20 @@ import grpc
 
 from peer.identity import Identity, public_key_of
 from peer.protocol.messages import WIRE_VERSION, PeerId, RunId
-from peer.transport.tls import channel_credentials
+from peer.transport.tls import root_of, server_name
 from peer.transport.wire.hello import HELLO_DOMAIN
 from peer.transport.wire.refusals import REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 
 SERVICE = "/peer.v1.Exchange"
+
+
+def channel_credentials(peer_id: str) -> tuple[grpc.ChannelCredentials, tuple[str, str]]:
+    """Return the TLS of gRPC's own client, as older programs have it, which accepts this peer alone, and the option of
+    a channel that belongs to it."""
+    public = public_key_of(peer_id)
+    credentials = grpc.ssl_channel_credentials(root_certificates=root_of(public))
+    return credentials, ("grpc.ssl_target_name_override", server_name(public))
 
 
 class Refused(Exception):

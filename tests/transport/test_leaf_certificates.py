@@ -9,12 +9,12 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 
-import grpc
 from cryptography import x509
-from grpc import aio
 
 from peer.identity import Identity
-from peer.transport.tls import BACKDATED, VALID, RenewedLeaf, channel_credentials, leaf_for
+from peer.protocol.messages import PeerId
+from peer.transport.client.dial_check import dial_check
+from peer.transport.tls import BACKDATED, VALID, RenewedLeaf, leaf_for
 from tests.support.behind_front import behind, speaking
 
 DAY_S = 86_400.0
@@ -56,14 +56,7 @@ def test_a_server_shows_a_new_leaf_when_the_last_one_is_a_day_old() -> None:
 
 async def reaches(port: int, identity: Identity) -> bool:
     """Tell whether a caller that pins this identity gets a connection."""
-    credentials, name = channel_credentials(identity.peer_id)
-    async with aio.secure_channel(f"127.0.0.1:{port}", credentials, [name, ("grpc.enable_retries", 0)]) as channel:
-        channel.get_state(try_to_connect=True)
-        while (state := channel.get_state()) is not grpc.ChannelConnectivity.READY:
-            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                return False
-            await asyncio.wait_for(channel.wait_for_state_change(state), 10)
-        return True
+    return not await dial_check(PeerId(identity.peer_id), f"127.0.0.1:{port}", 10.0)
 
 
 def test_a_stolen_leaf_is_worthless_after_a_month() -> None:

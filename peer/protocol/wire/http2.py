@@ -1,8 +1,9 @@
-"""HTTP/2 of a gRPC client, walked frame by frame before gRPC's server sees a byte of it (RFC 9113).
+"""HTTP/2 of the other end, walked frame by frame before gRPC sees a byte of it (RFC 9113).
 
-gRPC checks much of what a client sends, but late: its limits of header blocks hold only after the client has
-acknowledged the server's SETTINGS, and it counts neither the frames nor the pieces that it keeps. The walk allows what
-gRPC's own clients send, refuses the rest, and counts frames that cost more to take than to send.
+gRPC checks much of what the other end sends, but late: its limits of header blocks hold only after the other end has
+acknowledged its SETTINGS, and it counts neither the frames nor the pieces that it keeps. That holds for gRPC's server
+and for its client. The walk allows what gRPC's own ends send, refuses the rest, and counts frames that cost more to
+take than to send. `FrameWalker` walks what a client sends, `AnswerWalker` what a server does.
 
 Bytes pass unchanged and in order. A frame other than DATA passes once it is complete; DATA passes as it comes.
 The module is pure: `now` is in seconds of any origin."""
@@ -41,12 +42,15 @@ MOST_PAID = 4096.0
 """Frames that bytes may pay for in advance: those of 4 MiB."""
 LEAST_DATA = 256
 """Bytes that a DATA frame counts as at least."""
+MAX_GOAWAY = 4
+"""GOAWAYs of a connection. gRPC's server sends three at most, and what its client makes of each takes memory."""
 ODD = 8.0
-"""Cost of a frame that gRPC's clients never send, in frames."""
+"""Cost of a frame that gRPC never sends, or once a connection, in frames."""
+MAX_STREAM = 2**31 - 1
 
 
 class FrameRefused(Exception):
-    """The client sent what no gRPC client sends, or more of it than it may. Its connection has to end."""
+    """The other end sent what gRPC never sends, or more of it than it may. Its connection has to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +117,7 @@ class FrameWalker:
         """Whether the preface and the first SETTINGS have passed, after which the server is to say its own."""
         self.admitted = False
         """Whether a call of this connection is admitted, which then answers for the DATA."""
+        self._goaways = 0
         self._spent = 0.0
         self._paid = 0.0
         """Small frames that are paid for by bytes."""
@@ -183,7 +188,7 @@ class FrameWalker:
                 self._begin_data(flags, stream, length)
                 pos += HEADER_BYTES
                 continue
-            self._check(kind, flags, stream & 0x7FFFFFFF, length, now)
+            self._check(kind, flags, stream & MAX_STREAM, length, now)
             end = pos + HEADER_BYTES + length
             if end > size:
                 self._needed = HEADER_BYTES + length
@@ -217,7 +222,7 @@ class FrameWalker:
                 if kind == DATA:
                     self._begin_data(flags, stream, length)
                 else:
-                    self._check(kind, flags, stream & 0x7FFFFFFF, length, now)
+                    self._check(kind, flags, stream & MAX_STREAM, length, now)
                     if length:
                         self._needed += length
                         continue
@@ -277,16 +282,24 @@ class FrameWalker:
     def _check_headers(self, flags: int, stream: int) -> None:
         if not self._acknowledged:
             raise FrameRefused("HEADERS before our SETTINGS were acknowledged")
-        if not (stream & 1 and stream > self._last):
-            raise FrameRefused("HEADERS on a stream that cannot be opened")
         if not flags & END_HEADERS or flags & ~(END_HEADERS | END_STREAM):
             raise FrameRefused(f"HEADERS with flags {flags:#x}")
+        self._open_stream(stream)
+
+    def _open_stream(self, stream: int) -> None:
+        """Take note of HEADERS on a stream."""
+        if not (stream & 1 and stream > self._last):
+            raise FrameRefused("HEADERS on a stream that cannot be opened")
         self._last = stream
 
     def _count(self, kind: int, now: float) -> None:
         if kind == WINDOW_UPDATE:
             self._pay_small(1.0, now)
             return
+        if kind == GOAWAY:
+            self._goaways += 1
+            if self._goaways > MAX_GOAWAY:
+                raise FrameRefused("too many GOAWAYs")
         cost = 1.0 if kind in (HEADERS, RST_STREAM, SETTINGS, PING) else ODD
         self._control.spend(cost, now)
         self._spent += cost
@@ -305,6 +318,28 @@ class FrameWalker:
             raise FrameRefused("a WINDOW_UPDATE of nothing, or of too much")
         elif kind == HEADERS and (fields := fields_of(body)) > MAX_FIELDS:
             raise FrameRefused(f"a header block of {fields} fields")
+
+
+class AnswerWalker(FrameWalker):
+    """Walks what a server sends over one connection, from its first byte to its last.
+
+    It does not know which calls are open. gRPC's client ignores what belongs to none, and bounds the DATA of each by
+    its windows, so `FrameRates.data` counts for nothing here."""
+
+    def __init__(self, rates: FrameRates, now: float) -> None:
+        super().__init__(rates, now)
+        self._begun, self._needed = True, HEADER_BYTES  # a server says no preface
+        self._last = MAX_STREAM
+        self.admitted = True
+
+    def _begin_data(self, flags: int, stream: int, length: int) -> None:
+        if not self._acknowledged:
+            raise FrameRefused("DATA before our SETTINGS were acknowledged")
+        super()._begin_data(flags, stream, length)
+
+    def _open_stream(self, stream: int) -> None:
+        if not stream & 1:
+            raise FrameRefused("HEADERS on a stream that no client opens")
 
 
 def fields_of(block: memoryview | bytes) -> int:

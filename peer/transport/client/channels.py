@@ -1,4 +1,4 @@
-"""The gRPC channels to other peers: their options, their keys, and whether they are ready."""
+"""The gRPC channels to other peers: their options, and whether they are ready."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Callable
 
 import grpc
 
-from peer.errors import PartnerLost
-from peer.protocol.messages import PeerId
 from peer.protocol.wire.frames import USUAL_CHUNK
-from peer.transport.tls import channel_credentials
+from peer.transport.front.dialling import DiallingFront
 
 MAX_MESSAGE = 2**20 + 2**16
 AHEAD = USUAL_CHUNK
@@ -36,18 +34,13 @@ MakeChannel = Callable[[bool], grpc.aio.Channel]
 """Makes one more channel, for bulk or not, not yet connected."""
 
 
-def channels_to(peer: PeerId, address: Callable[[bool], str]) -> MakeChannel:
-    """Return what makes channels that accept this peer alone. `address`: of a channel for bulk, or not. Raises
-    PartnerLost when the peer id holds no key."""
-    try:
-        credentials, pinned = channel_credentials(peer)
-    except ValueError as error:
-        raise PartnerLost(f"{peer}: {error}") from None
+async def channels_to(front: DiallingFront, control: str, bulk: str) -> MakeChannel:
+    """Return what makes channels that lead through the front to these addresses: for control, and for bulk.
 
-    def channel(bulk: bool) -> grpc.aio.Channel:
-        return grpc.aio.secure_channel(address(bulk), credentials, options=[*CHANNEL_OPTIONS, pinned])
-
-    return channel
+    Raises OSError when no socket is to be had."""
+    for_control = await front.lead_to(control)
+    for_bulk = for_control if bulk == control else await front.lead_to(bulk)
+    return lambda is_bulk: grpc.aio.insecure_channel(for_bulk if is_bulk else for_control, options=CHANNEL_OPTIONS)
 
 
 async def is_ready(channel: grpc.aio.Channel, timeout_s: float) -> bool:

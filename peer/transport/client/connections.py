@@ -26,6 +26,7 @@ from peer.protocol.swarm.nearness import is_private
 from peer.transport.client.channels import MakeChannel, channels_to, is_ready
 from peer.transport.client.circuits import Circuits
 from peer.transport.client.dialling import Dialler
+from peer.transport.front.dialling import DiallingFront
 from peer.transport.relay.tunnel import RelayTunnel
 
 MAX_PEERS = 64
@@ -44,12 +45,19 @@ class Connection:
     """Channels to one endpoint of one peer, so that control calls never wait behind a bulk transfer."""
 
     def __init__(
-        self, endpoint: str, channel: MakeChannel, address: str = "", tunnel: RelayTunnel | None = None
+        self,
+        endpoint: str,
+        front: DiallingFront,
+        channel: MakeChannel,
+        address: str = "",
+        tunnel: RelayTunnel | None = None,
     ) -> None:
-        """`endpoint`: as the peer's record names it, or `RELAYED` and the relay's peer id. `address`: the IP address
-        and port that answered. `tunnel`: the one to a closed peer, which ends with the connection."""
+        """`endpoint`: as the peer's record names it, or `RELAYED` and the relay's peer id. `front`: the one to which
+        the channels lead. `address`: the IP address and port that answered. `tunnel`: the one to a closed peer. Front
+        and tunnel end with the connection."""
         self.endpoint = endpoint
         self.address = address or endpoint
+        self._front = front
         self._tunnel = tunnel
         self.control = channel(False)
         self.bulk = channel(True)
@@ -98,10 +106,18 @@ class Connection:
     async def close(self) -> None:
         if self._preparing is not None:
             await cancel_and_wait(self._preparing)
-        for channel in (self.control, self.bulk, *self._extra):
-            await channel.close()
-        if self._tunnel is not None:
-            await self._tunnel.close()
+        try:
+            for channel in (self.control, self.bulk, *self._extra):
+                await channel.close()
+        finally:  # also when the caller gives up
+            await self._end_paths()
+
+    async def _end_paths(self) -> None:
+        try:
+            await self._front.close()
+        finally:
+            if self._tunnel is not None:
+                await self._tunnel.close()
 
     def way(self, *, mapped: bool = False) -> Way:
         """Return the path of its transfers. `mapped`: whether the peer's record says that its router opened a port."""
@@ -288,11 +304,10 @@ class ConnectionPool:
         for task in lingering:
             task.cancel()
         await asyncio.gather(*lingering, return_exceptions=True)
-        while self._retired:
-            await self._retired.pop().close()
-        while self._open:
-            _, connection = self._open.popitem()
-            await connection.close()
+        ending = [*self._retired, *self._open.values()]
+        self._retired.clear()
+        self._open.clear()
+        await asyncio.gather(*(connection.close() for connection in ending))
 
     def _see_to_the_end(self, trying: asyncio.Future[Connection | None]) -> None:
         """Let an attempt over a relay go on for some seconds, though another one has won. A relay that stalls would
@@ -329,9 +344,15 @@ class ConnectionPool:
         return connection
 
     async def _connect(self, peer: PeerId, endpoint: str, timeout_s: float, address: str) -> Connection | None:
-        """Connect to `address`, which is one that `endpoint` stands for."""
-        make = channels_to(peer, lambda bulk: address)
-        return await _ready_or_closed(Connection(endpoint, make, address), timeout_s)
+        """Connect to `address`, which is one that `endpoint` stands for. Raises PartnerLost for a peer id without a
+        key."""
+        front = _front_to(peer)
+        try:
+            connection = Connection(endpoint, front, await channels_to(front, address, address), address)
+        except OSError:  # no socket is to be had
+            await front.close()
+            return None
+        return await _ready_or_closed(connection, timeout_s)
 
     async def _relayed(
         self, peer: PeerId, relay: RelayAddress, timeout_s: float, trouble: list[str]
@@ -365,15 +386,22 @@ class ConnectionPool:
 
         Raises OSError when no socket is to be had."""
         assert self._circuits is not None
-        tunnel = tunnel or self._circuits.tunnel(relay, peer)
+        tunnel, front = tunnel or self._circuits.tunnel(relay, peer), _front_to(peer)
         try:
-            control, bulk = await tunnel.start()
-            make = channels_to(peer, lambda is_bulk: bulk if is_bulk else control)
-            connection = Connection(f"{RELAYED}{relay.peer_id}", make, tunnel=tunnel)
+            make = await channels_to(front, *await tunnel.start())
+            connection = Connection(f"{RELAYED}{relay.peer_id}", front, make, tunnel=tunnel)
         except BaseException:
+            await front.close()
             await tunnel.close()
             raise
         return await _ready_or_closed(connection, timeout_s)
+
+
+def _front_to(peer: PeerId) -> DiallingFront:
+    try:
+        return DiallingFront(peer)
+    except ValueError as error:
+        raise PartnerLost(f"{peer}: {error}") from None
 
 
 async def _ready_or_closed(connection: Connection, timeout_s: float) -> Connection | None:

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
-import grpc
-
+from peer.protocol.endpoints import host_of, port_of
 from peer.protocol.messages import PeerId
-from peer.transport.client.channels import CHANNEL_OPTIONS, is_ready
 from peer.transport.client.dialling import Dialler
-from peer.transport.tls import channel_credentials
+from peer.transport.tls import ALPN, client_context
 
 
 async def dial_check(peer: PeerId, endpoint: str, timeout_s: float) -> str:
     """Return why the peer does not answer at an endpoint with its key, for a person. An empty string means that it
     does. It keeps to no budget: see `checked_dial`."""
-    host, _, port = endpoint.rpartition(":")
+    context, name = client_context(peer)
     try:
         async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        writer.close()
+            _, writer = await asyncio.open_connection(
+                host_of(endpoint), port_of(endpoint), ssl=context, server_hostname=name
+            )
     except TimeoutError:
         return f"no answer within {timeout_s:.0f} s"
+    except ConnectionRefusedError:
+        return "connection refused"
+    except ssl.SSLError:
+        return "somebody else answers there"
     except OSError as error:
-        return "connection refused" if isinstance(error, ConnectionRefusedError) else str(error.strerror or error)
-    credentials, pinned = channel_credentials(peer)
-    async with grpc.aio.secure_channel(endpoint, credentials, options=[*CHANNEL_OPTIONS, pinned]) as channel:
-        return "" if await is_ready(channel, timeout_s) else "somebody else answers there"
+        return str(error.strerror or error)
+    answers = writer.get_extra_info("ssl_object").selected_alpn_protocol() == ALPN
+    writer.transport.abort()
+    return "" if answers else "somebody else answers there"
 
 
 async def checked_dial(dialler: Dialler, peer: PeerId, endpoint: str, timeout_s: float) -> str:

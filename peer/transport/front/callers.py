@@ -19,8 +19,8 @@ from peer.protocol.wire.http2 import Allowance, FrameRates
 
 FILES_EACH = 3
 """Open files of one caller: its socket, and both ends of the connection inside."""
-FILES_KEPT = 384
-"""Open files that are left to the rest of the process."""
+FILES_KEPT = 640
+"""Open files that are left to the rest of the process. Each of 64 peers that it calls takes five or eight."""
 MAX_BLOCKS = 2048
 """Address blocks whose use is remembered."""
 FREE_FRAMES = 32.0

@@ -15,7 +15,7 @@ from peer.protocol.messages import PeerId, Way
 from peer.protocol.relay.circuits import Circuit
 from peer.transport.front.callers import RATES, CallerTable, FrontCaller, FrontLimits, seen_as
 from peer.transport.front.inner_socket import InnerSocket
-from peer.transport.front.session import FrontSession, Scratch
+from peer.transport.front.session import FrontSession
 from peer.transport.front.tls_end import TlsEnd
 from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import CHUNK, Stream
@@ -58,7 +58,6 @@ class AcceptingFront:
         `is_proven`: whether a peer is proven to us. `now`: seconds of any origin."""
         self.limits: FrontLimits = callers.limits
         self.rates = RATES
-        self.scratch = Scratch()
         self.now = now
         self._callers = callers
         self._leaf = leaf

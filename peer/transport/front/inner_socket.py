@@ -1,13 +1,14 @@
-"""The socket on which gRPC listens behind the front, and to which nothing else leads.
+"""The socket between a front and gRPC, to which nothing else leads.
 
-It is a unix socket in a folder of our own, of mode 0700, so that no other user's program can call gRPC past the front.
-On Linux it loses its name as soon as gRPC listens, and the front goes on connecting through a descriptor: no path is
-too long, and a daemon that is killed leaves nothing behind. Other systems have no descriptors of that kind. There the
+It is a unix socket in a folder of our own, of mode 0700, so that no other user's program can call past the front. On
+Linux it loses its name as soon as one side listens, and the other side connects through a descriptor: no path is too
+long, and a daemon that is killed leaves nothing behind. Other systems have no descriptors of that kind. There the
 socket keeps its name until `close`."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import secrets
@@ -16,51 +17,71 @@ import sys
 import tempfile
 from pathlib import Path
 
-from peer.errors import AddressError
-
 LONGEST_FOLDER = 80
 """Bytes of the folder's path. A socket's path has 103 at most on macOS."""
+BACKLOG = 16
+"""Connections of gRPC's client that wait: one for each of its channels."""
 
 
 class InnerSocket:
-    """Give `address` to gRPC, `seal` once it listens, and `close` in the end."""
+    """Where gRPC's server listens: give it `address`, `seal` once it listens. Where a front listens for gRPC's client:
+    `listen`, and give it `address`. `close` it in the end."""
 
     def __init__(self, *, nameless: bool = sys.platform == "linux") -> None:
-        """`nameless`: whether the socket loses its name. Raises AddressError when there is no folder for temporary
-        files, or when its path is too long for a socket that keeps its name."""
+        """`nameless`: whether the socket loses its name. Raises OSError when there is no folder for temporary files, no
+        more file may be opened, or the folder's path is too long for a socket that keeps its name."""
         self._numbers = itertools.count(1)
         self._nameless = nameless
         self._closed = False
+        self._removed = False
         self._socket: int | None = None
         self._folder: int | None = None
+        self._made = Path(tempfile.mkdtemp(prefix="peer-"))  # of mode 0700
         try:
-            self._made = Path(tempfile.mkdtemp(prefix="peer-"))  # of mode 0700
             if nameless:
                 self._folder = os.open(self._made, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            fix = "Set TMPDIR to a folder where this program may write."
-            raise AddressError(f"cannot make a socket for gRPC: {error}", fix) from error
+            elif len(bytes(self._made)) > LONGEST_FOLDER:
+                raise OSError(errno.ENAMETOOLONG, "the path is too long for a socket", str(self._made))
+        except OSError:
+            self._made.rmdir()
+            raise
         self._named = (Path(f"/proc/self/fd/{self._folder}") if nameless else self._made) / "grpc"
-        if len(bytes(self._made)) > LONGEST_FOLDER and not nameless:
-            self.close()
-            raise AddressError(f"the path {self._made} is too long for a socket", "Set TMPDIR to a shorter one.")
 
     @property
     def address(self) -> str:
-        """Where gRPC is to listen."""
-        return f"unix:{self._named}"
+        """Where gRPC is to listen, or to call what listens."""
+        return f"unix:{self._named if self._socket is None else f'/proc/self/fd/{self._socket}'}"
+
+    def listen(self) -> socket.socket:
+        """Listen here for gRPC, and return the socket. Raises OSError."""
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            listening.setblocking(False)
+            listening.bind(str(self._named))
+            listening.listen(BACKLOG)
+            self.seal()
+        except BaseException:
+            listening.close()
+            raise
+        return listening
 
     def seal(self) -> None:
-        """Keep the socket that gRPC listens at by a descriptor, and take its name away. Raises OSError."""
+        """Keep the socket at which one side listens by a descriptor, and take its name away. Raises OSError."""
         if self._nameless:
             self._socket = os.open(self._named, os.O_PATH | os.O_CLOEXEC)
             self._remove()
 
     def _remove(self) -> None:
+        """Take the name and the folder away, and the descriptor by which the folder is named."""
+        if self._removed:
+            return
+        self._removed = True
         with contextlib.suppress(FileNotFoundError):
             self._named.unlink()
         with contextlib.suppress(FileNotFoundError):
             self._made.rmdir()
+        if self._folder is not None:
+            os.close(self._folder)
 
     def connect(self) -> tuple[socket.socket, str]:
         """Connect to gRPC; return our end, and how gRPC names it. Raises OSError; BlockingIOError while gRPC has too
@@ -90,7 +111,6 @@ class InnerSocket:
         if self._closed:
             return
         self._closed = True
-        self._remove()  # before the descriptor goes by which the folder is named
-        for one in (self._folder, self._socket):
-            if one is not None:
-                os.close(one)
+        self._remove()
+        if self._socket is not None:
+            os.close(self._socket)

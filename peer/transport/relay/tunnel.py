@@ -1,4 +1,4 @@
-"""Loopback ports that lead to one closed peer: gRPC dials an address, and hands over no sockets."""
+"""Loopback ports that lead to one closed peer, which the front dials as it dials any address."""
 
 from __future__ import annotations
 

@@ -110,15 +110,15 @@ class ExchangeServer:
 
     async def _serve_inside(self) -> InnerSocket:
         """Start gRPC behind the front, and return where it listens."""
-        inside = self._inside = InnerSocket()
         self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         self._server.add_generic_rpc_handlers((self._handlers(),))
         try:
+            inside = self._inside = InnerSocket()
             self._server.add_insecure_port(inside.address)
             await self._server.start()
             inside.seal()
         except (RuntimeError, OSError) as error:
-            fix = "Set TMPDIR to a folder on a file system of this machine."
+            fix = "Set TMPDIR to a short path where this program may write, on a file system of this machine."
             raise AddressError(f"cannot listen on a socket for gRPC: {error}", fix) from error
         return inside
 

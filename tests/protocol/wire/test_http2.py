@@ -1,4 +1,4 @@
-"""The walk of a caller's HTTP/2: what gRPC's own client sends passes, and what it never sends does not."""
+"""The walk of HTTP/2: what gRPC's own client and server send passes, and what they never send does not."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from peer.protocol.wire.http2 import (
     MAX_BLOCK,
     MAX_DATA,
     MAX_FIELDS,
+    MAX_GOAWAY,
     MOST_PAID,
     OFTEN,
     PADDED,
@@ -34,12 +35,14 @@ from peer.protocol.wire.http2 import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
+    AnswerWalker,
     FrameRates,
     FrameRefused,
     FrameWalker,
     fields_of,
 )
 from peer.transport.client.channels import CHANNEL_OPTIONS
+from peer.transport.front.dialling import RATES
 from peer.transport.server.listener import SERVER_OPTIONS
 from tests.support.behind_front import ACKNOWLEDGED, GREETING, REQUEST, frame, request
 
@@ -178,7 +181,6 @@ MANY: dict[str, tuple[Callable[[int], bytes], float]] = {
     "DATA of a byte": (lambda n: frame(DATA, b"x", stream=1), 4.0),
     "PRIORITY": (lambda n: frame(PRIORITY, bytes(5), stream=1), 0.25),
     "unknown": (lambda n: frame(0x42, b"x"), 0.25),
-    "GOAWAY": (lambda n: frame(GOAWAY, bytes(8)), 0.25),
 }
 
 
@@ -244,6 +246,104 @@ def test_an_admitted_call_answers_for_data_and_a_key_for_more_of_it() -> None:
     assert one.owes_s(0.0) == 2**14 / 2**10
 
 
+def test_a_connection_says_goodbye_a_few_times() -> None:
+    one = walker()
+    assert passes(one, frame(GOAWAY, bytes(8)) * MAX_GOAWAY)
+    with pytest.raises(FrameRefused, match="GOAWAY"):
+        one.walk(memoryview(frame(GOAWAY, bytes(8))), 0.0)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+ANSWER = bytes.fromhex("88")
+"""A header block: status 200."""
+
+
+def answer(stream: int, block: bytes = ANSWER, flags: int = END_HEADERS) -> bytes:
+    return frame(HEADERS, block, flags=flags, stream=stream)
+
+
+def answers(rates: FrameRates = UNBOUNDED) -> AnswerWalker:
+    """A walker past the greeting."""
+    made = AnswerWalker(rates, 0.0)
+    made.answered()
+    assert passes(made, frame(SETTINGS) + ACKNOWLEDGED)
+    return made
+
+
+REFUSED_ANSWERS: dict[str, bytes] = {
+    "CONTINUATION": frame(CONTINUATION, ANSWER, flags=END_HEADERS, stream=1),
+    "headers to be continued": answer(1, flags=0),
+    "a header block that is too long": answer(1, bytes(MAX_BLOCK + 1))[:9],
+    "too many fields": answer(1, b"\xbe" * (MAX_FIELDS + 1)),
+    "padded headers": answer(1, b"\0" + ANSWER, flags=END_HEADERS | PADDED),
+    "headers on an even stream": answer(2),
+    "headers on no stream": answer(0),
+    "data on no stream": frame(DATA, b"x"),
+    "data on an even stream": frame(DATA, b"x", stream=2),
+    "data that is too long": frame(DATA, bytes(MAX_DATA + 1), stream=1)[:9],
+    "PUSH_PROMISE": frame(PUSH_PROMISE, bytes(4) + ANSWER, flags=END_HEADERS, stream=1),
+    "SETTINGS of 5 bytes": frame(SETTINGS, bytes(5)),
+    "GOAWAY with a long text": frame(GOAWAY, bytes(2000)),
+    "WINDOW_UPDATE of nothing": frame(WINDOW_UPDATE, bytes(4)),
+    "RST_STREAM of no stream": frame(RST_STREAM, bytes(4)),
+    "a long frame of an unknown kind": frame(0xBE, bytes(5000), stream=1)[:9],
+}
+
+
+@pytest.mark.parametrize("said", REFUSED_ANSWERS.values(), ids=REFUSED_ANSWERS.keys())
+def test_what_no_grpc_server_sends_is_refused(said: bytes) -> None:
+    with pytest.raises(FrameRefused):
+        answers().walk(memoryview(said), 0.0)
+
+
+def test_what_a_server_may_send_passes_to_whatever_calls_there_are() -> None:
+    one = answers()
+    assert passes(one, answer(5) + frame(DATA, bytes(2**14), stream=5) + answer(5, flags=END_HEADERS | END_STREAM))
+    assert passes(one, answer(1, flags=END_HEADERS | END_STREAM) + frame(RST_STREAM, bytes(4), stream=7))
+    assert passes(one, frame(PING, bytes(8)) + frame(PING, bytes(8), flags=ACK) + frame(WINDOW_UPDATE, OF_WINDOW))
+    assert passes(one, frame(SETTINGS, bytes(12)) + frame(GOAWAY, bytes(8)) + frame(0xBE, b"grease"))
+    assert one.owes_s(0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    "said", [PREFACE, frame(PING, bytes(8)), ACKNOWLEDGED, answer(1), frame(DATA, b"x", stream=1)], ids=repr
+)
+def test_a_server_begins_with_its_settings(said: bytes) -> None:
+    one = AnswerWalker(UNBOUNDED, 0.0)
+    one.answered()
+    with pytest.raises(FrameRefused):
+        one.walk(memoryview(said), 0.0)
+
+
+@pytest.mark.parametrize("said", [answer(1), frame(DATA, b"x", stream=1)], ids=repr)
+def test_a_server_answers_no_call_before_it_acknowledged_our_settings(said: bytes) -> None:
+    """Only then do gRPC's own limits of header blocks hold."""
+    one = AnswerWalker(UNBOUNDED, 0.0)
+    one.answered()
+    assert passes(one, frame(SETTINGS))
+    with pytest.raises(FrameRefused, match="acknowledged"):
+        one.walk(memoryview(said), 0.0)
+
+
+@pytest.mark.parametrize(
+    "said", [answer(1), frame(RST_STREAM, bytes(4), stream=1), frame(PING, bytes(8)), frame(SETTINGS)], ids=repr
+)
+def test_a_server_that_sends_many_frames_waits_and_is_refused_beyond_a_burst(said: bytes) -> None:
+    one = answers(FrameRates(control=Rate(2.0, 10.0), small=ANY, data=Rate(0.0, 0.0)))
+    one.walk(memoryview(said * 14), 0.0)
+    assert one.owes_s(0.0) > 0.0
+    one.walk(memoryview(said * 14), 0.0)
+    with pytest.raises(FrameRefused, match="too many"):
+        one.owes_s(0.0)
+
+
+def test_data_of_an_answer_is_bounded_by_grpcs_windows_alone() -> None:
+    one = answers(FrameRates(control=ANY, small=ANY, data=Rate(0.0, 0.0)))
+    one.walk(memoryview(frame(DATA, bytes(2**14), stream=1) * 100), 0.0)
+    assert one.owes_s(0.0) == 0.0
+
+
 # -- header blocks -----------------------------------------------------------------------------------------------------
 
 
@@ -273,9 +373,11 @@ def test_a_block_that_ends_in_the_middle_is_refused(block: str) -> None:
 
 
 class Recorded:
-    """A TCP relay between a client and a server of gRPC's own, which walks what the client sends."""
+    """A TCP relay between a client and a server of gRPC's own, which walks what both send."""
 
     def __init__(self, inside: int) -> None:
+        self.refused = ""
+        """Why an answer did not pass; empty: all passed."""
         self.kinds: list[tuple[int, int]] = []
         self.walkers: list[FrameWalker] = []
         self._inside = inside
@@ -300,11 +402,17 @@ class Recorded:
             self.kinds.append((kind, flags))
             pos += 9 + (upper << 16 | lower)
 
-    @staticmethod
-    async def _answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, walking: FrameWalker) -> None:
-        while said := await reader.read(2**16):
-            walking.answered()
-            writer.write(said)
+    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, walking: FrameWalker) -> None:
+        answering = AnswerWalker(RATES, 0.0)
+        answering.answered()
+        try:
+            while said := await reader.read(2**16):
+                walking.answered()
+                for part in answering.walk(memoryview(said), 0.0):
+                    writer.write(part)
+                assert answering.owes_s(0.0) == 0.0, "it has sent too much"
+        except FrameRefused as refused:
+            self.refused = str(refused)
         writer.close()
 
 
@@ -314,7 +422,7 @@ async def swallow(request: object, context: grpc.aio.ServicerContext[bytes, byte
 
 
 @pytest.mark.parametrize("options", [CHANNEL_OPTIONS, []], ids=["ours", "gRPC's defaults"])
-def test_the_installed_grpc_client_keeps_the_order_and_passes(options: list[tuple[str, int]]) -> None:
+def test_the_installed_grpc_keeps_the_order_and_passes_both_ways(options: list[tuple[str, int]]) -> None:
     """The order on which the walk relies, of every version of gRPC that this project is tested with."""
 
     async def main() -> None:
@@ -350,6 +458,7 @@ def test_the_installed_grpc_client_keeps_the_order_and_passes(options: list[tupl
         assert set(order) <= {SETTINGS, WINDOW_UPDATE, HEADERS, DATA, PING, RST_STREAM, GOAWAY}
         assert all(flags & END_HEADERS for kind, flags in recorded.kinds if kind == HEADERS)
         assert len(recorded.walkers) == 1, "it was never hung up on"
+        assert not recorded.refused
 
     asyncio.run(asyncio.wait_for(main(), 20))
 

@@ -1,16 +1,18 @@
-"""Peers that answer a call with HTTP/2 that no server of ours sends: the caller gives them up, and pays little.
+"""Peers that answer a call with HTTP/2 that no server of ours sends: gRPC's client sees none of it.
 
-gRPC's client takes what a hostile server sends without a front before it. It holds one call to each, and leaves it at
-the call's deadline."""
+Ten servers in a process of their own play each variant at the speed of loopback, before and after they answered our
+Hello. `HTTP2_ABUSE=50 make attack` also plays fifty variants that clients play, drawn by `HTTP2_ABUSE_SEED`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
-import struct
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
+from dataclasses import asdict
 
 import pytest
 
@@ -20,112 +22,66 @@ from peer.identity import Identity
 from peer.node.handler import RequestHandler
 from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.transport.grpc_transport import GrpcTransport
-from peer.transport.tls import RenewedLeaf
-from tests.support.http2_abuse import (
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    GOAWAY,
-    HEADERS,
-    PING,
-    PUSH_PROMISE,
-    SETTINGS,
-    WINDOW_UPDATE,
-    frame,
-    literal,
-    message,
-    resident,
-)
+from tests.support.hostile_servers import Play, variants
+from tests.support.http2_abuse import resident
 
 RUN = RunId(b"R" * 32)
-SERVERS = 8
-CALL_S, PLAY_S = 0.7, 1.0
-MEMORY = 64.0
-"""MiB that eight hostile servers may cost a caller."""
-ANSWER = b"\x88" + literal(b"content-type", b"application/grpc")
-BOMB = ANSWER + literal(b"x-long", 3900 * b"x", indexed=True) + 4000 * b"\xbe"
+SERVERS = 10
+CALL_S, PLAY_S = 1.0, 0.3
+DRAWN = int(os.environ.get("HTTP2_ABUSE", "0"))
+SEED = int(os.environ.get("HTTP2_ABUSE_SEED", "1"))
+ANSWER_S = 2.0 if "HTTP2_ABUSE" in os.environ else 10.0
+"""Seconds of an honest Hello, at most. The short play runs beside other tests."""
+MEMORY = 100.0
+"""MiB above the memory before the first play, at most."""
 
 
-def _bomb() -> Iterator[bytes]:
-    yield frame(HEADERS, END_HEADERS, 1, BOMB)
+def record_of(peer_id: str, port: int) -> PeerRecord:
+    now = time.time()
+    endpoints = (f"127.0.0.1:{port}",)
+    return PeerRecord(PeerId(peer_id), RUN, endpoints, True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 3600)
 
 
-def _continued_bomb() -> Iterator[bytes]:
-    yield frame(HEADERS, 0, 1, BOMB)
-    while True:
-        yield frame(CONTINUATION, 0, 1, 4000 * b"\xbe")
+class Servers:
+    """The hostile servers' process, and the records of the servers."""
 
+    def __init__(self, process: asyncio.subprocess.Process, records: list[PeerRecord]) -> None:
+        self._process = process
+        self.records = records
 
-def _continuation() -> Iterator[bytes]:
-    yield frame(HEADERS, 0, 1, ANSWER)
-    while True:
-        yield frame(CONTINUATION, 0, 1, literal(b"x", 4000 * b"x")) * 3
-
-
-def _data() -> Iterator[bytes]:
-    yield frame(HEADERS, END_HEADERS, 1, ANSWER) + frame(DATA, 0, 1, struct.pack(">BI", 0, 2**31))
-    while True:
-        yield frame(DATA, 0, 1, 16000 * b"x")
-
-
-def _messages() -> Iterator[bytes]:
-    yield frame(HEADERS, END_HEADERS, 1, ANSWER)
-    while True:
-        yield frame(DATA, 0, 1, 3000 * message(b""))
-
-
-def _control() -> Iterator[bytes]:
-    while True:
-        yield frame(PING, 0, 0, 8 * b"x") * 100
-        yield frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**20)) * 100
-        yield frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1)) * 100
-
-
-def _promises() -> Iterator[bytes]:
-    while True:
-        yield frame(PUSH_PROMISE, END_HEADERS, 1, struct.pack(">I", 2) + BOMB)
-
-
-def _goaway() -> Iterator[bytes]:
-    while True:
-        yield frame(GOAWAY, 0, 0, struct.pack(">II", 2**31 - 1, 0) + 500 * b"x")
-
-
-FLOODS = (_bomb, _continued_bomb, _continuation, _data, _messages, _control, _promises, _goaway)
+    async def play(self, play: Play) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asdict(play)).encode() + b"\n")
+        await self._process.stdout.readline()
 
 
 @contextlib.asynccontextmanager
-async def hostile(flood: Callable[[], Iterator[bytes]]) -> AsyncIterator[PeerRecord]:
-    """A peer whose server sends this, and never acknowledges the caller's SETTINGS."""
-    identity = Identity.generate()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reading: asyncio.Task[bytes] | None = None
-        try:
-            await reader.readexactly(24)
-            writer.write(frame(SETTINGS, 0, 0))
-            while (header := await reader.readexactly(9))[3] != HEADERS:
-                await reader.readexactly(int.from_bytes(header[:3], "big"))
-            reading = asyncio.create_task(reader.read())
-            for piece in flood():
-                writer.write(piece)
-                await writer.drain()
-                await asyncio.sleep(max(0.001, len(piece) / 1e6))
-        except (OSError, EOFError):
-            pass
-        finally:
-            if reading is not None:
-                reading.cancel()
-            writer.transport.abort()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=RenewedLeaf(identity).context())
-    now, port = time.time(), server.sockets[0].getsockname()[1]
+async def hostile() -> AsyncIterator[Servers]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.support.hostile_servers", str(SERVERS), str(SEED)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
     try:
-        yield PeerRecord(
-            PeerId(identity.peer_id), RUN, (f"127.0.0.1:{port}",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 600
-        )
+        listening = json.loads(await process.stdout.readline())
+        yield Servers(process, [record_of(peer_id, port) for peer_id, port in listening])
     finally:
-        server.close()
+        process.kill()
+        process.stdin.close()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def honest() -> AsyncIterator[PeerRecord]:
+    identity = Identity.generate()
+    server = GrpcTransport(identity, RUN, RequestHandler(), RunClock().now)
+    try:
+        yield record_of(identity.peer_id, await server.start("127.0.0.1", 0))
+    finally:
+        await server.close()
 
 
 async def call_for_a_while(ours: GrpcTransport, record: PeerRecord) -> None:
@@ -133,18 +89,35 @@ async def call_for_a_while(ours: GrpcTransport, record: PeerRecord) -> None:
     while time.monotonic() < until:
         with pytest.raises(ExchangeError):
             await ours.offer(record, Offer(RoundKey(0, 0)), CALL_S)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: flood.__name__.strip("_"))
-def test_a_server_that_abuses_http2_costs_its_caller_little(flood: Callable[[], Iterator[bytes]]) -> None:
+async def most_resident(meanwhile: asyncio.Future[list[None]]) -> float:
+    """Return the most memory of this process until then, in MiB."""
+    most = 0.0
+    while not meanwhile.done():
+        most = max(most, resident(os.getpid()))
+        await asyncio.wait([meanwhile], timeout=0.02)
+    await meanwhile
+    return most
+
+
+def test_ten_servers_that_abuse_http2_cost_their_caller_little_and_keep_it_from_nobody() -> None:
     async def main() -> None:
         ours = GrpcTransport(Identity.generate(), RUN, RequestHandler(), RunClock().now)
-        async with contextlib.AsyncExitStack() as stack:
-            records = [await stack.enter_async_context(hostile(flood)) for _ in range(SERVERS)]
+        async with hostile() as servers, honest() as other:
+            await ours.hello(other, ANSWER_S)
             before = resident(os.getpid())
-            await asyncio.gather(*(call_for_a_while(ours, record) for record in records))
-            assert resident(os.getpid()) <= before + MEMORY
+            for number, variant in enumerate(variants(DRAWN, SEED)):
+                for proof in (False, True):
+                    await servers.play(Play(number, DRAWN, proof))
+                    calling = asyncio.gather(*(call_for_a_while(ours, record) for record in servers.records))
+                    most = await most_resident(calling)
+                    assert most <= before + MEMORY, (variant.name, proof)
+                    await ours.hello(other, ANSWER_S)
+                    if "HTTP2_ABUSE" in os.environ:
+                        print(f"{variant.name}, {'after' if proof else 'before'} a Hello: {most - before:+.0f} MiB")
+                    await ours.forget_connections()
         await ours.close()
 
     asyncio.run(main())

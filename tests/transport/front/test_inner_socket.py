@@ -1,4 +1,4 @@
-"""The socket on which gRPC listens behind the front, as Linux has it and as other systems do."""
+"""The sockets between the fronts and gRPC, as Linux has them and as other systems do."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from peer.clock.run_clock import RunClock
-from peer.errors import AddressError
 from peer.identity import Identity
 from peer.node.handler import RequestHandler
 from peer.protocol.messages import PeerId, RunId
 from peer.transport import tls
+from peer.transport.front import dialling
 from peer.transport.front.inner_socket import InnerSocket
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import OPEN
 from peer.transport.server import listener
+from tests.security.strangers.test_hostile_servers import record_of
 from tests.support.hostile_client import HostileCaller
 
 RUN = RunId(b"R" * 32)
@@ -37,10 +38,11 @@ def names_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("nameless", [True, False])
-def test_callers_are_told_apart_and_nothing_is_left(
+def test_callers_are_told_apart_peers_are_called_and_nothing_is_left(
     folder: Path, monkeypatch: pytest.MonkeyPatch, nameless: bool
 ) -> None:
-    monkeypatch.setattr(listener, "InnerSocket", partial(InnerSocket, nameless=nameless))
+    for module in (listener, dialling):
+        monkeypatch.setattr(module, "InnerSocket", partial(InnerSocket, nameless=nameless))
 
     async def main() -> None:
         identity = Identity.generate()
@@ -50,6 +52,10 @@ def test_callers_are_told_apart_and_nothing_is_left(
             async with HostileCaller(at, PeerId(identity.peer_id), RUN) as caller:
                 assert await caller.hello()
         assert names_in(folder) == ([] if nameless else ["grpc"])
+        ours = GrpcTransport(Identity.generate(), RUN, RequestHandler(), RunClock().now, OPEN)
+        await ours.hello(record_of(identity.peer_id, int(at.rpartition(":")[2])), 10.0)
+        assert names_in(folder) == ([] if nameless else ["grpc", "grpc"])
+        await ours.close()
         await transport.close()
 
     asyncio.run(main())
@@ -61,7 +67,7 @@ def test_a_socket_that_keeps_its_name_needs_a_short_path(tmp_path: Path, monkeyp
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    with pytest.raises(AddressError, match="too long"):
+    with pytest.raises(OSError, match="too long"):
         InnerSocket(nameless=False)
     assert list(deep.iterdir()) == []
     nameless = InnerSocket(nameless=True)

@@ -1,0 +1,150 @@
+"""The dialling front: gRPC's client reaches a peer through it, and sees only frames of the peer that were walked.
+
+A hostile server can do to gRPC's client what a hostile client can do to its server. So the front is the one that
+connects, checks the peer's key and ends TLS; gRPC calls a unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from peer.aio.servers import close_servers
+from peer.protocol.endpoints import host_of, port_of
+from peer.protocol.messages import PeerId
+from peer.protocol.token_bucket import Rate
+from peer.protocol.wire.http2 import AnswerWalker, FrameRates
+from peer.transport.front.callers import FrontLimits
+from peer.transport.front.inner_socket import InnerSocket
+from peer.transport.front.session import Session, SessionEnd
+from peer.transport.front.tls_end import TlsEnd
+from peer.transport.tls import client_context
+
+CONNECT_S = 20.0
+"""Seconds to connect and to end the TLS handshake, as gRPC has them."""
+CLOSE_S = 0.3
+"""Seconds for what gRPC and the front still hold to be sent, once the channels are closed."""
+RATES = FrameRates(control=Rate(400.0, 800.0), small=Rate(400.0, 2000.0), data=Rate(0.0, 0.0))
+"""What one server may send: twice what the calls of a peer ask for (`peer.transport.server.rate_limits.CALLS`)."""
+
+
+class DiallingFront:
+    """The way of gRPC's channels to one peer. `close` it after them."""
+
+    def __init__(self, peer: PeerId) -> None:
+        """Raises ValueError when the peer id holds no key."""
+        self.limits = FrontLimits()
+        self._tls, self._server_name = client_context(peer)
+        self._listening: list[tuple[asyncio.Server, InnerSocket]] = []
+        self._sessions = set[DialledSession]()
+        self._closed = False
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    async def lead_to(self, address: str) -> str:
+        """Return where gRPC is to call, so that each of its connections leads to this IP address and port, if the peer
+        answers there. Raises OSError when no socket is to be had."""
+        inside = InnerSocket()
+        try:
+            listening = inside.listen()
+            server = await asyncio.get_running_loop().create_unix_server(
+                lambda: DialledSession(self, address).inner, sock=listening
+            )
+        except BaseException:
+            inside.close()
+            raise
+        self._listening.append((server, inside))
+        return inside.address
+
+    def tls(self) -> TlsEnd:
+        """Return the TLS of a new connection, which trusts the peer's key alone."""
+        return TlsEnd(self._tls, self._server_name)
+
+    def began(self, session: DialledSession) -> bool:
+        """Take note of a connection of gRPC's; return whether it may have one."""
+        self._sessions.add(session)
+        return not self._closed
+
+    def gone(self, session: DialledSession) -> None:
+        """Take note that both connections are closed."""
+        self._sessions.discard(session)
+
+    async def close(self) -> None:
+        """Take no more connections. Those that stand end once gRPC has closed its channels, or after a while; those
+        that are still being made, or were refused, end at once."""
+        self._closed = True
+        try:
+            await close_servers([server for server, _ in self._listening])
+            for session in list(self._sessions):
+                if not session.stands:
+                    session.abort()
+            if ending := [session.closed for session in self._sessions if session.stands]:
+                await asyncio.wait(ending, timeout=CLOSE_S)
+        finally:
+            for server, inside in self._listening:
+                server.close()
+                inside.close()
+            for session in list(self._sessions):
+                session.abort()
+
+
+class DialledSession(Session):
+    """A connection of gRPC's to a peer. The peer is dialled when gRPC has called, and gRPC waits for the handshake."""
+
+    owner: DiallingFront
+
+    def __init__(self, owner: DiallingFront, address: str) -> None:
+        super().__init__(owner, AnswerWalker(RATES, owner.now()))
+        self._address = address
+        self._early = b""
+        """What gRPC said before the handshake was over."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether the peer has shown its key, and neither end has closed."""
+        return self._tls is not None and self._tls.established and not self._over
+
+    def made(self, end: SessionEnd) -> None:
+        """Dial the peer, or begin TLS with it."""
+        super().made(end)
+        if end is self.outer:
+            if not self._over:
+                self._tls = self.owner.tls()
+                self._tls.begin()
+                self.outer.send(self._tls.outgoing())
+            return
+        if not self.owner.began(self):
+            self.abort()
+            return
+        self._connecting = asyncio.create_task(self._connect(), name="dialling")
+        self._connecting.add_done_callback(self._connected)
+
+    async def _connect(self) -> None:
+        """Connect to the peer. Raises OSError, or TimeoutError."""
+        host, port = host_of(self._address), port_of(self._address)
+        async with asyncio.timeout(CONNECT_S):
+            await asyncio.get_running_loop().create_connection(lambda: self.outer, host, port)
+
+    def _connected(self, connecting: asyncio.Task[None]) -> None:
+        if self._over or connecting.cancelled() or connecting.exception() is not None:
+            self.abort()
+        else:
+            self.abort_after(CONNECT_S, unless=lambda: self.stands)
+        self._end_if_closed()
+
+    def _decrypt(self, data: memoryview) -> None:
+        super()._decrypt(data)
+        if self._early and self.stands:
+            early, self._early = self._early, b""
+            super()._from_grpc(memoryview(early))
+            self.inner.go_on("handshake")
+
+    def _from_grpc(self, data: memoryview) -> None:
+        if self.stands:
+            super()._from_grpc(data)
+        elif not self._over:
+            self._early += data
+            self.inner.wait("handshake")
+
+    def _ended(self) -> None:
+        self.owner.gone(self)
