@@ -41,7 +41,7 @@ from peer.run.memory import MemoryNeed, need_of
 from peer.run.presets import Method, resolve, sources
 from peer.run.schema import overridden
 from peer.run.sections import SyncSection
-from peer.run.sync.cautions import cautions
+from peer.run.sync.cautions import cautions, forgetting_rate
 from peer.run.sync.common_data import why_unchecked
 from peer.run.sync.vocabulary import why_unused
 
@@ -191,6 +191,8 @@ def _cautions(manifest: Manifest) -> dict[str, str]:
     found = {f"sync.{key}": why for key, why in cautions(method, manifest.rounds)}
     if why := why_unused(manifest.model, manifest.tokenizer):
         found["model.vocab_size"] = why
+    if why := forgetting_rate(manifest.init, manifest.optimizer):
+        found["optimizer.lr"] = why
     return found | ({"sync.acceptance": why} if (why := why_unchecked(method, manifest.data)) else {})
 
 

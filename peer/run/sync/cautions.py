@@ -3,7 +3,8 @@
 Every number is the final loss of the simulator's tiny model against that of the preset `none`: 4 peers, 20 inner steps
 between two exchanges of a fragment, 20 exchanges of each, seeds 1 and 2, of delays and rda 3 too, of rda 8 peers too.
 Those of `eager` and of `topk` are of real text, from results/methods_loss.json: `tests/run/sync/test_cautions.py`
-compares them. `tests/simulation/test_cautions_hold.py` plays some of the others again."""
+compares them. `tests/simulation/test_cautions_hold.py` plays some of the others again. The learning rates of published
+models are from table 2.1 of arXiv 2005.14165."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 
 from peer.run.method import Method
 from peer.run.method_checks import spread_growth
+from peer.run.sections import OptimizerSection
 
 Caution = tuple[str, str]
 """The key of the choice in [sync], and what it did."""
@@ -33,6 +35,21 @@ EAGER_GAINED = {20: 0.3, 50: 1.5}
 number of exchanges."""
 EAGER_MOMENTUM_LOST = 6.5
 """As `TOPK_LOST`, of `eager` with a momentum of 0.5, in the run of 20 exchanges."""
+PRETRAINED_LR = 6e-4
+"""Peak learning rate of the smallest model of the table, with 125 M parameters. Larger ones had lower ones."""
+
+
+def forgetting_rate(init: str, optimizer: OptimizerSection) -> str:
+    """Return why the learning rate is too high for a run that begins from pretrained weights (`init`: their digest).
+    Empty: it is not, or the weights are random. Muon's is of another scale."""
+    if not init or optimizer.kind != "adamw" or optimizer.lr <= PRETRAINED_LR:
+        return ""
+    return (
+        f"{optimizer.lr:g} is for a small model that begins from random weights. This run begins from pretrained ones, "
+        "which lose what they know at a much higher rate than their own. Models of 125 M parameters were trained with "
+        f"{PRETRAINED_LR:g} at most, of 13 B with 1e-4 (arXiv 2005.14165). Take no more than the model's own, as with "
+        "--set lr=1e-4"
+    )
 
 
 def cautions(method: Method, rounds: int) -> Iterator[Caution]:

@@ -9,8 +9,16 @@ from click.testing import CliRunner
 
 from peer.cli.main import peer
 from peer.run.presets import PRESETS, resolve
-from peer.run.sections import SyncSection
-from peer.run.sync.cautions import DILOCO_GAINED, EAGER_GAINED, EAGER_MOMENTUM_LOST, TOPK_LOST, cautions
+from peer.run.sections import OptimizerSection, SyncSection
+from peer.run.sync.cautions import (
+    DILOCO_GAINED,
+    EAGER_GAINED,
+    EAGER_MOMENTUM_LOST,
+    PRETRAINED_LR,
+    TOPK_LOST,
+    cautions,
+    forgetting_rate,
+)
 
 
 def told(rounds: int = 20, **sync: Any) -> list[str]:
@@ -102,6 +110,17 @@ def test_the_numbers_of_topk_and_eager_are_those_of_the_results() -> None:
     for exchanges, gained in EAGER_GAINED.items():
         assert gained == pytest.approx(-measured(exchanges, "eager"), abs=0.05)
     assert pytest.approx(measured(20, "eager-with-momentum"), abs=0.05) == EAGER_MOMENTUM_LOST
+
+
+def test_a_rate_for_random_weights_is_cautioned_for_pretrained_ones(tmp_path: Path) -> None:
+    usual, weights = OptimizerSection(), "ab" * 32
+    assert forgetting_rate("", usual) == ""
+    assert "0.004 is for a small model that begins from random weights" in forgetting_rate(weights, usual)
+    assert "--set lr=1e-4" in forgetting_rate(weights, usual)
+    for given in ({"lr": PRETRAINED_LR}, {"kind": "muon"}):
+        assert forgetting_rate(weights, OptimizerSection.model_validate(given)) == ""
+    words = ["manifest", "new", str(tmp_path / "run.toml"), "--home", str(tmp_path), "--set", f"init={weights}"]
+    assert "caution: optimizer.lr: 0.004 is for" in CliRunner().invoke(peer, words).stderr
 
 
 def test_eager_with_a_momentum_is_cautioned_twice() -> None:
