@@ -1,0 +1,176 @@
+"""The study of what joining is worth: its stacked trainer is the product's, and it plays and judges as it says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import worth, worth_runs
+from benchmarks.stacked import StackedLlama, losses_of
+from benchmarks.worth import CELLS, RUNGS, SEEDS, TUNING, name_of, run_of, speed_up, wanted
+from benchmarks.worth_runs import CONTEXT, MODEL, WorthRun, partners, play
+from peer.run.sections import OptimizerSection, TrainSection
+from peer.trainer.config import TrainerConfig
+from peer.trainer.data import Corpus
+from peer.trainer.device import choose_device
+from peer.trainer.inner_loop import InnerLoop
+from peer.trainer.loss import TokenLoss
+from peer.trainer.models.factory import bind
+from peer.trainer.models.llama import empty_model, first_params, layout_of
+
+SHORT = WorthRun(method="none", peers=2, steps=6, every=3, batch=2, lr=3e-3, seed=5)
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    text = np.random.default_rng(0).integers(0, 64, 40_000).astype(np.uint8)
+    return Corpus(text[:30_000], text[30_000:], "0" * 64)
+
+
+def run(**fields: Any) -> WorthRun:
+    return WorthRun(**(SHORT.key | fields))
+
+
+def test_each_copy_has_the_loss_and_the_gradient_of_the_products_network() -> None:
+    layout = layout_of(MODEL)
+    params = torch.stack([first_params(MODEL, seed) for seed in (1, 2)])
+    windows = torch.randint(0, 256, (2, 3, 17), generator=torch.Generator().manual_seed(0))
+    stacked = StackedLlama(MODEL, params)
+    losses = stacked.losses(windows)
+    grads = torch.autograd.grad(losses.sum(), list(stacked.tensors.values()))
+
+    for copy, flat in enumerate(params):
+        model = empty_model(MODEL)
+        bind(model, layout, flat.clone())
+        loss = TokenLoss(model, torch.device("cpu"))(windows[copy].numpy(), 1 / 48)
+
+        assert losses[copy].item() == pytest.approx(loss.item(), rel=1e-6)
+        for own, product in zip(grads, torch.autograd.grad(loss, list(model.parameters())), strict=True):
+            assert torch.allclose(own[copy], product, rtol=1e-4, atol=1e-7)
+
+
+def inner_loop(corpus: Corpus, peer: int, batch: int = 2) -> InnerLoop:
+    config = TrainerConfig(
+        model=MODEL,
+        train=TrainSection(context=CONTEXT, batch=batch, total_rounds=2, eval_windows=worth_runs.EVAL_WINDOWS),
+        optimizer=OptimizerSection(lr=SHORT.lr),
+        sync_every=3,
+        seed=SHORT.seed,
+        peer_id=f"peer-{peer}",
+        device="cpu",
+        precision="fp32",
+    )
+    first = first_params(MODEL, SHORT.seed)
+    return InnerLoop(config, layout_of(MODEL), choose_device("cpu", "fp32"), corpus, first)
+
+
+def test_a_peer_that_exchanges_nothing_ends_where_the_products_trainer_ends(corpus: Corpus) -> None:
+    (played,) = play([SHORT], corpus)
+    losses = []
+    for peer in range(2):
+        loop = inner_loop(corpus, peer)
+        for at in range(SHORT.steps):
+            loop.move_to(*divmod(at, 3))
+            loop.step()
+        losses.append(loop.evaluate(loop.params).loss)
+
+    assert played["loss"] == pytest.approx(sum(losses) / 2, abs=2e-5)
+    assert played["worst"] == pytest.approx(max(losses), abs=2e-5)
+
+
+def test_ddp_is_one_loop_with_the_batch_of_all(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    (played,) = play([run(method="ddp")], corpus)
+    loop = inner_loop(corpus, 0, batch=4)
+    streams = [inner_loop(corpus, peer).batches for peer in range(2)]
+    monkeypatch.setattr(loop, "_next_windows", lambda: np.concatenate([one.next().windows for one in streams]))
+    for at in range(SHORT.steps):
+        loop.move_to(*divmod(at, 3))
+        loop.step()
+
+    assert played["loss"] == pytest.approx(loop.evaluate(loop.params).loss, abs=2e-5)
+    assert played["spread"] < 1e-6
+    assert len(played["noise_scale"]) == 4
+
+
+def test_runs_do_not_touch_each_other_and_a_swarm_draws_together(corpus: Corpus) -> None:
+    runs = [run(method=method, peers=4, every=2) for method in ("none", "noloco", "gossip", "diloco", "ddp")]
+    together = play(runs, corpus)
+    (apart,) = play(runs[1:2], corpus)
+    none, noloco, gossip, diloco, ddp = (one["spread"] for one in together)
+
+    assert together[1]["loss"] == pytest.approx(apart["loss"], abs=1e-5)
+    assert max(diloco, ddp) < 1e-6 < gossip < none
+    assert noloco < none
+
+
+def test_own_data_a_warm_start_and_bent_rounds_change_what_is_trained(corpus: Corpus) -> None:
+    plain, own, warm, bent = play(
+        [run(method="diloco", **more) for more in ({}, {"own": True}, {"start": 3}, {"every": 1, "bend": 2.0})], corpus
+    )
+    assert len({one["loss"] for one in (plain, own, warm, bent)}) == 4
+    assert run(every=1, bend=2.0).exchanges == [1, 2, 3, 4, 6], "six of them, of which two fall together"
+    assert run(every=1).exchanges == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_mean_of_the_last_rounds_is_evaluated(corpus: Corpus) -> None:
+    (played,) = play([run(method="diloco", every=6)], corpus)
+    assert played["late"] == pytest.approx(played["loss"], abs=1e-6), "one round is its own mean"
+    (longer,) = play([run(method="diloco", every=1)], corpus)
+    assert longer["late"] != longer["loss"]
+
+
+def test_everybody_has_a_partner_and_not_always_the_same() -> None:
+    drawn = [partners(8, 0, round_) for round_ in range(100)]
+    for found in drawn:
+        assert [found[partner] for partner in found] == list(range(8))
+        assert all(one != other for one, other in enumerate(found))
+    assert len({found[0] for found in drawn}) == 7
+
+
+def test_the_losses_of_rows_are_those_of_the_network() -> None:
+    params = torch.stack([first_params(MODEL, seed) for seed in (1, 2)])
+    windows = torch.randint(0, 256, (40, 17), generator=torch.Generator().manual_seed(0))
+    expected = StackedLlama(MODEL, params).losses(windows.expand(2, *windows.shape))
+    assert losses_of(MODEL, params, windows) == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+# -- plan and verdict --------------------------------------------------------------------------------------------------
+
+
+def test_a_record_names_its_run_and_every_cell_is_there_once() -> None:
+    for of in CELLS:
+        assert run_of(of.key) == of
+    assert len({name_of(of) for of in CELLS}) == len(CELLS)
+
+
+@pytest.mark.parametrize("best", [-2, 0, 1, 3])
+def test_a_cell_is_tuned_until_its_best_rate_lies_inside_and_then_scored(best: int) -> None:
+    of, records = CELLS[0], []
+    while runs := wanted(records, of):
+        records += [one.key | {"loss": 2 + abs(RUNGS[one.lr] - best)} for one in runs]
+
+    tried = {RUNGS[one["lr"]] for one in records if one["seed"] == TUNING}
+    assert min(tried) < best < max(tried) or (best in (0, 1) and {best - 1, best, best + 1} <= tried)
+    scored = [(one["lr"], one["seed"]) for one in records if one["seed"] != TUNING]
+    assert scored == [(worth.rate(best), seed) for seed in SEEDS]
+
+
+def test_a_run_that_diverged_is_worse_than_all() -> None:
+    of, records = CELLS[0], []
+    while runs := wanted(records, of):
+        records += [one.key | {"loss": None if RUNGS[one.lr] > 0 else 2.0 - RUNGS[one.lr]} for one in runs]
+    assert {one["lr"] for one in records if one["seed"] != TUNING} == {worth.rate(0)}
+
+
+def test_the_speed_up_is_read_between_two_lengths_of_single() -> None:
+    single = {0: {400: 2.0, 800: 1.8, 1600: 1.7}}
+    of = worth.cell("gossip", 4, 400)
+    assert speed_up(single, of, {0: 2.0}) == [1.0]
+    assert speed_up(single, of, {0: 1.9}) == [pytest.approx(math.sqrt(2))]
+    assert speed_up(single, of, {0: 1.7}) == [pytest.approx(4)]
+    assert speed_up(single, of, {0: 1.6}) == [math.inf]
+    assert math.isnan(speed_up(single, of, {0: 2.1})[0])
