@@ -36,6 +36,7 @@ OF_VIRTUAL_TIME = ("link", "churn", "speeds", "step_seconds")
     multiple=True,
     help="Folder of texts, of all peers or of peer K alone (repeatable), or of token shards, as of `peer bootstrap`.",
 )
+@click.option("--worth", is_flag=True, help="Measure how many times the tokens of a peer one alone needs.")
 @click.option("--target", type=float, help="The loss to reach.  [default: the least that all methods reach]")
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curves into this file.")
 @click.option("--virtual", is_flag=True, help="In virtual time, with a tiny model that learns.")
@@ -54,6 +55,7 @@ def command(
     seeds: int,
     settings: tuple[str, ...],
     data: tuple[str, ...],
+    worth: bool,
     target: float | None,
     svg: Path | None,
     virtual: bool,
@@ -66,9 +68,10 @@ def command(
     """Play several methods with equally many tokens. Compare their loss against tokens, bytes and seconds.
 
     A MANIFEST is a file, with the files that it names beside it, or the name of a preset: then the tiny built-in run
-    with it. Each is played as a swarm of real processes on this machine, one after another. With --virtual all is
-    simulated. See `peer help compare-methods`."""
-    from peer.lab.compare.entries import entries_of
+    with it. Two baselines have the first one's task: single, one peer alone, and ddp, one model that takes the batches
+    of all peers in every step. Each is played as a swarm of real processes on this machine, one after another. With
+    --virtual all is simulated. See `peer help compare-methods`."""
+    from peer.lab.compare.entries import SINGLE, entries_of
     from peer.lab.compare.play import VirtualPlace
     from peer.lab.compare.result import compare, table
 
@@ -77,24 +80,26 @@ def command(
     elif data:
         raise UsageError("virtual time reads no data: --data is of real swarms", "Leave --data out, or --virtual.")
     refuse_unwritable(svg, "--svg")
-    entries = entries_of(manifests, settings, steps=steps, step_seconds=step_seconds if virtual else None)
+    given = manifests if SINGLE in manifests or not worth else (*manifests, SINGLE)
+    every = entries_of(given, settings, peers=peers, steps=steps, step_seconds=step_seconds if virtual else None)
+    entries = every[: len(manifests)]
+    single = next((entry for entry in every if entry.name == SINGLE), None) if worth else None
     first = entries[0].manifest.seed if seed is None else seed
     played = range(first, first + seeds)
     place = VirtualPlace(link=link, churn=churn, speeds=speeds, step_seconds=step_seconds) if virtual else None
-    play = _in_processes(entries, peers, first, data) if place is None else _in_virtual_time(peers, place)
-    outcome = compare(
-        entries, peers, played, "real processes on one machine" if place is None else place.told, play, target
-    )
+    play = _in_processes(every, peers, first, data) if place is None else _in_virtual_time(place)
+    where = "real processes on one machine" if place is None else place.told
+    outcome = compare(entries, peers, played, where, play, target, single)
     if svg is not None:
         _draw(outcome, svg)
     tell(json.dumps(outcome.to_json()) if as_json else table(outcome))
 
 
-def _in_virtual_time(peers: int, place: VirtualPlace) -> Play:
+def _in_virtual_time(place: VirtualPlace) -> Play:
     """Return how one entry is played with one seed."""
     from peer.lab.compare.play import play_virtual
 
-    return lambda entry, seed: _told(entry, seed, play_virtual(entry, peers, seed, place))
+    return lambda entry, seed: _told(entry, seed, play_virtual(entry, seed, place))
 
 
 def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[str, ...]) -> Play:
@@ -114,14 +119,14 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
     shards = shard_folder(data, kind)
     sources = {entry.name: find_sources(entry.base, entry.manifest, shards) for entry in entries}
     for entry in entries:
-        for line in told_overrides(entry.base, founded_by(entry.seeded(seed), peers), sources[entry.name]):
+        for line in told_overrides(entry.base, founded_by(entry.seeded(seed), entry.peers), sources[entry.name]):
             say(line)
 
     def play(entry: Entry, seed: int) -> Curve:
         say(f"{entry.name}, seed {seed}:")
         home = kept_temporary_folder("peer-compare-")
         found = sources[entry.name]
-        curve = play_real(entry, peers, seed, home, say, loop_factory(), sources=found, setups=setups)
+        curve = play_real(entry, seed, home, say, loop_factory(), sources=found, setups=setups)
         return _told(entry, seed, curve)
 
     return play

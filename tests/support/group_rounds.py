@@ -42,7 +42,7 @@ class DomainLoop(TinyLoop):
         self._first, self._own = number * SYMBOLS**2 // members, SYMBOLS**2 // members
 
     def step(self) -> float:
-        key = f"{self._seed}/{self._data}/{self.round}/{self.step_in_round}".encode()
+        key = f"{self._seed}/{self._sources[0]}/{self.round}/{self.step_in_round}".encode()
         random = np.random.default_rng(list(blake3(key).digest(16)))
         pairs = self._first + random.integers(0, self._own, BATCH)
         odds = teacher(self._seed)[pairs].cumsum(1)

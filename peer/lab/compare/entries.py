@@ -1,7 +1,12 @@
-"""The methods that `peer compare` plays: manifests of one task, each cut to a length of equally many tokens."""
+"""The methods that `peer compare` plays: manifests of one task, each cut to a length of equally many tokens.
+
+Two baselines are none: `single` is one peer alone with the tokens of one peer, and `ddp` one model that takes the
+batches of all peers in every step, synchronous data-parallel training. Both are a swarm of one peer that exchanges
+nothing, so they are trained and evaluated by the same code as all others."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +16,11 @@ from peer.lab.localswarm.plan import DEFAULT_SETTINGS
 from peer.lab.run_sources import BaseManifest
 from peer.run.manifest import Manifest, default_text, derive, parse_manifest, read_text
 from peer.run.method import Method
-from peer.run.presets import PRESETS, resolve
+from peer.run.overrides import with_sections
+from peer.run.presets import CONTROL, PRESETS, resolve
 
+SINGLE, DDP = "single", "ddp"
+BASELINES = (SINGLE, DDP)
 MOST_ENTRIES = 16
 EVALUATIONS = 16
 """About so many times a swarm is evaluated after its start."""
@@ -36,6 +44,15 @@ class Entry:
     """TOML, with the length of the comparison."""
     base: BaseManifest
     """The manifest that it is made from."""
+    peers: int
+    """Peers that play it: 1 for a baseline."""
+    batches: int = 1
+    """Batches of a peer that one step takes: those of all for `ddp`. The manifest of a real swarm has them already."""
+
+    @property
+    def has_fewer_tokens(self) -> bool:
+        """It has the tokens of one peer, and all others those of all peers."""
+        return self.name == SINGLE
 
     @property
     def manifest(self) -> Manifest:
@@ -51,24 +68,33 @@ class Entry:
 
 
 def entries_of(
-    given: Sequence[str], settings: Sequence[str], *, steps: int | None, step_seconds: float | None
+    given: Sequence[str], settings: Sequence[str], *, peers: int, steps: int | None, step_seconds: float | None
 ) -> tuple[Entry, ...]:
-    """Read the manifests, put `settings` over each, and cut all to equally many tokens.
+    """Read the manifests, put `settings` over each, and cut all to equally many tokens of a peer.
 
-    given: files, or names of presets, which stand for the tiny built-in run with that preset.
+    given: files, or names of presets, which stand for the tiny built-in run with that preset, or baselines, which have
+    the task of the first that is none.
+    peers: of a swarm.
     steps: inner steps of a peer in the first of them. The rest get as many tokens. None: as many as it says.
     step_seconds: seconds of an inner step in virtual time. None: real swarms.
 
     Raises UsageError when the losses would not compare, ManifestError for a manifest that does not check."""
     if not 1 <= len(given) <= MOST_ENTRIES:
         raise UsageError(f"{len(given)} methods cannot be compared", f"Name from 1 to {MOST_ENTRIES} manifests.")
-    bases = map(_base, given)
+    methods = [text for text in given if text not in BASELINES]
+    bases = {text: _base(text) for text in methods or ["none"]}
+    task = next(iter(bases.values()))
     changes = ["start=0", *settings]  # a swarm begins when it is ready
-    read = [Entry(name, derive(base.text, changes), base) for name, base in zip(_names(given), bases, strict=True)]
     virtual = step_seconds is not None
+    read = [
+        _baseline(text, task, changes, peers, virtual)
+        if text in BASELINES
+        else Entry(name, derive(bases[text].text, changes), bases[text], peers)
+        for text, name in zip(given, _names(given), strict=True)
+    ]
     _check_clocks(read, virtual)
     _check_task(read, virtual)
-    first = read[0]
+    first = next((entry for entry in read if not entry.batches > 1), read[0])
     whole = _steps_of(first, step_seconds) if steps is None else steps
     tokens = whole * _tokens_a_step(first.manifest)
     every = max(1, first.manifest.train.total_rounds // EVALUATIONS) if steps is None else 0
@@ -81,13 +107,29 @@ def _base(given: str) -> BaseManifest:
     if given in PRESETS:
         return BaseManifest(derive(default_text(), [*DEFAULT_SETTINGS, f"sync.preset={given}"]))
     if not Path(given).exists():
-        raise UsageError(f"{given} is neither a preset nor a file", f"The presets are {', '.join(PRESETS)}.")
+        raise UsageError(
+            f"{given} is neither a preset nor a file",
+            f"The presets are {', '.join(PRESETS)}, and the baselines {' and '.join(BASELINES)}.",
+        )
     return BaseManifest(read_text(Path(given)), Path(given))
+
+
+def _baseline(name: str, task: BaseManifest, changes: Sequence[str], peers: int, virtual: bool) -> Entry:
+    """Return a baseline of this task. It is evaluated as often as the task's method, whose rounds it keeps."""
+    text = derive(task.text, changes)
+    manifest = parse_manifest(text.encode())
+    method, train = resolve(manifest.sync), tomllib.loads(text).get("train", {})
+    length = method.round_length if method.round_length == int(method.round_length) else method.sync_every
+    sync = {"preset": CONTROL, "clock": method.clock, "sync_every": int(length) if length == int(length) else length}
+    batches = peers if name == DDP else 1
+    if not virtual:
+        train = train | {"batch": manifest.train.batch * batches}
+    return Entry(name, with_sections(text, {"sync": sync, "train": train}), task, 1, batches)
 
 
 def _names(given: Sequence[str]) -> list[str]:
     """Return a name of each: short ones where they differ."""
-    short = [text if text in PRESETS else Path(text).stem for text in given]
+    short = [text if text in (*PRESETS, *BASELINES) else Path(text).stem for text in given]
     names = short if len(set(short)) == len(short) else list(given)
     if twice := {name for name in names if names.count(name) > 1}:
         raise UsageError(f"{min(twice)} is named twice", "Name each manifest once.")
@@ -139,6 +181,8 @@ def _cut(entry: Entry, tokens: int, between: float, step_seconds: float | None) 
     """Give an entry its rounds. `between`: a peer's tokens between two evaluations, about."""
     manifest, length = entry.manifest, _round_steps(entry, step_seconds)
     a_step = _tokens_a_step(manifest)
+    if step_seconds is None:
+        a_step //= entry.batches
     steps = tokens / a_step
     rounds = round(steps / length)
     exact = manifest.sync.clock == "seconds" or abs(rounds * length - steps) < 1e-6

@@ -44,7 +44,7 @@ class VirtualPlace:
         return f"virtual time: tiny model, {self.link} links, {self.step_seconds:g} s a step{more}"
 
 
-def play_virtual(entry: Entry, peers: int, seed: int, place: VirtualPlace) -> Curve:
+def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> Curve:
     """Play a method in virtual time. The tiny model learns. Its payloads take as long, and count as many bytes, as
     those of the manifest's model. Raises UsageError for what cannot be simulated, OrdersNotCarriedOut when the
     swarm did not play all rounds or the churn met nobody."""
@@ -52,11 +52,12 @@ def play_virtual(entry: Entry, peers: int, seed: int, place: VirtualPlace) -> Cu
     seconds = method.round_length * (place.step_seconds if method.clock == "steps" else 1.0)
     seen: list[SimulatedSwarm] = []
     wish = Wish(
-        peers=peers,
+        peers=entry.peers,
+        batches=entry.batches,
         manifest=entry.seeded(seed),
         hours=manifest.train.total_rounds * seconds / 3600,
         link=place.link,
-        churn=place.churn,
+        churn=place.churn if entry.peers > 1 else 0.0,  # of one peer nobody departs
         speeds=place.speeds,
         step_seconds=place.step_seconds,
         trainer="tiny",
@@ -70,7 +71,6 @@ def play_virtual(entry: Entry, peers: int, seed: int, place: VirtualPlace) -> Cu
 
 def play_real(
     entry: Entry,
-    peers: int,
     seed: int,
     home: Path,
     say: Say,
@@ -86,8 +86,8 @@ def play_real(
     Raises SwarmFailed when a peer fails, OrdersNotCarriedOut when the swarm did not play all rounds, KeyboardInterrupt
     when a person stops it."""
     plan = SwarmPlan(
-        peers=peers,
-        manifest=founded_by(entry.seeded(seed), peers),
+        peers=entry.peers,
+        manifest=founded_by(entry.seeded(seed), entry.peers),
         home=home,
         seed=seed,
         sources=sources or RunSources(),
@@ -103,7 +103,7 @@ def play_real(
         say(line)
     check_orders(report["orders"])
     run_id = bytes.fromhex(report["run_id"])
-    curve = curve_of([journal_of(home / f"peer-{number}", run_id) for number in range(1, peers + 1)])
+    curve = curve_of([journal_of(home / f"peer-{number}", run_id) for number in range(1, entry.peers + 1)])
     shutil.rmtree(home)
     return curve
 

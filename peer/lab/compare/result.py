@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from peer.errors import SwarmFailed
 from peer.lab.compare.curve import Curve, Mark, loss_at, mean_of, reached
-from peer.lab.compare.entries import Entry
+from peer.lab.compare.entries import DDP, SINGLE, Entry
+from peer.lab.compare.worth import Worth, Yardstick, measure, worths
 
 Play = Callable[[Entry, int], Curve]
 """Plays an entry with a seed."""
@@ -25,6 +27,8 @@ class Standing:
     """One for each seed, at the tokens that all methods came to."""
     at_target: Mark | None
     """The first evaluation of `curve` that reached the target."""
+    worth: Worth | None = None
+    """None: it was not asked for."""
 
     @property
     def loss(self) -> float:
@@ -40,11 +44,14 @@ class Comparison:
     place: str
     """Where the swarms ran, for a person."""
     tokens: float
-    """The tokens of all peers together at which the losses are compared: the most that every method came to."""
+    """The tokens of all peers together at which the losses are compared: the most that every method came to, except
+    `single`, which has those of one peer."""
     target: float
     why: str
     """Why this is the target, for a person."""
     standings: tuple[Standing, ...]
+    yardstick: Yardstick | None = None
+    """What the worth was read from."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,29 +62,43 @@ class Comparison:
             "target": self.target,
             "target_reason": self.why,
             "methods": [_method_as_json(standing) for standing in self.standings],
+            "single": None if self.yardstick is None else self.yardstick.to_json(),
         }
 
 
 def compare(
-    entries: Sequence[Entry], peers: int, seeds: Sequence[int], place: str, play: Play, target: float | None = None
+    entries: Sequence[Entry],
+    peers: int,
+    seeds: Sequence[int],
+    place: str,
+    play: Play,
+    target: float | None = None,
+    single: Entry | None = None,
 ) -> Comparison:
-    """Play every entry with every seed, the entries by turns. Raises SwarmFailed for a swarm that was never
-    evaluated."""
+    """Play every entry with every seed, the entries by turns. `single`: that baseline, whether it is one of the entries
+    or not, where the worth of each is to be measured. Raises SwarmFailed for a swarm that was never evaluated."""
+
+    def curve_of(entry: Entry, seed: int) -> Curve:
+        if not (curve := play(entry, seed)):
+            raise SwarmFailed(f"{entry.name} with seed {seed}: no peer was evaluated", "Give more --steps.")
+        return curve
+
     played: dict[str, list[Curve]] = {entry.name: [] for entry in entries}
     for seed in seeds:
         for entry in entries:
-            curve = play(entry, seed)
-            if not curve:
-                raise SwarmFailed(f"{entry.name} with seed {seed}: no peer was evaluated", "Give more --steps.")
-            played[entry.name].append(curve)
+            played[entry.name].append(curve_of(entry, seed))
     means = {name: mean_of(curves) for name, curves in played.items()}
-    tokens = min(curve[-1].tokens for curves in played.values() for curve in curves)
+    equal = [entry.name for entry in entries if not entry.has_fewer_tokens] or list(played)
+    tokens = min(curve[-1].tokens for name in equal for curve in played[name])
     losses = {name: tuple(loss_at(curve, tokens) for curve in curves) for name, curves in played.items()}
     aim, why = _aim(means, target)
+    yardstick = None if single is None else measure(single, curve_of, seeds, losses, peers)
+    worth = {} if yardstick is None else worths(yardstick, seeds, losses)
     standings = tuple(
-        Standing(entry, means[entry.name], losses[entry.name], reached(means[entry.name], aim)) for entry in entries
+        Standing(entry, means[entry.name], losses[entry.name], reached(means[entry.name], aim), worth.get(entry.name))
+        for entry in entries
     )
-    return Comparison(peers, tuple(seeds), place, tokens, aim, why, standings)
+    return Comparison(peers, tuple(seeds), place, tokens, aim, why, standings, yardstick)
 
 
 def _aim(curves: dict[str, Curve], target: float | None) -> tuple[float, str]:
@@ -97,6 +118,8 @@ def _method_as_json(standing: Standing) -> dict[str, Any]:
         "total_rounds": manifest.train.total_rounds,
         "loss": standing.loss,
         "losses": list(standing.losses),
+        "peers": standing.entry.peers,
+        "worth": None if standing.worth is None else standing.worth.to_json(),
         "to_target": None if at is None else at.to_json(),
         "curve": [mark.to_json() for mark in standing.curve],
     }
@@ -104,29 +127,84 @@ def _method_as_json(standing: Standing) -> dict[str, Any]:
 
 def table(outcome: Comparison) -> str:
     """Write the outcome as a table."""
-    width = max(6, *(len(standing.entry.name) for standing in outcome.standings))
-    best = min(standing.loss for standing in outcome.standings)
-    until = f"{'':{width}}  {'at ' + amount(outcome.tokens) + ' tokens':^45}  {'to the target':^32}"
-    head = f"{'method':{width}}  {'loss':>8} {'+ %':>6} {'spread':>7} {'sent':>10} {'seconds':>10}"
+    rows = [_row(standing, outcome) for standing in outcome.standings]
+    widths = [max(len(row[column]) for row in [HEADS, *rows]) for column in range(len(HEADS))]
+    shown = [place for place, head in enumerate(HEADS) if head not in OF_WORTH or outcome.yardstick is not None]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *others = ((cells[place], widths[place]) for place in shown)
+        return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)])
+
+    until = {place: widths[place] for place in shown}
+    before = sum(width + 2 for place, width in until.items() if place < TO_TARGET) - 2
+    behind = sum(width + 2 for place, width in until.items() if TO_TARGET <= place < TO_TARGET + 3) - 2
     lines = [
         f"{outcome.peers} peers, {_seeds(outcome.seeds)}, {outcome.place}",
         f"target {outcome.target:.4f}: {outcome.why}",
         f"a loss is the mean of the peers that were evaluated in that round: {_evaluated(outcome)} of {outcome.peers}",
+        *_remarks(outcome),
         "",
-        until.rstrip(),
-        f"{head}  {'tokens':>10} {'sent':>10} {'seconds':>10}",
+        f"{'at ' + amount(outcome.tokens) + ' tokens':^{before}}  {'to the target':^{behind}}".rstrip(),
+        line(HEADS),
     ]
-    return "\n".join([*lines, *(_row(standing, best, width) for standing in outcome.standings)])
+    return "\n".join([*lines, *map(line, rows)])
 
 
-def _row(standing: Standing, best: float, width: int) -> str:
-    last, at = standing.curve[-1], standing.at_target
+HEADS = (
+    *("method", "codec", "every", "loss", "+ %", "spread", "sent", "seconds"),
+    *("tokens", "sent", "seconds", "worth", "+-", "of ddp"),
+)
+TO_TARGET = HEADS.index("tokens")
+OF_WORTH = ("worth", "+-", "of ddp")
+
+
+def _remarks(outcome: Comparison) -> list[str]:
+    """Return what the numbers of baselines and the worth are."""
+    names = [standing.entry.name for standing in outcome.standings]
+    remarks = []
+    if SINGLE in names:
+        remarks.append(f"{SINGLE}: one peer alone, with one of {outcome.peers} parts of the tokens of the others")
+    if DDP in names:
+        remarks.append(f"{DDP}: one model that takes the batches of all {outcome.peers} peers in each step")
+    if outcome.yardstick is not None:
+        longest = max(factor for pairs in outcome.yardstick.losses.values() for factor, _ in pairs)
+        remarks.append(
+            f"worth: how many times the tokens of a peer one peer alone needs for the loss, at the manifest's learning "
+            f"rate; {SINGLE} was played up to {longest:g} times"
+        )
+    return remarks
+
+
+def _row(standing: Standing, outcome: Comparison) -> list[str]:
+    best = min(one.loss for one in outcome.standings)
+    last, at, method = standing.curve[-1], standing.at_target, standing.entry.method
+    unit = "" if method.clock == "steps" else " s"
     spread = f"{max(standing.losses) - min(standing.losses):.4f}" if len(standing.losses) > 1 else "-"
-    row = f"{standing.entry.name:{width}}  {standing.loss:>8.4f} {100 * (standing.loss / best - 1):>6.2f} {spread:>7}"
-    row += f" {amount(last.bytes) + 'B':>10} {last.seconds:>10.1f}"
-    if at is None:
-        return f"{row}  {'not reached':>32}"
-    return f"{row}  {amount(at.tokens):>10} {amount(at.bytes) + 'B':>10} {at.seconds:>10.1f}"
+    row = [
+        standing.entry.name,
+        "-" if method.topology == "solo" else method.codec,
+        "-" if method.topology == "solo" else f"{method.sync_every:g}{unit}",
+        f"{standing.loss:.4f}",
+        f"{100 * (standing.loss / best - 1):.2f}",
+        spread,
+        amount(last.bytes) + "B",
+        f"{last.seconds:.1f}",
+    ]
+    row += (
+        ["not reached", "", ""]
+        if at is None
+        else [amount(at.tokens).strip(), amount(at.bytes) + "B", f"{at.seconds:.1f}"]
+    )
+    return row + _worth(standing.worth)
+
+
+def _worth(worth: Worth | None) -> list[str]:
+    if worth is None:
+        return ["-", "-", "-"]
+    values = worth.values
+    shown = "less" if 0.0 in values else "more" if math.inf in values else f"{worth.mean:.2f}"
+    half = "-" if worth.half_width is None else f"{worth.half_width:.2f}"
+    return [shown, half, "-" if worth.share is None else f"{worth.share:.0%}"]
 
 
 def _evaluated(outcome: Comparison) -> str:

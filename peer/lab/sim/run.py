@@ -72,6 +72,9 @@ class Wish:
     """Bytes per second that each relay passes on. Every peer that is not closed relays."""
     relays: int = 1
     """Nodes of the operator. They relay, and never train."""
+    batches: int = 1
+    """Batches, each of another peer, that a step of the tiny trainer takes. More than 1: synchronous data-parallel
+    training, for one peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +257,7 @@ def _trainers(wish: Wish, method: Method, seed: int, poisoned: Container[int]) -
             seed=seed,
             data=f"peer {number}",
             targets=other_targets(seed) if number in poisoned else None,
+            more=[f"peer {other}" for other in range(1, wish.batches)],
         )
 
     return tiny_layout, tiny

@@ -12,6 +12,7 @@ into fragments in the same ways.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -171,13 +172,15 @@ class TinyLoop:
         targets: NDArray[np.int64] | None = None,
         domain: Domain = WHOLE,
         lr: float = LR,
+        more: Sequence[str] = (),
     ) -> None:
         """params: flat fp32 in the layout's order, copied. data: names the peer whose batches are drawn. targets: the
         symbol that is learnt in the place of each; None: that one itself. domain: the part of all texts that it
-        sees."""
+        sees. more: further peers, whose batches every step takes, too: the mean of the gradients is applied."""
         assert {spec.name for spec in layout.tensors} == {spec.name for spec in TENSORS}, layout
-        self._layout, self._seed, self._data, self._targets = layout, seed, data, targets
+        self._layout, self._seed, self._targets = layout, seed, targets
         self._domain, self._lr = domain, lr
+        self._sources = (data, *more)
         self.params = params.clone()
         self._flat: Floats = self.params.numpy()
         self._grad, self._room = np.zeros_like(self._flat), np.empty_like(self._flat)
@@ -199,15 +202,23 @@ class TinyLoop:
         merge_(self.params[start:end], outer_params, alpha)
 
     def step(self) -> float:
-        """Take one inner step and return the batch's mean loss before it, nats a symbol."""
-        block, row = divmod(self.step_in_round, DRAWN)
-        drawn = _drawn(self._seed, self._data, self.round, block, self._domain)
-        before, last, following = (part[row] for part in drawn)
-        following = following if self._targets is None else self._targets[following]
-        loss = self._backward(before, last, following)
+        """Take one inner step and return the batches' mean loss before it, nats a symbol."""
+        loss = self._backward(*self._batch(self._sources[0]))
+        if len(self._sources) > 1:
+            total = self._grad.copy()
+            for source in self._sources[1:]:
+                loss += self._backward(*self._batch(source))
+                total += self._grad
+            np.divide(total, np.float32(len(self._sources)), out=self._grad)
         self._adam()
         self.step_in_round += 1
-        return loss
+        return loss / len(self._sources)
+
+    def _batch(self, source: str) -> Batch:
+        block, row = divmod(self.step_in_round, DRAWN)
+        drawn = _drawn(self._seed, source, self.round, block, self._domain)
+        before, last, following = (part[row] for part in drawn)
+        return before, last, following if self._targets is None else self._targets[following]
 
     def _backward(self, before: NDArray[np.int64], last: NDArray[np.int64], following: NDArray[np.int64]) -> float:
         weights, grads, rows = self._weights, self._grads, np.arange(BATCH)
@@ -254,7 +265,7 @@ class TinyTrainer(VirtualTrainer):
     """The `Trainer` interface around `TinyLoop`. Peers of one run have one `seed` (the teacher's), and each its own
     `data`. The result is a function of the arguments and of the applied params.
 
-    layout: of `TENSORS`, in any order and cut. step_seconds: time of an inner step. targets, domain, lr: see
+    layout: of `TENSORS`, in any order and cut. step_seconds: time of an inner step. targets, domain, lr, more: see
     `TinyLoop`."""
 
     kind = "tiny"
@@ -270,9 +281,10 @@ class TinyTrainer(VirtualTrainer):
         targets: NDArray[np.int64] | None = None,
         domain: Domain = WHOLE,
         lr: float = LR,
+        more: Sequence[str] = (),
     ) -> None:
-        super().__init__(layout, clock, step_seconds=step_seconds, tokens_per_step=BATCH)
-        self._seed, self._data, self._targets = seed, data, targets
+        super().__init__(layout, clock, step_seconds=step_seconds, tokens_per_step=BATCH * (1 + len(more)))
+        self._seed, self._data, self._targets, self._more = seed, data, targets, more
         self._domain, self._lr = domain, lr
         self._loop: TinyLoop
 
@@ -285,6 +297,7 @@ class TinyTrainer(VirtualTrainer):
             targets=self._targets,
             domain=self._domain,
             lr=self._lr,
+            more=self._more,
         )
 
     def _params(self) -> torch.Tensor:

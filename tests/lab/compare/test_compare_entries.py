@@ -18,7 +18,7 @@ def lengths(entries: tuple[Entry, ...]) -> dict[str, tuple[int, int]]:
 
 
 def real(*given: str, steps: int | None = None, settings: tuple[str, ...] = ()) -> tuple[Entry, ...]:
-    return entries_of(given, settings, steps=steps, step_seconds=None)
+    return entries_of(given, settings, peers=4, steps=steps, step_seconds=None)
 
 
 def written(folder: Path, name: str, *settings: str) -> str:
@@ -73,7 +73,7 @@ def test_a_seed_changes_nothing_else() -> None:
 
 def test_seconds_are_steps_of_virtual_time(tmp_path: Path) -> None:
     timed = written(tmp_path, "timed.toml", "sync.clock=seconds", "sync.sync_every=60", "train.total_rounds=10")
-    entries = entries_of([timed, "noloco"], [], steps=None, step_seconds=0.5)
+    entries = entries_of([timed, "noloco"], [], peers=4, steps=None, step_seconds=0.5)
     assert lengths(entries) == {"timed": (10, 1), "noloco": (60, 6)}
 
 
@@ -128,4 +128,4 @@ def test_losses_that_do_not_compare_are_refused(tmp_path: Path, change: str, vir
         assert len(real(*given)) == 2
         return
     with pytest.raises(UsageError, match=f"differ in {differs}"):
-        entries_of(given, [], steps=None, step_seconds=1.0 if virtual else None)
+        entries_of(given, [], peers=4, steps=None, step_seconds=1.0 if virtual else None)

@@ -14,7 +14,7 @@ from peer.lab.compare.entries import Entry, entries_of
 from peer.lab.compare.plot import nice_step, picture
 from peer.lab.compare.result import Comparison, amount, compare, table
 
-ENTRIES = entries_of(["noloco", "diloco", "none"], [], steps=None, step_seconds=None)
+ENTRIES = entries_of(["noloco", "diloco", "none"], [], peers=4, steps=None, step_seconds=None)
 FACTORS = {"noloco": 1.0, "diloco": 0.9, "none": 1.1}
 BYTES = {"noloco": 1e3, "diloco": 4e3, "none": 0.0}
 
@@ -70,7 +70,9 @@ def test_as_a_table() -> None:
     lines = table(outcome()).splitlines()
     assert lines[0] == "4 peers, seeds 0, 1, a test"
     assert lines[2].endswith("evaluated in that round: 3 to 4 of 4")
-    assert lines[-3].split() == ["noloco", "2.4500", "11.11", "0.1000", "3", "kB", "30.0", "2", "k", "2", "kB", "20.0"]
+    assert lines[-3].split() == [
+        *("noloco", "modulo7", "20", "2.4500", "11.11", "0.1000", "3", "kB", "30.0", "2", "k", "2", "kB", "20.0")
+    ]
     assert len({len(line) for line in lines[-4:]}) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from peer.run.home import Home
 from peer.run.manifest import parse_manifest
 
 RUN = bytes(range(32))
-ENTRY = entries_of(["diloco"], [], steps=80, step_seconds=None)[0]
+ENTRY = entries_of(["diloco"], [], peers=4, steps=80, step_seconds=None)[0]
 
 
 class StandIn:
@@ -57,7 +58,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
 
 
 def test_the_curve_is_that_of_the_journals_and_the_homes_go(tmp_path: Path, stand_in: type[StandIn]) -> None:
-    start, end = play_real(ENTRY, 3, 7, tmp_path / "homes", print)
+    start, end = play_real(replace(ENTRY, peers=3), 7, tmp_path / "homes", print)
     assert (start.loss, end.loss, end.seconds) == (5.0, 2.0, 12.0)
     assert list(tmp_path.iterdir()) == []
     manifest = parse_manifest(stand_in.plans[0].manifest.encode())
@@ -69,7 +70,7 @@ def test_a_failed_swarm_leaves_its_homes(
 ) -> None:
     monkeypatch.setattr(stand_in, "exit_code", 40)
     with pytest.raises(SwarmFailed, match="peer 1"):
-        play_real(ENTRY, 2, 0, tmp_path / "homes", print)
+        play_real(replace(ENTRY, peers=2), 0, tmp_path / "homes", print)
     assert (tmp_path / "homes").is_dir()
 
 
@@ -79,7 +80,7 @@ def test_a_swarm_that_was_ended_before_its_last_round_is_no_curve(
     monkeypatch.setattr(stand_in, "why_not", "nothing moved any more")
     said: list[str] = []
     with pytest.raises(OrdersNotCarriedOut, match="the run's 4 rounds"):
-        play_real(ENTRY, 2, 0, tmp_path / "homes", said.append)
+        play_real(replace(ENTRY, peers=2), 0, tmp_path / "homes", said.append)
     assert "  the run's 4 rounds: nothing moved any more" in said
 
 
@@ -88,4 +89,4 @@ def test_a_person_who_stops_a_swarm_stops_the_comparison(
 ) -> None:
     monkeypatch.setattr(stand_in, "stopped", True)
     with pytest.raises(KeyboardInterrupt):
-        play_real(ENTRY, 2, 0, tmp_path / "homes", print)
+        play_real(replace(ENTRY, peers=2), 0, tmp_path / "homes", print)

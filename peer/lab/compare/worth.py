@@ -1,0 +1,127 @@
+"""The worth of joining: how many times the tokens of each peer one peer alone needs for the swarm's loss.
+
+The yardstick is `single` at several lengths, each with a learning-rate schedule of its own. Between two lengths the
+loss lies on a line over log(tokens). So in a swarm that is worth 2.5, each peer saves the time of 1.5 times what it
+trained itself. The learning rate is the manifest's for all."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from peer.lab.compare.curve import Curve
+from peer.lab.compare.entries import DDP, Entry
+from peer.run.manifest import derive
+
+FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0)
+"""Lengths of `single` over that of the others, in the order in which they are played."""
+SHORTER = (0.75, 0.5)
+"""Those that are played for a method that is worse than `single`."""
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Student's t of an interval of 95 %, by the number of values less two. Beyond: 1.96."""
+
+Play = Callable[[Entry, int], Curve]
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The effective speed-up of one method."""
+
+    values: tuple[float, ...]
+    """One for each seed. Infinite: more than the longest `single` shows; 0: less than the shortest one."""
+    share: float | None
+    """Of the worth of `ddp`. None: that was not played, or one of both is not known."""
+
+    @property
+    def mean(self) -> float | None:
+        """None: of one seed it is not known."""
+        known = all(0 < value < math.inf for value in self.values)
+        return statistics.fmean(self.values) if known else None
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the interval of 95 % over the seeds, by Student's t. None: there is one seed, or no mean."""
+        count = len(self.values)
+        if count < 2 or self.mean is None:
+            return None
+        t = T95[count - 2] if count - 2 < len(T95) else 1.96
+        return t * statistics.stdev(self.values) / math.sqrt(count)
+
+    def to_json(self) -> dict[str, Any]:
+        values = [value if math.isfinite(value) else None for value in self.values]
+        return {"speed_up": self.mean, "half_width": self.half_width, "values": values, "share_of_ddp": self.share}
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """The losses of `single`, by seed: (length over that of the others, loss)."""
+
+    losses: Mapping[int, Sequence[tuple[float, float]]]
+
+    def factor(self, seed: int, loss: float) -> float:
+        """Return how many times as long `single` trains for this loss. 0: less than the shortest length that was
+        played; infinite: more than the longest."""
+        before: tuple[float, float] | None = None
+        for factor, there in sorted(self.losses[seed]):
+            if there <= loss:
+                if before is None:
+                    return factor if there == loss else 0.0
+                part = (before[1] - loss) / (before[1] - there)
+                return math.exp((1 - part) * math.log(before[0]) + part * math.log(factor))
+            if before is None or there < before[1]:
+                before = factor, there
+        return math.inf
+
+    def to_json(self) -> dict[str, Any]:
+        return {str(seed): [list(pair) for pair in sorted(pairs)] for seed, pairs in self.losses.items()}
+
+
+def measure(
+    single: Entry, play: Play, seeds: Sequence[int], losses: Mapping[str, Sequence[float]], peers: int
+) -> Yardstick:
+    """Play `single` at lengths until it has the loss of every method, or trains twice as long as all peers together.
+
+    losses: of each method, one for each seed. Where `single` is among them, it is not played at that length again.
+    Lengths are those whose rounds are a whole number."""
+    best = [min(of_seed) for of_seed in zip(*losses.values(), strict=True)]
+    worst = [max(of_seed) for of_seed in zip(*losses.values(), strict=True)]
+    found: dict[int, list[tuple[float, float]]] = {seed: [] for seed in seeds}
+    if known := losses.get(single.name):
+        found = {seed: [(FACTORS[0], loss)] for seed, loss in zip(seeds, known, strict=True)}
+
+    def played(factor: float) -> None:
+        rounds = single.manifest.train.total_rounds * factor
+        if rounds < 1 or rounds != int(rounds) or any(factor == done for done, _ in found[seeds[0]]):
+            return
+        longer = replace(single, text=derive(single.text, [f"train.total_rounds={int(rounds)}"]))
+        for seed in seeds:
+            found[seed].append((factor, play(longer, seed)[-1].loss))
+
+    for factor in FACTORS:
+        if factor > 2 * peers:
+            break
+        played(factor)
+        if all(min(loss for _, loss in found[seed]) <= aim for seed, aim in zip(seeds, best, strict=True)):
+            break
+    for factor in SHORTER:
+        if all(max(loss for _, loss in found[seed]) >= aim for seed, aim in zip(seeds, worst, strict=True)):
+            break
+        played(factor)
+    return Yardstick(found)
+
+
+def worths(yardstick: Yardstick, seeds: Sequence[int], losses: Mapping[str, Sequence[float]]) -> dict[str, Worth]:
+    """Return the worth of each method. `losses`: as those of `measure`."""
+    values = {
+        name: tuple(yardstick.factor(seed, loss) for seed, loss in zip(seeds, of, strict=True))
+        for name, of in losses.items()
+    }
+    most = Worth(values[DDP], None).mean if DDP in values else None
+    found = {}
+    for name, each in values.items():
+        mean = Worth(each, None).mean
+        found[name] = Worth(each, mean / most if mean is not None and most else None)
+    return found
