@@ -18,9 +18,13 @@ from peer.errors import MachineTooSmall, ModelError, PeerError
 from peer.observe.formatting import amount
 
 MARGIN = 2 * 2**30
-"""Bytes beyond what is expected: stacks of threads, what the allocator keeps, and the copy for a checkpoint."""
+"""Bytes beyond what is expected: what the allocator keeps, and the copy for a checkpoint."""
 LEAST_MARGIN = 2**30
 """The same where less than that is free."""
+OTHER_THREADS = 4
+"""Threads that torch starts beside those of an operation, for gradients above all."""
+USUAL_STACK = 8 * 2**20
+"""Bytes of a thread's stack where the system sets no limit of stacks. glibc takes less then."""
 GPU_SHARE = 0.9
 """Share of an accelerator's free memory that is used. The rest is for fragmentation and other programs."""
 NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "bad_alloc", "not enough memory")
@@ -100,12 +104,19 @@ def _lower_limit(more_bytes: int) -> tuple[int, int] | None:
         status = Path("/proc/self/status").read_text()
         used = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = used + more_bytes
+        wanted = used + more_bytes + _stack_bytes()
         lowest = min(limit for limit in (wanted, soft, hard) if limit != resource.RLIM_INFINITY)
         resource.setrlimit(resource.RLIMIT_DATA, (lowest, hard))
     except (OSError, ValueError, StopIteration):
         return None
     return soft, hard
+
+
+def _stack_bytes() -> int:
+    """Return the bytes of the stacks of threads that torch may start yet. They count as soon as a thread starts,
+    though hardly any of them are touched, and `ulimit -s` makes them large."""
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return (torch.get_num_threads() + OTHER_THREADS) * (USUAL_STACK if stack == resource.RLIM_INFINITY else stack)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from peer.trainer.arena import Arena
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data.desk import DataDesk
 from peer.trainer.inner_loop import InnerLoop
-from peer.trainer.memory_limit import MARGIN, MemoryLimit, limited_memory
+from peer.trainer.memory_limit import MARGIN, OTHER_THREADS, MemoryLimit, limited_memory
 from peer.trainer.models import builder
 from peer.trainer.models.factory import empty_model, layout_of
 from peer.trainer.models.foreign import ForeignModel
@@ -258,13 +258,13 @@ def bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MadeHome]:
     config = written(tmp_path, HEADS)
     home = made_home(tmp_path, f"context={CONTEXT}", "eval_windows=1", model=config)
     home.save(home.first())
-    monkeypatch.setattr(network, "free_bytes", lambda: 2 * FREE)
+    monkeypatch.setattr(network, "free_bytes", lambda: FREE + FREE // 2)
     return home
 
 
 def test_eval_export_and_generate_end_with_an_error_that_names_it(bomb: MadeHome, tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    words = "the run's model takes more memory than the 2.15 GB that it may take here"
+    words = "the run's model takes more memory than the 1.61 GB that it may take here"
     assert f"evaluating {words}" in command("eval", bomb.path, "--device", "cpu", code=23)
     assert f"evaluating {words}" in command("export", bomb.path, tmp_path / "out", "--device", "cpu", code=23)
     assert not (tmp_path / "out").exists()
@@ -301,3 +301,18 @@ def test_a_limit_is_twice_the_need_and_a_margin_or_what_is_free(
     assert limit.nbytes == nbytes
     assert type(limit.error("it")) is error
     assert "by estimate" in limit.reason
+
+
+def test_stacks_of_threads_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count as soon as a thread starts, and `ulimit -s` may make them larger than a run needs."""
+    threads = torch.get_num_threads() + OTHER_THREADS
+
+    def limit(stack: int) -> int:
+        real = resource.getrlimit
+        with monkeypatch.context() as patch:
+            patch.setattr(resource, "getrlimit", lambda of: (stack, stack) if of == resource.RLIMIT_STACK else real(of))
+            with limited_memory(MemoryLimit(2**30, "so much"), "it"):
+                return real(resource.RLIMIT_DATA)[0]
+
+    assert limit(2**30) - limit(2**20) == pytest.approx(threads * (2**30 - 2**20), abs=2**25)
+    assert limit(resource.RLIM_INFINITY) == pytest.approx(limit(2**23), abs=2**25)
