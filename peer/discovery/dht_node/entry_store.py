@@ -58,16 +58,17 @@ def noting_callers(handler: Handler, callers: CallerBlocks) -> Handler:
 
     async def wrapped(request: Any, context: Any) -> Any:
         peer_id = context.remote_id.to_base58()
-        _caller.set((_key_of(peer_id), await callers.of(peer_id)))  # each request is handled in a task of its own
+        _caller.set((key_in_id(peer_id), await callers.of(peer_id)))  # each request is handled in a task of its own
         return await handler(request, context)
 
     return wrapped
 
 
-def _key_of(peer_id: str) -> bytes:
+def key_in_id(peer_id: str) -> bytes:
+    """Return the public key in a peer id; empty for a key of another kind than ours."""
     try:
         return public_key_of(peer_id)
-    except ValueError:  # a key of another kind than ours
+    except ValueError:
         return b""
 
 

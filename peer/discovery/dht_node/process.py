@@ -28,6 +28,7 @@ from peer.discovery.dht_node.entry_store import CallerBlocks, Handler, noting_ca
 from peer.discovery.dht_node.exit_report import Tail, in_words, oom_kills
 from peer.discovery.dht_node.hivemind_imports import without_the_rest
 from peer.discovery.dht_node.launch import launched
+from peer.discovery.dht_node.question_gate import STORE, QuestionGate, bounded
 from peer.discovery.multiaddr import address_taken
 from peer.errors import DirectoryFailed, for_shell
 from peer.identity import peer_id_of
@@ -122,12 +123,13 @@ class DhtNodeOptions:
 
 
 class Process(P2P):  # type: ignore[misc]  # hivemind has no types
-    """hivemind's handle on the process, with seven changes.
+    """hivemind's handle on the process, with eight changes.
 
     - Ctrl+C in our terminal does not reach p2pd, which would end before our farewell is sent.
     - Its resources are bounded, and what it does not need is taken from it.
     - Its output is kept.
     - The store of the DHT learns who asks it to store.
+    - Questions are bounded, each and in what they cost together.
     - It has no Kademlia of its own, which would keep a connection to every node. The nodes tell each other's addresses.
     - What is said to other nodes is counted.
     - Once it is dead, its calls fail at once and not by timeout."""
@@ -142,6 +144,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         self.said = Tail()
         self._oom_kills = oom_kills()
         self._callers = CallerBlocks(self._connections, time.monotonic)
+        self.gate = QuestionGate(self._callers, time.monotonic)
 
     def _make_process_args(self, *args: Any, **options: Any) -> list[str]:
         limits = self.limits
@@ -172,10 +175,12 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         return answer
 
     async def add_protobuf_handler(self, name: str, handler: Any, *args: Any, **options: Any) -> None:
-        if name.endswith(".rpc_store"):
+        if name.endswith(STORE):
             handler = noting_callers(handler, self._callers)
-        handler = counting(TellingHandlers(self.book).wrap(handler), self.control)
+        handler = counting(TellingHandlers(self.book).wrap(self.gate.wrap(name, handler)), self.control)
         await super().add_protobuf_handler(name, handler, *args, **options)
+        unary = self._client.control.unary_handlers
+        unary[name] = bounded(name, unary[name], self.gate)
 
     async def ask(self, request: p2pd_pb2.Request, timeout_s: float) -> p2pd_pb2.Response:
         """One question over p2pd's control socket. hivemind's own version has no deadline and leaks the socket."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from peer.discovery.dht_node.entry_store import DHTLocalStorage
 from peer.discovery.dht_node.health import Unwatched
-from peer.discovery.dht_node.node import DHTID, DhtNode, DhtNodeOptions
+from peer.discovery.dht_node.node import DhtNode, DhtNodeOptions
 from peer.discovery.keys import bucket_key, slot
 from peer.identity import Identity
 from peer.membership.reputation import Reputation
@@ -25,6 +25,7 @@ from peer.transport.wire.payload_stream import NoBudget
 RUN = RunId(b"r" * 32)
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 STRANGERS = 24
+DRAWN = 100 * STRANGERS
 ANNOUNCE_EVERY_S = 3.0
 WITHIN_S = 30.0
 """A newcomer is known after this, as in a calm swarm."""
@@ -40,14 +41,20 @@ class Nothing(DHTLocalStorage):  # type: ignore[misc]
         return True
 
 
-async def stranger(folder: Path, number: int, bootstrap: str) -> DhtNode:
-    """Start a node whose id lies closer to the run's key than any honest one, and that tells of nobody."""
-    identity, path = Identity.generate(), folder / f"stranger-{number}"
+def ground_keys() -> list[Identity]:
+    """Draw keys until there are enough whose places lie closer to the run's key than an honest one's. A node is refused
+    that names another place than its key has."""
+    here = int.from_bytes(slot(bucket_key(RUN)), "big")
+    drawn = (Identity.generate() for _ in range(DRAWN))
+    return sorted(drawn, key=lambda key: int.from_bytes(slot(key.public_key), "big") ^ here)[:STRANGERS]
+
+
+async def stranger(folder: Path, identity: Identity, bootstrap: str) -> DhtNode:
+    """Start a node close to the run's key that tells of nobody."""
+    path = folder / f"stranger-{identity.peer_id}"
     path.write_bytes(identity.to_bytes())
     node = await DhtNode.start(DhtNodeOptions(path, identity.public_key), LISTEN, None)
-    protocol, ground = node._dht.protocol, DHTID(int.from_bytes(slot(bucket_key(RUN)), "big") ^ (number + 1))
-    node._dht.node_id = protocol.node_id = protocol.routing_table.node_id = ground
-    protocol.node_info.node_id = ground.to_bytes()
+    protocol = node._dht.protocol
     protocol.storage = Nothing()
     protocol.routing_table.get_nearest_neighbors = lambda *_, **__: []
     assert await node.link(bootstrap, 10.0)
@@ -105,7 +112,7 @@ async def eclipse(folder: Path) -> None:
         ticket = bootstrap.directory.addresses()[:1]
         start = partial(stranger, folder, bootstrap=ticket[0])
         async with asyncio.TaskGroup() as group:
-            started = [group.create_task(start(number)) for number in range(STRANGERS)]
+            started = [group.create_task(start(key)) for key in ground_keys()]
         for node in started:
             stack.push_async_callback(node.result().close, at_once=True)
         early = [await home(stack, folder / name, ticket) for name in ("first", "second")]

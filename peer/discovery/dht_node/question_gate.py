@@ -1,0 +1,107 @@
+"""What questions of other nodes may cost us.
+
+Nobody is admitted to the DHT: whoever connects to our p2pd may ask, and hivemind answers whatever it is asked. One
+question of 2 MB names 90,000 keys, and each may have the same large dictionary packed into the answer anew. So a
+question is bounded before it is parsed, in what it names before hivemind sees it, and in its answer. What the callers
+of one address block cost together, and what all cost, is bounded in seconds of the event loop."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from peer.discovery.dht_node.entry_store import CallerBlocks, Handler, key_in_id
+from peer.discovery.keys import slot
+from peer.protocol.token_bucket import Rate, TokenBuckets
+
+FIND, STORE = ".rpc_find", ".rpc_store"
+MAX_KEYS = 16
+"""Keys of a question. hivemind's own callers name at most so many (`chunk_size`)."""
+MAX_STORED = 256
+"""Keys of a request to store. A node that meets a newcomer hands over all that is nearer to it."""
+MAX_STORE_BYTES = 2**19
+"""Of a request to store: some 900 records, whose signatures take .15 s."""
+MAX_ASKED_BYTES = 2**14
+"""Of any other question, with the addresses that its sender tells."""
+MAX_ANSWER_BYTES = 2**21
+"""Of an answer. p2pd passes on no larger one."""
+LEAST_S = 5e-4
+"""Seconds that a question costs beside its handler: p2pd, parsing, a task."""
+OF_A_BLOCK = Rate(per_s=0.05, burst=3.0)
+"""Seconds of the event loop for all callers of one address block. A lookup takes a millisecond or two."""
+OF_ALL = Rate(per_s=0.2, burst=6.0)
+"""Seconds of the event loop for all callers together."""
+
+
+class QuestionRefused(Exception):
+    """A question is not answered. Its caller gets the text from p2pd, and hivemind asks another node."""
+
+
+class QuestionGate:
+    """Bounds on questions, of one p2pd."""
+
+    def __init__(self, callers: CallerBlocks, now: Callable[[], float], work: Callable[[], float] = time.thread_time):
+        """`now`: seconds, of any origin. `work`: seconds of this thread's processor time."""
+        self._callers, self._now, self._work = callers, now, work
+        self._blocks: TokenBuckets[str] = TokenBuckets(OF_A_BLOCK)
+        self._all: TokenBuckets[None] = TokenBuckets(OF_ALL, 1)
+        self.refused = Counter[str]()
+        """Questions that were not answered, by reason: `size`, `keys`, `place`, `rate` or `answer`."""
+
+    async def check_raw(self, name: str, nbytes: int, peer_id: str) -> None:
+        """Check a question before it is parsed, and charge its caller. Raises QuestionRefused."""
+        block, now = await self._callers.of(peer_id), self._now()
+        if self._blocks.take(block, now, LEAST_S) or self._all.lacks_s(None, now, LEAST_S):
+            raise self._refusal("rate", "too many questions from your network; ask another node")
+        self._all.charge(None, now, LEAST_S)
+        if nbytes > (MAX_STORE_BYTES if name.endswith(STORE) else MAX_ASKED_BYTES):
+            raise self._refusal("size", f"a question of {nbytes} bytes")
+
+    def wrap(self, name: str, handler: Handler) -> Handler:
+        """Return hivemind's handler of this question behind the gate."""
+        most = {FIND: MAX_KEYS, STORE: MAX_STORED}.get(name[name.rfind(".") :], 0)
+
+        async def wrapped(request: Any, context: Any) -> Any:
+            peer_id = context.remote_id.to_base58()
+            self._check_place(request, peer_id)
+            keys = list(request.keys) if most else []
+            if len(keys) > most or len(set(keys)) < len(keys):
+                raise self._refusal("keys", f"{len(keys)} keys, each once, and at most {most}, may be asked for")
+            block = await self._callers.of(peer_id)
+            if not most:  # a ping waits for its caller, so its time is not work
+                return await handler(request, context)
+            began = self._work()
+            try:
+                answer = await handler(request, context)
+            finally:
+                spent, now = self._work() - began, self._now()
+                self._blocks.charge(block, now, spent)
+                self._all.charge(None, now, spent)
+            if answer.ByteSize() > MAX_ANSWER_BYTES:
+                raise self._refusal("answer", "the answer is too large; ask for fewer keys")
+            return answer
+
+        return wrapped
+
+    def _check_place(self, request: Any, peer_id: str) -> None:
+        """Refuse a sender that gives itself another place in the DHT than its key has: places are free otherwise, and
+        hivemind remembers each. One that names none is not remembered."""
+        named = request.peer.node_id
+        if named and named != slot(key_in_id(peer_id)):
+            raise self._refusal("place", "your place in the DHT is not that of your key")
+
+    def _refusal(self, reason: str, text: str) -> QuestionRefused:
+        self.refused[reason] += 1
+        return QuestionRefused(text)
+
+
+def bounded(name: str, handler: Callable[[bytes, Any], Awaitable[bytes]], gate: QuestionGate) -> Any:
+    """Return p2pd's handler of a question's bytes, with its size checked before they are parsed."""
+
+    async def wrapped(raw: bytes, remote_id: Any) -> bytes:
+        await gate.check_raw(name, len(raw), remote_id.to_base58())
+        return await handler(raw, remote_id)
+
+    return wrapped
