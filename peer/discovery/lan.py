@@ -32,6 +32,10 @@ ANSWER_S = 3.0
 """Seconds for a machine of the own network to answer a question about a name that it announced."""
 MAX_PEERS = 1024
 """Names that are remembered. One costs a few hundred bytes."""
+MAX_NAMES = 4096
+"""Names that a browser may come to hold. The library keeps each for an hour and more, without a bound."""
+REST_S = 300.0
+"""Seconds without a browser after so many: a flood then costs a few MB in each such time."""
 MAX_ASKING = 8
 """Names that are looked up at once. Only a name whose announcement lacks its address is looked up; `peer` announces
 both in one packet. A name beyond is left until it is announced again."""
@@ -74,6 +78,9 @@ class LanPeers:
         self._browser: AsyncServiceBrowser | None = None
         self._asking: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
+        self._resting: asyncio.Task[None] | None = None
+        self._names = 0
+        """Names that appeared since the browser was made."""
         self.found: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
         """The announced `host:port` of each name, the confirmed ones first. The first name is displaced first."""
         self.why_none = ""
@@ -110,15 +117,29 @@ class LanPeers:
         try:
             _check_own(self._hosts)
             self._zeroconf = own = AsyncZeroconf(interfaces=self._hosts, ip_version=IPVersion.V4Only)
-            self._browser = AsyncServiceBrowser(own.zeroconf, SERVICE, handlers=[self._changed])
+            self._browse()
             if self._announces:
                 await own.async_register_service(self._announcement(), cooperating_responders=True)
         except (OSError, Error) as error:
             self.why_none = f"no multicast here: {error}"
 
+    def _browse(self) -> None:
+        assert self._zeroconf is not None
+        self._names = 0
+        self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, SERVICE, handlers=[self._changed])
+
+    async def _rest(self) -> None:
+        """End the browser, which frees what it holds, and make another one later."""
+        browser, self._browser = self._browser, None
+        log.warning("a machine of this network announces very many names; looking again in %.0f s", REST_S)
+        if browser is not None:
+            await browser.async_cancel()
+        await asyncio.sleep(REST_S)
+        self._browse()
+
     async def close(self) -> None:
         """Take the announcement back, and stop listening."""
-        for task in [*self._asking, *filter(None, [self._opening])]:
+        for task in [*self._asking, *filter(None, [self._opening, self._resting])]:
             await cancel_and_wait(task)
         if self._browser is not None:
             await self._browser.async_cancel()
@@ -137,6 +158,12 @@ class LanPeers:
         )
 
     def _changed(self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+        if state_change is ServiceStateChange.Added:
+            self._names += 1
+        if self._names > MAX_NAMES:
+            if self._resting is None or self._resting.done():
+                self._resting = asyncio.create_task(self._rest())
+            return
         peer = PeerId(name.removesuffix(f".{SERVICE}"))
         if peer == self._me or not _is_peer(peer):
             return

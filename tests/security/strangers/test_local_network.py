@@ -14,7 +14,8 @@ import pytest
 from zeroconf import DNSCache, ServiceStateChange
 from zeroconf.asyncio import AsyncServiceInfo
 
-from peer.discovery.lan import MAX_ASKING, MAX_PEERS, SERVICE, LanPeers, run_tag
+from peer.discovery import lan as lan_module
+from peer.discovery.lan import MAX_ASKING, MAX_NAMES, MAX_PEERS, SERVICE, LanPeers, run_tag
 from peer.identity import Identity
 from peer.protocol.messages import PeerId, RunId
 from peer.transport.port_mapping import igd_child
@@ -217,3 +218,29 @@ def test_a_description_that_leads_to_another_machine_is_not_followed(url: str) -
     igd = FakeIgd(url=url)
     assert "which is another machine" in answer(OPEN, igd, ["http://192.168.7.1:5000/rootDesc.xml"])["refused"]
     assert igd.entries == {}
+
+
+def test_a_flood_of_names_ends_the_browser_and_it_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's browser keeps each name for an hour, without a bound: 1,200,000 took 200 MiB."""
+    monkeypatch.setattr(lan_module, "REST_S", 0.05)
+
+    async def scene() -> None:
+        lan = around(host="127.0.0.1")
+        lan.start()
+        assert lan._opening is not None
+        await lan._opening
+        peer, first = anybody(), lan._browser
+        lan._take(peer, announced(peer, "127.0.0.1"))
+        try:
+            assert first is not None
+            for number in range(MAX_NAMES + 2):
+                lan._changed(first.zc, SERVICE, f"invented {number}.{SERVICE}", ServiceStateChange.Added)
+            assert lan._resting is not None
+            await asyncio.wait_for(lan._resting, 20)
+            assert lan._browser is not first
+            assert first.done
+            assert peer in lan.near(), "who was found stays"
+        finally:
+            await lan.close()
+
+    asyncio.run(scene())
