@@ -40,13 +40,18 @@ ASK_AGAIN = 32
 """Rounds of ours after which a peer may be asked again for its receipts."""
 
 
+OLDEST = 1024
+"""Rounds of ours before the last one, of which receipts for others count: older ones are not remembered, and could be
+signed once more for somebody else."""
+
+
 class Trust(Protocol):
     """The peers that are proven to us, and how others become so."""
 
     def __contains__(self, peer: PeerId) -> bool: ...
 
-    def vouched(self, peer: PeerId, by: PeerId) -> None:
-        """Note a receipt that `by`, a proven peer, signed for this peer."""
+    def vouched(self, peer: PeerId, by: PeerId, key: RoundKey) -> None:
+        """Note a receipt of this exchange that `by`, a proven peer, signed for this peer."""
 
 
 class NoTrust:
@@ -55,7 +60,7 @@ class NoTrust:
     def __contains__(self, peer: PeerId) -> bool:
         return False
 
-    def vouched(self, peer: PeerId, by: PeerId) -> None: ...
+    def vouched(self, peer: PeerId, by: PeerId, key: RoundKey) -> None: ...
 
 
 @dataclass(slots=True)
@@ -223,9 +228,9 @@ class PairReceipts:
         """Count a receipt that a proven peer signed for this stranger in this run."""
         said = receipt.statement
         names_it = said.partner == stranger and said.run_id == self._log.run_id and said.opinion.accepted
-        if not names_it or said.signer not in self._trust:
+        if not names_it or said.signer not in self._trust or said.key.round < self._round - OLDEST:
             return
         if self._bounds is not None and self._bounds.refusal_reason(said):
             return
         if self._log.signer.verify(said.signer, said.to_bytes(), receipt.signature):
-            self._trust.vouched(stranger, said.signer)
+            self._trust.vouched(stranger, said.signer, said.key)

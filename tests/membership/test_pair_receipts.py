@@ -57,7 +57,7 @@ class Trusting:
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self.proven
 
-    def vouched(self, peer: PeerId, by: PeerId) -> None:
+    def vouched(self, peer: PeerId, by: PeerId, key: RoundKey) -> None:
         self.heard.append((peer, by))
 
 

@@ -1,8 +1,9 @@
 """The peers that have proven themselves to this one, and the rounds in which they go first.
 
 A fresh key costs nothing, an accepted exchange costs work. So a peer counts as proven after `NEEDED` accepted exchanges
-with us. Receipts of accepted exchanges with `VOUCHERS` such peers count as much. A vouched peer vouches for nobody:
-otherwise three liars could prove any number of keys.
+with us. Receipts of accepted exchanges with `VOUCHERS` such peers count as much. Three liars sign receipts for any
+number of keys. So a vouched peer vouches for nobody, a voucher's receipts of one round count for one partner, and at
+most as many vouched peers are proven as peers by their own exchanges, the latest ones.
 
 Edges between the proven outweigh all others in three rounds of four. In the fourth all edges weigh the same. All peers
 draw the same fourth round. Newcomers are met there, and the swarm mixes: see `MIXING_GAP`. The module is pure."""
@@ -13,9 +14,10 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Container, Iterator
+from itertools import islice
 from typing import Any
 
-from peer.protocol.messages import PeerId, RunId
+from peer.protocol.messages import PeerId, RoundKey, RunId
 
 NEEDED = 4
 """Accepted exchanges with us that prove a peer."""
@@ -30,6 +32,8 @@ MIXING_GAP = 1 / (2 * BLOCK_ROUNDS)
 at least 1/2, and the matrix of the other rounds has no eigenvalue above 1."""
 MAX_KEPT = 4096
 """Most peers that are remembered, of each kind."""
+MAX_SAID = 2**14
+"""Receipts of vouchers that are remembered."""
 MAX_BYTES = 2**20
 """Beyond it nothing is read."""
 FORMAT = 1
@@ -51,6 +55,8 @@ class ProvenPeers:
         self._changed = False
         self._accepted: OrderedDict[PeerId, int] = OrderedDict()
         self._vouchers: OrderedDict[PeerId, set[PeerId]] = OrderedDict()
+        self._said: OrderedDict[tuple[PeerId, RoundKey], PeerId] = OrderedDict()
+        """The partner that a voucher named first in a round."""
 
     def accepted(self, peer: PeerId) -> None:
         """Note an exchange with this peer whose values were used."""
@@ -61,11 +67,15 @@ class ProvenPeers:
             self._accepted.popitem(last=False)
         self._changed |= before < NEEDED
 
-    def vouched(self, peer: PeerId, by: PeerId) -> None:
+    def vouched(self, peer: PeerId, by: PeerId, key: RoundKey) -> None:
         """Note a receipt of an accepted exchange that `by` signed for this peer. Its signature is checked already.
-        Receipts of peers that proved nothing to us do not count."""
+        Receipts of peers that proved nothing to us do not count, nor those that name a second partner of one round."""
+        if by == peer or not self._by_own_exchanges(by) or self._said.setdefault((by, key.whole), peer) != peer:
+            return
+        if len(self._said) > MAX_SAID:
+            self._said.popitem(last=False)
         vouchers = {voucher for voucher in self._vouchers.get(peer, ()) if self._by_own_exchanges(voucher)}
-        if by == peer or by in vouchers or len(vouchers) >= VOUCHERS or not self._by_own_exchanges(by):
+        if by in vouchers or len(vouchers) >= VOUCHERS:
             return
         self._vouchers[peer] = vouchers | {by}
         self._vouchers.move_to_end(peer)
@@ -80,16 +90,33 @@ class ProvenPeers:
         self._vouchers.pop(peer, None)
 
     def __contains__(self, peer: PeerId) -> bool:
-        if self._by_own_exchanges(peer):
-            return True
-        return sum(map(self._by_own_exchanges, self._vouchers.get(peer, ()))) >= VOUCHERS
+        return self._by_own_exchanges(peer) or (self._is_vouched(peer) and peer in self._vouched_among(None))
 
     def __iter__(self) -> Iterator[PeerId]:
-        return iter([peer for peer in {**self._accepted, **self._vouchers} if peer in self])
+        return iter([*self._own_among(None), *self._vouched_among(None)])
 
     def among(self, present: Container[PeerId]) -> set[PeerId]:
-        """Return the proven ones that are present."""
-        return {peer for peer in self if peer in present}
+        """Return the proven ones that are present. Of those that others vouch for at most as many as there are
+        others."""
+        return {*self._own_among(present), *self._vouched_among(present)}
+
+    def _own_among(self, present: Container[PeerId] | None) -> list[PeerId]:
+        return [
+            peer for peer in self._accepted if self._by_own_exchanges(peer) and (present is None or peer in present)
+        ]
+
+    def _vouched_among(self, present: Container[PeerId] | None) -> list[PeerId]:
+        """Return those that are proven by vouchers alone, the latest first."""
+        most = len(self._own_among(present))
+        found = (
+            peer
+            for peer in reversed(self._vouchers)
+            if (present is None or peer in present) and self._is_vouched(peer) and not self._by_own_exchanges(peer)
+        )
+        return list(islice(found, most))
+
+    def _is_vouched(self, peer: PeerId) -> bool:
+        return sum(map(self._by_own_exchanges, self._vouchers.get(peer, ()))) >= VOUCHERS
 
     def going_first(self, present: Container[PeerId]) -> set[PeerId]:
         """Return the peers whose edges outweigh others in a biased round. None while fewer than `LEAST` are present."""

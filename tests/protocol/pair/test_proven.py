@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import pytest
 
-from peer.protocol.messages import PeerId, RunId
+from peer.protocol.messages import PeerId, RoundKey, RunId
 from peer.protocol.pair.proven import (
     BLOCK_ROUNDS,
     LEAST,
@@ -23,6 +24,14 @@ from peer.protocol.pair.proven import (
 RUN = RunId(b"r" * 32)
 ONE, OTHER = PeerId("one"), PeerId("other")
 FRIENDS = [PeerId(f"friend {number}") for number in range(VOUCHERS + 1)]
+
+
+_rounds = itertools.count()
+
+
+def vouch(proven: ProvenPeers, peer: PeerId, by: PeerId) -> None:
+    """Note a receipt of a round of its own."""
+    proven.vouched(peer, by, RoundKey(next(_rounds), 0))
 
 
 def prove(proven: ProvenPeers, *who: PeerId) -> None:
@@ -47,10 +56,10 @@ def test_receipts_of_three_proven_peers_prove_another() -> None:
     prove(proven, *FRIENDS[: VOUCHERS - 1])
     for _ in range(9):
         for friend in FRIENDS:
-            proven.vouched(ONE, friend)
+            vouch(proven, ONE, friend)
     assert ONE not in proven, "those that proved nothing do not count, and nobody counts twice"
     prove(proven, FRIENDS[VOUCHERS - 1])
-    proven.vouched(ONE, FRIENDS[VOUCHERS - 1])
+    vouch(proven, ONE, FRIENDS[VOUCHERS - 1])
     assert ONE in proven
 
 
@@ -58,14 +67,14 @@ def test_a_vouched_peer_and_the_peer_itself_vouch_for_nobody() -> None:
     proven = ProvenPeers()
     prove(proven, *FRIENDS[:VOUCHERS], ONE)
     for friend in FRIENDS[:VOUCHERS]:
-        proven.vouched(FRIENDS[-1], friend)
+        vouch(proven, FRIENDS[-1], friend)
     assert FRIENDS[-1] in proven
     for voucher in (*FRIENDS[1:VOUCHERS], FRIENDS[-1], OTHER):
-        proven.vouched(OTHER, voucher)
+        vouch(proven, OTHER, voucher)
     assert OTHER not in proven
     proven.disgraced(ONE)
     for voucher in (*FRIENDS[: VOUCHERS - 1], ONE):
-        proven.vouched(ONE, voucher)
+        vouch(proven, ONE, voucher)
     assert ONE not in proven
 
 
@@ -73,13 +82,37 @@ def test_a_disgraced_peer_is_a_stranger_and_so_are_those_it_stood_for() -> None:
     proven = ProvenPeers()
     prove(proven, *FRIENDS[:VOUCHERS])
     for friend in FRIENDS[:VOUCHERS]:
-        proven.vouched(ONE, friend)
+        vouch(proven, ONE, friend)
     proven.disgraced(FRIENDS[0])
     assert FRIENDS[0] not in proven
     assert ONE not in proven
     prove(proven, FRIENDS[-1])
-    proven.vouched(ONE, FRIENDS[-1])
+    vouch(proven, ONE, FRIENDS[-1])
     assert ONE in proven, "another may take its place"
+
+
+def test_a_voucher_names_one_partner_of_a_round() -> None:
+    """Three proven liars that sign for 200 keys in one round prove one of them."""
+    proven = ProvenPeers()
+    prove(proven, *FRIENDS[:VOUCHERS])
+    for number in range(200):
+        for part, liar in enumerate(FRIENDS[:VOUCHERS]):
+            proven.vouched(PeerId(f"key {number}"), liar, RoundKey(5, 0, part))
+    assert set(proven) == {*FRIENDS[:VOUCHERS], PeerId("key 0")}
+
+
+def test_at_most_as_many_are_proven_by_vouchers_as_by_their_own_exchanges_and_the_latest() -> None:
+    proven = ProvenPeers()
+    keys = [PeerId(f"key {number}") for number in range(20)]
+    prove(proven, *FRIENDS[:VOUCHERS])
+    for key in keys:
+        for liar in FRIENDS[:VOUCHERS]:
+            vouch(proven, key, liar)
+    assert [key for key in keys if key in proven] == keys[-VOUCHERS:]
+    assert proven.among({*FRIENDS, *keys[:5]}) == {*FRIENDS[:VOUCHERS], *keys[5 - VOUCHERS : 5]}, "of those present"
+    assert proven.going_first(keys) == set(), "nobody of them did anything for us"
+    prove(proven, keys[0], *map(PeerId, "ab"))
+    assert len(set(proven) & set(keys)) == 1 + VOUCHERS + 3
 
 
 def test_one_or_two_favourites_do_not_go_first() -> None:
@@ -94,7 +127,7 @@ def test_it_is_the_same_after_a_restart() -> None:
     proven = ProvenPeers()
     prove(proven, *FRIENDS[:VOUCHERS])
     for friend in FRIENDS[:VOUCHERS]:
-        proven.vouched(ONE, friend)
+        vouch(proven, ONE, friend)
     proven.accepted(OTHER)
     kept = proven.take_news()
     assert kept is not None
@@ -113,7 +146,7 @@ def test_nothing_new_is_nothing_to_keep() -> None:
     prove(proven, ONE)
     assert proven.take_news() is not None
     proven.accepted(ONE)
-    proven.vouched(ONE, OTHER)
+    vouch(proven, ONE, OTHER)
     proven.disgraced(OTHER)
     assert proven.take_news() is None
 
@@ -123,8 +156,8 @@ def test_floods_of_keys_are_forgotten_first_in_first_out() -> None:
     prove(proven, *FRIENDS[:VOUCHERS])
     for number in range(MAX_KEPT + 10):
         for friend in FRIENDS[:VOUCHERS]:
-            proven.vouched(PeerId(f"key {number}"), friend)
-    assert len(list(proven)) == MAX_KEPT + VOUCHERS
+            vouch(proven, PeerId(f"key {number}"), friend)
+    assert len(list(proven)) == 2 * VOUCHERS
     assert len(proven.pack()) <= MAX_BYTES
     for number in range(MAX_KEPT + 10):
         proven.accepted(PeerId(f"key {number}"))
