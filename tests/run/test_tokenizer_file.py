@@ -27,6 +27,22 @@ def tokenizer(**parts: Any) -> bytes:
     return json.dumps({"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": [], **parts}).encode()
 
 
+def replace(text: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": text}, "content": content}
+
+
+def sequence(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(parts)}
+
+
+def test_parts_of_well_known_tokenizers_are_taken() -> None:
+    llama = sequence({"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"))
+    albert = sequence(replace("``", '"'), replace("''", '"'), {"type": "NFKD"}, {"type": "Lowercase"})
+    t5 = sequence({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}, {"type": "Nmt"})
+    for normalizer in (llama, albert, t5, {"type": "ByteLevel"}, None):
+        check_tokenizer(tokenizer(normalizer=normalizer, decoder=replace("▁", " ")))
+
+
 @pytest.mark.parametrize("pattern", [LLAMA_3, O200K, *sorted(PATTERNS)])
 def test_patterns_of_well_known_tokenizers_are_taken(pattern: str) -> None:
     parts = [split({"Regex": pattern}), split({"String": " "}), {"type": "ByteLevel", "use_regex": False}]
@@ -47,6 +63,15 @@ def test_patterns_of_well_known_tokenizers_are_taken(pattern: str) -> None:
         ({"model": 5}, "no table with a model"),
         ({"added_tokens": [{}] * 70_000}, "adds more than"),
         ({"post_processor": [1]}, "a post_processor that is no table"),
+        ({"normalizer": sequence(*[replace("a", "b" * 3)] * 2)}, "more than 8 times a text"),
+        ({"normalizer": sequence(*[{"type": "ByteLevel"}] * 2)}, "more than 8 times a text"),
+        ({"normalizer": sequence(*[{"type": "NFC"}] * 40)}, "has many parts"),
+        ({"normalizer": replace("", "a")}, "replaces nothing by something"),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": r"\d"}, "content": "x" * 9}}, "more than 8 times"),
+        ({"normalizer": replace("a", "b" * 200)}, "a content of more than 16 characters"),
+        ({"decoder": replace("a" * 99, "b" * 200)}, "a content of more than 16 characters"),
+        ({"normalizer": {"type": "Prepend", "prepend": "x" * 99}}, "a prepend of more than 16 characters"),
+        ({"pre_tokenizer": {"type": "Metaspace", "replacement": 5}}, "a replacement of more than"),
     ],
 )
 def test_what_a_tokenizer_must_not_hold_is_named(parts: dict[str, Any], words: str) -> None:

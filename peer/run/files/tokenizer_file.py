@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 MOST_TOKENIZER_BYTES = 64 * 2**20
 MOST_TOKENS, MOST_ADDED, LONGEST_STRING = 2**24, 2**16, 256
 DEEPEST = 8
+MOST_PARTS = 32
+"""Normalizers of a tokenizer, and so on, those of a Sequence counted one by one."""
+LONGEST_CONTENT = 16
+"""Characters that a part may put in or in front."""
+MOST_GROWTH = 8.0
+"""Times as many characters as a text has, that the parts of one kind may make of it together. The bytes of a character
+as characters of their own are 4, the most that a well-known tokenizer makes."""
+BYTES_OF_A_CHARACTER = 4
 END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -162,8 +170,14 @@ def check_tokenizer(raw: bytes) -> None:
     """Raise ModelError, which names the part, when a tokenizer.json holds what is not taken from strangers."""
     table = _table(raw)
     for name, kinds in PARTS.items():
-        for part in _parts(table.get(name), name, 0):
+        growth = 1.0
+        for count, part in enumerate(_parts(table.get(name), name, 0), 1):
             _check(name, part, kinds)
+            growth *= max(1.0, _growth(name, part))
+            if count > MOST_PARTS or growth > MOST_GROWTH:
+                raise _refused(
+                    f"has a {name} that makes more than {MOST_GROWTH:g} times a text of it, or has many parts"
+                )
     added = table.get("added_tokens") or []
     if not isinstance(added, list) or len(added) > MOST_ADDED:
         raise _refused(f"adds more than {MOST_ADDED:,} tokens")
@@ -194,6 +208,23 @@ def _check(name: str, part: dict[str, Any], kinds: str) -> None:
         case {"Regex": str(text)} if text in PATTERNS:
             return
     raise _refused(f"has a pattern in its {name} that is not one of a well-known tokenizer: {str(pattern)[:120]}")
+
+
+def _growth(name: str, part: dict[str, Any]) -> float:
+    """Return how many times as long a part makes a text, at most. Raises ModelError."""
+    for key in ("content", "prepend", "prefix", "suffix", "replacement", "str_rep"):
+        if part.get(key) is not None and not (isinstance(part[key], str) and len(part[key]) <= LONGEST_CONTENT):
+            raise _refused(f"has a {name} with a {key} of more than {LONGEST_CONTENT} characters")
+    if part.get("type") == "ByteLevel" and name in ("normalizer", "pre_tokenizer"):
+        return BYTES_OF_A_CHARACTER
+    if part.get("type") != "Replace":
+        return 1.0
+    match part.get("pattern"):
+        case {"String": ""}:
+            raise _refused(f"has a {name} that replaces nothing by something")
+        case {"String": str(text)}:
+            return len(part.get("content") or "") / len(text)
+    return len(part.get("content") or "")  # a pattern may meet one character
 
 
 def _refused(what: str) -> ModelError:

@@ -23,6 +23,8 @@ ENCODING = 2
 """Version of how texts become tokens. Files of another one are made again."""
 TOGETHER = 64
 """Passages that are tokenized at once."""
+MOST_IDS_A_BYTE = 4
+"""Tokens of a text for each of its bytes. Well-known tokenizers give one at most, and one more in front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,9 @@ def _write_all(file: BinaryIO, passages: list[Passage], tokenizer: TokenizerFile
         texts = [passage.text.decode(errors="replace") for passage in batch]
         for passage, encoded in zip(batch, encoder.encode_batch(texts, add_special_tokens=False), strict=True):
             ids = [*encoded.ids, tokenizer.end_token] if passage.ends else encoded.ids
+            if len(ids) > MOST_IDS_A_BYTE * (len(passage.text) + TOGETHER):
+                found = f"the tokenizer gives {len(ids):,} tokens for a text of {len(passage.text):,} bytes"
+                raise ManifestError(found, "The operator has to choose another tokenizer.")
             if ids and max(ids) >= tokenizer.vocab_size:
                 found = f"the tokenizer gives token {max(ids)}, the manifest says that it has {tokenizer.vocab_size}"
                 raise ManifestError(found, "The operator has to correct tokenizer.vocab_size.")

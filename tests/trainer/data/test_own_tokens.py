@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from peer.errors import ManifestError
@@ -106,3 +107,13 @@ def test_a_long_file_is_one_document(tmp_path: Path) -> None:
 def test_a_token_beyond_the_manifest_s_vocabulary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="gives token 65537, the manifest says that it has 300"):
         load(tmp_path, texts(tmp_path), tokenizer(tmp_path, 300, 299))
+
+
+def test_a_tokenizer_that_gives_too_many_tokens_is_refused(tmp_path: Path) -> None:
+    """The check of its file bounds what its parts make of a text. This is what a part that was overlooked meets."""
+    made = Tokenizer(WordLevel({"w": 0, "?": 1}, unk_token="?"))
+    made.normalizer = Replace(Regex("."), "w " * 9)
+    made.pre_tokenizer = WhitespaceSplit()
+    made.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ManifestError, match="tokens for a text of"):
+        load(tmp_path, texts(tmp_path), TokenizerFile(tmp_path / "tokenizer.json", 10, 2))
