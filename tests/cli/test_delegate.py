@@ -136,11 +136,11 @@ def test_the_first_manifest_of_a_fresh_home_makes_its_key_and_says_so(tmp_path: 
 
 
 @pytest.mark.parametrize("setting", ["lr=.004", "lrr=1", "lr"])
-def test_a_setting_that_cannot_be_changes_nothing_in_a_fresh_home(setting: str) -> None:
+def test_a_setting_that_cannot_be_changes_nothing_in_a_fresh_home(setting: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        call("manifest", "new", "run.toml", "--set", setting, "--home", "fresh")
+        call("manifest", "new", str(tmp_path / "run.toml"), "--set", setting, "--home", str(tmp_path / "fresh"))
     assert "nothing was changed" in caught.value.why
-    assert not Path("fresh").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_key_is_named_by_its_file_and_never_advised(signed: SignedManifest, node: str) -> None:
