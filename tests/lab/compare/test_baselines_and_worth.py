@@ -153,7 +153,7 @@ def test_the_share_is_that_of_ddp() -> None:
 def curve(entry: Entry, seed: int) -> Curve:
     """`single` halves its loss with each doubling, and `gossip` is worth three of it."""
     rounds = entry.manifest.train.total_rounds
-    worth = {SINGLE: 1.0, "gossip": 3.0, "none": 0.6}[entry.name] * rounds / 4
+    worth = {SINGLE: 1.0, "gossip": 3.0, DDP: 3.5, "none": 0.6}[entry.name] * rounds / 4
     tokens = 1000.0 * rounds * entry.peers
     return tuple(
         Mark(at, tokens * at / 2, 0.0, 1.0 * at, 4.0 - math.log2(worth) - 0.1 * seed + (2 - at), entry.peers)
