@@ -16,6 +16,8 @@ The protocol, written before anything was measured:
   tables.
 * The text is the source of the standard library of CPython 3.11 (data of kind `stdlib`), the same digest in all runs.
 
+Bound: none; the figures say how many runs are played. Wanted are 2.5 with 4 peers and 4 with 8.
+
     python -m benchmarks.worth [--minutes N] [--rows 16] [--json FILE] [--results]
 
 Without minutes the runs that are kept are summed up, and nothing is played. With them, runs are played and appended to

@@ -30,6 +30,7 @@ from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.home import Home, write_whole
 from peer.run.manifest import SignedManifest, default_text, keep, sign_text, signature_path, write_new
 from peer.run.overrides import apply_overrides
+from peer.run.schema import FORMAT
 from peer.run.ticket import Ticket
 from peer.trainer.arena import Arena, CounterFile
 from peer.transport.grpc_transport import GrpcTransport
@@ -112,7 +113,7 @@ def test_tickets_and_manifests_that_cannot_be(tmp_path: Path) -> None:
         (Command("join", ticket[:-9], *at_home), 21, ["truncated", f"its {len(ticket) - 9} char"]),
         (Command("id", "show", "--home", str(newer / "home")), 12, [f"{newer / 'home'}: Not a directory"]),
         (Command("join", mistyped, *at_home), 21, ["checksum does not match"]),
-        (Command("join", str(newer), *at_home), 20, ["format 9", "knows up to 5", "peer help install update"]),
+        (Command("join", str(newer), *at_home), 20, ["format 9", f"knows up to {FORMAT}", "peer help install update"]),
         (Command("manifest", "check", str(tampered), "--json"), 20, ["changed after", f"manifest sign {tampered}"]),
         (
             Command("manifest", "check", str(bad)),
