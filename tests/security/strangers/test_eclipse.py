@@ -57,7 +57,7 @@ async def stranger(folder: Path, identity: Identity, bootstrap: str) -> DhtNode:
     protocol = node._dht.protocol
     protocol.storage = Nothing()
     protocol.routing_table.get_nearest_neighbors = lambda *_, **__: []
-    assert await node.link(bootstrap, 10.0)
+    assert await node.link(bootstrap, 40.0)  # 24 processes begin at once
     return node
 
 
