@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +48,16 @@ def ground_keys() -> list[Identity]:
     return sorted(drawn, key=lambda key: int.from_bytes(slot(key.public_key), "big") ^ here)[:STRANGERS]
 
 
-async def stranger(folder: Path, identity: Identity, bootstrap: str) -> DhtNode:
-    """Start a node close to the run's key that tells of nobody."""
+async def stranger(stack: contextlib.AsyncExitStack, folder: Path, identity: Identity, bootstrap: str) -> None:
+    """Start a node close to the run's key that tells of nobody, until the end."""
     path = folder / f"stranger-{identity.peer_id}"
     path.write_bytes(identity.to_bytes())
     node = await DhtNode.start(DhtNodeOptions(path, identity.public_key), LISTEN, None)
+    stack.push_async_callback(node.close, at_once=True)
     protocol = node._dht.protocol
     protocol.storage = Nothing()
     protocol.routing_table.get_nearest_neighbors = lambda *_, **__: []
-    assert await node.link(bootstrap, 40.0)  # 24 processes begin at once
-    return node
+    assert await node.link(bootstrap, 10.0)
 
 
 async def announcing(node: OpenNode, status: Status) -> None:
@@ -110,11 +109,8 @@ async def eclipse(folder: Path) -> None:
     async with contextlib.AsyncExitStack() as stack:
         bootstrap = await home(stack, folder / "bootstrap", status=Status.SERVING)
         ticket = bootstrap.directory.addresses()[:1]
-        start = partial(stranger, folder, bootstrap=ticket[0])
-        async with asyncio.TaskGroup() as group:
-            started = [group.create_task(start(key)) for key in ground_keys()]
-        for node in started:
-            stack.push_async_callback(node.result().close, at_once=True)
+        for key in ground_keys():  # one after the other: so many processes at once would starve each other
+            await stranger(stack, folder, key, ticket[0])
         early = [await home(stack, folder / name, ticket) for name in ("first", "second")]
         await until_all_see_all([bootstrap, *early])
         newcomer = await home(stack, folder / "newcomer", ticket)
