@@ -121,7 +121,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "STALL_S", STALL_S)
     for pool in (connections, second_opinion):
         monkeypatch.setattr(pool, "SLOW_S", SLOW_S)
-    monkeypatch.setattr(grpc_transport, "ASK_RELAY_S", 1.5)
+    monkeypatch.setattr(grpc_transport, "ASK_RELAY_S", 3.0)
     monkeypatch.setattr(relays, "SETTLE_S", 0.1)
 
 

@@ -92,7 +92,7 @@ class HostileCaller:
 
     def open(self, method: str, token: bytes) -> Any:
         """A raw stream of any method but Hello."""
-        return self.channel.stream_stream(f"{SERVICE}/{method}")(metadata=((TOKEN_KEY, token),), timeout=30)
+        return self.channel.stream_stream(f"{SERVICE}/{method}")(metadata=((TOKEN_KEY, token),), timeout=80)
 
     async def unary(self, method: str, token: bytes, body: bytes = b"") -> bytes:
         """Raises Refused."""
