@@ -12,6 +12,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from peer.data.sources import refused
+from peer.errors import ModelError
 from peer.observe.formatting import amount
 from peer.run.files import tokenizer_file
 from peer.run.files.token_index import MAX_VOCABULARY, TokenDtype, dtype_for
@@ -62,6 +63,8 @@ def open_tokenizer(path: Path, end_text: str | None = None) -> TextEncoder:
         raise refused(f"the tokenizer {path} is larger than {amount(MAX_TOKENIZER_BYTES, 'bytes')}", make)
     try:
         tokenizer = tokenizer_file.open_tokenizer(raw)
+    except ModelError as error:  # volunteers would refuse it as well
+        raise refused(f"{path} is not a tokenizer.json that runs take: {error.found}", make) from error
     except ValueError as error:
         raise refused(f"{path} is not a tokenizer.json: {str(error)[:200]}", make) from error
     vocabulary = tokenizer.get_vocab()

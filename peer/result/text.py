@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from peer.errors import UsageError
 from peer.installation import install_extras
 from peer.result.model import OpenedRun
-from peer.run.files.tokenizer_file import open_tokenizer
+from peer.run.files.tokenizer_file import check_count, open_tokenizer
 
 UNFINISHED = "\ufffd"
 """Sign at the end of a text whose last character has not come completely."""
@@ -43,7 +43,9 @@ class FileCoder:
             raise UsageError(f"{error.name} is not installed", install_extras("hf")) from error
 
     def encode(self, text: str) -> list[int]:
+        """Raises ModelError for a tokenizer that gives far too many tokens."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        check_count(len(ids), len(text.encode()))
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from peer.errors import ModelError
-from peer.run.files.tokenizer_file import MOST_TOKENIZER_BYTES, PATTERNS, check_tokenizer
+from peer.run.files.tokenizer_file import MOST_TOKENIZER_BYTES, PATTERNS, check_count, check_tokenizer, open_tokenizer
 
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -38,9 +38,34 @@ def sequence(*parts: dict[str, Any]) -> dict[str, Any]:
 def test_parts_of_well_known_tokenizers_are_taken() -> None:
     llama = sequence({"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"))
     albert = sequence(replace("``", '"'), replace("''", '"'), {"type": "NFKD"}, {"type": "Lowercase"})
-    t5 = sequence({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}, {"type": "Nmt"})
-    for normalizer in (llama, albert, t5, {"type": "ByteLevel"}, None):
-        check_tokenizer(tokenizer(normalizer=normalizer, decoder=replace("▁", " ")))
+    t5 = sequence({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}, {"type": "NFKC"})
+    clip = sequence({"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "})
+    chains = {1.0: None, 2.0: llama, 3.0: clip, 4.0: {"type": "BertNormalizer"}, 18.0: t5, 36.0: albert}
+    for growth, normalizer in chains.items():
+        assert check_tokenizer(tokenizer(normalizer=normalizer, decoder=replace("▁", " "))) == growth
+    qwen = {"type": "Sequence", "pretokenizers": [split({"Regex": LLAMA_3}), {"type": "ByteLevel"}]}
+    assert check_tokenizer(tokenizer(normalizer={"type": "NFC"}, pre_tokenizer=qwen)) == 15.0
+    decoders = ({"type": "BPEDecoder", "suffix": "</w>"}, {"type": "WordPiece", "prefix": "##"})
+    for decoder in (*decoders, {"type": "Metaspace", "replacement": "▁"}):
+        check_tokenizer(tokenizer(decoder=decoder))
+
+
+def test_a_template_repeats_no_text() -> None:
+    """The check leaves it alone: only what opens a tokenizer can tell that nobody uses its templates."""
+    parts = [{"Sequence": {"id": "A", "type_id": 0}}]
+    template = {"type": "TemplateProcessing", "single": parts * 50, "pair": parts, "special_tokens": {}}
+    model = {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}
+    opened = open_tokenizer(tokenizer(model=model, post_processor=template))
+    assert opened.encode("a", add_special_tokens=False).ids == [0]
+
+
+@pytest.mark.parametrize(("ids", "nbytes", "refused"), [(512, 0, False), (4512, 1000, False), (4513, 1000, True)])
+def test_a_text_has_few_tokens_a_byte(ids: int, nbytes: int, refused: bool) -> None:
+    if not refused:
+        check_count(ids, nbytes)
+        return
+    with pytest.raises(ModelError, match="4,513 tokens for a text of 1,000 bytes"):
+        check_count(ids, nbytes)
 
 
 @pytest.mark.parametrize("pattern", [LLAMA_3, O200K, *sorted(PATTERNS)])
@@ -63,11 +88,31 @@ def test_patterns_of_well_known_tokenizers_are_taken(pattern: str) -> None:
         ({"model": 5}, "no table with a model"),
         ({"added_tokens": [{}] * 70_000}, "adds more than"),
         ({"post_processor": [1]}, "a post_processor that is no table"),
-        ({"normalizer": sequence(*[replace("a", "b" * 3)] * 2)}, "more than 8 times a text"),
-        ({"normalizer": sequence(*[{"type": "ByteLevel"}] * 2)}, "more than 8 times a text"),
-        ({"normalizer": sequence(*[{"type": "NFC"}] * 40)}, "has many parts"),
+        ({"normalizer": sequence(*[replace("a", "b" * 10)] * 2)}, "100 characters of one"),
+        ({"normalizer": sequence(*[{"type": "ByteLevel"}] * 4)}, "256 characters of one"),
+        (
+            {"normalizer": sequence(*[replace("l", "\ufdfa"), {"type": "NFKD"}, replace("\u0644", "l")] * 2)},
+            "324 chara",
+        ),
+        ({"normalizer": sequence(*[{"type": "BertNormalizer"}] * 8)}, "characters of one"),
+        ({"normalizer": {"type": "NFKC"}, "pre_tokenizer": sequence(*[{"type": "ByteLevel"}] * 2)}, "450 characters"),
+        ({"normalizer": sequence(*[{"type": "Strip"}] * 40)}, "of more than 32 parts"),
         ({"normalizer": replace("", "a")}, "replaces nothing by something"),
-        ({"normalizer": {"type": "Replace", "pattern": {"Regex": r"\d"}, "content": "x" * 9}}, "more than 8 times"),
+        (
+            {"decoder": {"type": "Replace", "pattern": {"Regex": r"\d"}, "content": "x" * 9}},
+            "a decoder that makes more",
+        ),
+        ({"decoder": {"type": "BPEDecoder", "suffix": ""}}, "a decoder with an empty suffix"),
+        ({"decoder": {"type": "CTC", "pad_token": "", "word_delimiter_token": "|"}}, "an empty pad_token"),
+        ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "u" * 33}}, "whose unk_token"),
+        ({"model": {"type": "BPE", "vocab": {}, "continuing_subword_prefix": "#" * 99}}, "continuing_subword_prefix"),
+        ({"model": {"type": "WordPiece", "vocab": {}, "max_input_chars_per_word": 10**9}}, "words of more than"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0, "b" * 1000: 0}}}, "two names have one number"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0, "b" * 1025: 1}}}, "a token whose name"),
+        ({"model": {"type": "BPE", "vocab": {"a": True}}}, "two names have one number"),
+        ({"model": {"type": "Unigram", "vocab": [["u" * 1025, 0.0]]}}, "a token whose name"),
+        ({"model": {"type": "Unigram", "vocab": [0]}}, "a vocabulary that cannot be read"),
+        ({"added_tokens": [{"id": 3, "content": "a" * 1025}]}, "adds a token whose name"),
         ({"normalizer": replace("a", "b" * 200)}, "a content of more than 16 characters"),
         ({"decoder": replace("a" * 99, "b" * 200)}, "a content of more than 16 characters"),
         ({"normalizer": {"type": "Prepend", "prepend": "x" * 99}}, "a prepend of more than 16 characters"),

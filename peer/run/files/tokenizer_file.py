@@ -21,10 +21,22 @@ MOST_PARTS = 32
 """Normalizers of a tokenizer, and so on, those of a Sequence counted one by one."""
 LONGEST_CONTENT = 16
 """Characters that a part may put in or in front."""
-MOST_GROWTH = 8.0
-"""Times as many characters as a text has, that the parts of one kind may make of it together. The bytes of a character
-as characters of their own are 4, the most that a well-known tokenizer makes."""
-BYTES_OF_A_CHARACTER = 4
+LONGEST_NAME, LONGEST_UNKNOWN = 1024, 32
+"""Characters of a token's name, and of that of the unknown token, which stands for any piece of text."""
+LONGEST_WORD = 10_000
+"""Characters of the longest word that a model looks at. Usual are 100."""
+GROWTH = {
+    "normalizer": {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 2, "BertNormalizer": 4, "ByteLevel": 4},
+    "pre_tokenizer": {"ByteLevel": 5, "Metaspace": 2},
+    "decoder": {"WordPiece": 2},
+}
+"""The most characters that a part makes of one. Those of normal forms are Unicode's (UAX 15). Bytes become characters
+of their own, and a space may come before each piece. What Replace and Prepend make depends on their content."""
+MOST_GROWTH = 96.0
+"""The most characters that normalizers and pre-tokenizers may make of one together: NFKC before ByteLevel makes 90."""
+MOST_DECODER_GROWTH = 8.0
+MOST_IDS_A_BYTE = 4
+"""Tokens of a text for each of its bytes. Well-known tokenizers give one at most, and one more in front."""
 END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -103,10 +115,12 @@ RANDOM = {"dropout": "BPE dropout", "alpha": "Unigram sampling", "nbest_size": "
 
 
 def open_tokenizer(raw: bytes) -> Tokenizer:
-    """Open a tokenizer.json such that each text has its own tokens, always the same and all of them. Raises ValueError.
+    """Open a tokenizer.json such that each text has its own tokens, always the same and all of them. Raises ValueError,
+    and ModelError where `check_tokenizer` does.
 
-    Whatever the file says, dropout and sampling are off, and so are truncation and padding. A byte order mark is
-    skipped."""
+    Whatever the file says, dropout and sampling are off, and so are truncation, padding and templates, which may repeat
+    a text. A byte order mark is skipped."""
+    check_tokenizer(raw)
     from tokenizers import Tokenizer  # only now: most runs need no such library
 
     tokenizer = Tokenizer.from_buffer(raw.removeprefix(codecs.BOM_UTF8))
@@ -115,6 +129,7 @@ def open_tokenizer(raw: bytes) -> Tokenizer:
             setattr(tokenizer.model, attribute, None)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    tokenizer.post_processor = None
     return tokenizer
 
 
@@ -166,21 +181,68 @@ def _table(raw: bytes) -> dict[str, Any]:
     return table
 
 
-def check_tokenizer(raw: bytes) -> None:
-    """Raise ModelError, which names the part, when a tokenizer.json holds what is not taken from strangers."""
+def check_tokenizer(raw: bytes) -> float:
+    """Raise ModelError, which names the part, when a tokenizer.json holds what is not taken from strangers. Return how
+    many characters its parts make of one of a text, at most."""
     table = _table(raw)
-    for name, kinds in PARTS.items():
-        growth = 1.0
-        for count, part in enumerate(_parts(table.get(name), name, 0), 1):
-            _check(name, part, kinds)
-            growth *= max(1.0, _growth(name, part))
-            if count > MOST_PARTS or growth > MOST_GROWTH:
-                raise _refused(
-                    f"has a {name} that makes more than {MOST_GROWTH:g} times a text of it, or has many parts"
-                )
+    growth = {name: _growth_of_all(table, name, kinds) for name, kinds in PARTS.items()}
+    made = growth["normalizer"] * growth["pre_tokenizer"]
+    if made > MOST_GROWTH:
+        raise _refused(f"makes up to {made:g} characters of one, and at most {MOST_GROWTH:g} are taken")
+    if growth["decoder"] > MOST_DECODER_GROWTH:
+        raise _refused(f"has a decoder that makes more than {MOST_DECODER_GROWTH:g} characters of one")
+    _check_model(table["model"])
     added = table.get("added_tokens") or []
     if not isinstance(added, list) or len(added) > MOST_ADDED:
         raise _refused(f"adds more than {MOST_ADDED:,} tokens")
+    if not all(isinstance(one, dict) and _is_name(one.get("content", "")) for one in added):
+        raise _refused(f"adds a token whose name is no text of at most {LONGEST_NAME:,} characters")
+    return made
+
+
+def check_count(ids: int, nbytes: int) -> None:
+    """Raise ModelError when a text of so many bytes has far too many tokens."""
+    if ids > MOST_IDS_A_BYTE * nbytes + LONGEST_CONTENT * MOST_PARTS:
+        raise _refused(f"gives {ids:,} tokens for a text of {nbytes:,} bytes")
+
+
+def _growth_of_all(table: Mapping[str, Any], name: str, kinds: str) -> float:
+    """Check the parts of one kind; return how many characters they make of one together, at most."""
+    growth = 1.0
+    for count, part in enumerate(_parts(table.get(name), name, 0), 1):
+        _check(name, part, kinds)
+        growth *= max(1.0, _growth(name, part))
+        if count > MOST_PARTS:
+            raise _refused(f"has a {name} of more than {MOST_PARTS} parts")
+    return growth
+
+
+def _is_name(text: object) -> bool:
+    return isinstance(text, str) and len(text) <= LONGEST_NAME
+
+
+def _check_model(model: Mapping[str, Any]) -> None:
+    """Check the names that a model gives to pieces of a text. A name is as long as its piece, except that of the
+    unknown token, and except where two names have one number."""
+    limits = {"unk_token": LONGEST_UNKNOWN}
+    limits |= dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), LONGEST_CONTENT)
+    for key, most in limits.items():
+        if model.get(key) is not None and not (isinstance(model[key], str) and len(model[key]) <= most):
+            raise _refused(f"has a model whose {key} is no text of at most {most} characters")
+    word = model.get("max_input_chars_per_word", 0)
+    if type(word) is not int or not 0 <= word <= LONGEST_WORD:
+        raise _refused(f"has a model that looks at words of more than {LONGEST_WORD:,} characters")
+    vocabulary = model.get("vocab") or {}
+    if isinstance(vocabulary, dict):
+        names, numbers = list(vocabulary), list(vocabulary.values())
+    elif isinstance(vocabulary, list) and all(isinstance(one, list) and one for one in vocabulary):  # of Unigram
+        names, numbers = [one[0] for one in vocabulary], list(range(len(vocabulary)))
+    else:
+        raise _refused("has a vocabulary that cannot be read")
+    if not all(map(_is_name, names)):
+        raise _refused(f"has a token whose name is no text of at most {LONGEST_NAME:,} characters")
+    if not all(type(number) is int for number in numbers) or len(set(numbers)) < len(numbers):
+        raise _refused("has a vocabulary in which two names have one number")
 
 
 def _parts(part: Any, name: str, depth: int) -> Iterator[dict[str, Any]]:
@@ -211,20 +273,33 @@ def _check(name: str, part: dict[str, Any], kinds: str) -> None:
 
 
 def _growth(name: str, part: dict[str, Any]) -> float:
-    """Return how many times as long a part makes a text, at most. Raises ModelError."""
-    for key in ("content", "prepend", "prefix", "suffix", "replacement", "str_rep"):
-        if part.get(key) is not None and not (isinstance(part[key], str) and len(part[key]) <= LONGEST_CONTENT):
+    """Return how many characters a part makes of one, at most. Raises ModelError."""
+    kind = part.get("type")
+    for key in (
+        "content",
+        "prepend",
+        "prefix",
+        "suffix",
+        "replacement",
+        "str_rep",
+        "pad_token",
+        "word_delimiter_token",
+    ):
+        text = part.get(key)
+        if text is not None and not (isinstance(text, str) and len(text) <= LONGEST_CONTENT):
             raise _refused(f"has a {name} with a {key} of more than {LONGEST_CONTENT} characters")
-    if part.get("type") == "ByteLevel" and name in ("normalizer", "pre_tokenizer"):
-        return BYTES_OF_A_CHARACTER
-    if part.get("type") != "Replace":
-        return 1.0
+        if text == "" and name == "decoder" and kind != "Replace":  # the library finds it between all characters
+            raise _refused(f"has a decoder with an empty {key}")
+    if kind == "Prepend":
+        return 1.0 + len(part.get("prepend") or "")
+    if kind != "Replace":
+        return float(GROWTH.get(name, {}).get(str(kind), 1))
     match part.get("pattern"):
         case {"String": ""}:
             raise _refused(f"has a {name} that replaces nothing by something")
         case {"String": str(text)}:
             return len(part.get("content") or "") / len(text)
-    return len(part.get("content") or "")  # a pattern may meet one character
+    return float(len(part.get("content") or ""))  # a pattern may match one character
 
 
 def _refused(what: str) -> ModelError:

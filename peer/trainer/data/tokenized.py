@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,7 +12,7 @@ import numpy as np
 from blake3 import blake3
 
 from peer.errors import DataError, ManifestError, file_advice
-from peer.run.files.tokenizer_file import open_tokenizer
+from peer.run.files.tokenizer_file import check_count, check_tokenizer, open_tokenizer
 from peer.run.home import write_whole
 from peer.trainer.data.corpus import Corpus, Tokens
 from peer.trainer.data.text import Passage
@@ -22,9 +21,9 @@ TRAIN, HOLDOUT, FACTS = "own_train.tokens", "own_holdout.tokens", "own_texts.jso
 ENCODING = 2
 """Version of how texts become tokens. Files of another one are made again."""
 TOGETHER = 64
-"""Passages that are tokenized at once."""
-MOST_IDS_A_BYTE = 4
-"""Tokens of a text for each of its bytes. Well-known tokenizers give one at most, and one more in front."""
+"""Passages that are tokenized at once, at most."""
+MOST_CHARACTERS = 2**24
+"""Characters that the tokenizer could make of the passages that are tokenized at once, unless it is one passage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,8 @@ def tokenized(
 ) -> Corpus:
     """Return the texts as tokens, each document closed by the end token.
 
-    The files of an earlier start are used again when texts and tokenizer are the same. Raises DataError, HomeUnusable
-    and ManifestError."""
+    The files of an earlier start are used again when texts and tokenizer are the same. Raises DataError, HomeUnusable,
+    ManifestError, and ModelError for a tokenizer that makes far too much of a text."""
     digest = blake3(text_digest.encode() + tokenizer.path.read_bytes()).hexdigest()
     parts = {TRAIN: train, HOLDOUT: holdout}
     if not _are_here(folder, digest, tokenizer.dtype):
@@ -78,16 +77,15 @@ def _write(path: Path, passages: list[Passage], tokenizer: TokenizerFile) -> int
 
 
 def _write_all(file: BinaryIO, passages: list[Passage], tokenizer: TokenizerFile) -> int:
-    encoder = open_tokenizer(tokenizer.path.read_bytes())
+    raw = tokenizer.path.read_bytes()
+    encoder, growth = open_tokenizer(raw), check_tokenizer(raw)
     encoder.encode_special_tokens = True  # a text that spells the end token ends no document
     count = 0
-    for batch in _batches(passages, TOGETHER):
+    for batch in _batches(passages, growth):
         texts = [passage.text.decode(errors="replace") for passage in batch]
         for passage, encoded in zip(batch, encoder.encode_batch(texts, add_special_tokens=False), strict=True):
             ids = [*encoded.ids, tokenizer.end_token] if passage.ends else encoded.ids
-            if len(ids) > MOST_IDS_A_BYTE * (len(passage.text) + TOGETHER):
-                found = f"the tokenizer gives {len(ids):,} tokens for a text of {len(passage.text):,} bytes"
-                raise ManifestError(found, "The operator has to choose another tokenizer.")
+            check_count(len(ids), len(passage.text))
             if ids and max(ids) >= tokenizer.vocab_size:
                 found = f"the tokenizer gives token {max(ids)}, the manifest says that it has {tokenizer.vocab_size}"
                 raise ManifestError(found, "The operator has to correct tokenizer.vocab_size.")
@@ -96,9 +94,17 @@ def _write_all(file: BinaryIO, passages: list[Passage], tokenizer: TokenizerFile
     return count
 
 
-def _batches(passages: Iterable[Passage], size: int) -> Iterator[list[Passage]]:
-    left = iter(passages)
-    while batch := list(islice(left, size)):
+def _batches(passages: Iterable[Passage], growth: float) -> Iterator[list[Passage]]:
+    """Yield passages that take little memory together. `growth`: the most characters that one becomes."""
+    batch, made = list[Passage](), 0.0
+    for passage in passages:
+        characters = growth * len(passage.text)
+        if batch and (len(batch) == TOGETHER or made + characters > MOST_CHARACTERS):
+            yield batch
+            batch, made = [], 0.0
+        batch.append(passage)
+        made += characters
+    if batch:
         yield batch
 
 
