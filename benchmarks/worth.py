@@ -1,4 +1,4 @@
-"""What is it worth to join? How many times the tokens of each peer one machine alone needs for the swarm's loss.
+"""The effective speed-up of a swarm: how many times the tokens of each peer one machine alone needs for the same loss.
 
 The protocol, written before anything was measured:
 

@@ -73,38 +73,47 @@ def frames_of(passed: bytes, preface: bytes = PREFACE) -> list[Frame]:
     return frames
 
 
+def checked(raw: bytes, kind: type[FrameWalker], preface: bytes) -> list[Frame]:
+    """The frames that pass: the beginning of what came, in any pieces, of kinds that gRPC sends, and readable."""
+    passed = walked(in_pieces(raw), kind)
+    assert raw.startswith(passed)
+    assert walked([raw[:60], raw[60:]] if len(raw) > 60 else [raw], kind) == passed, "however it arrives"
+    assert walked([raw], kind) == passed, "however it arrives"
+    acknowledged = False
+    try:
+        frames = frames_of(passed, preface)
+    except HyperframeError as error:
+        raise AssertionError(f"hyperframe refuses what passed: {error}") from error
+    for number, frame in enumerate(frames):
+        assert number or isinstance(frame, SettingsFrame)
+        if isinstance(frame, SettingsFrame):
+            acknowledged |= "ACK" in frame.flags
+        elif isinstance(frame, HeadersFrame):
+            assert acknowledged
+            assert frame.stream_id % 2 == 1
+            assert "END_HEADERS" in frame.flags
+            assert len(frame.data) <= MAX_BLOCK
+            assert fields_of(frame.data) <= MAX_FIELDS
+        elif isinstance(frame, DataFrame | RstStreamFrame):
+            assert frame.stream_id % 2 == 1
+        elif isinstance(frame, PingFrame | GoAwayFrame):
+            assert frame.stream_id == 0
+        else:
+            assert type(frame).__name__ in ("WindowUpdateFrame", "PriorityFrame", "ExtensionFrame", "AltSvcFrame")
+    return frames
+
+
 def http2() -> Target:
-    """What passes is the beginning of what came; it consists of frames that a gRPC client sends, in their order."""
+    """What passes of a caller consists of frames that a gRPC client sends, in their order."""
 
     def run(raw: bytes) -> None:
-        parts = in_pieces(raw)
-        passed = walked(parts)
-        assert raw.startswith(passed)
-        assert walked([raw[:60], raw[60:]] if len(raw) > 60 else [raw]) == passed, "however it arrives"
-        opened, acknowledged = 0, False
-        try:
-            frames = frames_of(passed)
-        except HyperframeError as error:
-            raise AssertionError(f"hyperframe refuses what passed: {error}") from error
-        for number, frame in enumerate(frames):
-            assert number or isinstance(frame, SettingsFrame)
-            if isinstance(frame, SettingsFrame):
-                acknowledged |= "ACK" in frame.flags
-            elif isinstance(frame, HeadersFrame):
-                assert acknowledged
-                assert frame.stream_id % 2 == 1
+        opened = 0
+        for frame in checked(raw, FrameWalker, PREFACE):
+            if isinstance(frame, HeadersFrame):
                 assert frame.stream_id > opened
-                assert "END_HEADERS" in frame.flags
-                assert len(frame.data) <= MAX_BLOCK
-                assert fields_of(frame.data) <= MAX_FIELDS
                 opened = frame.stream_id
             elif isinstance(frame, DataFrame | RstStreamFrame):
-                assert frame.stream_id % 2 == 1
                 assert frame.stream_id <= opened
-            elif isinstance(frame, PingFrame | GoAwayFrame):
-                assert frame.stream_id == 0
-            else:
-                assert type(frame).__name__ in ("WindowUpdateFrame", "PriorityFrame", "ExtensionFrame", "AltSvcFrame")
 
     ack = SettingsFrame(0, flags=["ACK"]).serialize()
     headers = HeadersFrame(1, BLOCK, flags=["END_HEADERS"]).serialize()
@@ -126,30 +135,7 @@ def http2_answers() -> Target:
     """The same of a server, whose frames of a call may come in any number."""
 
     def run(raw: bytes) -> None:
-        passed = walked(in_pieces(raw), AnswerWalker)
-        assert raw.startswith(passed)
-        assert walked([raw], AnswerWalker) == passed, "however it arrives"
-        acknowledged = False
-        try:
-            frames = frames_of(passed, b"")
-        except HyperframeError as error:
-            raise AssertionError(f"hyperframe refuses what passed: {error}") from error
-        for number, frame in enumerate(frames):
-            assert number or isinstance(frame, SettingsFrame)
-            if isinstance(frame, SettingsFrame):
-                acknowledged |= "ACK" in frame.flags
-            elif isinstance(frame, HeadersFrame):
-                assert acknowledged
-                assert frame.stream_id % 2 == 1
-                assert "END_HEADERS" in frame.flags
-                assert len(frame.data) <= MAX_BLOCK
-                assert fields_of(frame.data) <= MAX_FIELDS
-            elif isinstance(frame, DataFrame | RstStreamFrame):
-                assert frame.stream_id % 2 == 1
-            elif isinstance(frame, PingFrame | GoAwayFrame):
-                assert frame.stream_id == 0
-            else:
-                assert type(frame).__name__ in ("WindowUpdateFrame", "PriorityFrame", "ExtensionFrame", "AltSvcFrame")
+        checked(raw, AnswerWalker, b"")
 
     greeting = SettingsFrame(0, {3: 64, 4: 65535}).serialize() + SettingsFrame(0, flags=["ACK"]).serialize()
     headers = HeadersFrame(1, BLOCK, flags=["END_HEADERS"]).serialize()

@@ -1,9 +1,9 @@
-"""What questions of other nodes may cost us.
+"""Bounds on the questions of other DHT nodes.
 
-Nobody is admitted to the DHT: whoever connects to our p2pd may ask, and hivemind answers whatever it is asked. One
-question of 2 MB names 90,000 keys, and each may have the same large dictionary packed into the answer anew. So a
-question is bounded before it is parsed, in what it names before hivemind sees it, and in its answer. What the callers
-of one address block cost together, and what all cost, is bounded in seconds of the event loop."""
+The DHT admits everybody: any node that connects to our p2pd may ask, and hivemind answers every question in full. A
+question of 2 MB can name 90,000 keys, and hivemind packs the dictionary of a key anew for each time it is named. The
+gate bounds the bytes of a question before it is parsed, its keys before hivemind handles it, and the bytes of the
+answer. It also bounds the processor time of all callers of one address block, and of all callers together."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from peer.protocol.token_bucket import Rate, TokenBuckets
 
 FIND, STORE = ".rpc_find", ".rpc_store"
 MAX_KEYS = 16
-"""Keys of a question. hivemind's own callers name at most so many (`chunk_size`)."""
+"""Most keys of a lookup. hivemind's own callers name at most as many (`chunk_size`)."""
 MAX_STORED = 256
-"""Keys of a request to store. A node that meets a newcomer hands over all that is nearer to it."""
+"""Most keys of a request to store. A node hands a newcomer all entries that are nearer to it."""
 MAX_STORE_BYTES = 2**19
-"""Of a request to store: some 900 records, whose signatures take .15 s."""
+"""Most bytes of a request to store: some 900 records, whose signatures take 0.15 s to check."""
 MAX_ASKED_BYTES = 2**14
-"""Of any other question, with the addresses that its sender tells."""
+"""Most bytes of any other question, including the addresses of its sender."""
 MAX_ANSWER_BYTES = 2**21
-"""Of an answer. p2pd passes on no larger one."""
+"""Most bytes of an answer. p2pd passes on no larger one."""
 LEAST_S = 5e-4
 """Seconds that a question costs beside its handler: p2pd, parsing, a task."""
 OF_A_BLOCK = Rate(per_s=0.05, burst=3.0)

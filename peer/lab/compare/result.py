@@ -51,7 +51,7 @@ class Comparison:
     """Why this is the target, for a person."""
     standings: tuple[Standing, ...]
     yardstick: Yardstick | None = None
-    """What the worth was read from."""
+    """The losses of `single` from which the worth is interpolated. None: the worth was not asked for."""
 
     def to_json(self) -> dict[str, Any]:
         return {

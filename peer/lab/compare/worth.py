@@ -19,7 +19,7 @@ from peer.run.manifest import derive
 FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0)
 """Lengths of `single` over that of the others, in the order in which they are played."""
 SHORTER = (0.75, 0.5)
-"""Those that are played for a method that is worse than `single`."""
+"""Lengths that are played, too, where a method is worse than `single`."""
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t of an interval of 95 %, by the number of values less two. Beyond: 1.96."""
 
