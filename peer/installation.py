@@ -10,8 +10,11 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata, util
 from pathlib import Path
+
+from peer.errors import UsageError
 
 DISTRIBUTION = "peer-swarm"
 _EXTRA = re.compile(r"extra\s*==\s*[\"'](?P<extra>[^\"']+)[\"']")
@@ -57,6 +60,15 @@ def install_extras(*extras: str) -> str:
     if not wanted:
         return f"Install the extras {', '.join(extras)}: peer help install extras"
     return f"Run: {install_command(wanted)}"
+
+
+@contextmanager
+def using_extra(extra: str) -> Iterator[None]:
+    """Advise how to install what an import inside this block lacks. Raises UsageError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed", install_extras(extra)) from error
 
 
 def remove_command() -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,17 +14,19 @@ import click
 from peer.cli.options import as_json, refuse_idle, refuse_unwritable
 from peer.cli.telling import tell
 from peer.errors import UsageError, file_advice
+from peer.installation import using_extra
 
 if TYPE_CHECKING:
-    from peer.lab.compare.curve import Curve
+    from peer.lab.compare.curve import Course
     from peer.lab.compare.entries import Entry
     from peer.lab.compare.play import VirtualPlace
     from peer.lab.compare.result import Comparison, Play
 
 OF_VIRTUAL_TIME = ("link", "churn", "speeds", "step_seconds")
+FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command("compare", epilog="Example: peer compare gossip diloco none --svg compare.svg")
+@click.command("compare", epilog="Example: peer compare gossip diloco none --plot compare.png")
 @click.argument("manifests", nargs=-1, required=True, metavar="MANIFEST...")
 @click.option("--peers", type=click.IntRange(1, 64), default=4, show_default=True)
 @click.option("--steps", type=click.IntRange(min=1), help="Inner steps of a peer.  [default: those of the first]")
@@ -38,7 +41,8 @@ OF_VIRTUAL_TIME = ("link", "churn", "speeds", "step_seconds")
 )
 @click.option("--worth", is_flag=True, help="Measure how many times the tokens of a peer one alone needs.")
 @click.option("--target", type=float, help="The loss to reach.  [default: the least that all methods reach]")
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curves into this file.")
+@click.option("--plot", type=FILE, help="Draw the curves, and the worth, into this file (.png or .svg).")
+@click.option("--rows", type=FILE, help="Write the rounds of every peer into this file (.csv or .parquet).")
 @click.option("--virtual", is_flag=True, help="In virtual time, with a tiny model that learns.")
 @click.option("--link", default="cable", show_default=True, help="--virtual: of each peer, as in peer simulate.")
 @click.option("--churn", type=float, default=0.0, show_default=True, help="--virtual: kills a peer and hour.")
@@ -57,7 +61,8 @@ def command(
     data: tuple[str, ...],
     worth: bool,
     target: float | None,
-    svg: Path | None,
+    plot: Path | None,
+    rows: Path | None,
     virtual: bool,
     link: str,
     churn: float,
@@ -79,7 +84,7 @@ def command(
         refuse_idle(context, OF_VIRTUAL_TIME, "--virtual")
     elif data:
         raise UsageError("virtual time reads no data: --data is of real swarms", "Leave --data out, or --virtual.")
-    refuse_unwritable(svg, "--svg")
+    writers = _writers(plot, rows)
     given = manifests if SINGLE in manifests or not worth else (*manifests, SINGLE)
     every = entries_of(given, settings, peers=peers, steps=steps, step_seconds=step_seconds if virtual else None)
     entries = every[: len(manifests)]
@@ -90,9 +95,34 @@ def command(
     play = _in_processes(every, peers, first, data) if place is None else _in_virtual_time(place)
     where = "real processes on one machine" if place is None else place.told
     outcome = compare(entries, peers, played, where, play, target, single)
-    if svg is not None:
-        _draw(outcome, svg)
-    tell(json.dumps(outcome.to_json()) if as_json else table(outcome))
+    tell(json.dumps(outcome.to_json()) if as_json else table(outcome))  # before a file that may fail
+    for option, file, write in writers:
+        try:
+            write(outcome, file)
+        except OSError as error:
+            reason = f"cannot write {file}: {error.strerror}"
+            raise UsageError(reason, file_advice(error, file, f"choose another {option}")) from error
+
+
+def _writers(plot: Path | None, rows: Path | None) -> list[tuple[str, Path, Callable[[Comparison, Path], None]]]:
+    """Return the files that are written at the end: option, path, function. Everything that this takes is loaded now.
+
+    Raises UsageError for a path or an ending that cannot be written, and for a library that is missing."""
+    writers: list[tuple[str, Path, Callable[[Comparison, Path], None]]] = []
+    refuse_unwritable(plot, "--plot", (".png", ".svg"))
+    refuse_unwritable(rows, "--rows", (".csv", ".parquet"))
+    if plot is not None:
+        with using_extra("plots"):
+            from peer.lab.compare.plot import write_plot
+        writers.append(("--plot", plot, write_plot))
+    if rows is not None:
+        from peer.lab.compare.rows import write_rows
+
+        if rows.suffix.lower() == ".parquet":
+            with using_extra("data"):
+                importlib.import_module("pyarrow.parquet")
+        writers.append(("--rows", rows, write_rows))
+    return writers
 
 
 def _in_virtual_time(place: VirtualPlace) -> Play:
@@ -122,31 +152,23 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
         for line in told_overrides(entry.base, founded_by(entry.seeded(seed), entry.peers), sources[entry.name]):
             say(line)
 
-    def play(entry: Entry, seed: int) -> Curve:
+    def play(entry: Entry, seed: int) -> Course:
         say(f"{entry.name}, seed {seed}:")
         home = kept_temporary_folder("peer-compare-")
         found = sources[entry.name]
-        curve = play_real(entry, seed, home, say, loop_factory(), sources=found, setups=setups)
-        return _told(entry, seed, curve)
+        return _told(entry, seed, play_real(entry, seed, home, say, loop_factory(), sources=found, setups=setups))
 
     return play
 
 
-def _told(entry: Entry, seed: int, curve: Curve) -> Curve:
-    """Tell a swarm's end on stderr, so that a comparison that is stopped later was not for nothing."""
-    if curve:
-        last = curve[-1]
-        tell(f"{entry.name}, seed {seed}: loss {last.loss:.4f} nats a token after {last.seconds:.0f} s", err=True)
-    return curve
+def _told(entry: Entry, seed: int, course: Course) -> Course:
+    """Print the end of a swarm on stderr, so that a comparison that is stopped later was not for nothing."""
+    from peer.lab.compare.result import time_scale
 
-
-def _draw(outcome: Comparison, file: Path) -> None:
-    """Write the picture. Raises UsageError when that place cannot be written."""
-    from peer.lab.compare.plot import picture
-
-    try:
-        file.write_text(picture(outcome))
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {file}: {error.strerror}", file_advice(error, file, "choose another --svg")
-        ) from error
+    if course.curve:
+        last, rounds = course.curve[-1], entry.manifest.train.total_rounds
+        told = (
+            f"loss {last.loss:.4f} nats a token after {rounds} rounds, {time_scale(last.seconds).written(last.seconds)}"
+        )
+        tell(f"{entry.name}, seed {seed}: {told}", err=True)
+    return course

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peer.cli.options import as_json
-from peer.cli.reading import EXCLUDE, SOURCES, YES, bar, data_extra, found_sources
+from peer.cli.reading import EXCLUDE, SOURCES, YES, bar, found_sources
 from peer.cli.telling import tell
 from peer.errors import for_shell
+from peer.installation import using_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,7 +54,7 @@ def build(
     """Turn folders of text, JSONL (plain, .gz, .zst) and parquet (field or column `text`) into token shards.
 
     A text file, a line of JSONL or a row is one document. The same command continues a build that was stopped."""
-    with data_extra():
+    with using_extra("data"):
         from peer.data.build import build as build_data
         from peer.data.encoding import open_tokenizer
 

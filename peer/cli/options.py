@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -307,9 +307,13 @@ def refuse_idle(context: click.Context, names: Iterable[str], needed: str) -> No
             raise UsageError(f"{option} has no effect without {needed}", f"Add {needed}, or leave {option} out.")
 
 
-def refuse_unwritable(path: Path | None, option: str) -> None:
-    """Raise UsageError for a file that could not be written when the work is done. None: no file was asked for."""
-    if path is not None and (
-        path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK)
-    ):
+def refuse_unwritable(path: Path | None, option: str, endings: Sequence[str] = ()) -> None:
+    """Raise UsageError for a file that could not be written when the work is done. None: no file was asked for.
+
+    endings: those that name a format, as `.csv`. None: every name will do."""
+    if path is None:
+        return
+    if endings and path.suffix.lower() not in endings:
+        raise UsageError(f"{option} {path} names no format", f"End the name with {' or '.join(endings)}.")
+    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise UsageError(f"{option} {path} cannot be written", "Name a file in a folder that exists and is yours.")

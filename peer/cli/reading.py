@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from peer.cli.telling import confirm, tell
-from peer.errors import UsageError
-from peer.installation import install_extras
 
 if TYPE_CHECKING:
     from peer.data.sources import Sources
@@ -28,15 +26,6 @@ YES = click.option(
 EXCLUDE = click.option(
     "--exclude", multiple=True, metavar="PATTERN", help="Leave out files and folders of this name or path: '*.csv'."
 )
-
-
-@contextlib.contextmanager
-def data_extra() -> Iterator[None]:
-    """Say how to install what is missing. Raises UsageError."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is not installed", install_extras("data")) from error
 
 
 def found_sources(

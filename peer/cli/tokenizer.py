@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from peer.cli.options import as_json
-from peer.cli.reading import EXCLUDE, SOURCES, YES, bar, data_extra, found_sources
+from peer.cli.reading import EXCLUDE, SOURCES, YES, bar, found_sources
 from peer.cli.telling import tell
 from peer.errors import for_shell
+from peer.installation import using_extra
 
 
 @click.group("tokenizer")
@@ -30,7 +31,7 @@ def train(sources: tuple[Path, ...], vocab: int, out: Path, exclude: tuple[str, 
     """Train a byte-level BPE tokenizer with the end token <|endoftext|>, from the sources that `peer data build` takes.
 
     The same texts give the same file."""
-    with data_extra():
+    with using_extra("data"):
         from peer.data.train_tokenizer import train_tokenizer
 
         found = found_sources(sources, yes, (out,), exclude)

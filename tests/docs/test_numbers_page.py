@@ -37,7 +37,7 @@ from peer.run.manifest import SignedManifest, default_text, sign_text
 from peer.web.public import PublicAccount
 from peer.web.volunteer import VolunteerAccount
 from tests.golden.names import identity
-from tests.lab.compare.test_baselines_and_worth import curve, entries
+from tests.lab.compare.test_baselines_and_worth import course, entries
 from tests.lab.compare.test_compare_outcome import outcome
 from tests.web.test_accounts import ended, nothing
 
@@ -179,7 +179,7 @@ def account_of(signed: SignedManifest, folder: Path) -> Any:
 
 def test_each_number_of_a_comparison_is_on_the_page() -> None:
     baselines = entries("gossip", DDP, SINGLE)
-    worth = compare(list(baselines.values()), 4, (0, 1), "a test", curve, None, baselines[SINGLE]).to_json()
+    worth = compare(list(baselines.values()), 4, (0, 1), "a test", course, None, baselines[SINGLE]).to_json()
     found = {*numbers(outcome().to_json()), *numbers(worth)}
     shown = {name for name in found if not name.startswith(("methods.method.", "single."))}
     assert {"methods.to_target.seconds", "methods.worth.speed_up"} <= shown

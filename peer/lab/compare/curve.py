@@ -1,15 +1,15 @@
-"""The course of a swarm: its loss at every evaluation, with the tokens, bytes and seconds that it took. It is made from
-the journals of the peers, so real and simulated swarms are read alike."""
+"""The course of a swarm: its loss at every evaluation, with the tokens, bytes and seconds that it took, and what each
+peer did in each round. It is made from the journals of the peers, so real and simulated swarms are read alike."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from peer.observe.events import Evaluated, Event, RoundEnded
+from peer.observe.events import Evaluated, Event, RoundEnded, RoundMissed, SatOut, Skipped
 from peer.observe.totals import Totals, fold
 
 Journal = Iterable[tuple[float, Event]]
@@ -48,6 +48,35 @@ Curve = tuple[Mark, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """The place of one peer at the end of one round. Tokens, bytes and seconds count from the start, as in `Mark`."""
+
+    round: int
+    """Rounds that are over, as in `Mark`: 1 after the first one, which the journal numbers 0. 0: the start."""
+    peer: int
+    """From 1."""
+    outcome: str
+    """exchanged, solo, refused, missed, sat_out or skipped. Empty: the journal has none, as of the start."""
+    loss: float | None
+    """Nats a token of this peer's `outer_params` on the hold-out. None: not evaluated after this round."""
+    tokens: int
+    """Trained by this peer, as far as outer steps hold them."""
+    bytes: float
+    """Payload that this peer has sent in exchanges."""
+    seconds: float
+    """Since the first peer began to train."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What the journals of a swarm tell about it."""
+
+    curve: Curve
+    rows: tuple[Row, ...] = ()
+    """By round, then by peer."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Place:
     at: float
     tokens: int
@@ -63,6 +92,8 @@ class _Track:
     """After each outer step."""
     evaluated: dict[int, tuple[_Place, float]] = field(default_factory=dict)
     """Place and loss of each round that was evaluated."""
+    outcomes: dict[int, tuple[_Place, str]] = field(default_factory=dict)
+    """Place and outcome at the end of each round, by the rounds that are over then."""
 
     def place(self, at: float) -> _Place:
         """Return the place at a moment."""
@@ -70,12 +101,16 @@ class _Track:
         return self.places[upto - 1] if upto else _Place(at, 0, 0)
 
 
-def curve_of(journals: Iterable[Journal], bytes_each: float = 1.0) -> Curve:
-    """Make the curve of a swarm. `bytes_each`: bytes that a byte in the journal stands for."""
+def course_of(journals: Iterable[Journal], bytes_each: float = 1.0) -> Course:
+    """Make the curve and the rows of a swarm. `bytes_each`: bytes that a byte in the journal stands for."""
     tracks = [_tracked(journal) for journal in journals]
     began = min((track.began for track in tracks), default=math.inf)
     rounds = sorted({round_ for track in tracks for round_ in track.evaluated})
-    return tuple(_mark(round_, tracks, began, bytes_each) for round_ in rounds)
+    rows = [row for peer, track in enumerate(tracks, 1) for row in _rows(peer, track, began, bytes_each)]
+    return Course(
+        tuple(_mark(round_, tracks, began, bytes_each) for round_ in rounds),
+        tuple(sorted(rows, key=lambda row: (row.round, row.peer))),
+    )
 
 
 def _tracked(journal: Journal) -> _Track:
@@ -83,10 +118,19 @@ def _tracked(journal: Journal) -> _Track:
     for at, event in journal:
         totals = fold(totals, event, at)
         place = _Place(at, max(totals.upto.values(), default=0), totals.bytes_sent)
-        if isinstance(event, RoundEnded):
-            track.places.append(place)
-        if isinstance(event, Evaluated) and math.isfinite(event.loss):
-            track.evaluated[event.round] = place, event.loss
+        match event:
+            case RoundEnded():
+                track.places.append(place)
+                track.outcomes[event.round + 1] = place, event.outcome
+            case SatOut():
+                track.outcomes.setdefault(event.round + 1, (place, "sat_out"))
+            case RoundMissed():  # after its SatOut, where there is one
+                track.outcomes.setdefault(event.round + 1, (place, "missed"))
+            case Skipped():
+                for round_ in range(event.from_round, event.to_round):
+                    track.outcomes.setdefault(round_ + 1, (place, "skipped"))
+            case Evaluated() if math.isfinite(event.loss):
+                track.evaluated[event.round] = place, event.loss
     track.began = math.inf if totals.joined_at is None else totals.joined_at
     return track
 
@@ -104,6 +148,21 @@ def _mark(round_: int, tracks: Sequence[_Track], began: float, bytes_each: float
         loss=sum(loss for _, loss in here) / len(here),
         evaluated=len(here),
     )
+
+
+def _rows(peer: int, track: _Track, began: float, bytes_each: float) -> Iterator[Row]:
+    for round_ in track.outcomes.keys() | track.evaluated.keys():
+        evaluated = track.evaluated.get(round_)
+        place, outcome = track.outcomes.get(round_) or (track.evaluated[round_][0], "")
+        yield Row(
+            round=round_,
+            peer=peer,
+            outcome=outcome,
+            loss=None if evaluated is None else evaluated[1],
+            tokens=place.tokens,
+            bytes=bytes_each * place.sent,
+            seconds=max(0.0, place.at - began),
+        )
 
 
 def mean_of(curves: Sequence[Curve]) -> Curve:

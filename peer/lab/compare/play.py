@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from peer.lab.compare.curve import Curve, Journal, curve_of
+from peer.lab.compare.curve import Course, Journal, course_of
 from peer.lab.compare.entries import Entry
 from peer.lab.localswarm.plan import PeerSetups, SwarmPlan, founded_by
 from peer.lab.localswarm.run import Swarm, check
@@ -44,7 +44,7 @@ class VirtualPlace:
         return f"virtual time: tiny model, {self.link} links, {self.step_seconds:g} s a step{more}"
 
 
-def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> Curve:
+def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> Course:
     """Play a method in virtual time. The tiny model learns. Its payloads take as long, and count as many bytes, as
     those of the manifest's model. Raises UsageError for what cannot be simulated, OrdersNotCarriedOut when the
     swarm did not play all rounds or the churn met nobody."""
@@ -66,7 +66,7 @@ def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> Curve:
     )
     check_orders(simulate(wish, seen.append).orders)
     journals = (zip(peer.times, peer.events, strict=True) for swarm in seen for peer in swarm.peers)
-    return curve_of(journals, manifest.model.parameters / TINY_PARAMETERS)
+    return course_of(journals, manifest.model.parameters / TINY_PARAMETERS)
 
 
 def play_real(
@@ -78,7 +78,7 @@ def play_real(
     *,
     sources: RunSources | None = None,
     setups: PeerSetups | None = None,
-) -> Curve:
+) -> Course:
     """Play a method as processes, with their homes in a new folder `home`, which is removed when all went well.
 
     `sources`: the files that its manifest names. `setups`: tells the peers' own texts.
@@ -103,9 +103,9 @@ def play_real(
         say(line)
     check_orders(report["orders"])
     run_id = bytes.fromhex(report["run_id"])
-    curve = curve_of([journal_of(home / f"peer-{number}", run_id) for number in range(1, entry.peers + 1)])
+    course = course_of([journal_of(home / f"peer-{number}", run_id) for number in range(1, entry.peers + 1)])
     shutil.rmtree(home)
-    return curve
+    return course
 
 
 def journal_of(home: Path, run_id: bytes) -> Journal:

@@ -1,133 +1,168 @@
-"""The picture of a comparison: the loss against tokens, bytes and seconds, drawn as SVG by hand."""
+"""The plot of a comparison: loss against tokens, bytes and time, and the worth of each method where it was measured.
+
+matplotlib is an optional library, so only this module imports it. Its object interface is used alone: no window system
+and no settings of the user or of the working folder take part."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from peer.lab.compare.curve import Mark
-from peer.lab.compare.result import Comparison, Standing, amount
+from peer.lab.compare.result import Comparison, Scale, Standing, count_scale, seeds_in_words, time_scale
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
-"""Told apart by people who see colours differently (Okabe and Ito)."""
-DASHES = ("", "6 3")
-"""The second eight methods are dashed."""
-PANEL_W, PANEL_H = 330, 260
-"""Pixels of a panel's axes."""
-LEFT, TOP, GAP, BELOW, LEGEND_ROW = 62, 62, 66, 52, 20
+"""Distinguishable with colour vision deficiencies (Okabe and Ito)."""
 EARLY = 0.2
 """The height of the panels fits the losses after this part of the tokens. Earlier, curves may leave it at the top."""
 ROOM = 0.05
 """Part of the height that stays free above and below."""
+PANEL_INCHES = (4.4, 3.5)
+DOTS_PER_INCH = 150
+COUNTS = {"": "", "k": " (thousands)", "M": " (millions)", "G": " (billions)", "T": " (trillions)"}
+WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+LONGEST_NAME = 24
+"""Characters. Of a longer name the end is shown: paths differ there."""
+SETTINGS: Any = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "font.size": 10.0,
+    "text.parse_math": False,  # a dollar sign in the name of a file is one
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "peer compare",  # the same outcome gives the same file
+}
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """Values from `low` to `high`, at pixels from `begin` to `end`."""
-
-    low: float
-    high: float
-    begin: float
-    end: float
-
-    def at(self, value: float) -> float:
-        part = (value - self.low) / (self.high - self.low)
-        return round(self.begin + part * (self.end - self.begin), 2)
-
-    def ticks(self) -> list[float]:
-        """Return round values, two to seven of them."""
-        step = nice_step((self.high - self.low) / 6)
-        first = math.ceil(self.low / step - 1e-9)
-        return [step * place for place in range(first, math.floor(self.high / step + 1e-9) + 1)]
+def write_plot(outcome: Comparison, file: Path) -> None:
+    """Draw the outcome into a PNG or SVG, by the ending of the file. Raises OSError."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(SETTINGS)
+        kind = file.suffix.lower().removeprefix(".")
+        metadata = {"Date": None} if kind == "svg" else {}
+        figure_of(outcome).savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
 
 
-def nice_step(least: float) -> float:
-    """Return the least of 1, 2 and 5 times a power of ten that is not below `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(step * power for step in (1.0, 2.0, 5.0, 10.0) if step * power >= least * (1 - 1e-9))
-
-
-def picture(outcome: Comparison) -> str:
-    """Draw the outcome: three panels with one height, and a legend below them."""
-    panels = (
-        ("tokens of all peers", lambda mark: mark.tokens),
-        ("bytes sent by a peer", lambda mark: mark.bytes),
-        ("seconds", lambda mark: mark.seconds),
-    )
-    width = LEFT + len(panels) * (PANEL_W + GAP)
-    rows = -(-len(outcome.standings) // 4)
-    height = TOP + PANEL_H + BELOW + rows * LEGEND_ROW + 12
-    losses = _heights(outcome)
-    drawn = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        _text(LEFT, 22, f"{outcome.peers} peers, {outcome.place}", size=15),
-        _text(LEFT, 42, f"loss in nats a token; dotted: the target {outcome.target:.4f}, {outcome.why}"),
+def figure_of(outcome: Comparison) -> Figure:
+    """Draw the outcome: three panels with one height, and one more for the worth."""
+    marks = [mark for standing in outcome.standings for mark in standing.curve]
+    tokens, sent = (count_scale(max(of(mark) for mark in marks)) for of in (_tokens, _bytes))
+    time = time_scale(max(mark.seconds for mark in marks))
+    panels: list[tuple[str, Callable[[Mark], float], Scale]] = [
+        (f"tokens of all peers{COUNTS[tokens.unit]}", _tokens, tokens),
+        (f"payload sent by each peer ({sent.unit}B)", _bytes, sent),
+        (f"time ({time.unit})", _seconds, time),
     ]
-    for number, (name, of) in enumerate(panels):
-        drawn += _panel(outcome, number, name, of, losses)
-    drawn += _legend(outcome.standings, width, TOP + PANEL_H + BELOW)
-    return "\n".join([*drawn, "</svg>", ""])
+    count = len(panels) + (outcome.yardstick is not None)
+    columns = 2 if count == 4 else count
+    legend_columns = columns + 1 if max(len(_name(one)) for one in outcome.standings) > 16 else 2 * columns
+    legend_rows = -(-len(outcome.standings) // legend_columns)
+    width, height = columns * PANEL_INCHES[0], -(-count // columns) * PANEL_INCHES[1] + 0.9 + 0.2 * legend_rows
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(
+        f"{outcome.peers} peers, {seeds_in_words(outcome.seeds)}, {outcome.place}\n"
+        f"dotted: the target {outcome.target:.4f}, {outcome.why}",
+        fontsize="medium",
+    )
+    lines = list[Line2D]()
+    for number, (label, of, scale) in enumerate(panels):
+        axes = figure.add_subplot(-(-count // columns), columns, number + 1)
+        lines = _curves(axes, outcome, of, scale)
+        axes.set_xlabel(label)
+        axes.set_ylabel("loss (nats a token)")
+    if outcome.yardstick is not None:
+        _worths(figure.add_subplot(2, 2, 4), outcome)
+    names = [f"{_name(standing)}  {standing.loss:.4f}" for standing in outcome.standings]
+    figure.legend(lines, names, loc="outside lower left", ncols=legend_columns, frameon=False)
+    return figure
 
 
-def _heights(outcome: Comparison) -> _Axis:
-    """Return the axis of the losses, which all panels share."""
+def _tokens(mark: Mark) -> float:
+    return mark.tokens
+
+
+def _bytes(mark: Mark) -> float:
+    return mark.bytes
+
+
+def _seconds(mark: Mark) -> float:
+    return mark.seconds
+
+
+def _curves(axes: Axes, outcome: Comparison, of: Callable[[Mark], float], scale: Scale) -> list[Line2D]:
+    """Draw the loss of each method against one measure. Of one that sends nothing only the last loss is shown against
+    bytes, at 0. Returns the line of each method."""
+    lines = list[Line2D]()
+    for place, standing in enumerate(outcome.standings):
+        style: dict[str, Any] = {"color": _colour(place), "linestyle": "--" if place >= len(COLOURS) else "-"}
+        shown = standing.curve if of(standing.curve[-1]) > 0 else standing.curve[-1:]
+        along, losses = [of(mark) / scale.size for mark in shown], [mark.loss for mark in shown]
+        lines += axes.plot(along, losses, marker="o", markersize=2.5, linewidth=1.5, **style)
+        if (at := standing.at_target) is not None and at in shown:
+            axes.plot([of(at) / scale.size], [at.loss], marker="o", markersize=6, color=_colour(place))
+    axes.axhline(outcome.target, color="#333333", linestyle=":", linewidth=1.2)
+    most = max(of(mark) for standing in outcome.standings for mark in standing.curve) / scale.size or 1.0
+    axes.set_xlim(-0.02 * most, 1.02 * most)
+    axes.set_ylim(*_heights(outcome))
+    axes.grid(axis="y", color="#e5e5e5")
+    return lines
+
+
+def _heights(outcome: Comparison) -> tuple[float, float]:
+    """Return the least and the largest loss that the panels show."""
     curves = [standing.curve for standing in outcome.standings]
     late = [mark.loss for curve in curves for mark in curve if mark.tokens >= EARLY * curve[-1].tokens]
     low, high = min([outcome.target, *late]), max([outcome.target, *late])
     room = ROOM * (high - low) or 0.1
-    return _Axis(low - room, high + room, TOP + PANEL_H, TOP)
+    return low - room, high + room
 
 
-def _panel(outcome: Comparison, number: int, name: str, of: Callable[[Mark], float], losses: _Axis) -> Iterator[str]:
-    """Draw the curves against one measure."""
-    begin = LEFT + number * (PANEL_W + GAP)
-    most = max(of(mark) for standing in outcome.standings for mark in standing.curve)
-    along = _Axis(0.0, most or 1.0, begin, begin + PANEL_W)
-    inside = f'x="{begin - 4}" y="{TOP}" width="{PANEL_W + 8}" height="{PANEL_H}"'
-    yield f'<clipPath id="panel{number}"><rect {inside}/></clipPath>'
-    for tick in losses.ticks():
-        y = losses.at(tick)
-        yield f'<path d="M{begin} {y}H{begin + PANEL_W}" stroke="#e5e5e5"/>'
-        yield _text(begin - 8, y + 4, f"{tick:.4g}", anchor="end")
-    for tick in along.ticks():
-        x = along.at(tick)
-        yield f'<path d="M{x} {TOP + PANEL_H}v5" stroke="#333333"/>'
-        yield _text(x, TOP + PANEL_H + 19, amount(tick).strip(), anchor="middle")
-    yield f'<path d="M{begin} {TOP}V{TOP + PANEL_H}H{begin + PANEL_W}" fill="none" stroke="#333333"/>'
-    yield _text(begin + PANEL_W / 2, TOP + PANEL_H + 38, name, anchor="middle")
-    goal = losses.at(outcome.target)
-    yield f'<path d="M{begin} {goal}H{begin + PANEL_W}" stroke="#333333" stroke-dasharray="1 3"/>'
-    yield f'<g clip-path="url(#panel{number})" fill="none" stroke-width="1.8" stroke-linejoin="round">'
+def _worths(axes: Axes, outcome: Comparison) -> None:
+    """Draw the effective speed-up of each method, with its interval and the value of each seed."""
+    assert outcome.yardstick is not None
+    lengths = [factor for pairs in outcome.yardstick.losses.values() for factor, _ in pairs]
+    right = 1.0
     for place, standing in enumerate(outcome.standings):
-        points = " ".join(f"{along.at(of(mark))},{losses.at(mark.loss)}" for mark in standing.curve)
-        yield f'<polyline points="{points}" {_stroke(place)}/>'
-    yield "</g>"
-    for place, standing in enumerate(outcome.standings):
-        if (mark := standing.at_target) is not None:
-            yield f'<circle cx="{along.at(of(mark))}" cy="{losses.at(mark.loss)}" r="3.5" fill="{_colour(place)}"/>'
+        worth, colour = standing.worth, _colour(place)
+        assert worth is not None
+        known = [value for value in worth.values if 0 < value < math.inf]
+        if len(known) > 1:
+            axes.plot(known, [place] * len(known), "o", color=colour, markersize=4, markerfacecolor="white")
+        if (mean := worth.mean) is not None:
+            half = worth.half_width
+            axes.errorbar(mean, place, xerr=half, fmt="D", color=colour, capsize=4, markersize=6)
+            text, at = worth.text, mean + (half or 0.0)
+        elif 0.0 in worth.values:
+            axes.plot(min(lengths), place, "<", color=colour, markersize=7)
+            text, at = f"less than {min(lengths):g}", min(lengths)
+        else:
+            axes.plot(max(lengths), place, ">", color=colour, markersize=7)
+            text, at = f"more than {max(lengths):g}", max(lengths)
+        axes.annotate(text, (at, place), xytext=(9, 0), textcoords="offset points", va="center", bbox=WHITE)
+        right = max(right, at)
+    axes.axvline(1.0, color="#333333", linestyle=":", linewidth=1.2)
+    axes.set_yticks(range(len(outcome.standings)), [_name(standing) for standing in outcome.standings])
+    axes.set_ylim(len(outcome.standings) - 0.5, -0.5)
+    axes.set_xlim(0.0, 1.35 * right)
+    many = "\nbar: interval of 95 %, circle: one seed" if len(outcome.seeds) > 1 else ""
+    axes.set_xlabel(f"effective speed-up (× tokens of each peer){many}")
+    axes.grid(axis="x", color="#e5e5e5")
 
 
-def _legend(standings: Sequence[Standing], width: int, top: float) -> Iterator[str]:
-    """Name the methods, four in a row."""
-    column = (width - LEFT) / 4
-    for place, standing in enumerate(standings):
-        x, y = LEFT + place % 4 * column, top + place // 4 * LEGEND_ROW + 8
-        yield f'<path d="M{x:.0f} {y}h26" stroke-width="2.4" {_stroke(place)}/>'
-        yield _text(x + 34, y + 4, f"{standing.entry.name}  {standing.loss:.4f}")
-
-
-def _stroke(place: int) -> str:
-    dash = DASHES[place // len(COLOURS) % len(DASHES)]
-    return f'stroke="{_colour(place)}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+def _name(standing: Standing) -> str:
+    name = standing.entry.name
+    return name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]
 
 
 def _colour(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
-
-
-def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 12) -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'

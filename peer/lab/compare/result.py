@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from peer.errors import SwarmFailed
-from peer.lab.compare.curve import Curve, Mark, loss_at, mean_of, reached
+from peer.lab.compare.curve import Course, Curve, Mark, Row, loss_at, mean_of, reached
 from peer.lab.compare.entries import DDP, SINGLE, Entry
 from peer.lab.compare.worth import Worth, Yardstick, measure, worths
 
-Play = Callable[[Entry, int], Curve]
+Play = Callable[[Entry, int], Course]
 """Plays an entry with a seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One swarm that was played."""
+
+    method: str
+    seed: int
+    total_rounds: int
+    """Its length. It tells the runs of `single` apart, which `--worth` plays at several lengths."""
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,22 @@ class Comparison:
     standings: tuple[Standing, ...]
     yardstick: Yardstick | None = None
     """The losses of `single` from which the worth is interpolated. None: the worth was not asked for."""
+    played: tuple[Played, ...] = ()
+    """Every swarm that was played, also those of `single` at other lengths."""
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Return one flat record for each round of each peer of each swarm. Losses in nats a token, times in seconds,
+        tokens and bytes from the start."""
+        for swarm in self.played:
+            for row in swarm.rows:
+                yield {
+                    "method": swarm.method,
+                    "seed": swarm.seed,
+                    "total_rounds": swarm.total_rounds,
+                    **asdict(row),
+                    "bytes": round(row.bytes),
+                    "seconds": round(row.seconds, 3),
+                }
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -63,6 +89,7 @@ class Comparison:
             "target_reason": self.why,
             "methods": [_method_as_json(standing) for standing in self.standings],
             "single": None if self.yardstick is None else self.yardstick.to_json(),
+            "rows": list(self.rows()),
         }
 
 
@@ -78,10 +105,14 @@ def compare(
     """Play every entry with every seed, the entries by turns. `single`: that baseline, whether it is one of the entries
     or not, where the worth of each is to be measured. Raises SwarmFailed for a swarm that was never evaluated."""
 
+    swarms = list[Played]()
+
     def curve_of(entry: Entry, seed: int) -> Curve:
-        if not (curve := play(entry, seed)):
+        course = play(entry, seed)
+        if not course.curve:
             raise SwarmFailed(f"{entry.name} with seed {seed}: no peer was evaluated", "Give more --steps.")
-        return curve
+        swarms.append(Played(entry.name, seed, entry.manifest.train.total_rounds, course.rows))
+        return course.curve
 
     played: dict[str, list[Curve]] = {entry.name: [] for entry in entries}
     for seed in seeds:
@@ -98,7 +129,7 @@ def compare(
         Standing(entry, means[entry.name], losses[entry.name], reached(means[entry.name], aim), worth.get(entry.name))
         for entry in entries
     )
-    return Comparison(peers, tuple(seeds), place, tokens, aim, why, standings, yardstick)
+    return Comparison(peers, tuple(seeds), place, tokens, aim, why, standings, yardstick, tuple(swarms))
 
 
 def _aim(curves: dict[str, Curve], target: float | None) -> tuple[float, str]:
@@ -139,7 +170,7 @@ def table(outcome: Comparison) -> str:
     before = sum(width + 2 for place, width in until.items() if place < TO_TARGET) - 2
     behind = sum(width + 2 for place, width in until.items() if TO_TARGET <= place < TO_TARGET + 3) - 2
     lines = [
-        f"{outcome.peers} peers, {_seeds(outcome.seeds)}, {outcome.place}",
+        f"{outcome.peers} peers, {seeds_in_words(outcome.seeds)}, {outcome.place}",
         f"target {outcome.target:.4f}: {outcome.why}",
         f"a loss is the mean of the peers that were evaluated in that round: {_evaluated(outcome)} of {outcome.peers}",
         *_remarks(outcome),
@@ -151,8 +182,8 @@ def table(outcome: Comparison) -> str:
 
 
 HEADS = (
-    *("method", "codec", "every", "loss", "+ %", "spread", "sent", "seconds"),
-    *("tokens", "sent", "seconds", "worth", "+-", "of ddp"),
+    *("method", "codec", "every", "loss", "+ %", "spread", "sent", "time"),
+    *("tokens", "sent", "time", "worth", "+-", "of ddp"),
 )
 TO_TARGET = HEADS.index("tokens")
 OF_WORTH = ("worth", "+-", "of ddp")
@@ -179,6 +210,7 @@ def _row(standing: Standing, outcome: Comparison) -> list[str]:
     best = min(one.loss for one in outcome.standings)
     last, at, method = standing.curve[-1], standing.at_target, standing.entry.method
     unit = "" if method.clock == "steps" else " s"
+    time = time_scale(max(one.curve[-1].seconds for one in outcome.standings))
     spread = f"{max(standing.losses) - min(standing.losses):.4f}" if len(standing.losses) > 1 else "-"
     row = [
         standing.entry.name,
@@ -188,12 +220,12 @@ def _row(standing: Standing, outcome: Comparison) -> list[str]:
         f"{100 * (standing.loss / best - 1):.2f}",
         spread,
         amount(last.bytes) + "B",
-        f"{last.seconds:.1f}",
+        time.written(last.seconds),
     ]
     row += (
         ["not reached", "", ""]
         if at is None
-        else [amount(at.tokens).strip(), amount(at.bytes) + "B", f"{at.seconds:.1f}"]
+        else [amount(at.tokens).strip(), amount(at.bytes) + "B", time.written(at.seconds)]
     )
     return row + _worth(standing.worth)
 
@@ -201,8 +233,7 @@ def _row(standing: Standing, outcome: Comparison) -> list[str]:
 def _worth(worth: Worth | None) -> list[str]:
     if worth is None:
         return ["-", "-", "-"]
-    values = worth.values
-    shown = "less" if 0.0 in values else "more" if math.inf in values else f"{worth.mean:.2f}"
+    shown = worth.text.partition(" ")[0]
     half = "-" if worth.half_width is None else f"{worth.half_width:.2f}"
     return [shown, half, "-" if worth.share is None else f"{worth.share:.0%}"]
 
@@ -212,13 +243,37 @@ def _evaluated(outcome: Comparison) -> str:
     return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
-def _seeds(seeds: Sequence[int]) -> str:
+def seeds_in_words(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The unit in which a person reads a measure."""
+
+    size: float
+    """Of the unit, in that of the JSON: tokens, bytes or seconds."""
+    unit: str
+
+    def written(self, value: float) -> str:
+        """Write a value in this unit, with three digits below a thousand."""
+        scaled = value / self.size
+        return f"{scaled:.0f} {self.unit}" if scaled >= 100 else f"{scaled:.3g} {self.unit}"
+
+
+def count_scale(most: float) -> Scale:
+    """Return the scale of tokens or bytes: k, M, G or T, or none."""
+    for power, letter in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if most >= 10**power:
+            return Scale(10.0**power, letter)
+    return Scale(1.0, "")
+
+
+def time_scale(most: float) -> Scale:
+    """Return the scale of times up to `most` seconds, the same for all methods of a comparison: s, min or h."""
+    return Scale(1.0, "s") if most < 120 else Scale(60.0, "min") if most < 7200 else Scale(3600.0, "h")
 
 
 def amount(value: float) -> str:
     """Write a number with three digits and k, M, G or T."""
-    for power, letter in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if value >= 10**power:
-            return f"{value / 10**power:.3g} {letter}"
-    return f"{value:.3g} "
+    return count_scale(value).written(value)

@@ -50,6 +50,14 @@ class Worth:
         t = T95[count - 2] if count - 2 < len(T95) else 1.96
         return t * statistics.stdev(self.values) / math.sqrt(count)
 
+    @property
+    def text(self) -> str:
+        """The mean, with the half width of its interval where that is known. `less` and `more`: beyond the lengths of
+        `single` that were played."""
+        if self.mean is None:
+            return "less" if 0.0 in self.values else "more"
+        return f"{self.mean:.2f}" + ("" if self.half_width is None else f" ± {self.half_width:.2f}")
+
     def to_json(self) -> dict[str, Any]:
         values = [value if math.isfinite(value) else None for value in self.values]
         return {"speed_up": self.mean, "half_width": self.half_width, "values": values, "share_of_ddp": self.share}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from peer.lab.compare.curve import Curve, Mark
+from peer.lab.compare.curve import Course, Curve, Mark, Row
 from peer.lab.compare.entries import DDP, SINGLE, Entry, entries_of
 from peer.lab.compare.result import compare, table
 from peer.lab.compare.worth import Worth, Yardstick, measure, worths
@@ -161,12 +161,18 @@ def curve(entry: Entry, seed: int) -> Curve:
     )
 
 
+def course(entry: Entry, seed: int) -> Course:
+    """The curve, and a row at its end."""
+    found = curve(entry, seed)
+    return Course(found, (Row(2, 1, "solo", found[-1].loss, 7, 0.0, 2.0),))
+
+
 def test_single_is_played_until_it_has_the_loss_of_all_and_shorter_for_who_is_worse() -> None:
     played = list[tuple[str, int]]()
 
-    def play(entry: Entry, seed: int) -> Curve:
+    def play(entry: Entry, seed: int) -> Course:
         played.append((entry.name, entry.manifest.train.total_rounds))
-        return curve(entry, seed)
+        return course(entry, seed)
 
     found = entries("gossip", "none", SINGLE)
     outcome = compare(list(found.values())[:2], 4, (0, 1), "a test", play, None, found[SINGLE])
@@ -186,9 +192,9 @@ def test_single_is_played_until_it_has_the_loss_of_all_and_shorter_for_who_is_wo
 def test_single_is_not_played_twice_at_the_length_of_the_others() -> None:
     played = list[int]()
 
-    def play(entry: Entry, seed: int) -> Curve:
+    def play(entry: Entry, seed: int) -> Course:
         played.append(entry.manifest.train.total_rounds)
-        return curve(entry, seed)
+        return course(entry, seed)
 
     found = entries("gossip", SINGLE)
     compare(list(found.values()), 4, (0,), "a test", play, None, found[SINGLE])
@@ -197,7 +203,7 @@ def test_single_is_not_played_twice_at_the_length_of_the_others() -> None:
 
 def test_single_does_not_shorten_the_tokens_that_the_others_are_compared_at() -> None:
     found = entries("gossip", SINGLE)
-    outcome = compare(list(found.values()), 4, (0,), "a test", curve)
+    outcome = compare(list(found.values()), 4, (0,), "a test", course)
     assert outcome.tokens == 16_000
     assert "one of 4 parts of the tokens" in table(outcome)
 
@@ -208,3 +214,26 @@ def test_it_ends_at_twice_the_tokens_of_all_peers() -> None:
     found = measure(far, curve, (0,), {"gossip": [-100.0]}, 2)
     assert max(factor for factor, _ in found.losses[0]) == 4.0
     assert found.factor(0, -100.0) == math.inf
+
+
+def test_each_swarm_has_its_rows_and_those_of_single_their_length() -> None:
+    found = entries("gossip", SINGLE)
+    outcome = compare(list(found.values()), 4, (0, 1), "a test", course, None, found[SINGLE])
+
+    rows = outcome.to_json()["rows"]
+    swarms = [("gossip", 4), (SINGLE, 4), ("gossip", 4), (SINGLE, 4)]
+    swarms += [(SINGLE, length) for length in (6, 8, 12) for _ in (0, 1)]
+    assert [(row["method"], row["total_rounds"]) for row in rows] == swarms
+    assert [row["seed"] for row in rows] == [0, 0, 1, 1, *[0, 1] * 3]
+    assert rows[0] == {
+        "method": "gossip",
+        "seed": 0,
+        "total_rounds": 4,
+        "round": 2,
+        "peer": 1,
+        "outcome": "solo",
+        "loss": outcome.standings[0].losses[0],
+        "tokens": 7,
+        "bytes": 0,
+        "seconds": 2.0,
+    }

@@ -58,7 +58,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
 
 
 def test_the_curve_is_that_of_the_journals_and_the_homes_go(tmp_path: Path, stand_in: type[StandIn]) -> None:
-    start, end = play_real(replace(ENTRY, peers=3), 7, tmp_path / "homes", print)
+    course = play_real(replace(ENTRY, peers=3), 7, tmp_path / "homes", print)
+    start, end = course.curve
+    assert [(row.round, row.peer, row.loss) for row in course.rows][3:] == [(4, 1, 1.0), (4, 2, 2.0), (4, 3, 3.0)]
     assert (start.loss, end.loss, end.seconds) == (5.0, 2.0, 12.0)
     assert list(tmp_path.iterdir()) == []
     manifest = parse_manifest(stand_in.plans[0].manifest.encode())
