@@ -10,10 +10,13 @@ import click
 from peer.cli.options import as_json, preset, refuse_idle
 from peer.cli.sizes import Size
 from peer.cli.telling import tell
+from peer.errors import UsageError
 
 if TYPE_CHECKING:
     from peer.lab.sim.run import Wish
 
+OF_SEVERAL_PEERS = ("link", "churn", "speeds", "closed", "attack")
+"""Options that mean nothing to a baseline, which one simulated peer plays."""
 BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
 
 
@@ -23,7 +26,7 @@ BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
     epilog="Example: peer simulate --peers 16 --hours 6 --link cable --churn 0.5",
 )
 @click.option("--peers", type=int, help="Peers of the simulated swarm. Without it, only the commands below run.")
-@preset("Synchronization preset.  [default: gossip]")
+@preset("Synchronization preset, or one of the baselines single and ddp.  [default: gossip]")
 @click.option("--hours", type=float, default=2.0, show_default=True, help="Virtual ones.")
 @click.option(
     "--sync-every", type=float, help="Seconds (or steps, as sync.clock says) between exchanges.  [default: 300]"
@@ -103,15 +106,24 @@ def command(
         refuse_idle(context, ("share",), "--attack")
     if trainer == "tiny":
         refuse_idle(context, ("parameters",), "--trainer fake")
+    from peer.lab.compare.entries import BASELINES, DDP, baseline_in_words
     from peer.lab.orders import check
     from peer.lab.sim.run import Wish
     from peer.run.manifest import default_text, derive
+    from peer.run.presets import CONTROL
 
+    baseline = preset if preset in BASELINES else None
+    if baseline is not None:
+        if trainer != "tiny":
+            raise UsageError(f"{baseline} is played for its loss, and this trainer has none", "Add --trainer tiny.")
+        refuse_idle(context, OF_SEVERAL_PEERS, "a --preset that several peers play")
+        preset, churn, closed = CONTROL, 0.0, 0.0  # also where a configuration file has others
     changes = [f"seed={seed}", "sync.clock=seconds", "sync.sync_every=300", *settings]
     changes += [] if preset is None else [f"sync.preset={preset}"]
     changes += [] if sync_every is None else [f"sync.sync_every={sync_every}"]
     wish = Wish(
-        peers=peers,
+        peers=peers if baseline is None else min(peers, 1),
+        batches=peers if baseline == DDP else 1,
         manifest=derive(default_text(), changes),
         hours=hours,
         link=link,
@@ -126,6 +138,9 @@ def command(
         relays=relays,
     )
     numbers, text = _played(wish, attack, share)
+    if baseline is not None:
+        numbers |= {"baseline": {"name": baseline, "peers": peers}}
+        text = f"{baseline_in_words(baseline, peers)}\n{text}"
     tell(json.dumps(numbers) if as_json else text)
     check(numbers["orders"])
 

@@ -127,6 +127,13 @@ def _baseline(name: str, task: BaseManifest, changes: Sequence[str], peers: int,
     return Entry(name, with_sections(text, {"sync": sync, "train": train}), task, 1, batches)
 
 
+def baseline_in_words(name: str, peers: int) -> str:
+    """Say what a baseline is, beside a swarm of `peers`."""
+    if name == SINGLE:
+        return f"{SINGLE}: one peer alone, with one of {peers} parts of a swarm's tokens"
+    return f"{DDP}: one model that takes the batches of all {peers} peers in each step; no exchange of it is played"
+
+
 def _names(given: Sequence[str]) -> list[str]:
     """Return a name of each: short ones where they differ."""
     short = [text if text in (*PRESETS, *BASELINES) else Path(text).stem for text in given]

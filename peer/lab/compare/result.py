@@ -8,7 +8,7 @@ from typing import Any
 
 from peer.errors import SwarmFailed
 from peer.lab.compare.curve import Course, Curve, Mark, Row, loss_at, mean_of, reached
-from peer.lab.compare.entries import DDP, SINGLE, Entry
+from peer.lab.compare.entries import DDP, SINGLE, Entry, baseline_in_words
 from peer.lab.compare.worth import Worth, Yardstick, measure, worths
 
 Play = Callable[[Entry, int], Course]
@@ -192,11 +192,7 @@ OF_WORTH = ("worth", "+-", "of ddp")
 def _remarks(outcome: Comparison) -> list[str]:
     """Return what the numbers of baselines and the worth are."""
     names = [standing.entry.name for standing in outcome.standings]
-    remarks = []
-    if SINGLE in names:
-        remarks.append(f"{SINGLE}: one peer alone, with one of {outcome.peers} parts of the tokens of the others")
-    if DDP in names:
-        remarks.append(f"{DDP}: one model that takes the batches of all {outcome.peers} peers in each step")
+    remarks = [baseline_in_words(name, outcome.peers) for name in (SINGLE, DDP) if name in names]
     if outcome.yardstick is not None:
         longest = max(factor for pairs in outcome.yardstick.losses.values() for factor, _ in pairs)
         remarks.append(

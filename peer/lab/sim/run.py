@@ -194,6 +194,10 @@ def _on_the_wire(wish: Wish, layout: Layout) -> int:
 def _check(wish: Wish) -> None:
     if not 1 <= wish.peers <= MOST_PEERS:
         raise UsageError(f"--peers {wish.peers} cannot be simulated", f"Give a number from 1 to {MOST_PEERS}.")
+    if not 1 <= wish.batches <= MOST_PEERS:
+        raise UsageError(f"the batches of {wish.batches} peers cannot be taken", f"Give 1 to {MOST_PEERS} --peers.")
+    if wish.batches > 1 and (wish.peers > 1 or wish.trainer != "tiny"):
+        raise UsageError("only one peer with the tiny trainer takes the batches of others", "Add --trainer tiny.")
     if not 0 < wish.hours <= 24 * 366:
         raise UsageError(f"--hours {wish.hours:g} cannot be", "Give a number above 0, at most a year.")
     if not 0 <= wish.churn <= 60:

@@ -205,7 +205,7 @@ def test_single_does_not_shorten_the_tokens_that_the_others_are_compared_at() ->
     found = entries("gossip", SINGLE)
     outcome = compare(list(found.values()), 4, (0,), "a test", course)
     assert outcome.tokens == 16_000
-    assert "one of 4 parts of the tokens" in table(outcome)
+    assert "one of 4 parts of a swarm's tokens" in table(outcome)
 
 
 def test_it_ends_at_twice_the_tokens_of_all_peers() -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from peer.cli.compare import command as compare
 from peer.cli.simulate import command
 from peer.errors import OrdersNotCarriedOut, UsageError
 
@@ -51,6 +52,30 @@ def test_the_tiny_trainer_learns() -> None:
     assert report["loss_last"] < report["loss_first"]
 
 
+@pytest.mark.parametrize("name", ["single", "ddp"])
+def test_a_baseline_is_the_one_that_compare_plays(name: str) -> None:
+    played = ("--preset", name, "--trainer", "tiny", "--hours", "0.05", "--sync-every", "60", "--seed", "3")
+    report = json.loads(run("--peers", "4", *played, "--json"))
+
+    virtual = ("--virtual", "--steps", "180", "--set", "sync.clock=seconds", "--set", "sync.sync_every=60")
+    arguments = [name, "--peers", "4", *virtual, "--seed", "3", "--json"]
+    body = json.loads(CliRunner().invoke(compare, arguments, catch_exceptions=False).stdout)
+    assert report["loss_last"] == body["methods"][0]["curve"][-1]["loss"]
+    assert (report["baseline"], report["peers"]) == ({"name": name, "peers": 4}, 1)
+
+
+def test_ddp_takes_the_batches_of_all_and_none_has_the_loss_of_single() -> None:
+    played = ("--peers", "4", "--trainer", "tiny", "--hours", "0.1", "--sync-every", "60", "--json")
+    ddp, single, none = (json.loads(run(*played, "--preset", name))["loss_last"] for name in ("ddp", "single", "none"))
+    assert ddp < 0.95 * single
+    assert none == pytest.approx(single, rel=0.03)
+
+
+def test_a_person_reads_what_a_baseline_is() -> None:
+    lines = run("--peers", "4", "--preset", "ddp", "--trainer", "tiny", "--hours", "0.02", "--sync-every", "60")
+    assert lines.startswith("ddp: one model that takes the batches of all 4 peers in each step")
+
+
 def test_a_person_reads_lines() -> None:
     assert "ledger        0 (balances)" in run(*SMALL)
 
@@ -76,12 +101,26 @@ def test_a_trainer_without_a_model_tells_no_loss() -> None:
         (("--relays", "2"), "Add --closed"),
         (("--share", "0.5"), "Add --attack"),
         (("--trainer", "tiny"), "Add --trainer fake"),
+        (("--preset", "ddp"), "Add --trainer tiny"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_fix(arguments: tuple[str, ...], fix: str) -> None:
     with pytest.raises(UsageError) as refused:
         run(*SMALL, *arguments)
     assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize("idle", [("--churn", "1"), ("--link", "home"), ("--speeds", "2"), ("--closed", "0.5")])
+def test_what_means_nothing_to_a_baseline_is_refused(idle: tuple[str, str]) -> None:
+    with pytest.raises(UsageError, match=f"{idle[0]} has no effect"):
+        run("--peers", "4", "--hours", "1", "--preset", "ddp", "--trainer", "tiny", *idle)
+
+
+@pytest.mark.parametrize(("name", "peers"), [("single", "0"), ("ddp", "0"), ("ddp", "4097")])
+def test_a_baseline_of_an_impossible_swarm_is_refused(name: str, peers: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        run("--peers", peers, "--hours", "1", "--preset", name, "--trainer", "tiny")
+    assert "4096" in refused.value.fix
 
 
 def test_closed_homes_are_relayed_and_told() -> None:
