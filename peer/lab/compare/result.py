@@ -194,10 +194,10 @@ def _remarks(outcome: Comparison) -> list[str]:
     names = [standing.entry.name for standing in outcome.standings]
     remarks = [baseline_in_words(name, outcome.peers) for name in (SINGLE, DDP) if name in names]
     if outcome.yardstick is not None:
-        longest = max(factor for pairs in outcome.yardstick.losses.values() for factor, _ in pairs)
+        lengths = [factor for pairs in outcome.yardstick.losses.values() for factor, _ in pairs]
         remarks.append(
             f"worth: how many times the tokens of a peer one peer alone needs for the loss, at the manifest's learning "
-            f"rate; {SINGLE} was played up to {longest:g} times"
+            f"rate; {SINGLE} was played at {min(lengths):g} to {max(lengths):g} times"
         )
     return remarks
 

@@ -184,7 +184,7 @@ def test_single_is_played_until_it_has_the_loss_of_all_and_shorter_for_who_is_wo
     assert worth["none"] is not None
     assert worth["none"].mean == pytest.approx(0.6, abs=0.02)
     lines = table(outcome).splitlines()
-    assert any("single was played up to 3 times" in line for line in lines)
+    assert any("single was played at 0.5 to 3 times" in line for line in lines)
     assert lines[-2].split()[-3:] == ["3.00", "0.00", "-"]
     assert outcome.to_json()["methods"][0]["worth"]["speed_up"] == pytest.approx(3.0)
 
