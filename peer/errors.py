@@ -2,7 +2,7 @@
 
 PeerError                      an error of use or surroundings, ends the command with `exit_code`
 ├── UsageError            2    a flag or value that cannot be
-├── OutputLost            3    the answer could not be written to standard output
+├── OutputLost            3    the answer could not be written to standard output, or to the file of an option
 ├── IdentityError        10    the key file is unreadable, malformed or too open
 ├── HomeBusy             11    a second process on one identity
 ├── HomeUnusable         12    the home directory cannot be made, read or written
@@ -91,7 +91,7 @@ class UsageError(PeerError):
 
 
 class OutputLost(PeerError):
-    """What the command printed could not be written to standard output."""
+    """What the command made could not be written to standard output, or to a file that an option names."""
 
     exit_code = 3
     why = "The answer is incomplete or missing where it was sent to."

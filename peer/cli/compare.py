@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.options import as_json, refuse_idle, refuse_unwritable
+from peer.cli.options import as_json, refuse_idle, refuse_unwritable, writing
 from peer.cli.telling import tell
-from peer.errors import UsageError, file_advice
+from peer.errors import UsageError
 from peer.installation import using_extra
 
 if TYPE_CHECKING:
@@ -97,11 +99,8 @@ def command(
     outcome = compare(entries, peers, played, where, play, target, single)
     tell(json.dumps(outcome.to_json()) if as_json else table(outcome))  # before a file that may fail
     for option, file, write in writers:
-        try:
+        with writing(file, option):
             write(outcome, file)
-        except OSError as error:
-            reason = f"cannot write {file}: {error.strerror}"
-            raise UsageError(reason, file_advice(error, file, f"choose another {option}")) from error
 
 
 def _writers(plot: Path | None, rows: Path | None) -> list[tuple[str, Path, Callable[[Comparison, Path], None]]]:
@@ -112,7 +111,8 @@ def _writers(plot: Path | None, rows: Path | None) -> list[tuple[str, Path, Call
     refuse_unwritable(plot, "--plot", (".png", ".svg"))
     refuse_unwritable(rows, "--rows", (".csv", ".parquet"))
     if plot is not None:
-        with using_extra("plots"):
+        # Where the user is may lie anybody's `matplotlibrc`, and matplotlib reads it when it is loaded.
+        with using_extra("plots"), contextlib.chdir(os.sep):
             from peer.lab.compare.plot import write_plot
         writers.append(("--plot", plot, write_plot))
     if rows is not None:

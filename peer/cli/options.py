@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +12,7 @@ import click
 
 from peer.cli.sizes import ByteRate, Size
 from peer.cli.telling import tell
-from peer.errors import UsageError, for_shell
+from peer.errors import OutputLost, UsageError, file_advice, for_shell
 from peer.run.home import default_home
 
 if TYPE_CHECKING:
@@ -305,6 +306,16 @@ def refuse_idle(context: click.Context, names: Iterable[str], needed: str) -> No
         if parameter.name in set(names) and given:
             option = parameter.opts[0]
             raise UsageError(f"{option} has no effect without {needed}", f"Add {needed}, or leave {option} out.")
+
+
+@contextlib.contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Say which file this block could not write, after the work was done. Raises OutputLost."""
+    try:
+        yield
+    except OSError as error:
+        advice = file_advice(error, path, f"choose another {option}")
+        raise OutputLost(f"cannot write {path}: {error.strerror}", advice) from error
 
 
 def refuse_unwritable(path: Path | None, option: str, endings: Sequence[str] = ()) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.options import PRESET_HELP, preset, refuse_unwritable, step_seconds
+from peer.cli.options import PRESET_HELP, preset, refuse_unwritable, step_seconds, writing
 from peer.cli.telling import tell
 
 if TYPE_CHECKING:
@@ -178,9 +178,10 @@ def _carry_out(plan: SwarmPlan, report: Path | None) -> None:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         swarm = Swarm(plan, say)
         result = runner.run(swarm.run())
-    if report is not None:
-        write_report(result, report)
     tell(table(result))
+    if report is not None:
+        with writing(report, "--report"):
+            write_report(result, report)
     check(result, plan.home)
     if not swarm.stopped:
         check_orders(result["orders"])

@@ -5,6 +5,7 @@ and no settings of the user or of the working folder take part."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from matplotlib.lines import Line2D
 
 from peer.lab.compare.curve import Mark
 from peer.lab.compare.result import Comparison, Scale, Standing, count_scale, seeds_in_words, time_scale
+from peer.whole_files import replace_file
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
 """Distinguishable with colour vision deficiencies (Okabe and Ito)."""
@@ -43,13 +45,15 @@ SETTINGS: Any = {
 
 
 def write_plot(outcome: Comparison, file: Path) -> None:
-    """Draw the outcome into a PNG or SVG, by the ending of the file. Raises OSError."""
+    """Draw the outcome into a PNG or SVG, by the ending of the file, whole or not at all. Raises OSError."""
+    drawn = io.BytesIO()
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(SETTINGS)
         kind = file.suffix.lower().removeprefix(".")
         metadata = {"Date": None} if kind == "svg" else {}
-        figure_of(outcome).savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+        figure_of(outcome).savefig(drawn, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+    replace_file(file, drawn.getvalue(), mode=0o666)
 
 
 def figure_of(outcome: Comparison) -> Figure:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 from peer.lab.compare.result import Comparison
+from peer.whole_files import replace_file
 
 TYPES = {
     "method": "string",
@@ -23,16 +25,21 @@ TYPES = {
 
 
 def write_rows(outcome: Comparison, file: Path) -> None:
-    """Write `outcome.rows()`, as CSV or Parquet by the ending of the file. A loss that was not measured is an empty
-    field in CSV and null in Parquet. Raises OSError, and ModuleNotFoundError for Parquet without pyarrow."""
+    """Write `outcome.rows()`, as CSV or Parquet by the ending of the file, whole or not at all.
+
+    A loss that was not measured is an empty field in CSV and null in Parquet. Raises OSError, and ModuleNotFoundError
+    for Parquet without pyarrow."""
     if file.suffix.lower() == ".parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in TYPES.items()])
-        pq.write_table(pa.Table.from_pylist(list(outcome.rows()), schema=schema), file)
+        packed = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(list(outcome.rows()), schema=schema), packed)
+        replace_file(file, packed.getvalue().to_pybytes(), mode=0o666)
         return
-    with file.open("w", newline="", encoding="utf-8") as lines:
-        writer = csv.DictWriter(lines, TYPES, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(outcome.rows())
+    lines = io.StringIO(newline="")
+    writer = csv.DictWriter(lines, TYPES, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(outcome.rows())
+    replace_file(file, lines.getvalue().encode(errors="surrogateescape"), mode=0o666)

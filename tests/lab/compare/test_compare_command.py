@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import importlib
 import json
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli.compare import command
-from peer.errors import UsageError
+from peer.errors import OutputLost, UsageError
 
 VIRTUAL = ("--virtual", "--peers", "4", "--steps", "240", "--set", "sync.sync_every=20")
 
@@ -101,6 +103,30 @@ def test_a_missing_library_is_refused_before_the_first_swarm(
         run("noloco", *VIRTUAL, option, str(tmp_path / f"x.{ending}"))
     assert package.partition(".")[0] in refused.value.fix
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("option", "module"), [("--rows", "rows"), ("--plot", "plot")])
+def test_a_file_that_fails_at_the_end_costs_nobody_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, module: str
+) -> None:
+    def full(*arguments: object, mode: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(importlib.import_module(f"peer.lab.compare.{module}"), "replace_file", full)
+    file = tmp_path / ("x.csv" if option == "--rows" else "x.png")
+    ended = CliRunner().invoke(command, ["none", "--virtual", "--peers", "1", "--steps", "20", option, str(file)])
+    assert isinstance(ended.exception, OutputLost)
+    assert option in ended.exception.fix
+    assert "to the target" in ended.stdout
+
+
+def test_a_damaged_matplotlibrc_in_the_working_folder_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "matplotlibrc").write_bytes(b"\xff\xfe")
+    code = "from pathlib import Path; from peer.cli.compare import _writers; _writers(Path('x.png'), None)"
+    root = str(Path(__file__).parents[3])
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r}); {code}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_no_plot_loads_no_library_for_plots() -> None:
