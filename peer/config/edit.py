@@ -76,7 +76,7 @@ def _read(path: Path) -> tomlkit.TOMLDocument:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", file_advice(error, path, "name another --config")
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no TOML: {error}", "Correct the file first.") from error
 
 

@@ -130,6 +130,7 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path, file: Path) -> None:
         ("[join]\nthreads = [1]\n", ("join", "x"), ["not a list"]),
         ("[join]\nthreads = 'many'\n", ("join", "x"), ["'many'", "config file", "config.toml:2"]),
         ("[join]\nthreads = 1\nthreads = 2\n", ("join", "x"), ["no TOML", "threads = 2"]),
+        ("a = " + 5000 * "[", ("status",), ["no TOML"]),
         ("[join]\nmax-upload = 1\nmax_upload = 2\n", ("join", "x"), ["given twice"]),
     ],
 )
@@ -139,6 +140,14 @@ def test_a_wrong_file_is_refused_with_its_line(
     refused(file, text, *arguments)
     told = capsys.readouterr().err
     assert all(word in told for word in words), told
+
+
+def test_a_file_that_is_nested_too_deep_is_not_changed(file: Path) -> None:
+    text = "a = " + 5000 * "["
+    file.write_text(text)
+    with pytest.raises(UsageError, match="no TOML"):
+        set_value(file, (), "threads", 1)
+    assert file.read_text() == text
 
 
 def test_help_and_config_path_work_with_a_wrong_file(file: Path) -> None:
