@@ -31,7 +31,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -185,37 +185,96 @@ def play_on(minutes: float, rows: int) -> None:
             print(json.dumps(one), flush=True)
 
 
+def best_rung(records: Sequence[Record], of: WorthRun) -> int:
+    """Return the rung with the least loss in the tuning."""
+    losses = tuning([one for one in records if name_of(one) == name_of(of)])
+    return min(losses, key=losses.__getitem__)
+
+
 def scores(records: Sequence[Record], of: WorthRun, measure: str = "loss") -> dict[int, float]:
     """Return the loss of each seed at the cell's tuned rate. Empty: it is not complete."""
     found = [one for one in records if name_of(one) == name_of(of)]
     losses = tuning(found)
     if not losses or wanted(found, of):
         return {}
-    lr = rate(min(losses, key=losses.__getitem__))
+    lr = rate(best_rung(records, of))
     return {one["seed"]: one[measure] for one in found if one["lr"] == lr and one["seed"] in SEEDS}
 
 
-def speed_up(single: dict[int, dict[int, float]], of: WorthRun, losses: dict[int, float]) -> list[float]:
-    """Return the effective speed-up of each seed. `single`: by seed, the loss after so many steps of this batch.
-    Infinite: more than the longest `single` can say."""
-    found = []
-    for seed, loss in losses.items():
-        curve = sorted(single.get(seed, {}).items())
-        found.append(_steps_to(curve, loss) / of.steps)
-    return found
+Curve = Sequence[tuple[int, float]]
+"""Tokens of `single`, and its loss after them."""
 
 
-def _steps_to(curve: Sequence[tuple[int, float]], loss: float) -> float:
-    """Return after how many steps `single` has this loss: linear in log(steps) between two lengths."""
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """A cell that is complete."""
+
+    run: WorthRun
+    """With the tuned rate."""
+    losses: dict[int, float]
+    """By seed."""
+    late: float
+    """Mean loss of the mean of the last rounds' params."""
+    speed_ups: list[float]
+    """One for each seed, against `single` with the same batch. Infinite: more than the longest can say; NaN: less than
+    the shortest, or there is none."""
+    of_best: list[float]
+    """The same against `single` with whatever batch is best."""
+
+    @property
+    def loss(self) -> float:
+        return statistics.fmean(self.losses.values())
+
+    @property
+    def bytes_each(self) -> float:
+        """Bytes that a peer sends, for each parameter."""
+        if self.run.method == DDP:
+            return 8.0 * (1 - 1 / self.run.peers) * self.run.steps
+        one = {"pair": 2.0, "group": 8.0 * (1 - 1 / self.run.peers)}.get(self.run.rule.topology, 0.0)
+        return one * len(self.run.exchanges)
+
+
+def results_of(records: Sequence[Record]) -> list[CellResult]:
+    """Return what is known of each cell that is complete, in the order of the cells."""
+    complete = [(of, found) for of in CELLS if (found := scores(records, of))]
+    curves: dict[tuple[int, int, int], list[tuple[int, float]]] = {}
+    for of, losses in complete:
+        if of.method == SINGLE:
+            for seed, loss in losses.items():
+                for batch in (of.batch, 0):  # 0: of all batches
+                    curves.setdefault((batch, of.start, seed), []).append((of.tokens, loss))
+
+    def speed_ups(of: WorthRun, losses: dict[int, float], batch: int) -> list[float]:
+        return [
+            tokens_to(sorted(curves.get((batch, of.start, seed), [])), loss) / of.tokens
+            for seed, loss in losses.items()
+        ]
+
+    return [
+        CellResult(
+            replace(of, lr=rate(best_rung(records, of))),
+            losses,
+            statistics.fmean(scores(records, of, "late").values()),
+            speed_ups(of, losses, of.batch),
+            speed_ups(of, losses, 0),
+        )
+        for of, losses in complete
+    ]
+
+
+def tokens_to(curve: Curve, loss: float) -> float:
+    """Return after how many tokens `single` has this loss: linear in log(tokens) between two lengths."""
+    if not curve:
+        return math.nan
     before = None
-    for steps, there in curve:
+    for tokens, there in curve:
         if there <= loss:
             if before is None:  # or shorter than anything that was played
-                return float(steps) if there == loss else math.nan
+                return float(tokens) if there == loss else math.nan
             fall = (before[1] - loss) / (before[1] - there)
-            return math.exp(math.log(before[0]) + fall * (math.log(steps) - math.log(before[0])))
+            return math.exp(math.log(before[0]) + fall * (math.log(tokens) - math.log(before[0])))
         if before is None or there < before[1]:
-            before = steps, there
+            before = tokens, there
     return math.inf
 
 
@@ -228,36 +287,30 @@ def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def rows_of(records: Sequence[Record]) -> Iterator[list[Cell]]:
-    single: dict[tuple[int, int], dict[int, dict[int, float]]] = {}
-    for of in CELLS:
-        if of.method == SINGLE:
-            for seed, loss in scores(records, of).items():
-                single.setdefault((of.batch, of.start), {}).setdefault(seed, {})[of.steps] = loss
-    for of in CELLS:
-        losses = scores(records, of)
-        if not losses:
-            continue
-        lr = next(one["lr"] for one in records if name_of(one) == name_of(of) and one["seed"] == 0)
-        late = scores(records, of, "late")
-        faster = speed_up(single.get((of.batch, of.start), {}), of, losses)
-        mean, half = interval(faster)
-        more = [one for one in faster if math.isinf(one)]
-        bytes_each = len(of.exchanges) * {"pair": 2.0, "group": 8.0 * (1 - 1 / of.peers)}.get(of.rule.topology, 0.0)
-        special = {name: value for name, value in of.key.items() if name in ("start", "own", "bend", "outer")}
+    for one in results_of(records):
+        run = one.run
+        special = {name: value for name, value in run.key.items() if name in ("start", "own", "bend", "outer")}
         yield [
-            of.method,
-            of.peers,
-            of.steps,
-            of.every,
-            of.batch,
+            run.method,
+            run.peers,
+            run.steps,
+            run.every,
+            run.batch,
             " ".join(f"{name}={value}" for name, value in special.items()) or "-",
-            lr,
-            statistics.fmean(losses.values()),
-            statistics.fmean(late.values()),
-            mean if mean is not None else "more" if more else "-",
-            half if half is not None else "-",
-            bytes_each if of.method != DDP else 8.0 * (1 - 1 / of.peers) * of.steps,
+            run.lr,
+            one.loss,
+            one.late,
+            *_shown(one.speed_ups),
+            *_shown(one.of_best),
+            one.bytes_each,
         ]
+
+
+def _shown(speed_ups: Sequence[float]) -> list[Cell]:
+    mean, half = interval(speed_ups)
+    if mean is not None:
+        return [mean, half if half is not None else "-"]
+    return ["more" if any(map(math.isinf, speed_ups)) else "-", "-"]
 
 
 HEADS = (
@@ -271,6 +324,8 @@ HEADS = (
     "loss",
     "of the last rounds' mean",
     "speed-up",
+    "+-",
+    "of the best batch",
     "+-",
     "bytes a parameter",
 )

@@ -164,7 +164,7 @@ def _vocabulary(data: Path | None) -> int:
 def _row(name: str, derived: Derived) -> str:
     value = f"{derived.value:.4g}" if isinstance(derived.value, float) else str(derived.value)
     if derived.value is None:
-        value = "withheld"
+        value = "not known" if name == "worth" else "withheld"
     if isinstance(derived.value, int):
         value = f"{derived.value:,}"
     lines = [f"{name.replace('_', ' '):>14}  {value:<18}{derived.reason}"]

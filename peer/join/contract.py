@@ -24,6 +24,7 @@ from peer.run.memory import need_of, trains_in_main_memory
 from peer.run.method import Method
 from peer.run.options import JoinOptions
 from peer.run.presets import resolve
+from peer.run.worth import worth_sentence
 from peer.state.checkpoint import checkpoint_bytes
 
 AGREED = "contract.json"
@@ -89,6 +90,8 @@ class JoinContract:
     """Seconds since the epoch. None: not known."""
     length: str
     """How long the run is, for a person."""
+    worth: str
+    """What the peers together are worth, for a person."""
     log: str
     """The file of the daemon's log."""
     guest: str
@@ -103,6 +106,7 @@ class JoinContract:
             ("operator", self.operator),
             ("model", f"{self.model}, {self.parameters:,} parameters"),
             ("data", self.data),
+            ("worth", self.worth),
             *self.guest_terms(),
         ]
 
@@ -182,6 +186,7 @@ def contract_of(
         bytes_a_sync=cost.bytes_per_sync,
         ends_at=end_of(manifest, start),
         length=_length(manifest, method),
+        worth=worth_sentence(manifest.model.parameters, method),
         log="" if folder is None else str(folder.log),
         guest=_manners(options),
         summary=options.summary,

@@ -24,7 +24,7 @@ def test_json_has_these_keys() -> None:
     told = json.loads(called(*PAPERS, "--json").stdout)
     assert list(told) == [
         *("preset", "sync_every", "fragments", "codec", "inner_lr", "batch", "outer_lr", "expected_loss"),
-        *("bytes_per_day", "compute_share", "days"),
+        *("worth", "bytes_per_day", "compute_share", "days"),
     ]
     assert float(f"{told['inner_lr']:.1e}") == 2.4e-3
 

@@ -41,6 +41,7 @@ CONTRACT = JoinContract(
     bytes_a_sync=800_000,
     ends_at=None,
     length="after 40 rounds, which last 200 min",
+    worth="not known for 1.23 M parameters",
     log="/home/ada/peer.log",
     guest="to all programs",
     summary=True,

@@ -10,15 +10,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-PAPER = "arXiv 2503.09799"
-PARAMS = (35e6, 2.4e9)
-PEERS = (1, 8)
+from peer.run.worth import LAW, LAW_PARAMS, LAW_PEERS, LOSS_BY_PEERS, TOKENS_A_PARAMETER
+
+PAPER, PARAMS, PEERS = LAW, LAW_PARAMS, LAW_PEERS
 VOCABULARY = 32_768
 """Tokens of the paper's tokenizer. A loss in nats a token holds for its own tokenizer alone: a token of bytes says less
 than one of words."""
 WINDOW = 2048
 """Tokens of a sequence, in which the law counts batches."""
-TOKENS_A_PARAMETER = 20.0
 EVERY = 30
 """Inner steps between two exchanges in the runs of the fits."""
 EVERY_SWEPT = 300
@@ -58,7 +57,7 @@ class PowerLaw:
         return f"{self.scale:g} N^{self.by_params:g} M^{self.by_peers:g}"
 
 
-LOSS = PowerLaw(19.226, -0.0985, 0.0116)
+LOSS = PowerLaw(19.226, -0.0985, LOSS_BY_PEERS)
 """Nats a token."""
 INNER_LR = PowerLaw(22256.0, -0.8827, 0.2929)
 BATCH = PowerLaw(0.00709, 0.4695, 0.3399)

@@ -22,6 +22,7 @@ from peer.run.load import bytes_a_day
 from peer.run.presets import CONTROL, MAX_GROUP, PRESETS, Method, method_findings, method_of, resolve
 from peer.run.sections import LimitsSection, LlamaSection, SyncSection
 from peer.run.sync.cautions import Caution, cautions
+from peer.run.worth import LAW_PARAMS, expected_worth
 
 DAY = 86_400.0
 EVERY = (30, 50, 100, 200, 300, 500)
@@ -134,6 +135,7 @@ def plan(intent: Intent) -> TrainingPlan:
         "batch": batch,
         "outer_lr": _outer_lr(choice, intent.peers, steps),
         "expected_loss": _loss(intent, model, tokens, choice),
+        "worth": _worth(intent, model, tokens, choice),
         "bytes_per_day": Derived(
             bytes_a_day(choice.method, choice.pace.sync_bytes, choice.pace.seconds(swarm)),
             "each way and peer on the line, estimated: payload, headers and control traffic",
@@ -328,6 +330,16 @@ def _loss(intent: Intent, model: LlamaSection, tokens: float, choice: _Choice) -
         outside.append("pairs: the law is for a group. NoLoCo (arXiv 2506.10911) reports pairs near it")
     alone = choice.method.topology == "solo" and intent.peers > 1
     return Derived(law.value, law.reason, tuple(outside), ("nobody exchanges: expect more",) if alone else ())
+
+
+def _worth(intent: Intent, model: LlamaSection, tokens: float, choice: _Choice) -> Derived:
+    """Return how many machines that train alone the peers are worth together. None: not known for this size."""
+    found = expected_worth(model.parameters, choice.method, intent.peers)
+    ratio = tokens / model.parameters
+    by_law = found.machines is not None and model.parameters >= LAW_PARAMS[0] and choice.method.topology != "solo"
+    far = by_law and not 0.75 * laws.TOKENS_A_PARAMETER <= ratio <= 1.25 * laws.TOKENS_A_PARAMETER
+    outside = (f"{ratio:.3g} tokens a parameter: the law has {laws.TOKENS_A_PARAMETER:g}",) if far else ()
+    return Derived(found.machines, f"of {intent.peers} machines: {found.reason}", outside)
 
 
 def _share(intent: Intent, choice: _Choice) -> Derived:

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import worth, worth_runs
 from benchmarks.stacked import StackedLlama, losses_of
-from benchmarks.worth import CELLS, RUNGS, SEEDS, TUNING, name_of, run_of, speed_up, wanted
+from benchmarks.worth import CELLS, RUNGS, SEEDS, TUNING, name_of, run_of, tokens_to, wanted
 from benchmarks.worth_runs import CONTEXT, MODEL, WorthRun, partners, play
 from peer.run.sections import OptimizerSection, TrainSection
 from peer.trainer.config import TrainerConfig
@@ -166,11 +166,37 @@ def test_a_run_that_diverged_is_worse_than_all() -> None:
     assert {one["lr"] for one in records if one["seed"] != TUNING} == {worth.rate(0)}
 
 
-def test_the_speed_up_is_read_between_two_lengths_of_single() -> None:
-    single = {0: {400: 2.0, 800: 1.8, 1600: 1.7}}
-    of = worth.cell("gossip", 4, 400)
-    assert speed_up(single, of, {0: 2.0}) == [1.0]
-    assert speed_up(single, of, {0: 1.9}) == [pytest.approx(math.sqrt(2))]
-    assert speed_up(single, of, {0: 1.7}) == [pytest.approx(4)]
-    assert speed_up(single, of, {0: 1.6}) == [math.inf]
-    assert math.isnan(speed_up(single, of, {0: 2.1})[0])
+def kept(of: worth.WorthRun, loss: float) -> list[dict[str, Any]]:
+    """The records of a cell with this loss at its best rate."""
+    records: list[dict[str, Any]] = []
+    while runs := wanted(records, of):
+        records += [one.key | dict.fromkeys(("loss", "late"), loss + abs(RUNGS[one.lr])) for one in runs]
+    return records
+
+
+def test_the_tokens_are_read_between_two_lengths_of_single() -> None:
+    curve = [(400, 2.0), (800, 1.8), (1600, 1.7)]
+    assert tokens_to(curve, 2.0) == 400
+    assert tokens_to(curve, 1.9) == pytest.approx(400 * math.sqrt(2))
+    assert tokens_to(curve, 1.7) == pytest.approx(1600)
+    assert tokens_to(curve, 1.6) == math.inf
+    assert math.isnan(tokens_to(curve, 2.1))
+    assert math.isnan(tokens_to([], 2.0))
+
+
+def test_the_speed_up_is_against_the_same_batch_and_against_the_best_one() -> None:
+    """400 steps of 2 windows are a quarter of the tokens of 400 steps of 8, and have the loss of 400 of 8 here."""
+    lengths = {(8, 200): 2.5, (8, 400): 2.0, (8, 800): 1.8, (2, 400): 2.0, (2, 800): 1.8}
+    records = [
+        one
+        for (batch, steps), loss in lengths.items()
+        for one in kept(worth.cell("single", 1, steps, batch=batch), loss)
+    ]
+    records += kept(worth.cell("gossip", 4, 400), 1.8)
+    found = {worth.name_of(one.run): one for one in worth.results_of(records)}
+    of = found[worth.name_of(worth.cell("gossip", 4, 400))]
+    assert of.speed_ups == [pytest.approx(2)] * 3
+    assert of.of_best == [pytest.approx(0.5)] * 3
+    assert (of.run.lr, of.loss, of.bytes_each) == (worth.rate(0), 1.8, 40)
+    rows = list(worth.rows_of(records))
+    assert {len(row) for row in rows} == {len(worth.HEADS)}

@@ -17,8 +17,8 @@ from peer.run.presets import PRESETS, resolve
 
 PAPERS = Intent(params=125e6, tokens=None, peers=4, link=profile("datacentre"), flops=100e12)
 KEYS = (
-    *("preset", "sync_every", "fragments", "codec", "inner_lr", "batch", "outer_lr", "expected_loss", "bytes_per_day"),
-    *("compute_share", "days"),
+    *("preset", "sync_every", "fragments", "codec", "inner_lr", "batch", "outer_lr", "expected_loss", "worth"),
+    *("bytes_per_day", "compute_share", "days"),
 )
 
 

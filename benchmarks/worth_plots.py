@@ -1,0 +1,136 @@
+"""Draw the plots of what joining is worth, from the runs that `benchmarks.worth` kept.
+
+    python -m benchmarks.worth_plots [--out DIR]
+
+Nothing is played. Files: `peers.svg`, `length.svg`, `every.svg`, `batch.svg` and `rate.svg`, each with the cells that
+differ from the default one in that alone. Bars are intervals of 95 % over three seeds."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.worth import RUNGS, SINGLE, CellResult, interval, kept, name_of, rate, results_of, tuning
+from benchmarks.worth_runs import WorthRun
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+LOOKS = {"ddp": ("#000000", "--", "s"), "gossip": ("#0072b2", "-", "o"), "diloco": ("#d55e00", "-", "^")}
+"""Colour, line and mark of each method, for people who see colours differently (Okabe and Ito)."""
+OTHERS = ("#009e73", "-.", "v")
+SHADES = {400: 0.35, 1600: 0.7, 6000: 1.0}
+"""Strength of the colour by the steps of a run."""
+Of = Callable[[WorthRun], float]
+
+
+def plain(run: WorthRun) -> bool:
+    return not run.start and not run.own and run.bend == 1 and run.outer is None
+
+
+def draw(axes: Axes, results: Iterable[CellResult], along: Of, alpha: float = 1.0, label: str = "") -> None:
+    """Draw the speed-up of each method against one number of its cells."""
+    axes.axhline(1, color="#999999", lw=0.8)
+    for method in dict.fromkeys(one.run.method for one in results):
+        colour, line, mark = LOOKS.get(method, OTHERS)
+        points = sorted((along(one.run), *interval(one.speed_ups)) for one in results if one.run.method == method)
+        known = [(x, mean, half or 0.0) for x, mean, half in points if mean is not None]
+        if known:
+            x, mean, half = zip(*known, strict=True)
+            axes.errorbar(x, mean, half, color=colour, ls=line, marker=mark, capsize=3, alpha=alpha, label=method + label)
+
+
+def finish(axes: Axes, title: str, x: str, *, log: bool, ticks: Sequence[float] = ()) -> None:
+    axes.set_title(title, fontsize=11)
+    axes.set_xlabel(x)
+    axes.set_ylabel("effective speed-up")
+    if log:
+        axes.set_xscale("log", base=2)
+    if ticks:
+        axes.set_xticks(list(ticks), [f"{one:g}" for one in ticks])
+        axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8)
+
+
+def by_peers(axes: Axes, swarms: Sequence[CellResult]) -> None:
+    found = [one for one in swarms if one.run.every == 20 and one.run.batch == 8]
+    for steps in sorted({one.run.steps for one in found}):
+        of = [one for one in found if one.run.steps == steps]
+        draw(axes, of, lambda run: run.peers, SHADES.get(steps, 1.0), f", {steps // 20} rounds")
+    counts = sorted({one.run.peers for one in found} | {1, 2, 4})
+    axes.plot(counts, counts, color="#999999", ls=":", label="as many as peers")
+    finish(axes, "20 steps between two exchanges, batch 8", "peers", log=True, ticks=counts)
+
+
+def by_length(axes: Axes, swarms: Sequence[CellResult]) -> None:
+    found = [one for one in swarms if (one.run.peers, one.run.every, one.run.batch) == (4, 20, 8)]
+    draw(axes, found, lambda run: run.steps)
+    steps = sorted({one.run.steps for one in found})
+    finish(axes, "4 peers, 20 steps between two exchanges, batch 8", "inner steps of a peer", log=True, ticks=steps)
+
+
+def by_every(axes: Axes, swarms: Sequence[CellResult]) -> None:
+    found = [one for one in swarms if (one.run.peers, one.run.batch) == (4, 8) and one.run.method != "ddp"]
+    for steps in sorted({one.run.steps for one in found}):
+        of = [one for one in found if one.run.steps == steps]
+        draw(axes, of, lambda run: run.every, SHADES.get(steps, 1.0), f", {steps} steps")
+    every = sorted({one.run.every for one in found})
+    finish(axes, "4 peers, batch 8", "inner steps between two exchanges", log=True, ticks=every)
+
+
+def by_batch(axes: Axes, swarms: Sequence[CellResult]) -> None:
+    found = [one for one in swarms if (one.run.peers, one.run.every, one.run.steps) == (4, 20, 1600)]
+    draw(axes, found, lambda run: run.batch)
+    batches = sorted({one.run.batch for one in found})
+    finish(axes, "4 peers, 1,600 steps, 20 between two exchanges", "windows of a peer's step", log=True, ticks=batches)
+
+
+def by_rate(axes: Axes, records: Sequence[dict[str, Any]]) -> None:
+    """The losses of the tuning: a swarm's best rate is above that of one machine."""
+    cells = {name_of(one): one for one in records}
+    for name, one in cells.items():
+        alike = (one["steps"], one["batch"], one["every"]) == (1600, 8, 20) and one["peers"] in (1, 4)
+        if not alike or len(one.keys() & {"start", "own", "bend", "outer"}):
+            continue
+        losses = {rung: loss for rung, loss in tuning([r for r in records if name_of(r) == name]).items()}
+        colour, line, mark = LOOKS.get(one["method"], OTHERS)
+        finite = [(rate(rung), loss) for rung, loss in losses.items() if math.isfinite(loss)]
+        if finite:
+            axes.plot(*zip(*finite, strict=True), color=colour, ls=line, marker=mark, label=one["method"])
+    finish(axes, "4 peers and one, 1,600 steps, seed 100", "inner learning rate", log=True, ticks=sorted(RUNGS)[3:8])
+    axes.set_ylabel("loss, nats a token")
+
+
+def plots(records: Sequence[dict[str, Any]], out: Path) -> list[Path]:
+    """Draw all plots into a folder, and return their files."""
+    swarms = [one for one in results_of(records) if one.run.method != SINGLE and plain(one.run)]
+    out.mkdir(parents=True, exist_ok=True)
+    made = []
+    for name, of in (("peers", by_peers), ("length", by_length), ("every", by_every), ("batch", by_batch)):
+        made.append(_drawn(out / f"worth-{name}.svg", lambda axes, of=of: of(axes, swarms)))
+    made.append(_drawn(out / "worth-rate.svg", lambda axes: by_rate(axes, records)))
+    return made
+
+
+def _drawn(file: Path, of: Callable[[Axes], None]) -> Path:
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    of(figure.add_subplot())
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    return file
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=IMAGES, help="folder of the plots")
+    for file in plots(kept(), parser.parse_args().out):
+        print(file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The expected worth of joining: how many machines that train alone the peers of a run are worth.
+
+As in `peer compare --worth`: the tokens that one machine alone needs for the swarm's loss, over the tokens of each
+peer. It is measured for models of the size of the built-in one (docs/results/does-it-pay.md). For the sizes of
+arXiv 2503.09799 it follows from two published laws, and for all others it is not known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from peer.run.method import Method
+
+LAW, TOKENS_LAW = "arXiv 2503.09799", "arXiv 2404.10102"
+LOSS_BY_PEERS = 0.0116
+"""The loss of M peers that share the tokens is M to this power times that of one peer with all of them (LAW)."""
+LAW_PARAMS, LAW_PEERS = (35e6, 2.4e9), (1, 8)
+"""The range of LAW."""
+TOKENS_A_PARAMETER = 20.0
+"""Tokens of all peers together, by parameter, in LAW."""
+FLOOR, BY_PARAMS, BY_TOKENS = 1.8172, (482.01, 0.3478), (2085.43, 0.3658)
+"""E, (A, alpha) and (B, beta) of the loss E + A / N^alpha + B / D^beta in nats a token (TOKENS_LAW, table 1)."""
+MEASURED_PARAMS = (1e5, 5e5)
+"""Sizes for which the measurement of the built-in model, of 217,664 parameters, is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedWorth:
+    """The worth of so many peers together, in machines that train alone. None: not known."""
+
+    machines: float | None
+    reason: str
+    """Where the number comes from, or why there is none, for a person."""
+
+
+def by_law(parameters: int, peers: int) -> float:
+    """Return the worth of the peers of a group, for a model of this size with 20 tokens a parameter.
+
+    The loss of the group is that of one machine with all tokens times M^0.0116. One machine has it after fewer tokens,
+    as many as the second law says."""
+    tokens = TOKENS_A_PARAMETER * parameters
+    scale, power = BY_TOKENS
+    of_tokens = scale / math.exp(power * math.log(tokens))
+    alone = FLOOR + BY_PARAMS[0] / math.exp(BY_PARAMS[1] * math.log(parameters)) + of_tokens
+    above = alone * (math.exp(LOSS_BY_PEERS * math.log(peers)) - 1)
+    return peers * math.exp(-math.log1p(above / of_tokens) / power)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredWorth:
+    """The worth of the peers of a swarm at the end of a run, measured with the built-in model."""
+
+    machines: float
+    half_width: float
+    """Half of the interval of 95 %, over the seeds."""
+    steps: int
+    """Inner steps of each peer."""
+
+
+MEASURED: dict[tuple[str, int], MeasuredWorth] = {
+    ("pair", 4): MeasuredWorth(1.19, 0.12, 400),
+    ("group", 4): MeasuredWorth(1.08, 0.17, 400),
+}
+"""By topology and peers, from results/worth.json: the presets gossip and diloco, each at its best learning rate."""
+
+
+def expected_worth(parameters: int, method: Method, peers: int) -> ExpectedWorth:
+    """Return what so many peers of a run are worth together, or why that is not known."""
+    if method.topology == "solo" or peers == 1:
+        return ExpectedWorth(1.0, "nobody exchanges: each is as far as one machine alone")
+    size = f"{parameters:,} parameters"
+    if MEASURED_PARAMS[0] <= parameters <= MEASURED_PARAMS[1]:
+        found = MEASURED.get((method.topology, peers))
+        if found is None:
+            counts = sorted(count for topology, count in MEASURED if topology == method.topology)
+            return ExpectedWorth(None, f"not measured with {peers} peers, only with {', '.join(map(str, counts))}")
+        return ExpectedWorth(
+            found.machines,
+            f"+- {found.half_width:.2g}, measured with 217,664 parameters, {found.steps:,} inner steps a peer and the "
+            f"best learning rate (docs/results/does-it-pay.md)",
+        )
+    if not LAW_PARAMS[0] <= parameters <= LAW_PARAMS[1]:
+        return ExpectedWorth(
+            None,
+            f"not known for {size}: measured with 0.2 M, and published for {LAW_PARAMS[0] / 1e6:g} M to "
+            f"{LAW_PARAMS[1] / 1e9:g} B",
+        )
+    if not peers <= LAW_PEERS[1]:
+        return ExpectedWorth(None, f"not known for {peers} peers: {LAW} has up to {LAW_PEERS[1]}")
+    group = by_law(parameters, peers)
+    why = f"by the losses of {LAW} (M^{LOSS_BY_PEERS:g}) and of {TOKENS_LAW} over tokens, for 20 tokens a parameter"
+    if method.topology == "pair":
+        return ExpectedWorth(None, f"not known for pairs of this size; {peers} peers of a group: {group:.2g}, {why}")
+    return ExpectedWorth(group, why)
+
+
+def worth_sentence(parameters: int, method: Method) -> str:
+    """Return what a volunteer gains, for a person who does not know yet how many peers there will be."""
+    few = expected_worth(parameters, method, 4)
+    if few.machines is None or method.topology == "solo":
+        return few.reason
+    return f"4 peers come as far as {few.machines:.2g} machines alone would ({few.reason})"
