@@ -8,6 +8,7 @@ differ from the default one in that alone. Bars are intervals of 95 % over three
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,8 +17,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.worth import RUNGS, SINGLE, CellResult, interval, kept, name_of, rate, results_of, tuning
-from benchmarks.worth_runs import WorthRun
+from benchmarks.worth import RUNGS, CellResult, interval, kept, name_of, rate, results_of, tuning
+from benchmarks.worth_runs import SINGLE, WorthRun
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LOOKS = {"ddp": ("#000000", "--", "s"), "gossip": ("#0072b2", "-", "o"), "diloco": ("#d55e00", "-", "^")}
@@ -41,7 +42,9 @@ def draw(axes: Axes, results: Iterable[CellResult], along: Of, alpha: float = 1.
         known = [(x, mean, half or 0.0) for x, mean, half in points if mean is not None]
         if known:
             x, mean, half = zip(*known, strict=True)
-            axes.errorbar(x, mean, half, color=colour, ls=line, marker=mark, capsize=3, alpha=alpha, label=method + label)
+            axes.errorbar(
+                x, mean, half, color=colour, ls=line, marker=mark, capsize=3, alpha=alpha, label=method + label
+            )
 
 
 def finish(axes: Axes, title: str, x: str, *, log: bool, ticks: Sequence[float] = ()) -> None:
@@ -98,7 +101,7 @@ def by_rate(axes: Axes, records: Sequence[dict[str, Any]]) -> None:
         alike = (one["steps"], one["batch"], one["every"]) == (1600, 8, 20) and one["peers"] in (1, 4)
         if not alike or len(one.keys() & {"start", "own", "bend", "outer"}):
             continue
-        losses = {rung: loss for rung, loss in tuning([r for r in records if name_of(r) == name]).items()}
+        losses = tuning([r for r in records if name_of(r) == name])
         colour, line, mark = LOOKS.get(one["method"], OTHERS)
         finite = [(rate(rung), loss) for rung, loss in losses.items() if math.isfinite(loss)]
         if finite:
@@ -111,11 +114,11 @@ def plots(records: Sequence[dict[str, Any]], out: Path) -> list[Path]:
     """Draw all plots into a folder, and return their files."""
     swarms = [one for one in results_of(records) if one.run.method != SINGLE and plain(one.run)]
     out.mkdir(parents=True, exist_ok=True)
-    made = []
-    for name, of in (("peers", by_peers), ("length", by_length), ("every", by_every), ("batch", by_batch)):
-        made.append(_drawn(out / f"worth-{name}.svg", lambda axes, of=of: of(axes, swarms)))
-    made.append(_drawn(out / "worth-rate.svg", lambda axes: by_rate(axes, records)))
-    return made
+    made = [
+        _drawn(out / f"worth-{of.__name__.removeprefix('by_')}.svg", functools.partial(of, swarms=swarms))
+        for of in (by_peers, by_length, by_every, by_batch)
+    ]
+    return [*made, _drawn(out / "worth-rate.svg", functools.partial(by_rate, records=records))]
 
 
 def _drawn(file: Path, of: Callable[[Axes], None]) -> Path:

@@ -27,7 +27,9 @@ def test_the_worth_of_the_papers_size_is_shown_with_both_sources() -> None:
     assert found.machines == pytest.approx(3.32, abs=0.005)
     assert "2503.09799" in found.reason
     assert "2404.10102" in found.reason
-    assert worth_sentence(125_000_000, PRESETS["diloco"]).startswith("4 peers come as far as 3.3 machines alone would (")
+    assert worth_sentence(125_000_000, PRESETS["diloco"]).startswith(
+        "4 peers come as far as 3.3 machines alone would ("
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import worth, worth_runs
+from benchmarks import worth, worth_plots, worth_runs
 from benchmarks.stacked import StackedLlama, losses_of
 from benchmarks.worth import CELLS, RUNGS, SEEDS, TUNING, name_of, run_of, tokens_to, wanted
 from benchmarks.worth_runs import CONTEXT, MODEL, WorthRun, partners, play
@@ -200,3 +202,13 @@ def test_the_speed_up_is_against_the_same_batch_and_against_the_best_one() -> No
     assert (of.run.lr, of.loss, of.bytes_each) == (worth.rate(0), 1.8, 40)
     rows = list(worth.rows_of(records))
     assert {len(row) for row in rows} == {len(worth.HEADS)}
+
+
+def test_each_plot_is_drawn_from_the_kept_runs_alone(tmp_path: Path) -> None:
+    records = [one for steps in (200, 400, 800) for one in kept(worth.cell("single", 1, steps), 2.4 - steps / 1000)]
+    records += [one for name in ("gossip", "ddp") for one in kept(worth.cell(name, 4, 400), 1.8)]
+    made = worth_plots.plots(records, tmp_path)
+    assert [file.name for file in made] == [
+        f"worth-{name}.svg" for name in ("peers", "length", "every", "batch", "rate")
+    ]
+    assert all(ElementTree.parse(file).getroot().tag.endswith("svg") for file in made)
