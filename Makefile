@@ -12,7 +12,7 @@ test attack: export OMP_WAIT_POLICY := PASSIVE
 
 # The main job: a bootstrap node and four peers train together on real text.
 swarm: $(STAMP)
-	$(BIN)/peer swarm --peers 4 --rounds 40
+	$(BIN)/peer swarm --peers 4
 
 # One more than there are cores, and in order: many of them wait for real processes, and would be the last ones.
 test: $(STAMP)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -24,8 +25,11 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LOOKS = {"ddp": ("#000000", "--", "s"), "gossip": ("#0072b2", "-", "o"), "diloco": ("#d55e00", "-", "^")}
 """Colour, line and mark of each method, for people who see colours differently (Okabe and Ito)."""
 OTHERS = ("#009e73", "-.", "v")
-SHADES = {400: 0.35, 1600: 0.7, 6000: 1.0}
+STRENGTH_BY_STEPS = {400: 0.35, 1600: 0.7, 6000: 1.0}
 """Strength of the colour by the steps of a run."""
+STRENGTH_BY_BATCH = {2: 0.35, 4: 0.65, 8: 1.0}
+OFTEN = range(20, 41)
+"""Steps between two exchanges of the cells that are compared by their length."""
 Of = Callable[[WorthRun], float]
 
 
@@ -65,24 +69,26 @@ def by_peers(axes: Axes, swarms: Sequence[CellResult]) -> None:
     found = [one for one in swarms if one.run.every == 20 and one.run.batch == 8]
     for steps in sorted({one.run.steps for one in found}):
         of = [one for one in found if one.run.steps == steps]
-        draw(axes, of, lambda run: run.peers, SHADES.get(steps, 1.0), f", {steps // 20} rounds")
+        draw(axes, of, lambda run: run.peers, STRENGTH_BY_STEPS.get(steps, 1.0), f", {steps // 20} rounds")
     counts = sorted({one.run.peers for one in found} | {1, 2, 4})
     axes.plot(counts, counts, color="#999999", ls=":", label="as many as peers")
     finish(axes, "20 steps between two exchanges, batch 8", "peers", log=True, ticks=counts)
 
 
 def by_length(axes: Axes, swarms: Sequence[CellResult]) -> None:
-    found = [one for one in swarms if (one.run.peers, one.run.every, one.run.batch) == (4, 20, 8)]
-    draw(axes, found, lambda run: run.steps)
+    found = [one for one in swarms if one.run.peers == 4 and one.run.every in OFTEN]
+    for batch in sorted({one.run.batch for one in found}):
+        of = [one for one in found if one.run.batch == batch]
+        draw(axes, of, lambda run: run.steps, STRENGTH_BY_BATCH.get(batch, 1.0), f", batch {batch}")
     steps = sorted({one.run.steps for one in found})
-    finish(axes, "4 peers, 20 steps between two exchanges, batch 8", "inner steps of a peer", log=True, ticks=steps)
+    finish(axes, "4 peers, 20 to 40 steps between two exchanges", "inner steps of a peer", log=True, ticks=steps)
 
 
 def by_every(axes: Axes, swarms: Sequence[CellResult]) -> None:
     found = [one for one in swarms if (one.run.peers, one.run.batch) == (4, 8) and one.run.method != "ddp"]
     for steps in sorted({one.run.steps for one in found}):
         of = [one for one in found if one.run.steps == steps]
-        draw(axes, of, lambda run: run.every, SHADES.get(steps, 1.0), f", {steps} steps")
+        draw(axes, of, lambda run: run.every, STRENGTH_BY_STEPS.get(steps, 1.0), f", {steps} steps")
     every = sorted({one.run.every for one in found})
     finish(axes, "4 peers, batch 8", "inner steps between two exchanges", log=True, ticks=every)
 
@@ -122,9 +128,10 @@ def plots(records: Sequence[dict[str, Any]], out: Path) -> list[Path]:
 
 
 def _drawn(file: Path, of: Callable[[Axes], None]) -> Path:
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    of(figure.add_subplot())
-    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    with mpl.rc_context({"svg.hashsalt": file.stem, "svg.fonttype": "none"}):  # the same runs give the same file
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        of(figure.add_subplot())
+        figure.savefig(file, metadata={"Date": None})
     return file
 
 

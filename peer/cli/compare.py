@@ -19,7 +19,7 @@ from peer.errors import UsageError
 from peer.installation import using_extra
 
 if TYPE_CHECKING:
-    from peer.lab.compare.curve import Course
+    from peer.lab.compare.curve import SwarmCourse
     from peer.lab.compare.entries import Entry
     from peer.lab.compare.play import VirtualPlace
     from peer.lab.compare.result import Comparison, Play
@@ -152,7 +152,7 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
         for line in told_overrides(entry.base, founded_by(entry.seeded(seed), entry.peers), sources[entry.name]):
             say(line)
 
-    def play(entry: Entry, seed: int) -> Course:
+    def play(entry: Entry, seed: int) -> SwarmCourse:
         say(f"{entry.name}, seed {seed}:")
         home = kept_temporary_folder("peer-compare-")
         found = sources[entry.name]
@@ -161,7 +161,7 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
     return play
 
 
-def _told(entry: Entry, seed: int, course: Course) -> Course:
+def _told(entry: Entry, seed: int, course: SwarmCourse) -> SwarmCourse:
     """Print the end of a swarm on stderr, so that a comparison that is stopped later was not for nothing."""
     from peer.lab.compare.result import time_scale
 

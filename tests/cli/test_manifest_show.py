@@ -81,7 +81,7 @@ def test_muon_has_rows_of_its_own(tmp_path: Path) -> None:
     lines = {line[:22].strip(): line[24:].split() for line in output.splitlines()}
     assert lines["inner optimizer"] == ["muon", "lr", "0.004,", "cosine"]
     assert lines["muon moves"][:5] == ["92%", "of", "the", "parameters:", "28"]
-    assert lines["muon costs"][0] == "49%"
+    assert lines["muon costs"][0] == "99%"
 
 
 def test_the_optimizer_is_shown_as_json(tmp_path: Path) -> None:

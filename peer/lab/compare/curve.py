@@ -68,7 +68,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class SwarmCourse:
     """What the journals of a swarm tell about it."""
 
     curve: Curve
@@ -101,13 +101,13 @@ class _Track:
         return self.places[upto - 1] if upto else _Place(at, 0, 0)
 
 
-def course_of(journals: Iterable[Journal], bytes_each: float = 1.0) -> Course:
+def course_of(journals: Iterable[Journal], bytes_each: float = 1.0) -> SwarmCourse:
     """Make the curve and the rows of a swarm. `bytes_each`: bytes that a byte in the journal stands for."""
     tracks = [_tracked(journal) for journal in journals]
     began = min((track.began for track in tracks), default=math.inf)
     rounds = sorted({round_ for track in tracks for round_ in track.evaluated})
     rows = [row for peer, track in enumerate(tracks, 1) for row in _rows(peer, track, began, bytes_each)]
-    return Course(
+    return SwarmCourse(
         tuple(_mark(round_, tracks, began, bytes_each) for round_ in rounds),
         tuple(sorted(rows, key=lambda row: (row.round, row.peer))),
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from peer.lab.compare.curve import Course, Journal, course_of
+from peer.lab.compare.curve import Journal, SwarmCourse, course_of
 from peer.lab.compare.entries import Entry
 from peer.lab.localswarm.plan import PeerSetups, SwarmPlan, founded_by
 from peer.lab.localswarm.run import Swarm, check
@@ -44,7 +44,7 @@ class VirtualPlace:
         return f"virtual time: tiny model, {self.link} links, {self.step_seconds:g} s a step{more}"
 
 
-def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> Course:
+def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> SwarmCourse:
     """Play a method in virtual time. The tiny model learns. Its payloads take as long, and count as many bytes, as
     those of the manifest's model. Raises UsageError for what cannot be simulated, OrdersNotCarriedOut when the
     swarm did not play all rounds or the churn met nobody."""
@@ -78,7 +78,7 @@ def play_real(
     *,
     sources: RunSources | None = None,
     setups: PeerSetups | None = None,
-) -> Course:
+) -> SwarmCourse:
     """Play a method as processes, with their homes in a new folder `home`, which is removed when all went well.
 
     `sources`: the files that its manifest names. `setups`: tells the peers' own texts.

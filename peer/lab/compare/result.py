@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from peer.errors import SwarmFailed
-from peer.lab.compare.curve import Course, Curve, Mark, Row, loss_at, mean_of, reached
+from peer.lab.compare.curve import Curve, Mark, Row, SwarmCourse, loss_at, mean_of, reached
 from peer.lab.compare.entries import DDP, SINGLE, Entry, baseline_in_words
 from peer.lab.compare.worth import Worth, Yardstick, measure, worths
 
-Play = Callable[[Entry, int], Course]
+Play = Callable[[Entry, int], SwarmCourse]
 """Plays an entry with a seed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedEntry:
     """One swarm that was played."""
 
     method: str
@@ -62,7 +62,7 @@ class Comparison:
     standings: tuple[Standing, ...]
     yardstick: Yardstick | None = None
     """The losses of `single` from which the worth is interpolated. None: the worth was not asked for."""
-    played: tuple[Played, ...] = ()
+    played: tuple[PlayedEntry, ...] = ()
     """Every swarm that was played, also those of `single` at other lengths."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -105,13 +105,13 @@ def compare(
     """Play every entry with every seed, the entries by turns. `single`: that baseline, whether it is one of the entries
     or not, where the worth of each is to be measured. Raises SwarmFailed for a swarm that was never evaluated."""
 
-    swarms = list[Played]()
+    swarms = list[PlayedEntry]()
 
     def curve_of(entry: Entry, seed: int) -> Curve:
         course = play(entry, seed)
         if not course.curve:
             raise SwarmFailed(f"{entry.name} with seed {seed}: no peer was evaluated", "Give more --steps.")
-        swarms.append(Played(entry.name, seed, entry.manifest.train.total_rounds, course.rows))
+        swarms.append(PlayedEntry(entry.name, seed, entry.manifest.train.total_rounds, course.rows))
         return course.curve
 
     played: dict[str, list[Curve]] = {entry.name: [] for entry in entries}

@@ -17,7 +17,7 @@ from peer.run.files.own_texts import survey
 from peer.run.manifest import Manifest, derive, parse_manifest
 from peer.run.presets import resolve
 
-DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.total_rounds=40", "train.eval_every=10")
+DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.eval_every=10")
 """Of a swarm without a manifest: in inner steps, so that it does the same work on any machine."""
 TIMED_SETTINGS = ("train.eval_every=10",)
 """Of one with --minutes: rounds in seconds, as many as fill the time. Rounds in inner steps would be over before."""

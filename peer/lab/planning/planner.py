@@ -22,7 +22,7 @@ from peer.run.load import bytes_a_day
 from peer.run.presets import CONTROL, MAX_GROUP, PRESETS, Method, method_findings, method_of, resolve
 from peer.run.sections import LimitsSection, LlamaSection, SyncSection
 from peer.run.sync.cautions import Caution, cautions
-from peer.run.worth import LAW_PARAMS, expected_worth
+from peer.run.worth import LAW_PARAMS, TOKENS_A_PARAMETER, expected_worth
 
 DAY = 86_400.0
 EVERY = (30, 50, 100, 200, 300, 500)
@@ -117,7 +117,7 @@ class _Choice:
 def plan(intent: Intent) -> TrainingPlan:
     """Make a plan. Raises UsageError for values that cannot be, ManifestError when its method cannot be."""
     model = shape_for(intent.params, intent.vocab, intent.context)
-    tokens = intent.tokens or laws.TOKENS_A_PARAMETER * model.parameters
+    tokens = intent.tokens or TOKENS_A_PARAMETER * model.parameters
     batch = _batch(intent, model)
     step_seconds = _step_seconds(intent, model, batch.value)
     steps = max(1, round(tokens / (intent.peers * batch.value * intent.context)))
@@ -337,8 +337,8 @@ def _worth(intent: Intent, model: LlamaSection, tokens: float, choice: _Choice) 
     found = expected_worth(model.parameters, choice.method, intent.peers)
     ratio = tokens / model.parameters
     by_law = found.machines is not None and model.parameters >= LAW_PARAMS[0] and choice.method.topology != "solo"
-    far = by_law and not 0.75 * laws.TOKENS_A_PARAMETER <= ratio <= 1.25 * laws.TOKENS_A_PARAMETER
-    outside = (f"{ratio:.3g} tokens a parameter: the law has {laws.TOKENS_A_PARAMETER:g}",) if far else ()
+    far = by_law and not 0.75 * TOKENS_A_PARAMETER <= ratio <= 1.25 * TOKENS_A_PARAMETER
+    outside = (f"{ratio:.3g} tokens a parameter: the law has {TOKENS_A_PARAMETER:g}",) if far else ()
     return Derived(found.machines, f"of {intent.peers} machines: {found.reason}", outside)
 
 

@@ -16,6 +16,7 @@ from benchmarks.stacked import StackedLlama, losses_of
 from benchmarks.worth import CELLS, RUNGS, SEEDS, TUNING, name_of, run_of, tokens_to, wanted
 from benchmarks.worth_runs import CONTEXT, MODEL, WorthRun, partners, play
 from peer.run.sections import OptimizerSection, TrainSection
+from peer.run.worth import MEASURED
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import Corpus
 from peer.trainer.device import choose_device
@@ -212,3 +213,12 @@ def test_each_plot_is_drawn_from_the_kept_runs_alone(tmp_path: Path) -> None:
         f"worth-{name}.svg" for name in ("peers", "length", "every", "batch", "rate")
     ]
     assert all(ElementTree.parse(file).getroot().tag.endswith("svg") for file in made)
+
+
+def test_the_worth_that_is_shown_is_the_one_that_was_measured() -> None:
+    found = {worth.name_of(one.run): one for one in worth.results_of(worth.kept())}
+    for (topology, peers), shown in MEASURED.items():
+        name = {"pair": "gossip", "group": "diloco"}[topology]
+        of = worth.cell(name, peers, shown.steps, every=37, batch=TrainSection().batch)
+        mean, half = worth.interval(found[worth.name_of(of)].speed_ups)
+        assert (shown.machines, shown.half_width) == (pytest.approx(mean, abs=0.005), pytest.approx(half, abs=0.005))

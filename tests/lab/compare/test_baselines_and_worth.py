@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from peer.lab.compare.curve import Course, Curve, Mark, Row
+from peer.lab.compare.curve import Curve, Mark, Row, SwarmCourse
 from peer.lab.compare.entries import DDP, SINGLE, Entry, entries_of
 from peer.lab.compare.result import compare, table
 from peer.lab.compare.worth import Worth, Yardstick, measure, worths
@@ -161,16 +161,16 @@ def curve(entry: Entry, seed: int) -> Curve:
     )
 
 
-def course(entry: Entry, seed: int) -> Course:
+def course(entry: Entry, seed: int) -> SwarmCourse:
     """The curve, and a row at its end."""
     found = curve(entry, seed)
-    return Course(found, (Row(2, 1, "solo", found[-1].loss, 7, 0.0, 2.0),))
+    return SwarmCourse(found, (Row(2, 1, "solo", found[-1].loss, 7, 0.0, 2.0),))
 
 
 def test_single_is_played_until_it_has_the_loss_of_all_and_shorter_for_who_is_worse() -> None:
     played = list[tuple[str, int]]()
 
-    def play(entry: Entry, seed: int) -> Course:
+    def play(entry: Entry, seed: int) -> SwarmCourse:
         played.append((entry.name, entry.manifest.train.total_rounds))
         return course(entry, seed)
 
@@ -192,7 +192,7 @@ def test_single_is_played_until_it_has_the_loss_of_all_and_shorter_for_who_is_wo
 def test_single_is_not_played_twice_at_the_length_of_the_others() -> None:
     played = list[int]()
 
-    def play(entry: Entry, seed: int) -> Course:
+    def play(entry: Entry, seed: int) -> SwarmCourse:
         played.append(entry.manifest.train.total_rounds)
         return course(entry, seed)
 

@@ -30,14 +30,14 @@ def written(folder: Path, name: str, *settings: str) -> str:
 
 def test_rounds_differ_where_a_round_is_shorter() -> None:
     assert lengths(real("diloco", "streaming-diloco", "none")) == {
-        "diloco": (40, 2),
-        "streaming-diloco": (80, 4),
-        "none": (40, 2),
+        "diloco": (80, 5),
+        "streaming-diloco": (160, 10),
+        "none": (80, 5),
     }
 
 
 def test_steps_are_those_of_the_first_and_the_others_get_its_tokens(tmp_path: Path) -> None:
-    wide = written(tmp_path, "wide.toml", "train.batch=16")
+    wide = written(tmp_path, "wide.toml", "train.batch=8")
     assert lengths(real("noloco", wide, steps=320)) == {"noloco": (16, 1), "wide": (8, 1)}
     assert lengths(real(wide, "noloco", steps=320)) == {"wide": (16, 1), "noloco": (32, 2)}
 
@@ -117,7 +117,7 @@ def test_real_swarms_count_steps() -> None:
         ("train.context=32", False, "train.context"),
         ("train.eval_windows=64", False, "train.eval_windows"),
         ("optimizer.lr=1e-3", True, "optimizer"),
-        ("train.batch=4", True, "train.batch"),
+        ("train.batch=8", True, "train.batch"),
         ("optimizer.lr=1e-3", False, ""),
         ("model.num_hidden_layers=2", False, ""),
     ],

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from peer.errors import SwarmFailed
-from peer.lab.compare.curve import Course, Mark
+from peer.lab.compare.curve import Mark, SwarmCourse
 from peer.lab.compare.entries import Entry, entries_of
 from peer.lab.compare.result import Comparison, amount, compare, table, time_scale
 
@@ -16,9 +16,9 @@ FACTORS = {"noloco": 1.0, "diloco": 0.9, "none": 1.1}
 BYTES = {"noloco": 1e3, "diloco": 4e3, "none": 0.0}
 
 
-def played(entry: Entry, seed: int, longer: float = 1.0) -> Course:
+def played(entry: Entry, seed: int, longer: float = 1.0) -> SwarmCourse:
     losses = (5.0, 3.0, 2.5, 2.4 + seed / 10)
-    return Course(
+    return SwarmCourse(
         tuple(
             Mark(at, 1000.0 * at, BYTES[entry.name] * at, 10.0 * longer * at, loss * FACTORS[entry.name], 4 - (at == 2))
             for at, loss in enumerate(losses)
@@ -45,8 +45,8 @@ def test_a_target_of_ones_own_may_be_missed() -> None:
 
 
 def test_the_losses_are_those_at_equal_tokens() -> None:
-    def shorter(entry: Entry, seed: int) -> Course:
-        return Course(played(entry, seed).curve[: 3 if entry.name == "none" else 4])
+    def shorter(entry: Entry, seed: int) -> SwarmCourse:
+        return SwarmCourse(played(entry, seed).curve[: 3 if entry.name == "none" else 4])
 
     found = compare(ENTRIES, 4, [0], "a test", shorter)
     assert found.tokens == 2000
@@ -77,7 +77,7 @@ def test_as_a_table() -> None:
 
 def test_nobody_evaluated_is_a_failure() -> None:
     with pytest.raises(SwarmFailed, match="noloco with seed 0"):
-        compare(ENTRIES, 4, [0], "a test", lambda entry, seed: Course(()))
+        compare(ENTRIES, 4, [0], "a test", lambda entry, seed: SwarmCourse(()))
 
 
 @pytest.mark.parametrize(("longer", "times"), [(1, "30 s 20 s"), (12, "6 min 4 min"), (700, "5.83 h 3.89 h")])
