@@ -28,6 +28,7 @@ OTHERS = ("#009e73", "-.", "v")
 STRENGTH_BY_STEPS = {400: 0.35, 1600: 0.7, 6000: 1.0}
 """Strength of the colour by the steps of a run."""
 STRENGTH_BY_BATCH = {2: 0.35, 4: 0.65, 8: 1.0}
+LENGTHS = (200, 400, 800, 1600, 3200, 6400)
 OFTEN = range(20, 41)
 """Steps between two exchanges of the cells that are compared by their length."""
 Of = Callable[[WorthRun], float]
@@ -80,8 +81,9 @@ def by_length(axes: Axes, swarms: Sequence[CellResult]) -> None:
     for batch in sorted({one.run.batch for one in found}):
         of = [one for one in found if one.run.batch == batch]
         draw(axes, of, lambda run: run.steps, STRENGTH_BY_BATCH.get(batch, 1.0), f", batch {batch}")
-    steps = sorted({one.run.steps for one in found})
-    finish(axes, "4 peers, 20 to 40 steps between two exchanges", "inner steps of a peer", log=True, ticks=steps)
+    steps = {400, 1600, *(one.run.steps for one in found)}
+    ticks = [ticked for ticked in LENGTHS if min(steps) <= ticked <= max(steps)]
+    finish(axes, "4 peers, 20 to 40 steps between two exchanges", "inner steps of a peer", log=True, ticks=ticks)
 
 
 def by_every(axes: Axes, swarms: Sequence[CellResult]) -> None:
