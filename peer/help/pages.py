@@ -12,7 +12,7 @@ from pathlib import Path
 
 from peer.errors import UsageError
 
-KINDS = ("tutorials", "guides", "explanation", "reference", "decisions")
+KINDS = ("tutorials", "guides", "results", "explanation", "reference", "decisions")
 """Folders of pages, in the order in which they are listed."""
 BUILT = Path(__file__).with_name("docs")
 """Where a wheel has the pages."""

@@ -78,7 +78,7 @@ def expected_worth(parameters: int, method: Method, peers: int) -> ExpectedWorth
         return ExpectedWorth(
             found.machines,
             f"+- {found.half_width:.1f}, measured with 217,664 parameters, {found.steps:,} inner steps a peer and the "
-            "best learning rate",
+            "best learning rate: peer help does-it-pay",
         )
     if not LAW_PARAMS[0] <= parameters <= LAW_PARAMS[1]:
         return ExpectedWorth(
@@ -89,7 +89,8 @@ def expected_worth(parameters: int, method: Method, peers: int) -> ExpectedWorth
     if not peers <= LAW_PEERS[1]:
         return ExpectedWorth(None, f"not known for {peers} peers: {LAW} has up to {LAW_PEERS[1]}")
     group = by_law(parameters, peers)
-    why = f"estimated from the losses of {LAW} (M^{LOSS_BY_PEERS:g}) and of {TOKENS_LAW} over tokens, for 20 tokens a parameter"
+    laws = f"{LAW} (M^{LOSS_BY_PEERS:g}) and of {TOKENS_LAW} over tokens"
+    why = f"estimated from the losses of {laws}, for {TOKENS_A_PARAMETER:g} tokens a parameter"
     if method.topology == "pair":
         return ExpectedWorth(None, f"not known for pairs of this size; {peers} peers of a group: {group:.2g}, {why}")
     return ExpectedWorth(group, why)
