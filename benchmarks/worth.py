@@ -41,6 +41,7 @@ import torch
 from benchmarks.result import RESULTS, Benchmark, Figure, Table, options, parsed, product_commit, publish
 from benchmarks.worth_runs import CONTEXT, DDP, SINGLE, WorthRun, play
 from peer.lab.bench.tables import Cell
+from peer.lab.compare.worth import Worth, length_for
 from peer.run.sections import DataSection
 from peer.trainer.data import load_corpus
 
@@ -54,8 +55,6 @@ RUNS = RESULTS / "worth" / "runs.jsonl"
 DIGEST = "d19f98b8ef494fdba3f4f9c32fd642abb9645cf554336655b79205f154b04cae"
 TUNING, SEEDS = 100, (0, 1, 2)
 LOWEST, HIGHEST = -4, 5
-T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Student's t for an interval of 95 %, by the number of seeds."""
 Record = dict[str, Any]
 
 
@@ -210,10 +209,6 @@ def scores(records: Sequence[Record], of: WorthRun, measure: str = "loss") -> di
     return {one["seed"]: one[measure] for one in found if one["lr"] == lr and one["seed"] in SEEDS}
 
 
-Curve = Sequence[tuple[int, float]]
-"""Tokens of `single`, and its loss after them."""
-
-
 @dataclass(frozen=True, slots=True)
 class CellResult:
     """A cell that is complete."""
@@ -225,7 +220,7 @@ class CellResult:
     late: float
     """Mean loss of the mean of the last rounds' params."""
     speed_ups: list[float]
-    """One for each seed, against `single` with the same batch. Infinite: more than the longest can say; NaN: less than
+    """One for each seed, against `single` with the same batch. Infinite: more than the longest can say; 0: less than
     the shortest, or there is none."""
     of_best: list[float]
     """The same against `single` with whatever batch is best."""
@@ -246,7 +241,7 @@ class CellResult:
 def results_of(records: Sequence[Record]) -> list[CellResult]:
     """Return what is known of each cell that is complete, in the order of the cells."""
     complete = [(of, found) for of in CELLS if (found := scores(records, of))]
-    curves: dict[tuple[int, int, int], list[tuple[int, float]]] = {}
+    curves: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
     for of, losses in complete:
         if of.method == SINGLE:
             for seed, loss in losses.items():
@@ -254,10 +249,7 @@ def results_of(records: Sequence[Record]) -> list[CellResult]:
                     curves.setdefault((batch, of.start, seed), []).append((of.tokens, loss))
 
     def speed_ups(of: WorthRun, losses: dict[int, float], batch: int) -> list[float]:
-        return [
-            tokens_to(sorted(curves.get((batch, of.start, seed), [])), loss) / of.tokens
-            for seed, loss in losses.items()
-        ]
+        return [length_for(curves.get((batch, of.start, seed), []), loss) / of.tokens for seed, loss in losses.items()]
 
     return [
         CellResult(
@@ -271,28 +263,10 @@ def results_of(records: Sequence[Record]) -> list[CellResult]:
     ]
 
 
-def tokens_to(curve: Curve, loss: float) -> float:
-    """Return after how many tokens `single` has this loss: linear in log(tokens) between two lengths."""
-    if not curve:
-        return math.nan
-    before = None
-    for tokens, there in curve:
-        if there <= loss:
-            if before is None:  # or shorter than anything that was played
-                return float(tokens) if there == loss else math.nan
-            fall = (before[1] - loss) / (before[1] - there)
-            return math.exp(math.log(before[0]) + fall * (math.log(tokens) - math.log(before[0])))
-        if before is None or there < before[1]:
-            before = tokens, there
-    return math.inf
-
-
 def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the mean and half the width of its 95 % interval."""
-    if not values or not all(map(math.isfinite, values)):
-        return None, None
-    mean = statistics.fmean(values)
-    return mean, T95[len(values)] * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    """Return the mean and half the width of its 95 % interval. None: a value is not known."""
+    found = Worth(tuple(values), None)
+    return found.mean, found.half_width
 
 
 def rows_of(records: Sequence[Record]) -> Iterator[list[Cell]]:

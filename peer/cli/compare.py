@@ -167,8 +167,8 @@ def _told(entry: Entry, seed: int, course: SwarmCourse) -> SwarmCourse:
 
     if course.curve:
         last, rounds = course.curve[-1], entry.manifest.train.total_rounds
-        told = (
+        end = (
             f"loss {last.loss:.4f} nats a token after {rounds} rounds, {time_scale(last.seconds).written(last.seconds)}"
         )
-        tell(f"{entry.name}, seed {seed}: {told}", err=True)
+        tell(f"{entry.name}, seed {seed}: {end}", err=True)
     return course

@@ -69,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class SwarmCourse:
-    """What the journals of a swarm tell about it."""
+    """The loss of a swarm at each evaluation, and the rounds of each peer, from their journals."""
 
     curve: Curve
     rows: tuple[Row, ...] = ()

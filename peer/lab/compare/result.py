@@ -22,7 +22,7 @@ class PlayedEntry:
     method: str
     seed: int
     total_rounds: int
-    """Its length. It tells the runs of `single` apart, which `--worth` plays at several lengths."""
+    """Its length: `--worth` plays `single` at several ones."""
     rows: tuple[Row, ...]
 
 

@@ -63,6 +63,23 @@ class Worth:
         return {"speed_up": self.mean, "half_width": self.half_width, "values": values, "share_of_ddp": self.share}
 
 
+def length_for(losses: Sequence[tuple[float, float]], loss: float) -> float:
+    """Return after which length `single` has this loss: on a line over log(length) between two that were played.
+
+    losses: (length, loss), in any order and unit. 0: less than the shortest length, or there is none; infinite: more
+    than the longest."""
+    before: tuple[float, float] | None = None
+    for length, there in sorted(losses):
+        if there <= loss:
+            if before is None:
+                return length if there == loss else 0.0
+            part = (before[1] - loss) / (before[1] - there)
+            return math.exp((1 - part) * math.log(before[0]) + part * math.log(length))
+        if before is None or there < before[1]:
+            before = length, there
+    return math.inf if before is not None else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Yardstick:
     """The losses of `single`, by seed: (length over that of the others, loss)."""
@@ -70,18 +87,8 @@ class Yardstick:
     losses: Mapping[int, Sequence[tuple[float, float]]]
 
     def factor(self, seed: int, loss: float) -> float:
-        """Return how many times as long `single` trains for this loss. 0: less than the shortest length that was
-        played; infinite: more than the longest."""
-        before: tuple[float, float] | None = None
-        for factor, there in sorted(self.losses[seed]):
-            if there <= loss:
-                if before is None:
-                    return factor if there == loss else 0.0
-                part = (before[1] - loss) / (before[1] - there)
-                return math.exp((1 - part) * math.log(before[0]) + part * math.log(factor))
-            if before is None or there < before[1]:
-                before = factor, there
-        return math.inf
+        """Return how many times as long `single` trains for this loss, as `length_for` does."""
+        return length_for(self.losses[seed], loss)
 
     def to_json(self) -> dict[str, Any]:
         return {str(seed): [list(pair) for pair in sorted(pairs)] for seed, pairs in self.losses.items()}

@@ -13,8 +13,9 @@ import torch
 
 from benchmarks import worth, worth_plots, worth_runs
 from benchmarks.stacked import StackedLlama, losses_of
-from benchmarks.worth import CELLS, RUNGS, SEEDS, TUNING, name_of, run_of, tokens_to, wanted
+from benchmarks.worth import CELLS, RUNGS, SEEDS, TUNING, name_of, run_of, wanted
 from benchmarks.worth_runs import CONTEXT, MODEL, WorthRun, partners, play
+from peer.lab.compare.worth import length_for
 from peer.run.sections import OptimizerSection, TrainSection
 from peer.run.worth import MEASURED
 from peer.trainer.config import TrainerConfig
@@ -179,12 +180,11 @@ def kept(of: worth.WorthRun, loss: float) -> list[dict[str, Any]]:
 
 def test_the_tokens_are_read_between_two_lengths_of_single() -> None:
     curve = [(400, 2.0), (800, 1.8), (1600, 1.7)]
-    assert tokens_to(curve, 2.0) == 400
-    assert tokens_to(curve, 1.9) == pytest.approx(400 * math.sqrt(2))
-    assert tokens_to(curve, 1.7) == pytest.approx(1600)
-    assert tokens_to(curve, 1.6) == math.inf
-    assert math.isnan(tokens_to(curve, 2.1))
-    assert math.isnan(tokens_to([], 2.0))
+    assert length_for(curve, 2.0) == 400
+    assert length_for(curve, 1.9) == pytest.approx(400 * math.sqrt(2))
+    assert length_for(curve, 1.7) == pytest.approx(1600)
+    assert length_for(curve, 1.6) == math.inf
+    assert length_for(curve, 2.1) == length_for([], 2.0) == 0
 
 
 def test_the_speed_up_is_against_the_same_batch_and_against_the_best_one() -> None:
