@@ -17,10 +17,13 @@ The protocol, written before anything was measured:
 * Cells that compare batches at equal processor time were added after 150 runs. On one core here a step of 8, 4 and 2
   windows takes 31, 17 and 11 ms.
 * The text is the source of the standard library of CPython 3.11 (data of kind `stdlib`), the same digest in all runs.
+* `CHECKS` are cells of the map with another text and the seeds 10, 11 and 12, at the rate of the map's cell. Nothing is
+  tuned for them. The text is the King James Bible, as Debian's package bible-kjv-text prints it:
+  `mkdir kjv; bible -l 200 gen1:1-rev22:21 > kjv/kjv.txt`. They are played with `--check kjv`.
 
 Bound: none; the figures say how many runs are played. Wanted are 2.5 with 4 peers and 4 with 8.
 
-    python -m benchmarks.worth [--minutes N] [--rows 16] [--json FILE] [--results]
+    python -m benchmarks.worth [--minutes N] [--rows 16] [--check FOLDER] [--json FILE] [--results]
 
 Without minutes the runs that are kept are summed up, and nothing is played. With them, runs are played and appended to
 results/worth/runs.jsonl. None is played twice, and none begins after so many minutes. `core_seconds` is what a run
@@ -34,6 +37,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,9 +57,12 @@ ABOUT = Benchmark(
 )
 RUNS = RESULTS / "worth" / "runs.jsonl"
 DIGEST = "d19f98b8ef494fdba3f4f9c32fd642abb9645cf554336655b79205f154b04cae"
-TUNING, SEEDS = 100, (0, 1, 2)
+KJV = "kjv"
+KJV_DIGEST = "bbb5cef87fd2272cf9456ba58f858f15a2f94199de529183620b3950e6261447"
+TUNING, SEEDS, CHECK_SEEDS = 100, (0, 1, 2), (10, 11, 12)
 LOWEST, HIGHEST = -4, 5
 Record = dict[str, Any]
+Cells = dict[str, list[Record]]
 
 
 def cell(method: str, peers: int, steps: int, *, every: int = 20, batch: int = 8, **more: Any) -> WorthRun:
@@ -92,6 +99,17 @@ CELLS: list[WorthRun] = [
     *alone(4, (2960, 4440)),
     *of_methods(BOTH, 4, 2200, batch=2, every=55),
     *of_methods(BOTH, 4, 1600, batch=2, every=80),
+    # Around the default of today: batch 4 and 80 rounds.
+    *of_methods("gossip noloco diloco ddp", 4, 1600, batch=4),
+    *of_methods(BOTH, 4, 1600, batch=4, every=5),
+    *of_methods(BOTH, 8, 1600, batch=4),
+    *alone(4, (6400,)),
+    *of_methods("ddp", 8, 1600, batch=4),
+    *of_methods("diloco", 8, 1600, batch=4, every=5),
+    *of_methods(BOTH, 2, 1600, batch=4),
+    *of_methods("gossip", 4, 1600, batch=4, own=True),
+    *of_methods(BOTH, 4, 1600, batch=4, bend=2.0),
+    *of_methods("diloco", 4, 1600, batch=4, outer=(1.0, 0.0)),
     # How often.
     *of_methods(BOTH, 4, 400, every=2),
     *of_methods(BOTH, 4, 400, every=1),
@@ -119,6 +137,13 @@ CELLS: list[WorthRun] = [
     *alone(8, (9600, 12800)),
     *of_methods(ALL, 8, 1600),
     *of_methods(BOTH, 4, 6000),
+]
+
+CHECKS: list[WorthRun] = [
+    *alone(4, (1480,), every=37, text=KJV),
+    *of_methods("gossip diloco ddp", 4, 1600, batch=4, text=KJV),
+    *alone(4, (2960, 4440), text=KJV),
+    *of_methods("noloco", 4, 1600, batch=4, text=KJV),
 ]
 
 
@@ -153,60 +178,86 @@ def tuning(found: Sequence[Record]) -> dict[int, float]:
 
 
 def wanted(found: Sequence[Record], of: WorthRun) -> list[WorthRun]:
-    """Return the runs of a cell that can be played next. `found`: its records."""
-    losses = tuning(found)
+    """Return the runs of a cell that can be played next. `found`: its records, and those of the cell that it is tuned
+    with. A check waits until that one is tuned."""
+    losses, runs = tuning(found), []
     if missing := [rung for rung in (0, 1) if rung not in losses]:
-        return [replace(of, lr=rate(rung), seed=TUNING) for rung in missing]
-    best = min(losses, key=losses.__getitem__)
-    if best == max(losses) and best < HIGHEST:
-        return [replace(of, lr=rate(best + 1), seed=TUNING)]
-    if best == min(losses) and best > LOWEST:
-        return [replace(of, lr=rate(best - 1), seed=TUNING)]
+        runs = [replace(of, lr=rate(rung), seed=TUNING) for rung in missing]
+    else:
+        best = min(losses, key=losses.__getitem__)
+        if best == max(losses) and best < HIGHEST:
+            runs = [replace(of, lr=rate(best + 1), seed=TUNING)]
+        elif best == min(losses) and best > LOWEST:
+            runs = [replace(of, lr=rate(best - 1), seed=TUNING)]
+    if runs:
+        return runs if of == tuned_with(of) else []
     there = {one["seed"] for one in found if one["lr"] == rate(best)}
-    return [replace(of, lr=rate(best), seed=seed) for seed in SEEDS if seed not in there]
+    return [replace(of, lr=rate(best), seed=seed) for seed in seeds_of(of) if seed not in there]
 
 
-def next_batch(records: Sequence[Record], rows: int) -> list[WorthRun]:
-    """Return runs that can be stacked, with so many peers together at most, but one run at least: the first that
-    misses, and more of its kind from the cells behind it. Empty: all is played."""
-    found: dict[str, list[Record]] = {}
+def tuned_with(of: WorthRun) -> WorthRun:
+    """Return the cell that has the same rate: itself, or for a check that of the map."""
+    return replace(of, text="stdlib")
+
+
+def seeds_of(of: WorthRun) -> tuple[int, ...]:
+    return SEEDS if of == tuned_with(of) else CHECK_SEEDS
+
+
+def by_cell(records: Iterable[Record]) -> Cells:
+    """Return the records of each cell, by its name."""
+    found: Cells = {}
     for one in records:
         found.setdefault(name_of(one), []).append(one)
+    return found
+
+
+def records_of(cells: Cells, of: WorthRun) -> list[Record]:
+    """Return the records of a cell, and those of the cell that it is tuned with."""
+    return [one for name in {name_of(of), name_of(tuned_with(of))} for one in cells.get(name, [])]
+
+
+def next_batch(records: Sequence[Record], rows: int, cells: Sequence[WorthRun] = CELLS) -> list[WorthRun]:
+    """Return runs that can be stacked, with so many peers together at most, but one run at least: the first that
+    misses, and more of its kind from the cells behind it. Empty: all is played."""
+    found = by_cell(records)
     batch: list[WorthRun] = []
-    for of in CELLS:
+    for of in cells:
         if batch and (of.steps, of.batch) != (batch[0].steps, batch[0].batch):
             continue
-        for run in wanted(found.get(name_of(of), []), of):
+        for run in wanted(records_of(found, of), of):
             if not batch or sum(one.peers for one in batch) + run.peers <= rows:
                 batch.append(run)
     return batch
 
 
-def play_on(minutes: float, rows: int) -> None:
+def play_on(minutes: float, rows: int, check: Path | None) -> None:
+    """`check`: the folder of the other text. None: the map is played."""
     ends = time.monotonic() + 60 * minutes
-    corpus = load_corpus(DataSection(kind="stdlib", digest=DIGEST), None, CONTEXT)
+    section = DataSection(kind="text", digest=KJV_DIGEST) if check else DataSection(kind="stdlib", digest=DIGEST)
+    corpus = load_corpus(section, str(check) if check else None, CONTEXT)
     RUNS.parent.mkdir(parents=True, exist_ok=True)
-    while time.monotonic() < ends and (batch := next_batch(kept(), rows)):
+    cells = CHECKS if check else CELLS
+    while time.monotonic() < ends and (batch := next_batch(kept(), rows, cells)):
         for one in play(batch, corpus):
             with RUNS.open("a") as file:
                 file.write(json.dumps({**one, "commit": product_commit()}) + "\n")
             print(json.dumps(one), flush=True)
 
 
-def best_rung(records: Sequence[Record], of: WorthRun) -> int:
+def best_rung(cells: Cells, of: WorthRun) -> int:
     """Return the rung with the least loss in the tuning."""
-    losses = tuning([one for one in records if name_of(one) == name_of(of)])
+    losses = tuning(records_of(cells, of))
     return min(losses, key=losses.__getitem__)
 
 
-def scores(records: Sequence[Record], of: WorthRun, measure: str = "loss") -> dict[int, float]:
+def scores(cells: Cells, of: WorthRun, measure: str = "loss") -> dict[int, float]:
     """Return the loss of each seed at the cell's tuned rate. Empty: it is not complete."""
-    found = [one for one in records if name_of(one) == name_of(of)]
-    losses = tuning(found)
-    if not losses or wanted(found, of):
+    found = records_of(cells, of)
+    if name_of(of) not in cells or wanted(found, of):
         return {}
-    lr = rate(best_rung(records, of))
-    return {one["seed"]: one[measure] for one in found if one["lr"] == lr and one["seed"] in SEEDS}
+    lr = rate(best_rung(cells, of))
+    return {one["seed"]: one[measure] for one in found if one["lr"] == lr and one["seed"] in seeds_of(of)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,22 +291,24 @@ class CellResult:
 
 def results_of(records: Sequence[Record]) -> list[CellResult]:
     """Return what is known of each cell that is complete, in the order of the cells."""
-    complete = [(of, found) for of in CELLS if (found := scores(records, of))]
-    curves: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
+    cells = by_cell(records)
+    complete = [(of, found) for of in (*CELLS, *CHECKS) if (found := scores(cells, of))]
+    curves: dict[tuple[str, int, int, int], list[tuple[float, float]]] = {}
     for of, losses in complete:
         if of.method == SINGLE:
             for seed, loss in losses.items():
                 for batch in (of.batch, 0):  # 0: of all batches
-                    curves.setdefault((batch, of.start, seed), []).append((of.tokens, loss))
+                    curves.setdefault((of.text, batch, of.start, seed), []).append((of.tokens, loss))
 
     def speed_ups(of: WorthRun, losses: dict[int, float], batch: int) -> list[float]:
-        return [length_for(curves.get((batch, of.start, seed), []), loss) / of.tokens for seed, loss in losses.items()]
+        found = [(curves.get((of.text, batch, of.start, seed), []), loss) for seed, loss in losses.items()]
+        return [length_for(curve, loss) / of.tokens for curve, loss in found]
 
     return [
         CellResult(
-            replace(of, lr=rate(best_rung(records, of))),
+            replace(of, lr=rate(best_rung(cells, of))),
             losses,
-            statistics.fmean(scores(records, of, "late").values()),
+            statistics.fmean(scores(cells, of, "late").values()),
             speed_ups(of, losses, of.batch),
             speed_ups(of, losses, 0),
         )
@@ -272,7 +325,7 @@ def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
 def rows_of(records: Sequence[Record]) -> Iterator[list[Cell]]:
     for one in results_of(records):
         run = one.run
-        special = {name: value for name, value in run.key.items() if name in ("start", "own", "bend", "outer")}
+        special = {name: value for name, value in run.key.items() if name in ("start", "own", "bend", "outer", "text")}
         yield [
             run.method,
             run.peers,
@@ -317,11 +370,12 @@ HEADS = (
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--minutes", type=float, default=0.0, help="begin no run after so many")
+    parser.add_argument("--check", type=Path, help="play the cells of the other text, whose folder this is")
     parser.add_argument("--rows", type=int, default=16, help="peers of all runs that are played together")
     given = parsed(parser, ABOUT)
     torch.set_num_threads(1)
     if given.minutes:
-        play_on(given.minutes, given.rows)
+        play_on(given.minutes, given.rows, given.check)
     records = kept()
     hours = sum(one["core_seconds"] for one in records) / 3600
     figures = [Figure("core hours that the runs took", "h", hours), Figure("runs", "", float(len(records)))]

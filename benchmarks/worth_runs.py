@@ -66,11 +66,13 @@ class WorthRun:
     """Exchange i of n is after `steps * (i / n) ** bend` steps. Above 1: short rounds early, long ones late."""
     outer: tuple[float, float] | None = None
     """outer_lr and outer_momentum, in the place of the preset's. A consensus is outer_lr."""
+    text: str = "stdlib"
+    """Name of the text that is trained on."""
 
     @property
     def key(self) -> dict[str, Any]:
         """The run's name in the file of results: its fields without those that have their default."""
-        plain = {"start": 0, "own": False, "bend": 1.0, "outer": None}
+        plain = {"start": 0, "own": False, "bend": 1.0, "outer": None, "text": "stdlib"}
         return {name: value for name, value in asdict(self).items() if name not in plain or value != plain[name]}
 
     @property

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import worth, worth_plots, worth_runs
 from benchmarks.stacked import StackedLlama, losses_of
-from benchmarks.worth import CELLS, RUNGS, SEEDS, TUNING, name_of, run_of, wanted
+from benchmarks.worth import CELLS, CHECK_SEEDS, CHECKS, RUNGS, SEEDS, TUNING, name_of, run_of, tuned_with, wanted
 from benchmarks.worth_runs import CONTEXT, MODEL, WorthRun, partners, play
 from peer.lab.compare.worth import length_for
 from peer.run.sections import OptimizerSection, TrainSection
@@ -33,6 +33,11 @@ SHORT = WorthRun(method="none", peers=2, steps=6, every=3, batch=2, lr=3e-3, see
 def corpus() -> Corpus:
     text = np.random.default_rng(0).integers(0, 64, 40_000).astype(np.uint8)
     return Corpus(text[:30_000], text[30_000:], "0" * 64)
+
+
+@pytest.fixture(autouse=True)
+def _few_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worth_runs, "EVAL_WINDOWS", 16)
 
 
 def run(**fields: Any) -> WorthRun:
@@ -146,9 +151,11 @@ def test_the_losses_of_rows_are_those_of_the_network() -> None:
 
 
 def test_a_record_names_its_run_and_every_cell_is_there_once() -> None:
-    for of in CELLS:
+    cells = [*CELLS, *CHECKS]
+    for of in cells:
         assert run_of(of.key) == of
-    assert len({name_of(of) for of in CELLS}) == len(CELLS)
+    assert len({name_of(of) for of in cells}) == len(cells)
+    assert {name_of(tuned_with(of)) for of in CHECKS} < {name_of(of) for of in CELLS}
 
 
 @pytest.mark.parametrize("best", [-2, 0, 1, 3])
@@ -161,6 +168,19 @@ def test_a_cell_is_tuned_until_its_best_rate_lies_inside_and_then_scored(best: i
     assert min(tried) < best < max(tried) or (best in (0, 1) and {best - 1, best, best + 1} <= tried)
     scored = [(one["lr"], one["seed"]) for one in records if one["seed"] != TUNING]
     assert scored == [(worth.rate(best), seed) for seed in SEEDS]
+
+
+def test_a_check_has_the_rate_of_the_map_and_other_seeds() -> None:
+    of, records = CHECKS[0], []
+    assert wanted(records, of) == []
+    while runs := wanted(records, tuned_with(of)):
+        records += [one.key | {"loss": 2 + abs(RUNGS[one.lr] - 2)} for one in runs]
+    assert worth.scores(worth.by_cell(records), of) == {}
+    checked = wanted(records, of)
+    assert [(one.lr, one.seed, one.text) for one in checked] == [(worth.rate(2), seed, "kjv") for seed in CHECK_SEEDS]
+    records += [one.key | {"loss": 3.0} for one in checked]
+    assert worth.scores(worth.by_cell(records), of) == dict.fromkeys(CHECK_SEEDS, 3.0)
+    assert worth.scores(worth.by_cell(records), tuned_with(of)) == dict.fromkeys(SEEDS, 2.0)
 
 
 def test_a_run_that_diverged_is_worse_than_all() -> None:
