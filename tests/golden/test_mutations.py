@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -66,27 +67,34 @@ def changes(node: ast.AST) -> Iterator[ast.expr]:
             yield ast.Call(node.func, [first, second, ast.BinOp(share, ast.Mult(), ast.Constant(0.99))], [])
 
 
-def mutants(module: ModuleType) -> Iterator[tuple[str, ast.Module]]:
-    """(what was changed, the module with it)."""
+def mutants(module: ModuleType) -> Iterator[tuple[str, Callable[[], ast.Module]]]:
+    """(what is changed, a function that makes the module with the change)."""
     original = ast.parse(inspect.getsource(module))
+    functions: dict[ast.AST, str] = {}
+    for function in ast.walk(original):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                functions.setdefault(node, function.name)
     times = Counter[str]()
     for at, node in enumerate(ast.walk(original)):
         for change in changes(node):
-            tree = copy.deepcopy(original)
-            place = next(other for number, other in enumerate(ast.walk(tree)) if number == at)
-            where = next(f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and place in ast.walk(f))
-            if where.name in NOT_RULES:
+            if functions[node] in NOT_RULES:
                 continue
-            new = copy.deepcopy(change)
-            before = ast.unparse(place)
-            if isinstance(place, ast.keyword):
-                place.value = new
-            else:
-                tree = Exchanged(place, new).visit(tree)
-            what = f"{where.name}: {before} -> {ast.unparse(new)}"
+            what = f"{functions[node]}: {ast.unparse(node)} -> {ast.unparse(change)}"
             times[what] += 1
             nth = f" ({times[what]})" if times[what] > 1 else ""
-            yield what + nth, ast.fix_missing_locations(tree)
+            yield what + nth, functools.partial(mutant_of, original, at, change)
+
+
+def mutant_of(original: ast.Module, at: int, change: ast.expr) -> ast.Module:
+    """Return a copy of the module where `change` stands in place of node number `at`."""
+    tree, new = copy.deepcopy(original), copy.deepcopy(change)
+    place = next(other for number, other in enumerate(ast.walk(tree)) if number == at)
+    if isinstance(place, ast.keyword):
+        place.value = new
+    else:
+        tree = Exchanged(place, new).visit(tree)
+    return ast.fix_missing_locations(tree)
 
 
 class Exchanged(ast.NodeTransformer):
@@ -111,8 +119,8 @@ IN_STATE = {what: mutant for what, mutant in mutants(state) if not what.startswi
 
 
 @pytest.mark.parametrize("mutant", IN_RULES.values(), ids=IN_RULES)
-def test_an_operation_of_a_rule_matters(mutant: ast.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, made in namespace(mutant, rules).items():
+def test_an_operation_of_a_rule_matters(mutant: Callable[[], ast.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, made in namespace(mutant(), rules).items():
         if inspect.isfunction(made):
             for module in (rules, state):
                 if hasattr(module, name):
@@ -121,8 +129,8 @@ def test_an_operation_of_a_rule_matters(mutant: ast.Module, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("mutant", IN_STATE.values(), ids=IN_STATE)
-def test_a_constant_handed_to_a_rule_matters(mutant: ast.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "OuterState", namespace(mutant, state)["OuterState"])
+def test_a_constant_handed_to_a_rule_matters(mutant: Callable[[], ast.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "OuterState", namespace(mutant(), state)["OuterState"])
     assert noticed(Driver)
 
 
