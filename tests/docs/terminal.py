@@ -1,7 +1,8 @@
 """A reader at a terminal: types the commands of one page in order, in a folder and homes of its own.
 
 `peer bootstrap` and `peer join` run on in the background, as in a second terminal. A page that starts no daemon of its
-own talks to those of a tiny swarm that all pages share."""
+own, or only those that the tiny swarm of all pages consists of, talks to that swarm. Commands of `peer` that need no
+shell run in this process, which has loaded their libraries already."""
 
 from __future__ import annotations
 
@@ -15,11 +16,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
+from unittest.mock import patch
 
+from click.testing import CliRunner
+
+import peer.cli.run
+import peer.cli.swarm
+from peer.cli.main import peer as program
 from peer.errors import PeerError
 from peer.identity import load_or_create
 from peer.node.control import ask
@@ -34,7 +41,8 @@ LOOK_S = 0.2
 SHORTER = {
     "swarm": {"--minutes": "0.2", "--steps": "40", "--rounds": "2"},
     "compare": {
-        "--churn": "60 --steps 200 --virtual",  # in so short a run nobody would depart at the page's rate
+        "--churn": "60 --steps 200 --seeds 1 --virtual",  # in so short a run nobody would depart at the page's rate
+        "--seeds": "2 --steps 40 --virtual",
         "--steps": "40 --virtual",  # real swarms one after another take minutes
     },
     "simulate": {"--churn": "10 --hours 0.1", "--hours": "0.1"},
@@ -42,14 +50,24 @@ SHORTER = {
 """Options that bound commands which would take long. The first that the page uses, else the last, is put at the end of
 the command, where it overrides the page's own."""
 DAEMONS = ("bootstrap", "join")
-UNHURRIED = " --speed 0.2"
+UNHURRIED = " --speed 0.1"
 """Option of a volunteer's daemon, which trains while its page is read and would slow the other tests down."""
+PLAYED_ELSEWHERE = {
+    "--manifest": "tests/integration/test_ticket_is_enough.py",
+    "--preset": "tests/integration/test_streaming_swarms.py",
+}
+"""Options of `peer swarm`, and the test that plays a swarm of real processes with them. Such a command checks its
+options and files here, and starts nothing."""
 AGREED = " --yes"
 """The answer of a reader at a terminal, who is asked whether to take part."""
 ASKING = ("status", "pause", "resume", "leave")
+SHARED = ("peer manifest new run.toml", "peer bootstrap run.toml", "peer join TICKET")
+"""What the swarm of all pages is started with."""
 PRELUDES = ("cd", "export", ".", "source")
 """Commands that change the shell itself: they are put before every later one."""
 _TICKET = re.compile(r"\bpeersw[a-z2-7]{40,}")
+_SHELL = re.compile(r"[|<>&;~$*`]")
+"""What only a shell understands."""
 
 
 @dataclass
@@ -101,6 +119,8 @@ class Terminal:
     """The home of the volunteer that the page speaks to: on another machine when the operator's node runs here."""
     others: Terminal | None = None
     """The shared swarm, once it was talked to."""
+    typed: list[str] = field(default_factory=list)
+    """Every command so far, without comments."""
 
     def __post_init__(self) -> None:
         self.volunteer = self.home
@@ -177,13 +197,20 @@ class Terminal:
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
-    def run(self, command: Command) -> str:
-        """Execute a command and check its exit code; its output."""
+    def run(self, command: Command, later: Sequence[Command] = ()) -> str:
+        """Execute a command and check its exit code; its output. `later`: the rest of the page's commands."""
         words = command.words
         verb = "" if "--help" in words else _verb(words)
         self._lay_out(words)
+        self.typed.append(_without_comment(command.text))
         if verb in DAEMONS:
+            if self._is_shared():
+                return next(one.output for one in reversed(self._swarm().daemons) if _verb(one.command.words) == verb)
+            if _is_replaced(verb, later):
+                return self._read(command)
             return self.start(command)
+        if verb == "swarm" and PLAYED_ELSEWHERE.keys() & set(words):
+            return self._read(command)
         home, text = self._home_of(command), self._filled(command)
         if verb in SHORTER and _is_plain(words):
             text = f"{_without_comment(text)} {_bound(words, SHORTER[verb])}"
@@ -196,7 +223,37 @@ class Terminal:
                     daemon.check_end()
         return output
 
+    def _is_shared(self) -> bool:
+        """Whether the command just typed starts, with what came before it, a daemon that the shared swarm has."""
+        if self.shared is None or self.daemons or self.typed[-1] not in SHARED:
+            return False
+        return self.typed[-1] == SHARED[-1] or [text for text in self.typed if "run.toml" in text] == [*SHARED[:-1]]
+
+    def _read(self, command: Command) -> str:
+        """Have a command that starts daemons check its options and files, without starting any."""
+        home = self._make_room(command)
+        with (
+            patch.object(peer.cli.run, "run_daemon", lambda main: main.close()),
+            patch.object(peer.cli.swarm, "_carry_out", lambda *_: None),
+        ):
+            more = AGREED if _verb(command.words) == "join" else ""
+            return self._call(command, f"{_without_comment(self._filled(command))}{more}", home)
+
     def _call(self, command: Command, text: str, home: Path) -> str:
+        """Run a command here where it is one of `peer` alone, else in a shell."""
+        plain = _without_comment(text).replace("\\\n", " ")
+        if self.prelude or command.words[0] != "peer" or _SHELL.search(plain) or not plain.startswith("peer "):
+            return self._in_shell(command, text, home)
+        with patch.dict(os.environ, self._env(home), clear=True), contextlib.chdir(self.folder):
+            try:
+                done = CliRunner().invoke(program, shlex.split(plain)[1:], catch_exceptions=False)
+            except PeerError as error:
+                found = f"line {command.line}: {text}\nexit code {error.exit_code}\n{error}"
+                raise AssertionError(found) from error
+        assert done.exit_code == 0, f"line {command.line}: {text}\nexit code {done.exit_code}\n{done.output}"
+        return done.output
+
+    def _in_shell(self, command: Command, text: str, home: Path) -> str:
         log = self.folder / "command.log"
         with log.open("wb") as file:
             process = self._spawn(["set -e", *self.prelude, text], home, file)
@@ -262,6 +319,17 @@ class Terminal:
 def _verb(words: list[str]) -> str:
     """The command of `peer` that these words call; nothing for another program."""
     return words[1] if words[:1] == ["peer"] and len(words) > 1 else ""
+
+
+def _is_replaced(verb: str, later: Sequence[Command]) -> bool:
+    """Whether the page starts a daemon of this kind again before any command that would need the first one."""
+    for command in later:
+        words = command.words
+        if (now := _verb(words)) == verb:
+            return "--home" not in words
+        if now in (*DAEMONS, *ASKING) or "TICKET" in command.text or words[0] == "curl":
+            return False
+    return False
 
 
 def _bound(words: list[str], options: dict[str, str]) -> str:

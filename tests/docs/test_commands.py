@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -13,28 +13,32 @@ import pytest
 
 from peer.cli.main import peer
 from tests.docs.pages import OTHER_SHELLS, ROOT, Block, Command, Page, all_pages
-from tests.docs.terminal import Terminal
+from tests.docs.terminal import PLAYED_ELSEWHERE, SHARED, Terminal
 
 PAGES = all_pages()
 BLOCKS = [pytest.param(page, block, id=f"{page.path}:{block.line}") for page in PAGES for block in page.blocks()]
 OURS = {"peer", "cd", "export", ".", "source", "cat", "ls", "mkdir", "cp", "mv", "tail", "head", "grep", "echo", "curl"}
 """Programs that are run. Others change a reader's machine, or are not on every one."""
-SHARED = ("peer manifest new run.toml", "peer bootstrap run.toml", "peer join TICKET")
 _TARGET = re.compile(r"^([a-z][\w-]*):", re.MULTILINE)
 _SHOWN = re.compile(r"(?<!`)`(peer [a-z][^`\n]*)`(?!`)")
 
 
 @pytest.fixture(scope="module")
 def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Terminal]]:
-    """A bootstrap node and one peer, started when a page first needs them, and again after a page ended one of them."""
+    """A bootstrap node and one peer, started when a page first needs them. After a page ended the peer, a new one."""
     terminals: list[Terminal] = []
 
     def running() -> Terminal:
-        if not terminals or not all(daemon.running() for daemon in terminals[-1].daemons):
+        if not terminals:
             terminals.append(Terminal(tmp_path_factory.mktemp("d")))
             for at, line in enumerate(SHARED):
-                terminals[-1].run(Command(line, at))
-        return terminals[-1]
+                terminals[0].run(Command(line, at))
+        node, *peers = terminals[0].daemons
+        assert node.running(), node.output
+        if not peers[-1].running():
+            terminals[0].volunteer = terminals[0].folder / f"volunteer-{len(peers)}"
+            terminals[0].run(peers[-1].command)
+        return terminals[0]
 
     yield running
     for terminal in terminals:
@@ -46,10 +50,15 @@ def test_commands_do_what_the_page_says(
     page: Page, swarm: Callable[[], Terminal], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     terminal = Terminal(tmp_path_factory.mktemp("p"), swarm)
+    later = [command for block in page.blocks() if block.is_run for command in block.commands()]
     try:
         for block in page.blocks():
             if block.is_run:
-                said = " ".join("".join([_done(terminal, command) for command in block.commands()]).split())
+                output = ""
+                for command in block.commands():
+                    later.pop(0)
+                    output += _done(terminal, command, later)
+                said = " ".join(output.split())
                 lacking = [word for word in block.key_words() if " ".join(word.split()) not in said]
                 checked = all(_is_checked(command) for command in block.commands())
                 assert checked or not lacking, f"{page.path}:{block.line}: not in the output: {lacking}\n{said}"
@@ -57,11 +66,11 @@ def test_commands_do_what_the_page_says(
         terminal.close()
 
 
-def _done(terminal: Terminal, command: Command) -> str:
+def _done(terminal: Terminal, command: Command, later: Sequence[Command]) -> str:
     if _is_checked(command):
         check(command)
         return ""
-    return terminal.run(command)
+    return terminal.run(command, later)
 
 
 def _is_checked(command: Command) -> bool:
@@ -184,6 +193,20 @@ def test_commands_and_outputs_are_read() -> None:
 )
 def test_a_command_that_is_not_there_is_found(text: str, there: bool) -> None:
     assert exists(text) is there
+
+
+def test_what_is_not_played_for_a_page_is_played_by_a_test() -> None:
+    for option, path in PLAYED_ELSEWHERE.items():
+        assert option in (ROOT / path).read_text() or "start_bootstrap" in (ROOT / path).read_text(), path
+
+
+def test_a_daemon_that_is_only_read_checks_its_options(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path / "t")
+    first, second = Command("peer bootstrap run.toml", 1), Command("peer bootstrap run.toml --port 4811", 2)
+    terminal.run(first, [second])
+    assert terminal.daemons == []
+    with pytest.raises(AssertionError, match=r"line 3: peer bootstrap nothing\.toml.*\nexit code"):
+        terminal.run(Command("peer bootstrap nothing.toml", 3), [second])
 
 
 def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
