@@ -13,14 +13,16 @@ import re
 import subprocess
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
+from peer.observe.status.notices import read_status
 from peer.observe.status.text import status_text
+from peer.observe.status.value import DaemonStatus
 from peer.observe.terminal_frame import History, picture
 from peer.python_child import popen_python, run_python
 
@@ -34,16 +36,16 @@ FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 """Rich's template fetches fonts from another host; a reader's own monospace font does as well."""
 
 
-def status(home: Path) -> dict[str, Any] | None:
-    """The report of the daemon under `home`; None while it does not answer."""
+def status(home: Path) -> DaemonStatus | None:
+    """The status of the daemon under `home`; None while it does not answer."""
     done = run_python("peer", "status", "--json", "--home", str(home), capture_output=True, text=True, check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else None
+    return read_status(json.loads(done.stdout)) if done.returncode == 0 else None
 
 
-def record(home: Path) -> tuple[dict[str, Any], History]:
-    """Follow one peer until its last round; its final report and the history that the view needs."""
+def record(home: Path) -> tuple[DaemonStatus, History]:
+    """Follow one peer until its last round; its final status and the history that the view needs."""
     history, report = History(), None
-    while report is None or report.get("round", 0) < LAST_ROUND:
+    while report is None or report.progress is None or report.progress.round < LAST_ROUND:
         time.sleep(SECONDS_BETWEEN_FRAMES)
         if (fresh := status(home)) is not None:
             report = fresh
@@ -74,7 +76,7 @@ def main() -> None:
                     swarm.wait(timeout=60)
     IMAGES.mkdir(exist_ok=True)
     (IMAGES / "swarm.svg").write_text(export(picture(report, history), "peer join"))
-    report["log"] = report["log"].replace(folder, "/home/ada")
+    report = replace(report, log=report.log.replace(folder, "/home/ada"))
     (IMAGES / "status.svg").write_text(export(Text(status_text(report, time.time())), "peer status"))
 
 

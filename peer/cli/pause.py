@@ -34,8 +34,12 @@ def command(home: Path, for_s: float | None, as_json: bool) -> None:
 
 def what_holds(told: dict[str, Any]) -> str:
     """Write the daemon's answer to a pause or resume."""
-    ours, operators = told["paused"]["now"], told["paused_by_the_operator"]
-    lines = ["training continues with the next round" if ours == "no" else f"{ours}. Resume with `peer resume`"]
-    if operators is not None:
+    from peer.observe.status.codec import from_json
+    from peer.observe.status.notices import of_pause
+    from peer.observe.status.value import PauseStatus
+
+    ours = from_json(PauseStatus, told["paused"])
+    lines = [of_pause(ours).text if ours.holds else "training continues with the next round"]
+    if told["paused_by_the_operator"] is not None:
         lines.append("the operator has paused the run: nobody trains until the operator resumes it")
     return "\n".join(lines)

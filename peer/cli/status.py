@@ -21,12 +21,15 @@ def command(home: Path, as_json: bool, ids: bool) -> None:
     """Show the daemon's status under this home: what it does, the run, training, exchanges, other peers, bytes, and the
     terms that you agreed to."""
     from peer.node.control import ask
+    from peer.observe.status.notices import read_status
     from peer.observe.status.text import status_text
     from peer.run.home import Home
 
     report = asyncio.run(ask(Home(home, make=False).control_socket, "status", 5.0))
+    status = read_status(report)
     if ids:
-        peers = report.get("peers") or report.get("view", {}).get("peers", [])
-        tell("\n".join(f"{one['peer_id']}  {one.get('status') or one.get('state') or ''}".rstrip() for one in peers))
+        known = [(peer.peer_id, peer.status) for peer in status.peers or ()]
+        known = known or [(one["peer_id"], one.get("state", "")) for one in (status.view or {}).get("peers", [])]
+        tell("\n".join(f"{peer}  {doing}".rstrip() for peer, doing in known))
         return
-    tell(json.dumps(report, indent=2) if as_json else status_text(report, time.time()))
+    tell(json.dumps(report, indent=2) if as_json else status_text(status, time.time()))

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,9 @@ from peer.cli.telling import tell
 from peer.errors import NotRunning, UsageError, for_shell
 from peer.identity import load
 from peer.user_folders import expand_user
+
+if TYPE_CHECKING:
+    from peer.observe.status.value import DaemonStatus
 
 KEY = "Key file of a node that need not run yet: goes into the ticket with each --address."
 ADDRESS = "Where the node of --identity-path will answer, e.g. /dns4/host.example/tcp/4810. Repeatable."
@@ -138,10 +141,11 @@ def _of_home(home: Path, run: str) -> tuple[bytes, tuple[str, ...], list[str]]:
     NotRunning and UsageError."""
     from peer.discovery.ticket_entries import entries_of, met_in
 
-    report = {} if run else _asked(home)
-    run_id = bytes.fromhex(report["run_id"]) if report else _kept_run(home, run)
+    status = None if run else _asked(home)
+    run_id = _kept_run(home, run) if status is None else bytes.fromhex(status.run_id)
     met = met_in(expand_user(home) / "runs" / run_id.hex()[:16] / "directory.json")
-    entries = entries_of(report.get("addresses", []), report.get("reachable", {}).get("value"), met)
+    addresses, reachable = ([], None) if status is None else (list(status.addresses), status.reachable.value)
+    entries = entries_of(addresses, reachable, met)
     if not entries.addresses:
         raise UsageError(
             f"no address of a peer of run {run_id.hex()[:16]} is known here", "Make it while the daemon runs."
@@ -149,15 +153,16 @@ def _of_home(home: Path, run: str) -> tuple[bytes, tuple[str, ...], list[str]]:
     return run_id, entries.addresses, list(entries.remarks)
 
 
-def _asked(home: Path) -> dict[str, Any]:
-    """Return the status of the home's daemon; empty: none runs."""
+def _asked(home: Path) -> DaemonStatus | None:
+    """Return the status of the home's daemon; None: none runs."""
     from peer.node.control import ask
+    from peer.observe.status.notices import read_status
     from peer.run.home import Home
 
     try:
-        return asyncio.run(ask(Home(home, make=False).control_socket, "status", 5.0))
+        return read_status(asyncio.run(ask(Home(home, make=False).control_socket, "status", 5.0)))
     except NotRunning:
-        return {}
+        return None
 
 
 def _kept_run(home: Path, run: str) -> bytes:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from peer.aio.tasks import background_task
 from peer.node.status import status_line
 from peer.observe.log_file import log_line
 from peer.observe.progress import wait_line, worth_showing
 from peer.observe.question import ask_terminal
+from peer.observe.status.value import DaemonStatus
 
 STATUS_LINE_EVERY_S = 10.0
 WAIT_LINE_EVERY_S = 4.0
 LOOK_EVERY_S = 0.5
 LOG_LOOK_EVERY_S = 2.0
 
-Report = Callable[[], dict[str, Any]]
+Report = Callable[[], DaemonStatus]
 
 
 class Display(Protocol):
@@ -26,7 +27,7 @@ class Display(Protocol):
         """Something a person should know; never waits."""
 
     async def run(self, report: Report, /) -> None:
-        """Show the status report until cancelled."""
+        """Show the status until cancelled."""
 
     async def ask(self, question: str, /) -> bool | None:
         """Ask the person; None when nobody sits there."""
@@ -103,14 +104,14 @@ class PlainLines:
         look_s = LOG_LOOK_EVERY_S if self._trains else self._look_every_s
         return max(look_s, self._said_at + min(WAIT_LINE_EVERY_S, STATUS_LINE_EVERY_S) - now)
 
-    def due(self, status: dict[str, Any], now: float) -> str:
+    def due(self, status: DaemonStatus, now: float) -> str:
         """The line to say at this moment (`now` in seconds); empty: none yet."""
-        waits, trains = worth_showing(status.get("wait")), "round" in status
-        every = WAIT_LINE_EVERY_S if waits else STATUS_LINE_EVERY_S
-        if not (waits or trains) or (self._said_at is not None and now - self._said_at < every):
+        wait, trains = status.wait if worth_showing(status.wait) else None, status.progress is not None
+        every = STATUS_LINE_EVERY_S if wait is None else WAIT_LINE_EVERY_S
+        if not (wait or trains) or (self._said_at is not None and now - self._said_at < every):
             return ""
-        self._said_at, self._trains = now, not waits
-        return wait_line(status["wait"]) if waits else status_line(status)
+        self._said_at, self._trains = now, wait is None
+        return status_line(status) if wait is None else wait_line(wait)
 
     async def ask(self, question: str, /) -> bool | None:
         return await ask_terminal(question, self._say)

@@ -12,12 +12,14 @@ from typing import Any
 from peer import __version__
 from peer.observe.counters import EventCounters
 from peer.observe.process_stats import open_files, resident_bytes
+from peer.observe.status.codec import to_json
+from peer.observe.status.value import DaemonStatus
 from peer.observe.totals import Totals
 
 LAG_TICK_S = 0.25
 RENDER_EVERY_S = 1.0
 
-Report = Callable[[], dict[str, Any]]
+Report = Callable[[], DaemonStatus]
 
 
 class LoopLag:
@@ -42,7 +44,7 @@ class LoopLag:
 
 
 class DaemonMetrics:
-    """`report`: the status report. `totals`, `tally` and `now` (the journal's clock): of a daemon with a journal."""
+    """`report` returns the status. `totals`, `tally` and `now` (the journal's clock): of a daemon with a journal."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class DaemonMetrics:
 
         report = self._report()
         facts = {
-            "status": report,
+            "status": to_json(report),
             "seen": seen(report),
             "proc": _processes(report),
             "loop": {"lag_s": self.lag.take()},
@@ -85,12 +87,12 @@ class DaemonMetrics:
         return facts
 
 
-def _processes(report: dict[str, Any]) -> dict[str, dict[str, int]]:
+def _processes(status: DaemonStatus) -> dict[str, dict[str, int]]:
     """What each process holds; one that is gone, or of which nothing is told, is left out."""
     pids = {
         "daemon": os.getpid(),
-        "trainer": report.get("trainer_pid"),
-        "p2pd": report.get("directory", {}).get("pid"),
+        "trainer": None if status.training is None else status.training.trainer_pid,
+        "p2pd": status.directory.pid,
     }
     held = {
         name: {"resident_bytes": resident_bytes(pid), "open_files": open_files(pid)}

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from peer.node.control import Handler
 from peer.node.metrics import DaemonMetrics
 from peer.observe.journal import Journal, Listener
+from peer.observe.status.value import DaemonStatus
 from peer.ports.console import Say
 
 
@@ -28,8 +29,8 @@ class PageSource:
 
     home: Path
     """Folder for the page's token."""
-    report: Callable[[], dict[str, Any]]
-    """Returns what `peer status` tells."""
+    report: Callable[[], DaemonStatus]
+    """Returns the status."""
     metrics: DaemonMetrics | None = None
     """None: there is no page of metrics."""
     act: Handler | None = None
@@ -41,7 +42,7 @@ class PageSource:
 
     @classmethod
     def of_peer(
-        cls, home: Path, report: Callable[[], dict[str, Any]], metrics: DaemonMetrics, act: Handler, journal: Journal
+        cls, home: Path, report: Callable[[], DaemonStatus], metrics: DaemonMetrics, act: Handler, journal: Journal
     ) -> PageSource:
         """Return what a volunteer's pages are made of."""
         return cls(

@@ -53,6 +53,8 @@ from peer.node.status import DaemonFacts, status_report
 from peer.node.supervise import measure, obey, run_until_drained
 from peer.observe import events
 from peer.observe.counters import EventCounters
+from peer.observe.status.codec import to_json
+from peer.observe.status.value import DaemonStatus
 from peer.protocol.messages import MAX_ROUND, PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import RunPolicy
@@ -403,15 +405,11 @@ class PeerDaemon:
         known = {} if self._parts is None else await self._parts.view.known()
         return known or await self._node.directory.peers()  # the table is empty when the parts have just been made
 
-    def _status(self) -> dict[str, Any]:
-        report = status_report(
-            self._node, self._facts, self._parts, self._trainer, self._journal.totals, self._reputation
+    def _status(self) -> DaemonStatus:
+        own = {"paused": self._pause.report(), "machine": self._arrival.report(), "budget": self._quota.report()}
+        return status_report(
+            self._node, self._facts, self._parts, self._trainer, self._journal.totals, self._reputation, own
         )
-        return report | {
-            "paused": self._pause.report(),
-            "machine": self._arrival.report(),
-            "budget": self._quota.report(),
-        }
 
     async def _control(self, command: str, request: dict[str, Any]) -> dict[str, Any]:
         match command:
@@ -421,4 +419,4 @@ class PeerDaemon:
                 return {"leaving": True, **self._facts.departure.report()}
             case "pause" | "resume":
                 return pause_or_resume(command, request, self._pause, self._ruling(), self._node.local.say)
-        return self._status()
+        return dict(to_json(self._status()))

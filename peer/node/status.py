@@ -1,4 +1,4 @@
-"""What `peer status` tells, gathered from the parts as they are now, and the one line of it printed now and then."""
+"""The status of a peer, gathered from the parts as they are now, and the one line of it printed now and then."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from peer.node.leaving.plan import LeavingPlan
 from peer.observe.control_bytes import in_all
 from peer.observe.formatting import loss_words
 from peer.observe.progress import Waits
+from peer.observe.status.codec import to_json
+from peer.observe.status.notices import read_status
+from peer.observe.status.value import DaemonStatus, Severity
 from peer.observe.totals import Totals, ledger
 from peer.protocol.messages import PeerRecord, Reach, Status
 from peer.run.manifest import Manifest
@@ -94,8 +97,9 @@ def status_report(
     trainer: TrainerClient | None,
     totals: Totals,
     reputation: Reputation,
-) -> dict[str, Any]:
-    """A JSON-able account; parts that are not there yet are left out."""
+    own: dict[str, Any],
+) -> DaemonStatus:
+    """Return the status. Parts that are not there yet are None."""
     amendments = node.handler.parts.amendments
     report: dict[str, Any] = {
         "role": "peer",
@@ -124,7 +128,7 @@ def status_report(
         "control_bytes": control_bytes(node),
         "line_bytes": asdict(node.line.read()),
         "caps": caps(node),
-        "wait": facts.waits.report(),
+        "wait": to_json(facts.waits.report()),
         "page": facts.page,
     }
     if shared := node.key_watch.shared:
@@ -146,7 +150,7 @@ def status_report(
     if facts.admission is not None:
         report["admission"] = facts.admission.report() | reputation.strangeness()
     report |= reputation.report()
-    return report
+    return read_status(report | own)
 
 
 def ends_at(node: OpenNode, manifest: Manifest) -> float | None:
@@ -264,40 +268,30 @@ def _of_the_trainer(trainer: TrainerClient, elements: tuple[int, ...], totals: T
     }
 
 
-def _doubts(membership: dict[str, Any]) -> list[str]:
-    """What is amiss with the others, for the line."""
-    if (seconds := membership["cut_off_s"]) is not None:
-        return [f"nobody answers for {seconds:.0f} s: is this machine's connection down?"]
-    suspected, out = membership["suspected_count"], membership["out_count"]
-    return [f"{n} {what}" for n, what in ((suspected, "suspected"), (out, "not answering anybody")) if n]
-
-
-def status_line(report: dict[str, Any]) -> str:
-    """One plain line for a terminal or a log. Reasons that the daemon tells when they change are not repeated in it."""
-    leaving = report.get("leaving")
-    parts = [f"{report['status']}: {leaving['told']}" if leaving else f"{report['status']}: {report['phase']}"]
-    if "round" in report:
-        due = report["next_due_in_s"]
-        parts.append(f"round {report['round']}" + (f" (due in {due:.0f} s)" if due is not None and due > 0 else ""))
-    if "steps" in report:
-        loss = "no loss yet" if report["loss"] is None else f"loss {loss_words(report['loss'])}"
-        parts.append(f"step {report['steps']}, {loss}, {report['tokens_per_s']:.0f} tokens/s")
-    if report.get("val_loss"):
-        round_, nats, *_ = report["val_loss"]
-        parts.append(f"hold-out {loss_words(nats)} (round {round_})")
-    if "peers" in report:
-        training = sum(peer["status"] == "training" for peer in report["peers"])
-        parts.append(f"{training} other peers train")
-    if report.get("last_outcome"):
-        whom = report["last_partner"]
+def status_line(status: DaemonStatus) -> str:
+    """One plain line for a terminal or a log. It repeats the serious notices alone."""
+    parts = [f"{status.status}: {status.phase if status.leaving is None else status.leaving.told}"]
+    if (progress := status.progress) is not None:
+        due = progress.next_due_in_s
+        parts.append(f"round {progress.round}" + (f" (due in {due:.0f} s)" if due is not None and due > 0 else ""))
+    if (training := status.training) is not None:
+        loss = "no loss yet" if training.loss is None else f"loss {loss_words(training.loss)}"
+        parts.append(f"step {training.steps}, {loss}, {training.tokens_per_s:.0f} tokens/s")
+        if training.val_loss is not None:
+            round_, nats, _ = training.val_loss
+            parts.append(f"hold-out {loss_words(nats)} (round {round_})")
+    if status.peers is not None:
+        parts.append(f"{sum(peer.status == 'training' for peer in status.peers)} other peers train")
+    if progress is not None and progress.last_outcome:
+        whom = progress.last_partner
         with_whom = f" with {whom if ' ' in whom else whom[-6:]}" if whom else ""
-        parts.append(f"last round {report['last_outcome']}{with_whom}")
-    if membership := report.get("membership"):
-        parts += _doubts(membership)
-    if lacking := report.get("group", {}).get("lacking"):
-        parts.append(f"no outer step: {lacking}; the work stays")
-    if report.get("budget", {}).get("why"):
-        parts.append("upload budget used")
-    if trouble := report.get("directory", {}).get("why"):
-        parts.append(f"directory: {trouble}")
+        parts.append(f"last round {progress.last_outcome}{with_whom}")
+    if (membership := status.membership) is not None and membership.cut_off_s is None:
+        counts = {"suspected": membership.suspected_count, "not answering anybody": membership.out_count}
+        parts += [f"{count} {what}" for what, count in counts.items() if count]
+    parts += [
+        notice.brief or f"{notice.about}: {notice.sentence}"
+        for notice in status.notices
+        if notice.severity is Severity.SERIOUS and notice.sentence not in status.phase
+    ]
     return " · ".join(parts)

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from peer.observe.metrics import EXCHANGE_BOUNDS, METRICS, Metric
 from peer.observe.run_metrics import run_families
+from peer.observe.status.value import DaemonStatus
 from peer.observe.totals import Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -42,19 +43,18 @@ def sums(totals: Totals) -> dict[str, Any]:
     return facts
 
 
-def seen(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts `seen`: the numbers counted in a status report."""
+def seen(status: DaemonStatus) -> dict[str, Any]:
+    """Return the facts `seen`: the numbers counted in a status."""
     facts: dict[str, Any] = {}
-    if "peers" in report:
-        peers = report["peers"]
+    if status.peers is not None:
         facts["peers"] = Counter(dict.fromkeys(_values("peer_peers_known"), 0))
-        facts["peers"].update(peer["status"] for peer in peers)
-        facts["reachable"] = sum(peer["reachable"] for peer in peers)
-    if due := report.get("rounds", {}).get("due", 0):
-        facts["participation"] = report["rounds"].get("exchanged", 0) / due
-    if "diagnosis" in report:
+        facts["peers"].update(peer.status for peer in status.peers)
+        facts["reachable"] = sum(peer.reachable for peer in status.peers)
+    if (progress := status.progress) is not None:
+        if due := progress.rounds.get("due", 0):
+            facts["participation"] = progress.rounds.get("exchanged", 0) / due
         facts["found"] = Counter(dict.fromkeys(_values("peer_diagnosis_findings"), 0))
-        facts["found"].update(finding["what"] for finding in report["diagnosis"] if finding["who"])
+        facts["found"].update(finding.what for finding in progress.diagnosis if finding.who)
     return facts
 
 

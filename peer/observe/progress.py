@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeGuard
+from typing import Protocol, TypeGuard
 
 from peer.observe.formatting import amount, duration
+from peer.observe.status.value import WaitStatus
 
 SHOWN_AFTER_S = 2.0
 """A shorter wait is not worth a person's look."""
@@ -77,17 +78,15 @@ class Waits:
         """End the wait."""
         self._wait = None
 
-    def report(self) -> dict[str, Any] | None:
-        """JSON-able: name, done, total (or None), unit, seconds since its begin, and rate (units a second; 0: not
-        known). None when nothing is waited for."""
+    def report(self) -> WaitStatus | None:
+        """For `peer status`. None when nothing is waited for."""
         wait = self._wait
         if wait is None:
             return None
         now = self._now()
         seconds = round(now - wait.since, 1)
         done, rate = (seconds, 0.0) if wait.unit == "s" else (wait.done, round(wait.rate(now), 1))
-        kept = {"name": wait.name, "done": done, "total": wait.total, "unit": wait.unit}
-        return {**kept, "seconds": seconds, "rate": rate}
+        return WaitStatus(wait.name, done, wait.total, wait.unit, seconds, rate)
 
 
 def parted(name: str) -> tuple[str, str]:
@@ -96,17 +95,17 @@ def parted(name: str) -> tuple[str, str]:
     return what, details.removesuffix(")")
 
 
-def worth_showing(wait: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
-    return wait is not None and wait["seconds"] >= SHOWN_AFTER_S
+def worth_showing(wait: WaitStatus | None) -> TypeGuard[WaitStatus]:
+    return wait is not None and wait.seconds >= SHOWN_AFTER_S
 
 
-def words(wait: Mapping[str, Any]) -> str:
-    """Write the numbers of a reported wait: how much of how much, how fast, how long still."""
-    done, total, unit, seconds = wait["done"], wait["total"], wait["unit"], wait["seconds"]
-    rate = wait.get("rate", done / seconds if seconds > 0 else 0.0)  # an older daemon tells none
+def words(wait: WaitStatus) -> str:
+    """Write the numbers of a wait: how much of how much, how fast, how long still."""
+    done, total, unit = wait.done, wait.total, wait.unit
     if unit == "s":
         return amount(done, "s") + (f" of at most {amount(total, 's')}" if total is not None else "")
     parts = [amount(done, unit) + (f" of {amount(total, unit)} ({percent(done, total)})" if total else "")]
+    rate = (done / wait.seconds if wait.seconds > 0 else 0.0) if wait.rate is None else wait.rate
     if rate > 0:
         parts.append(f"{amount(rate, unit)}/s")
         if total is not None:
@@ -119,6 +118,6 @@ def percent(done: float, total: float) -> str:
     return f"{int(100 * min(done, total) / total)} %"
 
 
-def wait_line(wait: Mapping[str, Any]) -> str:
+def wait_line(wait: WaitStatus) -> str:
     """Write a wait as one plain line."""
-    return f"{wait['name']}: {words(wait)}"
+    return f"{wait.name}: {words(wait)}"

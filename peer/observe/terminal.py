@@ -11,7 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import IO, Any, TextIO, cast
+from typing import IO, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -21,6 +21,7 @@ from peer.observe.formatting import harmless
 from peer.observe.nonblocking_writer import PatientStream
 from peer.observe.output import optional_output
 from peer.observe.question import ask_terminal
+from peer.observe.status.value import DaemonStatus
 from peer.observe.terminal_frame import History, picture
 
 REFRESH_S = 0.5
@@ -64,7 +65,7 @@ class TerminalView:
         self._unsaid.append(text)
         self._say_all()
 
-    async def run(self, report: Callable[[], dict[str, Any]], /) -> None:
+    async def run(self, report: Callable[[], DaemonStatus], /) -> None:
         now = asyncio.get_running_loop().time
         self._live.start()
         try:
@@ -91,11 +92,11 @@ class TerminalView:
         self._say_all()
         self._stream.close()
 
-    def _show(self, report: dict[str, Any], now: float) -> None:
-        self._history.add(report, now)
+    def _show(self, status: DaemonStatus, now: float) -> None:
+        self._history.add(status, now)
         self._say_all()
         if not self._stream.pending and not self._asking:
-            self._live.update(picture(report, self._history), refresh=True)
+            self._live.update(picture(status, self._history), refresh=True)
 
     def _say_all(self) -> None:
         self._stream.flush()

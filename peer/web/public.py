@@ -8,6 +8,7 @@ from typing import Any
 
 from peer import __version__
 from peer.node.page import PageSource
+from peer.observe.status.codec import to_json
 from peer.web.bounds import bounded
 from peer.web.curve import thinned
 
@@ -24,9 +25,9 @@ class PublicAccount:
 
     def __call__(self) -> Mapping[str, Any]:
         """Return the parts by name."""
-        report = self._source.report()
-        view = report.get("view") or {}
-        join, kept = view.get("join") or {}, report.get("kept") or {}
+        status = self._source.report()
+        view, kept = status.view or {}, status.kept
+        join = view.get("join") or {}
         parts = {
             "run": {**(view.get("run") or {}), "round": view.get("round"), "version": __version__},
             "totals": view.get("totals"),
@@ -34,7 +35,7 @@ class PublicAccount:
             "curve": thinned(view.get("loss") or []),
             "amendments": (view.get("amendments") or [])[-SHOWN_AMENDMENTS:],
             "dropped": view.get("dropped"),
-            "model": {"state": kept.get("state"), "why": kept.get("why", ""), "ended": bool(kept.get("ended"))},
+            "model": {"state": None, "why": "", "ended": False} if kept is None else to_json(kept),
         }
         ticket = str(join.get("ticket", ""))  # ours, and its own length is bounded
         return {name: bounded(part) for name, part in parts.items()} | {"join": {"ticket": ticket}}

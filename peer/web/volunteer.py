@@ -1,4 +1,4 @@
-"""The account on a volunteer's page, made of what `peer status` tells and of the journal's events.
+"""The account on a volunteer's page, made of the status and of the journal's events.
 
 It names no address, path or process of anybody. Lists are bounded."""
 
@@ -12,6 +12,8 @@ from typing import Any
 from peer import __version__
 from peer.node.page import PageSource
 from peer.observe.events import Event, RoundEnded
+from peer.observe.status.codec import to_json
+from peer.observe.status.value import DaemonStatus
 from peer.web.bounds import bounded
 from peer.web.curve import ThinnedCurve, thinned
 
@@ -49,84 +51,78 @@ class VolunteerAccount:
 
     def __call__(self) -> Mapping[str, Any]:
         """Return the parts by name."""
-        report = self._source.report()
-        self._curve.add(report.get("round", -1.0), report.get("loss") if "round" in report else None)
+        status = self._source.report()
+        progress, training = status.progress, status.training
+        self._curve.add(-1.0 if progress is None else progress.round, None if training is None else training.loss)
         parts = {
-            "peer": self._peer(report),
-            "work": self._work(report),
-            "bytes": _bytes(report),
-            "partners": _partners(report),
+            "peer": self._peer(status),
+            "work": self._work(status),
+            "bytes": _bytes(status),
+            "partners": _partners(status),
             "rounds": list(reversed(self._rounds)),
-            "findings": _findings(report),
+            "findings": [to_json(notice) for notice in status.notices if not notice.local][:SHOWN_FINDINGS],
             "curve": self._curves(),
         }
         return {name: bounded(part) for name, part in parts.items()}
 
-    def _peer(self, report: Mapping[str, Any]) -> dict[str, Any]:
-        leaving, wait = report.get("leaving"), report.get("wait")
+    def _peer(self, status: DaemonStatus) -> dict[str, Any]:
         return {
-            "run": report.get("run", ""),
-            "run_id": report["run_id"],
-            "peer_id": report["peer_id"],
+            "run": status.run,
+            "run_id": status.run_id,
+            "peer_id": status.peer_id,
             "version": __version__,
-            "status": report["status"],
-            "phase": report["phase"],
-            "wait": None if wait is None else {key: wait[key] for key in ("name", "done", "total", "unit")},
-            "leaving": None if leaving is None else leaving.get("told", ""),
-            "paused": report.get("paused"),
-            "reachable": (report.get("reachable") or {}).get("value"),
-            "started": round(self._wall() - report["uptime_s"]),
+            "status": status.status,
+            "phase": status.phase,
+            "wait": to_json(status.wait),
+            "leaving": None if status.leaving is None else status.leaving.told,
+            "paused": to_json(status.paused),
+            "reachable": status.reachable.value,
+            "started": round(self._wall() - status.uptime_s),
             "acts": self._source.act is not None,
         }
 
-    def _work(self, report: Mapping[str, Any]) -> dict[str, Any]:
-        due = report.get("next_due_in_s")
-        names = ("round", "total_rounds", "parameters", "steps", "tokens", "tokens_per_s", "loss", "rounds", "val_loss")
-        work = {name: report.get(name) for name in names}
-        work["due"] = None if due is None else round(self._wall() + due)
-        return work
+    def _work(self, status: DaemonStatus) -> dict[str, Any]:
+        manifest, progress, training = status.manifest, status.progress, status.training
+        due = None if progress is None else progress.next_due_in_s
+        return {
+            "round": None if progress is None else progress.round,
+            "total_rounds": None if manifest is None else manifest.total_rounds,
+            "parameters": None if manifest is None else manifest.parameters,
+            "steps": None if training is None else training.steps,
+            "tokens": None if training is None else training.tokens,
+            "tokens_per_s": None if training is None else training.tokens_per_s,
+            "loss": None if training is None else training.loss,
+            "rounds": None if progress is None else progress.rounds,
+            "val_loss": None if training is None else training.val_loss,
+            "due": None if due is None else round(self._wall() + due),
+        }
 
     def _curves(self) -> dict[str, Any]:
         measured = [(float(round_), loss) for round_, loss, *_ in self._source.evaluations()]
         return {"training": self._curve.points, "validation": thinned(measured)}
 
 
-def _bytes(report: Mapping[str, Any]) -> dict[str, Any]:
-    control = report.get("control_bytes") or {"sent": {}, "received": {}}
+def _bytes(status: DaemonStatus) -> dict[str, Any]:
     return {
-        "sent": report.get("bytes_sent"),
-        "received": report.get("bytes_received"),
-        "control_sent": sum(control["sent"].values()),
-        "control_received": sum(control["received"].values()),
-        "line": report.get("line_bytes"),
-        "caps": report.get("caps"),
-        "budget": report.get("budget"),
+        "sent": status.bytes_sent,
+        "received": status.bytes_received,
+        "control_sent": sum(status.control_bytes.sent.values()),
+        "control_received": sum(status.control_bytes.received.values()),
+        "line": to_json(status.line_bytes),
+        "caps": to_json(status.caps),
+        "budget": to_json(status.budget),
     }
 
 
-def _partners(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    shown = sorted(report.get("peers", ()), key=lambda one: one["status"] != "training")  # the proven ones stay first
+def _partners(status: DaemonStatus) -> list[dict[str, Any]]:
+    shown = sorted(status.peers or (), key=lambda peer: peer.status != "training")  # the proven ones stay first
     return [
-        {name: one[name] for name in ("peer_id", "status", "round", "pairs")} | {"path": one["path"]["path"]}
-        for one in shown[:SHOWN_PARTNERS]
+        {
+            "peer_id": peer.peer_id,
+            "status": peer.status,
+            "round": peer.round,
+            "pairs": peer.pairs,
+            "path": peer.path.path,
+        }
+        for peer in shown[:SHOWN_PARTNERS]
     ]
-
-
-def _findings(report: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What is amiss or worth knowing, the diagnosis first."""
-    found = [
-        {"what": str(one["what"]), "who": str(one["who"]), "why": str(one["why"])}
-        for one in report.get("diagnosis", ())
-    ]
-    found += [{"what": "machine", "who": "", "why": str(why)} for why in report.get("machine", {}).get("unfit", ())]
-    membership, directory = report.get("membership") or {}, report.get("directory") or {}
-    if (seconds := membership.get("cut_off_s")) is not None:
-        told = f"nobody answers for {seconds:.0f} s: is this machine's connection down?"
-        found.append({"what": "connection", "who": "", "why": told})
-    if directory.get("why"):
-        found.append({"what": "directory", "who": "", "why": str(directory["why"])})
-    if why := (report.get("budget") or {}).get("why"):
-        found.append({"what": "budget", "who": "", "why": str(why)})
-    if lacking := (report.get("group") or {}).get("lacking"):
-        found.append({"what": "group", "who": "", "why": f"no outer step: {lacking}; the work stays"})
-    return found[:SHOWN_FINDINGS]

@@ -31,6 +31,7 @@ from peer.lab.sim.links import profile
 from peer.node.doctor.prediction import Prediction
 from peer.node.page import PageSource
 from peer.observe.journal import Listener
+from peer.observe.status.notices import read_status
 from peer.observe.status.text import status_text
 from peer.observe.terminal_frame import History, picture
 from peer.run.manifest import SignedManifest, default_text, sign_text
@@ -121,7 +122,11 @@ def test_each_number_of_a_volunteers_page_is_on_the_page() -> None:
     heard: list[Listener] = []
     told = status_of("pair") | {"leaving": {"told": "now"}}
     source = PageSource(
-        home=Path(), report=lambda: told, act=nothing, evaluations=lambda: ((0, 5.5, 8.0),), listen=heard.append
+        home=Path(),
+        report=lambda: read_status(told),
+        act=nothing,
+        evaluations=lambda: ((0, 5.5, 8.0),),
+        listen=heard.append,
     )
     account = VolunteerAccount(source)
     heard[0](ended(3), 100.0)
@@ -132,7 +137,7 @@ def test_each_number_of_a_volunteers_page_is_on_the_page() -> None:
 
 def test_each_number_of_a_runs_page_is_on_the_page() -> None:
     told = status_of("bootstrap")
-    shown = set(numbers(dict(PublicAccount(PageSource(home=Path(), report=lambda: told))())))
+    shown = set(numbers(dict(PublicAccount(PageSource(home=Path(), report=lambda: read_status(told)))())))
     assert {"totals.participation", "peers.loss", "totals.networks", "curve.median"} <= shown
     assert missing(shown, RUN) == []
 
@@ -191,7 +196,7 @@ def test_each_line_of_the_status_with_a_number_is_on_the_page(state: str) -> Non
     report = json.loads((ROOT / "tests" / "observe" / "status" / f"{state}.json").read_text())
     if state == "training":
         report["line_bytes"] = {"sent": 5_000_000, "received": 5_000_000, "measured": True}
-    lines = status_text(report, 1795648000.0).splitlines()
+    lines = status_text(read_status(report), 1795648000.0).splitlines()
     labels = {line[2:13].strip() for line in lines if line.startswith("  ") and re.search(r"\d", line[13:])}
     shown = {label for label in labels if label and not label.startswith("…")} - NAMES - OTHERS
     assert sorted(shown - labels_of_status()) == []
@@ -202,7 +207,7 @@ def test_each_line_of_the_live_view_with_a_number_is_on_the_page() -> None:
     wait = {"name": "fetching", "done": 3, "total": 5, "unit": "bytes", "seconds": 9.0, "rate": 1.0}
     console = Console(width=100, record=True)
     with console.capture() as captured:
-        console.print(picture(report | {"wait": wait}, History()))
+        console.print(picture(read_status(report | {"wait": wait}), History()))
     lines = [line for line in captured.get().splitlines()[2:] if re.search(r"\d", line[10:])]
     shown = {line[:10].strip() for line in lines} - {"", "diagnosis"}
     assert len(shown) > 8

@@ -26,6 +26,8 @@ from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
 from peer.node.control import MAX_CONNECTIONS, MAX_REQUEST, ControlServer, pause_or_resume
 from peer.observe.progress import Waits
+from peer.observe.status.codec import to_json
+from peer.observe.status.value import Notice
 from peer.protocol.messages import PeerId, PeerTimings, SwapReport, TransferTimings
 from peer.protocol.policy.amendments import Change, RunPolicy
 from peer.rounds.pause import LocalPause
@@ -91,7 +93,7 @@ def troubles() -> dict[str, Any]:
     assert all(found.values()), found
     assert stuck.found()
     assert fine.numbers().keys() == {"sent", "received", "late_s"}, fine.numbers()
-    wait = both(*(shape(one.report()) for one in waits))
+    wait = both(*(shape(to_json(one.report())) for one in waits))
     rest = LocalPause(now=lambda: 100.0)
     rest.pause(60.0)
     seconds = {"cut_off_s": "float"}  # when nobody at all answers
@@ -181,7 +183,8 @@ class Swarm:
 async def watched(swarm: Swarm, frozen: Seen | None) -> Seen:
     """Play a swarm from its start to its end: what it has shown. `frozen`: what it is expected to show; it is watched
     until it has, or for long enough."""
-    seen, first = Seen({swarm.role: troubles()}), swarm.peers[0]
+    notices = {"notices": [shape(to_json(Notice("slow", "slow", "the uplink is slow")))]}
+    seen, first = Seen({swarm.role: troubles() | notices, "bootstrap": notices}), swarm.peers[0]
     try:
         await swarm.start()
         if frozen is None:

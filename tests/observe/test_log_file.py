@@ -13,6 +13,7 @@ from peer.errors import SwarmUnreachable
 from peer.node.display import LoggedDisplay, PlainLines
 from peer.observe import log_file as module
 from peer.observe.log_file import log_file, log_line
+from peer.observe.status.notices import read_status
 
 
 def test_lines_and_warnings_are_kept_and_the_terminal_shows_warnings(
@@ -68,7 +69,7 @@ USED = STATUS | {"budget": {"why": WHY}}
 def test_a_reason_that_stays_is_not_repeated_in_every_line(tmp_path: Path) -> None:
     """The quota tells the sentence itself when it changes."""
     lines = PlainLines(lambda line: None)
-    said = [line for second in range(60) if (line := lines.due(USED, float(second)))]
+    said = [line for second in range(60) if (line := lines.due(read_status(USED), float(second)))]
     assert len(said) == 6
     assert {line.partition(" · ")[2] for line in said} == {"round 3 · upload budget used"}
 
@@ -79,7 +80,7 @@ def test_the_log_has_what_a_plain_terminal_shows(tmp_path: Path) -> None:
     async def main() -> None:
         display = LoggedDisplay(PlainLines(shown.append))
         display.say("joined")
-        task = asyncio.create_task(display.run(lambda: STATUS))
+        task = asyncio.create_task(display.run(lambda: read_status(STATUS)))
         while len(shown) < 2:
             await asyncio.sleep(0)
         task.cancel()

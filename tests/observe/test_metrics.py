@@ -15,6 +15,7 @@ from peer.observe.control_bytes import PURPOSES
 from peer.observe.counters import EventCounters, known_code
 from peer.observe.exposition import exposition, lookup, seen, sums
 from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, METRICS, SOURCES, STATUSES
+from peer.observe.status.notices import read_status
 from peer.observe.totals import Totals
 from tests import metrics_page
 from tests.prometheus_text import Family, parse
@@ -69,7 +70,7 @@ def full() -> dict[str, Any]:
     held = {"resident_bytes": 4096, "open_files": 7}
     return {
         "status": STATUS,
-        "seen": seen(STATUS),
+        "seen": seen(read_status(STATUS)),
         "sums": sums(totals),
         "counted": tally.report(13.0),
         "proc": {"daemon": held, "trainer": held, "p2pd": held},
@@ -189,8 +190,9 @@ def test_values_are_those_of_the_facts() -> None:
 def test_what_is_not_known_yet_has_no_sample_rather_than_a_zero() -> None:
     """A counter that shows 0 before its old value is read looks like a burst of work."""
     joining = {"role": "peer", "run_id": "ab", "status": "joining", "bytes_sent": 0, "bytes_received": 0}
+    counted = EventCounters().report(0)
     found = families(
-        {"status": joining, "seen": seen(joining), "sums": sums(Totals()), "counted": EventCounters().report(0)}
+        {"status": joining, "seen": seen(read_status(joining)), "sums": sums(Totals()), "counted": counted}
     )
     for name in ("peer_inner_steps_total", "peer_tokens_processed_total", "peer_rounds_total", "peer_train_loss_nats"):
         assert not found[name].samples, name
@@ -273,7 +275,8 @@ def test_the_age_of_a_checkpoint_counts_from_its_event_and_is_absent_before() ->
 
 def test_findings_are_counted_by_what_and_nothing_is_none() -> None:
     metric = next(metric for metric in METRICS if metric.name == "peer_diagnosis_findings")
-    counts = seen(STATUS)["found"]
+    counts = seen(read_status(STATUS))["found"]
     assert {what: counts[what] for what in metric.values if counts[what]} == {"slow_uplink": 1}
     nothing = {"what": "nothing", "who": "", "number": 12, "unit": "exchanges", "why": "nothing unusual"}
-    assert not any(seen(STATUS | {"diagnosis": [nothing]})["found"][what] for what in metric.values)
+    counts = seen(read_status(STATUS | {"diagnosis": [nothing]}))["found"]
+    assert not any(counts[what] for what in metric.values)

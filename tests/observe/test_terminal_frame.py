@@ -14,6 +14,7 @@ from rich.console import Console
 
 from peer.node.status import status_line
 from peer.observe.formatting import amount, round_outcomes
+from peer.observe.status.notices import read_status
 from peer.observe.status.text import status_text
 from peer.observe.terminal_frame import BAR_WIDTH, MAX_LOSSES, History, picture, sparkline
 
@@ -60,7 +61,7 @@ TRAINING = JOINING | {
 
 def drawn(report: dict[str, Any], width: int, history: History | None = None) -> list[str]:
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    console.print(picture(report, history or History()))
+    console.print(picture(read_status(report), history or History()))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -83,14 +84,14 @@ def test_a_peer_that_trains_shows_what_matters() -> None:
     assert row(TRAINING, "loss") == "1.871 nats a token"
     assert row(TRAINING, "hold-out") == "1.900 nats a token, 2.741 bits a byte, round 10"
     assert row(TRAINING, "peers") == "2 known, 1 train, 1 can be dialled"
-    assert row(TRAINING, "refused") == "12 s ago, 203.0.113.9: clock: your clock is 90 s ahead"
+    assert row(TRAINING, "declined") == "12 s ago, 203.0.113.9: your clock is 90 s ahead (clock)"
     assert row(TRAINING, "down") == "12.3 MB · 0 B/s · no cap"
 
 
 def test_bytes_are_shown_against_the_cap_at_the_rate_of_the_last_seconds() -> None:
     history = History()
     for second in range(20):
-        history.add(TRAINING | {"bytes_sent": 50_000 * second if second > 10 else 0}, float(second))
+        history.add(read_status(TRAINING | {"bytes_sent": 50_000 * second if second > 10 else 0}), float(second))
     assert history.rates() == (50_000.0, 0.0)
     assert row(TRAINING, "up", 100, history).startswith("2.00 MB · 50.0 kB/s of 125.0 kB/s ━")
     full, half = (row(TRAINING, "up", 100, rate_of(rate)).count("━") for rate in (125_000, 62_500))
@@ -100,8 +101,8 @@ def test_bytes_are_shown_against_the_cap_at_the_rate_of_the_last_seconds() -> No
 
 def rate_of(rate: int) -> History:
     history = History()
-    history.add(TRAINING | {"bytes_sent": 0}, 0.0)
-    history.add(TRAINING | {"bytes_sent": rate}, 1.0)
+    history.add(read_status(TRAINING | {"bytes_sent": 0}), 0.0)
+    history.add(read_status(TRAINING | {"bytes_sent": rate}), 1.0)
     return history
 
 
@@ -147,7 +148,7 @@ def test_a_solo_round_and_an_unreachable_peer_say_so() -> None:
 def test_no_line_is_wider_than_the_terminal_nor_wrapped(width: int, report: dict[str, Any]) -> None:
     history = History()
     for step in range(500):
-        history.add(TRAINING | {"steps": step, "loss": 5.0 - step / 100}, step / 2)
+        history.add(read_status(TRAINING | {"steps": step, "loss": 5.0 - step / 100}), step / 2)
     lines = drawn(report, width, history)
     assert max(cell_len(line) for line in lines) <= width
     assert len(lines) == len(drawn(report, 200, history))
@@ -162,7 +163,7 @@ def test_at_60_columns_nothing_that_matters_is_cut() -> None:
         "1.871 nats a token",
         "2.00 MB · 50.0 kB/s of 125.0 kB/s",
         "12.3 MB of 40.0 MB (30 %), 1.23 MB/s, ~23 s left",
-        "203.0.113.9: clock:",
+        "203.0.113.9: your clock is",
     ):
         assert words in text
 
@@ -201,17 +202,17 @@ def test_a_sparkline_falls_as_the_loss_does_and_fills_the_width() -> None:
 def test_a_loss_that_is_not_finite_leaves_no_mark() -> None:
     history = History()
     for step, loss in enumerate([2.0, float("nan"), float("inf"), 1.0]):
-        history.add(TRAINING | {"steps": step, "loss": loss}, float(step))
+        history.add(read_status(TRAINING | {"steps": step, "loss": loss}), float(step))
     assert "█▁" in "\n".join(drawn(TRAINING, 60, history))
 
 
 def test_history_takes_each_step_once_and_is_bounded() -> None:
     history = History()
     for _ in range(3):
-        history.add(TRAINING, 0.0)
+        history.add(read_status(TRAINING), 0.0)
     assert list(history.losses) == [1.871]
     for step in range(MAX_LOSSES + 100):
-        history.add(TRAINING | {"steps": step}, float(step))
+        history.add(read_status(TRAINING | {"steps": step}), float(step))
     assert len(history.losses) == MAX_LOSSES
 
 
@@ -244,7 +245,7 @@ def test_the_outcomes_add_up_to_the_due_rounds_and_a_round_sat_out_is_one_of_tho
     assert told == "170 exchanged, 8 solo, 1 missed (1 sat out), 1 under way or cut short"
     outside_brackets = re.sub(r"\(.*?\)", "", told)
     assert sum(map(int, re.findall(r"\d+", outside_brackets))) == rounds["due"]
-    text = " ".join(status_text(WHOLE | {"rounds": rounds}, 0.0).split())
+    text = " ".join(status_text(read_status(WHOLE | {"rounds": rounds}), 0.0).split())
     assert f"so far {told} of 180 due (94% exchanged); beside these 5 skipped" in text
     assert row(TRAINING | {"rounds": rounds}, "rounds", 200) == f"took part in 94% of 180 due: {told}"
 
@@ -256,7 +257,11 @@ def test_no_amount_is_rounded_by_more_than_half_a_percent(nbytes: float) -> None
 
 
 def test_a_loss_has_the_same_unit_in_every_view() -> None:
-    shown = [row(TRAINING, "loss"), row(TRAINING, "hold-out"), status_line(WHOLE)]
-    shown += [line for line in status_text(WHOLE, 0.0).splitlines() if line.split()[:1] in (["loss"], ["hold-out"])]
+    shown = [row(TRAINING, "loss"), row(TRAINING, "hold-out"), status_line(read_status(WHOLE))]
+    shown += [
+        line
+        for line in status_text(read_status(WHOLE), 0.0).splitlines()
+        if line.split()[:1] in (["loss"], ["hold-out"])
+    ]
     assert len(shown) == 5
     assert all("nats a token" in text for text in shown), shown

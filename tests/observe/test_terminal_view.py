@@ -15,6 +15,8 @@ from typing import TextIO
 
 import pytest
 
+from peer.observe.status.notices import read_status
+from peer.observe.status.value import DaemonStatus
 from peer.observe.terminal import MAX_UNSAID, TerminalView, suits
 from tests.observe.test_terminal_frame import TRAINING
 
@@ -60,7 +62,7 @@ def test_it_draws_in_place_says_above_and_gives_the_cursor_back(terminal: Termin
     async def main() -> None:
         view = TerminalView(terminal.stream, refresh_s=0.0)
         view.say("before \x1b[2J")
-        running = asyncio.create_task(view.run(lambda: dict(TRAINING)))
+        running = asyncio.create_task(view.run(lambda: read_status(TRAINING)))
         await until(terminal, "1,234 · 5,321 tokens/s")
         view.say("meanwhile")
         await until(terminal, "meanwhile")
@@ -79,8 +81,11 @@ def test_it_draws_in_place_says_above_and_gives_the_cursor_back(terminal: Termin
 
 
 def test_a_report_that_cannot_be_drawn_still_gives_the_cursor_back(terminal: Terminal) -> None:
+    def broken() -> DaemonStatus:
+        raise KeyError("broken")
+
     with pytest.raises(KeyError):
-        asyncio.run(TerminalView(terminal.stream).run(dict))
+        asyncio.run(TerminalView(terminal.stream).run(broken))
     assert terminal.shown().rindex(SHOW) > terminal.shown().rindex(HIDE)
 
 
@@ -91,10 +96,10 @@ def test_a_stopped_terminal_holds_nothing_up_and_loses_nothing_within_bounds(ter
         view = TerminalView(terminal.stream, refresh_s=0.0)
         reports = 0
 
-        def report() -> dict[str, object]:
+        def report() -> DaemonStatus:
             nonlocal reports
             reports += 1
-            return dict(TRAINING)
+            return read_status(TRAINING)
 
         running = asyncio.create_task(view.run(report))
         await until(terminal, "tokens/s")
@@ -119,7 +124,7 @@ def test_a_stopped_terminal_holds_nothing_up_and_loses_nothing_within_bounds(ter
 def test_closing_on_a_stopped_terminal_returns_at_once(terminal: Terminal) -> None:
     async def main() -> None:
         view = TerminalView(terminal.stream, refresh_s=0.0)
-        running = asyncio.create_task(view.run(lambda: dict(TRAINING)))
+        running = asyncio.create_task(view.run(lambda: read_status(TRAINING)))
         await until(terminal, "tokens/s")
         termios.tcflow(terminal.stream.fileno(), termios.TCOOFF)
         began = time.monotonic()

@@ -6,6 +6,7 @@ import pytest
 
 from peer.observe.formatting import amount, duration, harmless
 from peer.observe.progress import RATE_S, Waits, wait_line, words, worth_showing
+from peer.observe.status.value import WaitStatus
 
 
 class Clock:
@@ -15,15 +16,20 @@ class Clock:
         return self.now
 
 
+def reported(waits: Waits) -> WaitStatus:
+    report = waits.report()
+    assert report is not None
+    return report
+
+
 def test_a_transfer_tells_bytes_rate_and_time_left() -> None:
     clock = Clock()
     waits = Waits(clock)
     waits.tell("fetching", 0, 4e6, "bytes")
     clock.now += 2
     waits.tell("fetching", 1e6, 4e6, "bytes")
-    report = waits.report()
-    told = {"name": "fetching", "done": 1e6, "total": 4e6, "unit": "bytes", "seconds": 2.0, "rate": 5e5}
-    assert report == told
+    report = reported(waits)
+    assert report == WaitStatus(name="fetching", done=1e6, total=4e6, unit="bytes", seconds=2.0, rate=5e5)
     assert wait_line(report) == "fetching: 1.00 MB of 4.00 MB (25 %), 500.0 kB/s, ~6 s left"
 
 
@@ -33,7 +39,7 @@ def test_what_was_here_before_is_no_speed() -> None:
     waits.tell("fetching (1 donor)", 300e6, 400e6, "bytes")
     clock.now += 2
     waits.tell("fetching (2 donors)", 301e6, 400e6, "bytes")
-    assert words(waits.report() or {}) == "301.0 MB of 400.0 MB (75 %), 500.0 kB/s, ~3 min left"
+    assert words(reported(waits)) == "301.0 MB of 400.0 MB (75 %), 500.0 kB/s, ~3 min left"
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:
@@ -43,11 +49,10 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     for second in range(2 + int(RATE_S)):
         waits.tell("fetching", 100e6 * min(second, 1) + 1e5 * second, 200e6, "bytes")
         clock.now += 1
-    report = waits.report()
-    assert report is not None
-    assert report["rate"] == pytest.approx(1e5, rel=0.1)
+    report = reported(waits)
+    assert report.rate == pytest.approx(1e5, rel=0.1)
     clock.now += 10 * RATE_S
-    assert (waits.report() or {})["rate"] < 1e4, "nothing comes"
+    assert reported(waits).rate < 1e4, "nothing comes"
 
 
 def test_a_lost_part_of_a_piece_takes_nothing_of_the_time_away() -> None:
@@ -56,9 +61,8 @@ def test_a_lost_part_of_a_piece_takes_nothing_of_the_time_away() -> None:
     for done in (0.0, 2e6, 1e6):
         waits.tell("fetching", done, 4e6, "bytes")
         clock.now += 2
-    report = waits.report()
-    assert report is not None
-    assert (report["seconds"], report["rate"]) == (6.0, 0.0)
+    report = reported(waits)
+    assert (report.seconds, report.rate) == (6.0, 0.0)
 
 
 def test_a_transfer_that_begins_anew_counts_anew() -> None:
@@ -68,9 +72,8 @@ def test_a_transfer_that_begins_anew_counts_anew() -> None:
     clock.now += 50
     waits.tell("fetching", 0, 4e6, "bytes")
     clock.now += 1
-    report = waits.report()
-    assert report is not None
-    assert report["seconds"] == 1.0
+    report = reported(waits)
+    assert report.seconds == 1.0
     assert words(report) == "0 B of 4.00 MB (0 %)", "no rate is made up"
 
 
@@ -82,9 +85,8 @@ def test_a_wait_for_a_moment_goes_on_over_interruptions() -> None:
     clock.now += 30
     waits.tell("waiting for a donor", 30, 600, "s")
     clock.now += 5
-    report = waits.report()
-    assert report is not None
-    assert report["done"] == report["seconds"] == 35.0
+    report = reported(waits)
+    assert report.done == report.seconds == 35.0
     assert words(report) == "35 s of at most 10 min"
 
 
@@ -93,9 +95,9 @@ def test_without_a_total_only_what_is_known_is_told() -> None:
     waits = Waits(clock)
     waits.tell("reading", 0, None, "s")
     clock.now += 3
-    assert words(waits.report() or {}) == "3 s"
+    assert words(reported(waits)) == "3 s"
     waits.tell("packing", 5, None, "files")
-    assert words(waits.report() or {}) == "5 files"
+    assert words(reported(waits)) == "5 files"
 
 
 def test_nothing_is_shown_before_two_seconds_or_after_the_end() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from peer.node.page import PageSource
 from peer.observe.events import RoundEnded
 from peer.observe.journal import Listener
+from peer.observe.status.notices import read_status
 from peer.web.bounds import MOST_CHARACTERS, bounded
 from peer.web.curve import MOST_POINTS, ThinnedCurve, thinned
 from peer.web.public import SHOWN_PEERS, PublicAccount
@@ -56,7 +57,7 @@ def peer(number: int | str, **more: Any) -> dict[str, Any]:
 def account_of(told: dict[str, Any], heard: list[Listener] | None = None) -> VolunteerAccount:
     listen: Callable[[Listener], None] = [].append if heard is None else heard.append
     source = PageSource(
-        home=Path(), report=lambda: told, act=nothing, evaluations=lambda: ((0, 5.5, 8.0),), listen=listen
+        home=Path(), report=lambda: read_status(told), act=nothing, evaluations=lambda: ((0, 5.5, 8.0),), listen=listen
     )
     return VolunteerAccount(source, lambda: 1000.0)
 
@@ -77,7 +78,7 @@ def test_an_account_while_joining_has_what_there_is() -> None:
         "control_sent": 11,
         "control_received": 7,
         "line": None,
-        "caps": None,
+        "caps": {"sent": None, "received": None},
         "budget": None,
     }
     assert parts["curve"] == {"training": [], "validation": [[0.0, 5.5]]}
@@ -90,7 +91,7 @@ def test_the_numbers_are_those_of_the_status() -> None:
     for name in ("round", "total_rounds", "steps", "tokens", "loss", "tokens_per_s", "rounds"):
         assert parts["work"][name] == told[name]
     assert parts["work"]["due"] == 1002
-    assert parts["findings"] == [{"what": "link", "who": "12D3a", "why": "slow"}]
+    assert [(one["code"], one["about"], one["sentence"]) for one in parts["findings"]] == [("link", "partner", "slow")]
     assert parts["curve"]["training"] == [[7, 2.5]]
 
 
@@ -143,7 +144,7 @@ def test_a_public_account_is_bounded_and_says_when_peers_were_heard_of() -> None
         "join": {"ticket": "peersw" + "a" * 7000},
     }
     told = {"view": view, "kept": {"state": {"round": 2}, "why": "", "ended": False}}
-    parts = PublicAccount(PageSource(home=Path(), report=lambda: told), lambda: 1000.0)()
+    parts = PublicAccount(PageSource(home=Path(), report=lambda: read_status(told)), lambda: 1000.0)()
     assert parts["run"]["round"] == 3
     assert len(parts["peers"]) == SHOWN_PEERS
     assert parts["peers"][0]["seen"] == 996
@@ -154,7 +155,7 @@ def test_a_public_account_is_bounded_and_says_when_peers_were_heard_of() -> None
 
 
 def test_a_node_that_knows_nothing_yet_has_an_account() -> None:
-    parts = PublicAccount(PageSource(home=Path(), report=dict), lambda: 1000.0)()
+    parts = PublicAccount(PageSource(home=Path(), report=lambda: read_status({})), lambda: 1000.0)()
     assert parts["peers"] == []
     assert parts["totals"] is None
 

@@ -13,6 +13,8 @@ from peer.cli.web import pages_at
 from peer.errors import AddressError
 from peer.node.metrics import DaemonMetrics
 from peer.node.page import PageSource
+from peer.observe.status.notices import read_status
+from peer.observe.status.value import DaemonStatus
 from peer.web.guard import HEADERS
 from peer.web.metrics import metrics_app
 from tests.prometheus_text import parse
@@ -22,9 +24,15 @@ BOOTSTRAP: dict[str, Any] = {"role": "bootstrap", "run_id": "ab", "status": "ser
 NAMES = frozenset({"node.example"})
 
 
+def serving() -> DaemonStatus:
+    return read_status(BOOTSTRAP)
+
+
 def asked(target: str, host: str = "127.0.0.1:9464", method: str = "GET") -> Answer:
     async def main() -> Answer:
-        return await call(metrics_app(DaemonMetrics(lambda: BOOTSTRAP), NAMES), target, method, {"Host": host})
+        return await call(
+            metrics_app(DaemonMetrics(lambda: read_status(BOOTSTRAP)), NAMES), target, method, {"Host": host}
+        )
 
     return asyncio.run(main())
 
@@ -55,9 +63,9 @@ def test_nothing_else_is_answered(target: str, method: str, status: int) -> None
 def test_metrics_are_made_once_a_second_however_many_ask() -> None:
     made: list[int] = []
 
-    def report() -> dict[str, Any]:
+    def report() -> DaemonStatus:
         made.append(1)
-        return BOOTSTRAP
+        return read_status(BOOTSTRAP)
 
     async def main() -> None:
         metrics = DaemonMetrics(report)
@@ -79,7 +87,9 @@ async def answer_of(port: int, request: bytes) -> bytes:
 def test_metrics_are_served_only_where_they_are_wanted(tmp_path: Path) -> None:
     async def main() -> None:
         said: list[str] = []
-        source = PageSource(home=tmp_path, report=lambda: BOOTSTRAP, metrics=DaemonMetrics(lambda: BOOTSTRAP))
+        source = PageSource(
+            home=tmp_path, report=lambda: read_status(BOOTSTRAP), metrics=DaemonMetrics(lambda: read_status(BOOTSTRAP))
+        )
         async with pages_at(None, ()).opened(source, said.append):
             assert said == [], "no port, no page"
         async with pages_at(None, (), "127.0.0.1", 0).opened(source, said.append, said.append):

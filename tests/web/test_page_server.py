@@ -19,6 +19,8 @@ import pytest
 from peer.errors import AddressError, HomeUnusable, UsageError
 from peer.node.page import DaemonPages, PageSource
 from peer.observe.log_file import log_file, log_line
+from peer.observe.status.notices import read_status
+from peer.observe.status.value import DaemonStatus
 from peer.web import server, token
 from peer.web.address import WebAddress
 from peer.web.page import WebPage
@@ -31,7 +33,7 @@ def opened(home: Path, check: Callable[[int, list[str]], Awaitable[None]]) -> li
 
     async def main() -> None:
         bound = WebAddress("127.0.0.1", 0).bind()
-        source = PageSource(home=home, report=report, act=nothing)
+        source = PageSource(home=home, report=lambda: read_status(report()), act=nothing)
         async with asyncio.timeout(60), DaemonPages(WebPage(bound)).opened(source, said.append):
             await check(bound.address.port, said)
 
@@ -65,7 +67,7 @@ def test_a_page_answers_and_leaves_signals_and_logging_alone(tmp_path: Path) -> 
     async def main() -> None:
         before = [signal.getsignal(one) for one in caught]
         bound = WebAddress("127.0.0.1", 0).bind()
-        source = PageSource(home=tmp_path, report=report, act=nothing)
+        source = PageSource(home=tmp_path, report=lambda: read_status(report()), act=nothing)
         async with asyncio.timeout(60), DaemonPages(WebPage(bound)).opened(source, said.append):
             assert [signal.getsignal(one) for one in caught] == before
 
@@ -119,7 +121,7 @@ def test_a_page_with_viewers_closes_within_seconds(tmp_path: Path) -> None:
 
     async def main() -> None:
         bound = WebAddress("127.0.0.1", 0).bind()
-        source = PageSource(home=tmp_path, report=report, act=nothing)
+        source = PageSource(home=tmp_path, report=lambda: read_status(report()), act=nothing)
         async with asyncio.timeout(60):
             async with DaemonPages(WebPage(bound)).opened(source, lambda line: None):
                 await check(bound.address.port, [])
@@ -288,7 +290,7 @@ def test_a_link_in_place_of_the_token_is_not_followed(tmp_path: Path) -> None:
 def test_a_broken_account_is_told_and_training_goes_on(tmp_path: Path) -> None:
     told: list[dict[str, Any]] = []
 
-    def broken() -> dict[str, Any]:
+    def broken() -> DaemonStatus:
         raise KeyError("broken")
 
     async def main() -> None:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from peer.errors import PeerError, SwarmFailed
 from peer.node.control import ask
+from peer.observe.status.notices import read_status
 from peer.python_child import start_python, without_options
 from peer.run.home import Home
 from peer.user_folders import make_private
@@ -103,7 +104,7 @@ class Daemon:
         await ended
 
     async def status(self) -> dict[str, Any] | None:
-        """What it says of itself, None when it does not answer."""
+        """Return its status as `peer status --json` prints it, None when it does not answer."""
         if not self.running:
             return None
         try:
@@ -122,8 +123,8 @@ class Daemon:
 
 def announced_of(report: dict[str, Any] | None) -> float:
     """Return the seconds that a daemon which leaves announces in its status; 0: none."""
-    leaving = (report or {}).get("leaving")
-    return float(leaving["announced_s"]) if isinstance(leaving, dict) else 0.0
+    leaving = None if report is None else read_status(report).leaving
+    return 0.0 if leaving is None else leaving.announced_s
 
 
 async def start_bootstrap(

@@ -34,6 +34,7 @@ from peer.lab.localswarm.room import shortages, stop_s, told_start
 from peer.lab.orders import Order, Orders
 from peer.lab.run_sources import lay_beside
 from peer.node.process import on_stop_signals
+from peer.observe.status.notices import read_status
 from peer.run.admission.invitation import Invitation
 from peer.run.home import Home, write_whole
 from peer.run.manifest import SignedManifest, sign_text
@@ -237,7 +238,11 @@ class Swarm:
         while time.monotonic() < deadline and not self._stop.is_set():
             reports = await asyncio.gather(*(peer.status() for peer in waiting))
             asked = zip(waiting, reports, strict=True)
-            waiting = [peer for peer, r in asked if r is None or r["status"] not in ("training", "finished")]
+            waiting = [
+                peer
+                for peer, report in asked
+                if report is None or read_status(report).status not in ("training", "finished")
+            ]
             if not waiting:
                 self._say("all peers are ready; training begins")
                 return
@@ -420,7 +425,8 @@ def check(report: dict[str, Any], home: Path) -> None:
 def _brief(daemon: Daemon, report: dict[str, Any] | None) -> str:
     if report is None:
         return "killed" if daemon.killed else "no answer" if daemon.running else "done"
-    if "steps" not in report:
-        return str(report["phase"])
-    loss = "-" if report["loss"] is None else f"{report['loss']:.2f} nats"
-    return f"round {report['round']} loss {loss}"
+    status = read_status(report)
+    if status.training is None or status.progress is None:
+        return status.phase
+    loss = "-" if status.training.loss is None else f"{status.training.loss:.2f} nats"
+    return f"round {status.progress.round} loss {loss}"

@@ -7,12 +7,13 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from peer import identity as identities
 from peer.errors import HomeUnusable, IdentityError, PeerError, file_advice, for_shell
 from peer.node.control import ask
 from peer.node.doctor.finding import DoctorFinding, failure, fine, warning
+from peer.observe.status.notices import read_status
+from peer.observe.status.value import DaemonStatus
 from peer.run.home import Home
 from peer.user_folders import keeps_modes, user_name
 
@@ -21,10 +22,10 @@ ASK_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class RunningDaemon:
-    """A daemon that holds this home, and what it says of itself. An empty status: it does not answer."""
+    """A daemon that holds this home, and what it says of itself. No status: it does not answer."""
 
     pid: str
-    status: dict[str, Any]
+    status: DaemonStatus | None
 
 
 def nearest(path: Path) -> Path:
@@ -90,20 +91,21 @@ async def running(path: Path) -> RunningDaemon | None:
     if not _can_look(path):
         return None
     try:
-        return RunningDaemon(_holder(path) or "unknown", await ask(Home(path).control_socket, "status", ASK_S))
+        told = await ask(Home(path).control_socket, "status", ASK_S)
+        return RunningDaemon(_holder(path) or "unknown", read_status(told))
     except PeerError:
         holder = _holder(path)
-        return RunningDaemon(holder, {}) if holder and _is_locked(path / "lock") else None
+        return RunningDaemon(holder, None) if holder and _is_locked(path / "lock") else None
 
 
 def beside(daemon: RunningDaemon, run_id: str) -> DoctorFinding:
     """Tell that a daemon of this home runs, and what it does."""
     status = daemon.status
-    if not status:
+    if status is None:
         fix = f"Look at process {daemon.pid}. If it hangs, end it, then start peer join again."
         return warning("daemon", f"process {daemon.pid} holds this home and does not answer", fix)
-    doing = f"process {daemon.pid} of this home takes part in run {status.get('run') or '(not known yet)'}"
-    if run_id and status.get("run_id") != run_id:
+    doing = f"process {daemon.pid} of this home takes part in run {status.run or '(not known yet)'}"
+    if run_id and status.run_id != run_id:
         fix = "Give another --home for a second run, or end the first with: peer leave"
         return warning("daemon", f"{doing}, which is another one", fix)
     return fine("daemon", f"{doing}: memory and speed are not tried next to it")

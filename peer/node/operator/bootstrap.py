@@ -44,8 +44,11 @@ from peer.node.operator.run_view import RunFacts, RunView
 from peer.node.operator.start_time import StartTime
 from peer.node.page import NO_PAGES, DaemonPages, PageSource
 from peer.node.process import freeze_gc, on_stop_signals
-from peer.node.status import about, caps, control_bytes, ends_at
+from peer.node.status import SHOWN_AMENDMENTS, about, caps, control_bytes, ends_at
 from peer.observe import events
+from peer.observe.status.codec import to_json
+from peer.observe.status.notices import read_status
+from peer.observe.status.value import DaemonStatus
 from peer.ports.console import Say
 from peer.protocol.messages import MAX_ROUND, PeerId, RunId
 from peer.protocol.model.layout import Layout
@@ -165,18 +168,22 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     await giving.first(await making, named=wishes.state is not None)
     keeper = _keeper(node, watched, wishes, layout, copying, giving)
     tell_ticket(node, ticket := own_ticket(node), wishes.ticket_file)
-    began = time.time()
+    began, page = time.time(), ""
     view = _view(node, run, watched, run_start, keeper, ticket)
     node.handler.hear(view)
 
-    def status() -> dict[str, Any]:
-        return _status(node, run, layout, began, keeper) | {"view": view.report()}
+    def status() -> DaemonStatus:
+        return read_status(_status(node, run, layout, began, keeper, page) | {"view": view.report()})
+
+    def show_page(address: str) -> None:
+        nonlocal page
+        page = address
 
     if _has_operators_key(node):
         say(f"the operator's key lies on this node: {_offline(run.path)}")
     with hold(cache, signed, run.files):
         source = PageSource(home=node.local.home.path, report=status, metrics=DaemonMetrics(status))
-        async with wishes.pages.opened(source, say), background_task(view.run(asyncio.to_thread, say)):
+        async with wishes.pages.opened(source, say, show_page), background_task(view.run(asyncio.to_thread, say)):
             try:
                 await _serve(node, run_start, giving, keeper, status, run.path, pace_of(method))
             finally:
@@ -236,7 +243,7 @@ async def _serve(
     run_start: StartTime,
     giving: GivenState,
     keeper: StateKeeper,
-    status: Callable[[], dict[str, Any]],
+    status: Callable[[], DaemonStatus],
     manifest: Path,
     look_every_s: float,
 ) -> None:
@@ -248,7 +255,7 @@ async def _serve(
             return {"leaving": True}
         if command in ("pause", "resume"):
             raise UsageError("a bootstrap node does not train", "Pause a peer: name its folder with --home.")
-        return status()
+        return dict(to_json(status()))
 
     server = ControlServer(node.local.home.control_socket, control)
     await server.start()
@@ -287,9 +294,12 @@ def _has_operators_key(node: OpenNode) -> bool:
     return held is not None and node.local.me == held.shelf.operator
 
 
-def _status(node: OpenNode, run: OperatorRun, layout: Layout, began: float, keeper: StateKeeper) -> dict[str, Any]:
+def _status(
+    node: OpenNode, run: OperatorRun, layout: Layout, began: float, keeper: StateKeeper, page: str
+) -> dict[str, Any]:
     """`began`: when it started, seconds since the epoch."""
-    manifest = run.signed.manifest
+    manifest, amendments = run.signed.manifest, node.handler.parts.amendments
+    assert amendments is not None
     shared = {"key_shared": node.key_watch.shared} if node.key_watch.shared else {}
     return shared | {
         "role": "bootstrap",
@@ -300,6 +310,10 @@ def _status(node: OpenNode, run: OperatorRun, layout: Layout, began: float, keep
         "peer_id": node.local.me,
         "run_id": node.local.run_id.hex(),
         "status": keeper.status.value,
+        "phase": keeper.status.value,
+        "page": page,
+        "amendments": amendments.count,
+        "amended": amendments.latest(SHOWN_AMENDMENTS),
         "uptime_s": round(time.time() - began, 1),
         "log": str(node.local.folder.log),
         "endpoints": list(node.endpoints()),

@@ -90,7 +90,7 @@ function showPartners(partners) {
 }
 
 function showFindings(findings) {
-  list("findings", findings.map((one) => brief((one.who ? `${one.who}: ` : "") + one.why)), "Nothing to report.");
+  list("findings", findings.map((one) => brief(`${one.about}: ${one.sentence}${one.fix ? `. ${one.fix}` : ""}`)), "Nothing to report.");
 }
 
 function tick() {

@@ -20,6 +20,7 @@ from peer.node.doctor.finding import DoctorFinding, Readiness, Severity, failure
 from peer.node.doctor.guest import at_any_port, guest_node, guest_options
 from peer.node.doctor.home import RunningDaemon
 from peer.node.doctor.request import NO_RUN, NamedRun
+from peer.observe.status.notices import read_status
 from peer.run.options import JoinOptions
 from peer.run.ticket import Ticket
 
@@ -144,7 +145,10 @@ def test_a_taken_port_is_found_and_the_guest_goes_on_at_another(tmp_path: Path) 
             async with guest_node(options, tmp_path / "guest", None) as (node, stranger):
                 assert node is not None
                 assert node.port != port
-            async with guest_node(options, tmp_path / "guest", RunningDaemon("4711", {"run": "x"})) as (_, own):
+            async with guest_node(options, tmp_path / "guest", RunningDaemon("4711", read_status({"run": "x"}))) as (
+                _,
+                own,
+            ):
                 return stranger, own
 
     stranger, own = asyncio.run(main())

@@ -13,6 +13,7 @@ from peer.identity import Identity, load_or_create
 from peer.node.doctor import home as checks
 from peer.node.doctor.finding import Severity
 from peer.node.doctor.home import RunningDaemon, beside, home, key, nearest, running
+from peer.observe.status.notices import read_status
 
 RUN = "ab" * 32
 
@@ -95,7 +96,7 @@ def test_a_lock_without_an_answer_is_a_daemon_that_hangs(tmp_path: Path) -> None
     assert asyncio.run(running(tmp_path)) is None
     with (tmp_path / "lock").open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert asyncio.run(running(tmp_path)) == RunningDaemon("4711", {})
+        assert asyncio.run(running(tmp_path)) == RunningDaemon("4711", None)
 
 
 def test_a_daemon_that_answers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +116,10 @@ def test_a_daemon_that_answers_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         ({"run": "tiny", "run_id": RUN}, RUN, Severity.OK),
         ({"run": "tiny", "run_id": RUN}, "", Severity.OK),
         ({"run": "tiny", "run_id": RUN}, "cd" * 32, Severity.WARNING),
-        ({}, RUN, Severity.WARNING),
+        (None, RUN, Severity.WARNING),
     ],
 )
 def test_a_daemon_of_another_run_or_without_a_word_is_a_warning(
-    status: dict[str, str], run: str, severity: Severity
+    status: dict[str, str] | None, run: str, severity: Severity
 ) -> None:
-    assert beside(RunningDaemon("4711", status), run).severity is severity
+    assert beside(RunningDaemon("4711", status and read_status(status)), run).severity is severity

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from peer.observe.formatting import duration
 from peer.observe.status.columns import WIDTH, ago, ahead
+from peer.observe.status.notices import read_status
 from peer.observe.status.text import status_text
 
 FOLDER = Path(__file__).parent
@@ -57,7 +58,7 @@ def report(state: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("state", ["training", "paused", "alone", "joining", "ended", "bootstrap"])
 def test_the_text_of_a_state(state: str, request: pytest.FixtureRequest) -> None:
-    text, kept = status_text(report(state), NOW), FOLDER / f"{state}.txt"
+    text, kept = status_text(read_status(report(state)), NOW), FOLDER / f"{state}.txt"
     assert text + "\n" == kept.read_text(), f"if that is right: {kept} holds the former text"
     assert all(len(line) <= WIDTH for line in text.splitlines())
 
@@ -65,7 +66,7 @@ def test_the_text_of_a_state(state: str, request: pytest.FixtureRequest) -> None
 @pytest.mark.parametrize("dump", ["{", "[", "None", "True", "1.795e+09", "e-05"])
 def test_nothing_is_dumped(dump: str) -> None:
     for state in ("training", "paused", "alone", "joining", "ended", "bootstrap"):
-        assert dump not in status_text(report(state), NOW), state
+        assert dump not in status_text(read_status(report(state)), NOW), state
 
 
 ALWAYS = {"run_id", "peer_id", "status", "uptime_s", "bytes_sent", "bytes_received"}
@@ -77,14 +78,14 @@ TOGETHER = {"tokens", "loss", "tokens_per_s", "seconds_training", "last_partner"
 def test_any_part_may_be_missing_that_comes_later(missing: set[str]) -> None:
     """A joining daemon has few of them, and an older one none of the newest."""
     told = {name: value for name, value in report("training").items() if name not in missing}
-    assert ": training, up 3 h 25 min" in status_text(told, NOW)
+    assert ": training, up 3 h 25 min" in status_text(read_status(told), NOW)
 
 
 def test_text_of_others_is_harmless() -> None:
     told = report("training")
     told["refusals"][0]["reason"] = told["run"] = "\x1b[2J\x07nothing"
-    assert "\x1b" not in status_text(told, NOW)
-    assert "\x07" not in status_text(told, NOW)
+    assert "\x1b" not in status_text(read_status(told), NOW)
+    assert "\x07" not in status_text(read_status(told), NOW)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,6 @@ def test_params_that_were_refused_are_told_with_the_reason() -> None:
         "why_unchecked": "the trainer did not answer in time",
         "last_refused": {"peer_id": "12D3KooWb", "round": 2, "reason": "it is worse"},
     }
-    text = status_text(told, NOW)
+    text = status_text(read_status(told), NOW)
     assert "the trainer did not answer in time" in text
     assert "in round 2: it is worse" in text

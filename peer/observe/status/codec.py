@@ -1,0 +1,96 @@
+"""Frozen dataclasses as JSON objects, and back.
+
+The name of a field is its key. An `OPTIONAL` field has no key while it is None. A `FLAT` field has no key of its own:
+the keys of its section are in the object around it, or nowhere while it is None."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Mapping
+from dataclasses import Field, fields, is_dataclass
+from itertools import zip_longest
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+OPTIONAL = {"json": "optional"}
+"""Metadata of a field whose default is None, and which JSON leaves out while it is None."""
+FLAT = {"json": "flat"}
+"""Metadata of a field for a section (a dataclass, or None) whose keys are written beside those of the other fields."""
+
+
+def to_json(value: Any) -> Any:
+    """Return a dataclass as a JSON-able dict. Works on its parts too: mappings, tuples, enums, numbers and texts."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    return _object(value) if is_dataclass(value) else value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    for one in fields(value):
+        item, how = getattr(value, one.name), one.metadata.get("json")
+        if item is None and how is not None:
+            continue
+        if how == "flat":
+            body |= _object(item)
+        else:
+            body[one.name] = to_json(item)
+    return body
+
+
+def from_json(kind: type[T], body: object) -> T:
+    """Read a dataclass, perhaps one that another version wrote. Never raises: unknown keys are ignored, and what is
+    missing or of a wrong type becomes the field's default, None, or the empty value of its type."""
+    read: T = _read(kind, body)
+    return read
+
+
+def _read(hint: Any, value: Any) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        inner = next(one for one in arguments if one is not NoneType)
+        return None if value is None else _read(inner, value)
+    if isinstance(hint, type) and is_dataclass(hint):
+        body, hints = _mapping(value), _hints(hint)
+        return hint(**{one.name: _field(one, hints[one.name], body) for one in fields(hint)})
+    if origin is tuple:
+        items = value if isinstance(value, list | tuple) else ()
+        if arguments[-1] is Ellipsis:
+            return tuple(_read(arguments[0], item) for item in items)
+        return tuple(_read(one, item) for one, item in zip_longest(arguments, items[: len(arguments)]))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {str(key): _read(arguments[1], item) for key, item in _mapping(value).items()}
+    return value if hint is Any else _scalar(hint, value)
+
+
+def _field(one: Field[Any], hint: Any, body: Mapping[str, Any]) -> Any:
+    if one.metadata.get("json") == "flat":
+        inner = next(kind for kind in get_args(hint) if kind is not NoneType)
+        return _read(inner, body) if any(part.name in body for part in fields(inner)) else None
+    return _read(hint, body.get(one.name))
+
+
+def _scalar(hint: Any, value: Any) -> Any:
+    if get_origin(hint) is Literal:
+        hint = str
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        known = {member.value: member for member in hint}
+        return known.get(value, next(iter(hint)))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value if type(value) is hint else hint()
+
+
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
