@@ -29,7 +29,8 @@ def command(home: Path, as_json: bool, ids: bool) -> None:
     status = read_status(report)
     if ids:
         known = [(peer.peer_id, peer.status) for peer in status.peers or ()]
-        known = known or [(one["peer_id"], one.get("state", "")) for one in (status.view or {}).get("peers", [])]
+        if not known and status.view is not None:
+            known = [(line.peer_id, line.state) for line in status.view.peers]
         tell("\n".join(f"{peer}  {doing}".rstrip() for peer, doing in known))
         return
     tell(json.dumps(report, indent=2) if as_json else status_text(status, time.time()))

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from peer.discovery.address_cache import AddressCache
 from peer.discovery.dht_node.health import Unwatched, Watcher
@@ -27,6 +26,7 @@ from peer.discovery.multiaddr import check_announced, check_peers, split
 from peer.discovery.record_store import LentRecords, RecordStore, live_record
 from peer.discovery.validator import RecordGate, dht_expiry
 from peer.identity import Identity
+from peer.observe.status.value import DirectoryStatus
 from peer.ports.directory import DialReport, Shown
 from peer.protocol.messages import NODES, PeerId, PeerRecord, RunId, Status, first_expiry
 from peer.protocol.swarm.buckets import DirectoryBuckets
@@ -315,20 +315,19 @@ class DhtDirectory:
         """Fault of the directory, for a person; empty without one."""
         return self._helper.health.trouble()
 
-    def report(self) -> dict[str, Any]:
-        """Return the state of the directory, JSON-able.
-
-        `state` is joined, alone or rebuilding, with `why`. `losses` counts the losses of p2pd, and `last_loss` is the
-        cause of the last one. `pid`, `memory` (bytes) and `neighbours` are those of p2pd now.
-        `own_network` tells for a person whom multicast found."""
-        node = self._helper.node
-        memory = node.resident_bytes() if node is not None else 0
-        return self._helper.health.report() | {
-            "pid": self.helper_pid,
-            "memory": memory,
-            "neighbours": self.neighbours(),
-            "own_network": "not looked at" if self._lan is None else self._lan.summary(self._view.live(self._now())),
-        }
+    def report(self) -> DirectoryStatus:
+        """Return the state of the directory for `peer status`."""
+        node, health = self._helper.node, self._helper.health
+        return DirectoryStatus(
+            state=health.state,
+            why=health.trouble(),
+            losses=health.losses,
+            last_loss=health.cause,
+            pid=self.helper_pid,
+            memory=0 if node is None else node.resident_bytes(),
+            neighbours=self.neighbours(),
+            own_network="not looked at" if self._lan is None else self._lan.summary(self._view.live(self._now())),
+        )
 
     @property
     def dropped(self) -> Counter[str]:

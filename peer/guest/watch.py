@@ -7,10 +7,11 @@ import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 from peer.aio.tasks import background_task
-from peer.guest.conditions import COOL, ConditionSource, NoServices, SystemServices
+from peer.guest.conditions import COOL, ConditionReading, ConditionSource, NoServices, SystemServices
 from peer.guest.options import GuestOptions
 from peer.guest.settling import SETTLE_S, SettledCondition
 
@@ -107,15 +108,10 @@ class MachineWatch:
         for listener in self.listeners:
             listener()
 
-    def report(self) -> dict[str, dict[str, Any]]:
-        """For `peer status`: by condition, whether it holds (None: not told), why, and the number behind it."""
+    def report(self) -> dict[str, ConditionReading]:
+        """For `peer status`: what was read last of each condition, with why nothing may be trained where it is lost."""
         return {
-            name: {
-                "value": one.reading.holds,
-                "why": self.holds.get(name, one.reading.why),
-                "measured": one.reading.measured,
-            }
-            for name, one in self._settled.items()
+            name: replace(one.reading, why=self.holds.get(name, one.reading.why)) for name, one in self._settled.items()
         }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from peer.errors import DataError, JoinDeclined
 from peer.observe.formatting import amount, duration, local_time
+from peer.observe.status.value import ContractStatus, ContractTerms
 from peer.ports.console import Say
 from peer.run.costs import cost_of
 from peer.run.files.artifact_folder import needed
@@ -61,43 +62,8 @@ def _covers(agreed: Mapping[str, Any], field: str, value: float | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinContract:
+class JoinContract(ContractTerms):
     """What taking part in a run means for this machine."""
-
-    run: str
-    operator: str
-    """Peer id of the key that signed the manifest."""
-    model: str
-    parameters: int
-    data: str
-    memory_bytes: int
-    """Main memory of daemon and trainer, estimated."""
-    disk_bytes: int
-    """The most that checkpoints and the cache take in the home."""
-    bytes_an_hour: float | None
-    """Each way over the line. None: rounds are in inner steps, so the hour is not known."""
-    device: str
-    threads: int
-    bytes_up_a_day: int | None
-    """On the line, with headers and small messages. None: rounds are in inner steps."""
-    bytes_down_a_day: int | None
-    """As `bytes_up_a_day`. The first state comes once more."""
-    upload_limit: int | None
-    """The volunteer's own limit of a day, in bytes. None: there is none."""
-    bytes_a_sync: int
-    """Payload each way between two exchanges of everything."""
-    ends_at: float | None
-    """Seconds since the epoch. None: not known."""
-    length: str
-    """How long the run is, for a person."""
-    worth: str
-    """What the peers together are worth, for a person."""
-    log: str
-    """The file of the daemon's log."""
-    guest: str
-    """How the trainer gives way to the machine's owner, for a person."""
-    summary: bool
-    """Whether the run's nodes are told what this peer does."""
 
     def terms(self) -> list[tuple[str, str]]:
         """Return the contract as labels and values, for a person."""
@@ -256,7 +222,7 @@ def secrets_warning(names: list[str]) -> str:
 
 async def agree(
     contract: JoinContract, folder: Path, ask: Ask | None, say: Say, secrets: list[str] | None = None
-) -> dict[str, Any]:
+) -> ContractStatus:
     """Show the contract and have the volunteer agree to it; return it for `peer status`. `ask` None: `--yes` was given.
 
     An agreement holds for the later starts of this run. The volunteer is asked again when the run takes more than was
@@ -299,8 +265,7 @@ def _former(kept: Path) -> dict[str, Any] | None:
         return None
 
 
-def contract_report(contract: JoinContract, agreed_at: float) -> dict[str, Any]:
-    """Return the contract for `peer status`, JSON-able. `terms`: those that the status does not tell elsewhere."""
+def contract_report(contract: JoinContract, agreed_at: float) -> ContractStatus:
+    """Return the contract for `peer status`, with the terms that the status does not tell elsewhere."""
     told = [(label, value) for label, value in contract.guest_terms() if label != "log"]
-    terms = [*told, ("agreed", f"on {local_time(agreed_at)}")]
-    return {**asdict(contract), "agreed_at": agreed_at, "terms": terms}
+    return ContractStatus(contract, agreed_at, (*told, ("agreed", f"on {local_time(agreed_at)}")))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from peer.errors import JoinRefused, TicketError
 from peer.membership.amendment_sync import AmendmentSync
+from peer.observe.status.value import AdmissionStatus
 from peer.protocol.messages import MAX_ROUND, PeerId, RunId
 from peer.run.admission.invitation import ASK, Invitation, InvitedPeers, day_of
 from peer.run.home import write_whole
@@ -81,7 +81,7 @@ class OwnAdmission:
         if (found := self.rule.why_not(self.me, b"" if self.own is None else self.own.raw)) is not None:
             raise JoinRefused(found[1], "Give a valid one: peer join TICKET --invitation @FILE")
 
-    def report(self) -> dict[str, Any]:
-        """For `peer status`. `until`: the day of our invitation; None: we have none."""
+    def report(self, proven: int, left_out: int) -> AdmissionStatus:
+        """For `peer status`. See `Reputation.strangers` for the two numbers."""
         until = None if self.own is None else day_of(self.own.expires)
-        return {"kind": "invited" if self.rule.required else "open", "until": until}
+        return AdmissionStatus("invited" if self.rule.required else "open", until, proven, left_out)

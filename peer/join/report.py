@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from peer.clock.phases import PhaseTimer
 from peer.errors import MachineTooSlow
 from peer.join.resume import JoinedState, StateTransfer
 from peer.observe import events
 from peer.observe.formatting import amount
+from peer.observe.status.value import MachineStatus
 from peer.ports.trainer import TrainerInfo, TrainerProgress
 from peer.protocol.policy.fitness import FitnessFinding, of_link, of_steps
 from peer.protocol.policy.upload_quota import UploadLimits, too_much
@@ -84,15 +84,15 @@ class JoinReport:
             self._say(f"micro-batch: {info.micro_batch_reason}")
             self._emit(events.MicroBatch(windows=info.micro_batch, reason=info.micro_batch_reason))
 
-    def report(self) -> dict[str, Any]:
-        """JSON-able, for `peer status`."""
-        return {
-            "joined_in_s": round(self._laps.total, 2) if self._joined else None,
-            "waited_for_you_s": round(self._laps.skipped, 2),
-            "phases_s": {name: round(seconds, 3) for name, seconds in self._laps.took.items()},
-            "micro_batch": self._micro_batch,
-            "unfit": list(self._unfit),
-        }
+    def report(self) -> MachineStatus:
+        """For `peer status`."""
+        return MachineStatus(
+            joined_in_s=round(self._laps.total, 2) if self._joined else None,
+            waited_for_you_s=round(self._laps.skipped, 2),
+            phases_s={name: round(seconds, 3) for name, seconds in self._laps.took.items()},
+            micro_batch=self._micro_batch,
+            unfit=tuple(self._unfit),
+        )
 
     # -- is it fit? --------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from peer.errors import BadPayload, NotDialled, PartnerLost, PartnerRefused
 from peer.observe import events
+from peer.observe.status.value import MembershipStatus, SuspectedPeer
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.swarm.answering import Answering
@@ -117,26 +118,26 @@ class FailureDetector:
         """Seconds since it was heard; None: never, or long ago."""
         return self.membership.heard_ago(peer, self._now())
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> MembershipStatus:
         """For `peer status` and the metrics."""
         now, cases = self._now(), self.membership.cases()
         cut_off = self.membership.cut_off(now)
-        return {
-            "suspected": [
-                {
-                    "peer_id": peer,
-                    "out": case.out,
-                    "seconds": round(now - case.since, 1),
-                    "reason": case.why,
-                    "asked": len(case.asked),
-                    "denied": len(case.denied),
-                }
+        return MembershipStatus(
+            suspected=tuple(
+                SuspectedPeer(
+                    peer_id=peer,
+                    out=case.out,
+                    seconds=round(now - case.since, 1),
+                    reason=case.why,
+                    asked=len(case.asked),
+                    denied=len(case.denied),
+                )
                 for peer, case in list(cases.items())[:SHOWN]
-            ],
-            "suspected_count": sum(not case.out for case in cases.values()),
-            "out_count": sum(case.out for case in cases.values()),
-            "cut_off_s": None if cut_off is None else round(cut_off, 1),
-        }
+            ),
+            suspected_count=sum(not case.out for case in cases.values()),
+            out_count=sum(case.out for case in cases.values()),
+            cut_off_s=None if cut_off is None else round(cut_off, 1),
+        )
 
     # -- asking others -----------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from peer.aio.events import Signal
 from peer.errors import ExchangeError, PartnerRefused
 from peer.membership.receipt_log import ReceiptLog
 from peer.observe import events
+from peer.observe.status.value import ReceiptsStatus
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, SwapReport
 from peer.protocol.pair.receipt import (
@@ -113,10 +114,10 @@ class PairReceipts:
         """Receipts in the chain."""
         return self._log.entries
 
-    def report(self) -> dict[str, int]:
-        """Tell how many are in the chain, how many may still come, and how many did not hold."""
+    def report(self) -> ReceiptsStatus:
+        """For `peer status`."""
         waiting = sum(not swap.settled and swap.tries < TRIES for swap in self._swaps.values())
-        return {"kept": self.kept, "waiting": waiting, "refused": self._refused}
+        return ReceiptsStatus(self.kept, waiting, self._refused)
 
     def note(self, partner: PeerId, key: RoundKey, report: SwapReport, opinion: SwapOpinion, *, dialled: bool) -> None:
         """Sign what came of a swap. A partner that did not get our payload signs nothing, and is not asked."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from peer.errors import BadPayload, HomeUnusable, ManifestError
 from peer.membership.operators_word import ASK_TIMEOUT_S, OperatorsWord
 from peer.observe import events
 from peer.observe.formatting import local_time
+from peer.observe.status.value import PapersStatus
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.run.papers.paper import MAX_LINE, Paper
@@ -120,14 +120,14 @@ class PaperSync(OperatorsWord):
         except HomeUnusable as error:  # it counts all the same; after a restart the others tell again
             self._emit(events.PaperRefused(peer="", code="not_kept", reason=error.found))
 
-    def report(self, now: float) -> dict[str, Any]:
-        """For `peer status`. `now` and `start`: seconds since the epoch; 0: no paper says."""
-        return {
-            "held": len(self.shelf.held()),
-            "refused": self.refused,
-            "start": self.shelf.start_time,
-            "delegated_to": sorted(self.shelf.nodes(now)),
-        }
+    def report(self, now: float) -> PapersStatus:
+        """For `peer status`. `now`: seconds since the epoch."""
+        return PapersStatus(
+            held=len(self.shelf.held()),
+            refused=self.refused,
+            start=self.shelf.start_time,
+            delegated_to=tuple(sorted(self.shelf.nodes(now))),
+        )
 
 
 def describe(paper: Paper) -> str:

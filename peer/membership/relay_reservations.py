@@ -6,11 +6,12 @@ import asyncio
 import random
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from peer.aio.events import Signal
 from peer.errors import ExchangeError, PartnerRefused
 from peer.observe import events
+from peer.observe.status.value import RelayPlace
 from peer.ports.clock import Clock
 from peer.protocol.messages import MAX_RELAYS, PeerId, PeerRecord, Reach, RelayAddress, RelayWord
 from peer.protocol.relay.testimony import RelayFault
@@ -94,12 +95,9 @@ class RelayReservations:
         """Return the bytes per second that our best relay passes on; 0: there is none."""
         return max((place.rate for place in self._places.values()), default=0.0)
 
-    def report(self) -> list[dict[str, Any]]:
+    def report(self) -> tuple[RelayPlace, ...]:
         """Return the places for `peer status`."""
-        return [
-            {"peer_id": peer, "endpoint": place.relay.address.endpoint, "rate": place.rate}
-            for peer, place in self._places.items()
-        ]
+        return tuple(RelayPlace(peer, place.relay.address.endpoint, place.rate) for peer, place in self._places.items())
 
     def left(self, relay: PeerId, fault: RelayFault) -> None:
         """Leave a relay that failed us, and shun it for a while.

@@ -18,6 +18,7 @@ from typing import Any
 from peer.membership.proven_file import ProvenFile
 from peer.observe import events
 from peer.observe.counters import known_code
+from peer.observe.status.value import DeclinedCall, ReputationStatus, ShunnedPeer
 from peer.ports.clock import Clock
 from peer.protocol.messages import PeerId
 from peer.protocol.pair.probe_verdict import LastChoices
@@ -166,25 +167,23 @@ class Reputation:
         """The latest search left out so many strangers, since their address blocks had their places."""
         self._left_out = left_out
 
-    def strangeness(self) -> dict[str, int]:
+    def strangers(self) -> tuple[int, int]:
         """For `peer status`: how many peers are proven to us, and how many strangers the latest search left out."""
-        return {"proven": len(list(self.proven)), "left_out": self._left_out}
+        return len(list(self.proven)), self._left_out
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> ReputationStatus:
         """For `peer status`."""
         now = self._now()
         out = self._standing.out_of_favour(now)
-        return {
-            "refusal_counts": dict(self._counts),
-            "out_of_favour": [
-                {"peer_id": peer, "seconds_left": round(left), "reason": self._why.get(peer, "")}
-                for peer, left in list(out.items())[:SHOWN]
-            ],
-            "refusals": [
-                {"seconds_ago": round(now - r.at, 1), "caller": r.caller, "code": r.code, "reason": r.reason}
-                for r in reversed(self._last)
-            ],
-        }
+        return ReputationStatus(
+            refusal_counts=dict(self._counts),
+            out_of_favour=tuple(
+                ShunnedPeer(peer, round(left), self._why.get(peer, "")) for peer, left in list(out.items())[:SHOWN]
+            ),
+            refusals=tuple(
+                DeclinedCall(round(now - r.at, 1), r.caller, r.code, r.reason) for r in reversed(self._last)
+            ),
+        )
 
     def _note(self, now: float, caller: str, code: str, reason: str) -> None:
         self._counts[known_code(code)] += 1

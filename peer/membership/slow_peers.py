@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 from peer.errors import ExchangeError, PartnerLost, PartnerSilent
 from peer.observe import events
+from peer.observe.status.value import DiagnosisFinding, ExchangeRates
 from peer.protocol.diagnosis.analysis import Diagnosis, lag_by_own_doing
 from peer.protocol.diagnosis.outliers import OutlierFinding, Sample
 from peer.protocol.messages import PeerId, PeerTimings, RoundKey, SwapReport
@@ -64,15 +64,14 @@ class SlowPeerMonitor:
         """What is unusual now, what concerns us first."""
         return self._diagnosis.found()
 
-    def report(self) -> list[dict[str, Any]]:
+    def report(self) -> tuple[DiagnosisFinding, ...]:
         """What `peer status` shows: findings, or one entry that says why there is none."""
-        found = [asdict(finding) for finding in self.found()]
-        nothing = {"what": "nothing", "who": "", "number": self._diagnosis.samples, "unit": "exchanges"}
-        return found or [{**nothing, "why": self._diagnosis.nothing()}]
+        if found := self.found():
+            return tuple(DiagnosisFinding(**asdict(finding)) for finding in found)
+        diagnosis = self._diagnosis
+        return (DiagnosisFinding("nothing", "", diagnosis.samples, "exchanges", diagnosis.nothing()),)
 
-    def numbers(self) -> dict[str, float]:
-        """Our own medians: `sent` and `received` in bytes per second, `late_s`. What is not known is left out."""
+    def numbers(self) -> ExchangeRates:
+        """Return our own medians."""
         sent, received = self._diagnosis.own_rates()
-        late = self._diagnosis.own_lateness()
-        known = {"sent": sent, "received": received}
-        return {name: rate for name, rate in known.items() if rate} | ({} if late is None else {"late_s": late})
+        return ExchangeRates(sent or None, received or None, self._diagnosis.own_lateness())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.errors import HomeBusy, HomeUnusable, NotRunning, PeerError, UsageError, file_advice
+from peer.observe.status.codec import to_json
 from peer.ports.console import Say
 from peer.protocol.policy.amendments import RunPolicy
 from peer.rounds.pause import LocalPause
@@ -286,7 +287,7 @@ def pause_or_resume(
     else:
         rest.resume()
         say("told to go on")
-    return {"paused": rest.report(), "paused_by_the_operator": ruling.paused}
+    return {"paused": to_json(rest.report()), "paused_by_the_operator": ruling.paused}
 
 
 def _seconds(given: Any) -> float | None:

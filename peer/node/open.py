@@ -271,7 +271,7 @@ def _line_of(transport: GrpcTransport, directory: DhtDirectory, port: int) -> Li
 
     def estimate() -> LineBytes:
         control = in_all(transport.control, directory.control)
-        sent, received = sum(control["sent"].values()), sum(control["received"].values())
+        sent, received = sum(control.sent.values()), sum(control.received.values())
         return estimated(transport.bytes_sent, transport.bytes_received, sent, received)
 
     return LineMeter(processes, lambda: port, estimate)

@@ -406,17 +406,14 @@ class PeerDaemon:
         return known or await self._node.directory.peers()  # the table is empty when the parts have just been made
 
     def _status(self) -> DaemonStatus:
-        own = {"paused": self._pause.report(), "machine": self._arrival.report(), "budget": self._quota.report()}
-        return status_report(
-            self._node, self._facts, self._parts, self._trainer, self._journal.totals, self._reputation, own
-        )
+        return status_report(self._node, self._facts, self._own, self._arrival, self._parts, self._trainer)
 
     async def _control(self, command: str, request: dict[str, Any]) -> dict[str, Any]:
         match command:
             case "leave":
                 self._leave()
                 assert self._facts.departure is not None
-                return {"leaving": True, **self._facts.departure.report()}
+                return {"leaving": True, **to_json(self._facts.departure.report())}
             case "pause" | "resume":
                 return pause_or_resume(command, request, self._pause, self._ruling(), self._node.local.say)
         return dict(to_json(self._status()))

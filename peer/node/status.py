@@ -4,26 +4,44 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypedDict
 
 from peer.join.contract import end_of
 from peer.join.invitation import OwnAdmission
 from peer.node.leaving.plan import LeavingPlan
 from peer.observe.control_bytes import in_all
 from peer.observe.formatting import loss_words
+from peer.observe.line_bytes import LineBytes
 from peer.observe.progress import Waits
-from peer.observe.status.codec import to_json
-from peer.observe.status.notices import read_status
-from peer.observe.status.value import DaemonStatus, Severity
+from peer.observe.status.notices import with_notices
+from peer.observe.status.value import (
+    Caps,
+    ContractStatus,
+    ControlBytes,
+    DaemonStatus,
+    DirectoryStatus,
+    KnownFact,
+    ManifestStatus,
+    PapersStatus,
+    PathStatus,
+    PeerStatus,
+    RelayingStatus,
+    RelayPlace,
+    RoundsStatus,
+    RunAbout,
+    Severity,
+    TrainingStatus,
+)
 from peer.observe.totals import Totals, ledger
 from peer.protocol.messages import PeerRecord, Reach, Status
 from peer.run.manifest import Manifest
 from peer.run.papers.start import known_start
 
 if TYPE_CHECKING:
-    from peer.membership.reputation import Reputation
+    from peer.join.report import JoinReport
     from peer.node.assemble import PeerParts
+    from peer.node.daemon_parts import DaemonParts
     from peer.node.open import OpenNode
     from peer.trainer.client import TrainerClient
 
@@ -45,7 +63,7 @@ class DaemonFacts:
     training: bool = False
     """The rounds have been begun."""
     admission: OwnAdmission | None = None
-    contract: dict[str, Any] | None = None
+    contract: ContractStatus | None = None
     """The terms that the volunteer agreed to."""
     page: str = field(default="", init=False)
     """Address of the page for browsers."""
@@ -58,7 +76,7 @@ class DaemonFacts:
         """The run's manifest is known."""
         self.manifest = manifest
 
-    def agree(self, contract: dict[str, Any]) -> None:
+    def agree(self, contract: ContractStatus) -> None:
         """The volunteer agreed to these terms."""
         self.contract = contract
 
@@ -93,142 +111,149 @@ class DaemonFacts:
 def status_report(
     node: OpenNode,
     facts: DaemonFacts,
+    own: DaemonParts,
+    arrival: JoinReport,
     parts: PeerParts | None,
     trainer: TrainerClient | None,
-    totals: Totals,
-    reputation: Reputation,
-    own: dict[str, Any],
 ) -> DaemonStatus:
-    """Return the status. Parts that are not there yet are None."""
-    amendments = node.handler.parts.amendments
-    report: dict[str, Any] = {
-        "role": "peer",
-        "peer_id": node.local.me,
-        "run_id": node.local.run_id.hex(),
-        "run": facts.manifest.name if facts.manifest else "",
-        "status": Status.LEAVING.value if facts.leaving else Status.JOINING.value,
-        "phase": facts.phase,
-        "leaving": None if facts.departure is None else facts.departure.report(),
-        "uptime_s": round(time.time() - facts.started_at, 1),
-        "log": str(node.local.folder.log),
-        "endpoints": list(node.endpoints()),
-        "addresses": node.directory.addresses(),
-        "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
-        "port_mapping": node.mapping.report(),
-        "relays": node.reservations.report(),
-        "relaying": node.transport.desk.report(),
-        "amendments": 0 if amendments is None else amendments.count,
-        "amended": [] if amendments is None else amendments.latest(SHOWN_AMENDMENTS),
-        "papers": None if node.handler.papers is None else node.handler.papers.report(node.local.clock.now()),
-        "neighbours": node.directory.neighbours(),
-        "directory": node.directory.report(),
-        "clock_correction_s": node.local.clock.correction,
-        "bytes_sent": node.transport.bytes_sent,
-        "bytes_received": node.transport.bytes_received,
-        "control_bytes": control_bytes(node),
-        "line_bytes": asdict(node.line.read()),
-        "caps": caps(node),
-        "wait": to_json(facts.waits.report()),
-        "page": facts.page,
-    }
-    if shared := node.key_watch.shared:
-        report["key_shared"] = shared
-    if facts.manifest is not None:
-        report["parameters"] = facts.manifest.model.parameters
-        report["total_rounds"] = facts.manifest.rounds
-        report["about"] = about(facts.manifest)
-        report["ends_at"] = ends_at(node, facts.manifest)
-    if facts.contract is not None:
-        report["contract"] = facts.contract
-    if parts is not None and facts.training:
-        report |= _of_the_rounds(node, facts, parts, totals)
-    if parts is not None:
-        report["membership"] = parts.view.watch.report()
-        report["peers"] = _of_the_peers(node, parts)
-    if trainer is not None and facts.manifest is not None and parts is not None and facts.training:
-        report |= _of_the_trainer(trainer, parts.supervisor.elements, totals)
-    if facts.admission is not None:
-        report["admission"] = facts.admission.report() | reputation.strangeness()
-    report |= reputation.report()
-    return read_status(report | own)
+    """Return the status of a peer. Parts that are not there yet are None. `own`: those that a daemon has from its start
+    on."""
+    manifest, totals, begun = facts.manifest, own.journal.totals, parts is not None and facts.training
+    status = DaemonStatus(
+        **node_facts(node, facts.started_at),
+        role="peer",
+        run="" if manifest is None else manifest.name,
+        status=Status.LEAVING.value if facts.leaving else Status.JOINING.value,
+        phase=facts.phase,
+        leaving=None if facts.departure is None else facts.departure.report(),
+        wait=facts.waits.report(),
+        page=facts.page,
+        manifest=None if manifest is None else manifest_status(node, manifest, manifest.model.parameters),
+        contract=facts.contract,
+        membership=None if parts is None else parts.view.watch.report(),
+        peers=None if parts is None else _peers(node, parts),
+        admission=None if facts.admission is None else facts.admission.report(*own.reputation.strangers()),
+        reputation=own.reputation.report(),
+        paused=own.pause.report(),
+        machine=arrival.report(),
+        budget=own.quota.report(),
+    )
+    if parts is not None and begun:
+        status = replace(
+            status,
+            status=status.status if facts.leaving else parts.live.status.value,
+            phase=parts.live.phase,
+            progress=_progress(node, parts, totals),
+        )
+        if trainer is not None and manifest is not None:
+            status = replace(status, training=_training(trainer, parts.supervisor.elements, totals))
+    return with_notices(status)
 
 
-def ends_at(node: OpenNode, manifest: Manifest) -> float | None:
-    """When the run's last round is due, seconds since the epoch; None: not known."""
-    papers = node.handler.papers
-    return end_of(manifest, manifest.start if papers is None else known_start(manifest, papers.shelf, None))
+class NodeFacts(TypedDict):
+    """The fields of `DaemonStatus` that a peer and a bootstrap node have from the same parts."""
+
+    peer_id: str
+    run_id: str
+    uptime_s: float
+    log: str
+    endpoints: tuple[str, ...]
+    addresses: tuple[str, ...]
+    reachable: KnownFact
+    port_mapping: KnownFact
+    relays: tuple[RelayPlace, ...]
+    relaying: RelayingStatus
+    amendments: int
+    amended: tuple[str, ...]
+    papers: PapersStatus | None
+    neighbours: int
+    directory: DirectoryStatus
+    clock_correction_s: float
+    bytes_sent: int
+    bytes_received: int
+    control_bytes: ControlBytes
+    line_bytes: LineBytes
+    caps: Caps
+    key_shared: str | None
 
 
-def about(manifest: Manifest) -> dict[str, Any]:
-    """What the manifest says of a run, for a person. `sync_every` in seconds or inner steps, as `clock` says."""
-    sync = manifest.sync
-    return {
-        "model": manifest.model.kind,
-        "data": manifest.data.kind,
-        "preset": sync.preset,
-        "clock": sync.clock,
-        "sync_every": sync.sync_every,
-    }
+def node_facts(node: OpenNode, began: float) -> NodeFacts:
+    """Return what every daemon knows of its node. `began`: when it started, seconds since the epoch."""
+    local, amendments, papers = node.local, node.handler.parts.amendments, node.handler.papers
+    sent, received = local.options.max_upload, local.options.max_download
+    return NodeFacts(
+        peer_id=local.me,
+        run_id=local.run_id.hex(),
+        uptime_s=round(time.time() - began, 1),
+        log=str(local.folder.log),
+        endpoints=tuple(node.endpoints()),
+        addresses=tuple(node.directory.addresses()),
+        reachable=KnownFact(node.reach.state.reachable(), node.reach.state.why()),
+        port_mapping=node.mapping.report(),
+        relays=node.reservations.report(),
+        relaying=node.transport.desk.report(),
+        amendments=0 if amendments is None else amendments.count,
+        amended=() if amendments is None else tuple(amendments.latest(SHOWN_AMENDMENTS)),
+        papers=None if papers is None else papers.report(local.clock.now()),
+        neighbours=node.directory.neighbours(),
+        directory=node.directory.report(),
+        clock_correction_s=local.clock.correction,
+        bytes_sent=node.transport.bytes_sent,
+        bytes_received=node.transport.bytes_received,
+        control_bytes=in_all(node.transport.control, node.directory.control),
+        line_bytes=node.line.read(),
+        caps=Caps(None if sent is None else float(sent), None if received is None else float(received)),
+        key_shared=node.key_watch.shared or None,
+    )
 
 
-def _of_the_rounds(node: OpenNode, facts: DaemonFacts, parts: PeerParts, totals: Totals) -> dict[str, Any]:
-    live, diagnosis = parts.live, parts.members.diagnosis
-    report: dict[str, Any] = {
-        "status": Status.LEAVING.value if facts.leaving else live.status.value,
-        "phase": live.phase,
-        "round": live.round,
-        "next_due_in_s": None if live.due_at is None else round(live.due_at - node.local.clock.now(), 1),
-        "last_partner": live.last_partner,
-        "last_outcome": live.last_outcome,
-        "last_seconds": round(live.last_seconds, 2),
-        "rounds": dict(totals.rounds),
-        "paths": dict(totals.paths),
-        "diagnosis": diagnosis.report(),
-        "exchanging": diagnosis.numbers(),
-    }
-    if (acceptance := parts.acceptance) is not None:
-        report["partner_params"] = acceptance.report()
-    if (receipts := parts.members.receipts) is not None:
-        report["receipts"] = receipts.report()
-    return report if parts.group is None else report | {"group": parts.group.report()}
+def manifest_status(node: OpenNode, manifest: Manifest, parameters: int) -> ManifestStatus:
+    """Return what is known of a run by its manifest."""
+    sync, papers = manifest.sync, node.handler.papers
+    start = manifest.start if papers is None else known_start(manifest, papers.shelf, None)
+    about = RunAbout(manifest.model.kind, manifest.data.kind, sync.preset, sync.clock, sync.sync_every)
+    return ManifestStatus(parameters, manifest.rounds, about, end_of(manifest, start))
 
 
-def _of_the_peers(node: OpenNode, parts: PeerParts) -> list[dict[str, Any]]:
+def _progress(node: OpenNode, parts: PeerParts, totals: Totals) -> RoundsStatus:
+    live, diagnosis, receipts = parts.live, parts.members.diagnosis, parts.members.receipts
+    return RoundsStatus(
+        round=live.round,
+        next_due_in_s=None if live.due_at is None else round(live.due_at - node.local.clock.now(), 1),
+        last_partner=live.last_partner,
+        last_outcome=live.last_outcome,
+        last_seconds=round(live.last_seconds, 2),
+        rounds=dict(totals.rounds),
+        paths=dict(totals.paths),
+        diagnosis=diagnosis.report(),
+        exchanging=diagnosis.numbers(),
+        partner_params=None if parts.acceptance is None else parts.acceptance.report(),
+        receipts=None if receipts is None else receipts.report(),
+        group=None if parts.group is None else parts.group.report(),
+    )
+
+
+def _peers(node: OpenNode, parts: PeerParts) -> tuple[PeerStatus, ...]:
     """Return what is known of each peer, the proven ones first: lists that are cut show those."""
     proven = parts.members.reputation.proven
-    return [
-        {
-            "peer_id": r.peer_id,
-            "status": r.status.value,
-            "round": r.round,
-            "endpoints": list(r.endpoints),
-            "reachable": r.reachable,
-            "relays": [relay.peer_id for relay in r.relays],
-            "path": _path_to(r, node),
-            "pairs": _why_no_pair(r, node, parts),
-        }
+    return tuple(
+        PeerStatus(
+            peer_id=r.peer_id,
+            status=r.status.value,
+            round=r.round,
+            endpoints=tuple(r.endpoints),
+            reachable=r.reachable,
+            relays=tuple(relay.peer_id for relay in r.relays),
+            path=_path_to(r, node),
+            pairs=_why_no_pair(r, node, parts),
+        )
         for r in sorted(parts.view.peers.values(), key=lambda r: (r.peer_id not in proven, r.peer_id))
-    ]
+    )
 
 
-def caps(node: OpenNode) -> dict[str, float | None]:
-    """Bytes per second; None: no cap."""
-    options = node.local.options
-    given = {"sent": options.max_upload, "received": options.max_download}
-    return {name: None if cap is None else float(cap) for name, cap in given.items()}
-
-
-def _path_to(record: PeerRecord, node: OpenNode) -> dict[str, str]:
-    """Return the path of the open connection to a peer, and why it is that one. Empty texts: there is none."""
+def _path_to(record: PeerRecord, node: OpenNode) -> PathStatus:
     way = node.transport.way_to(record)
-    if way is None:
-        return {"path": "", "via": "", "why": "no connection is open"}
-    return {"path": way.path.value, "via": way.via, "why": way.why}
-
-
-def control_bytes(node: OpenNode) -> dict[str, dict[str, int]]:
-    """Bytes of control messages so far, in each direction and by purpose."""
-    return in_all(node.transport.control, node.directory.control)
+    return PathStatus("", "", "no connection is open") if way is None else PathStatus(way.path.value, way.via, way.why)
 
 
 def _why_no_pair(record: PeerRecord, node: OpenNode, parts: PeerParts) -> str:
@@ -246,26 +271,20 @@ def _why_no_pair(record: PeerRecord, node: OpenNode, parts: PeerParts) -> str:
     return "yes: over a relay" if record.reach is Reach.RELAYED else "yes: it dials"
 
 
-def _of_the_trainer(trainer: TrainerClient, elements: tuple[int, ...], totals: Totals) -> dict[str, Any]:
+def _training(trainer: TrainerClient, elements: tuple[int, ...], totals: Totals) -> TrainingStatus:
     counters, progress = trainer.counters(), trainer.progress
-    book = ledger(totals, counters.tokens, counters.base, elements)
-    return {
-        "steps": counters.steps,
-        "tokens": counters.tokens,
-        "loss": progress.loss if math.isfinite(progress.loss) else None,
-        "tokens_per_s": progress.tokens_per_s,
-        "trainer_waits": progress.waiting,
-        "trainer_pid": trainer.pid,
-        "seconds_training": counters.seconds_training,
-        "seconds_waiting": counters.seconds_waiting,
-        "ledger": {
-            "processed": book.processed,
-            "applied": book.applied,
-            "dropped": book.dropped,
-            "outstanding": book.outstanding,
-        },
-        "val_loss": totals.val_loss[-1] if totals.val_loss else None,
-    }
+    return TrainingStatus(
+        steps=counters.steps,
+        tokens=counters.tokens,
+        loss=progress.loss if math.isfinite(progress.loss) else None,
+        tokens_per_s=progress.tokens_per_s,
+        trainer_waits=progress.waiting,
+        trainer_pid=trainer.pid,
+        seconds_training=counters.seconds_training,
+        seconds_waiting=counters.seconds_waiting,
+        ledger=ledger(totals, counters.tokens, counters.base, elements),
+        val_loss=totals.val_loss[-1] if totals.val_loss else None,
+    )
 
 
 def status_line(status: DaemonStatus) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from peer.clock.run_clock import wall_time
 from peer.errors import HomeUnusable, PartnerRefused
 from peer.observe import events
+from peer.observe.status.value import BudgetStatus
 from peer.protocol.policy.upload_quota import (
     CONTROL_RATE,
     PERIODS,
@@ -194,17 +195,16 @@ class UploadQuota:
             self._turn()
             self._save(clean=True)
 
-    def report(self) -> dict[str, Any]:
-        """For `peer status`. Bytes on the line. `kept_back`: the estimate of the control traffic until the end of each
-        limited period, which no payload may use."""
+    def report(self) -> BudgetStatus:
+        """For `peer status`."""
         self._turn()
         used = self._book.used
-        return {
-            "used": {"day": used.day, "month": used.month},
-            "limit": {"day": self._limits.day, "month": self._limits.month},
-            "why": self.why_not(),
-            "kept_back": {p: round(self._book.control_rate * self._moment.left_s(p)) for p, _ in self._limits.each()},
-        }
+        return BudgetStatus(
+            used={"day": used.day, "month": used.month},
+            limit={"day": self._limits.day, "month": self._limits.month},
+            why=self.why_not(),
+            kept_back={p: round(self._book.control_rate * self._moment.left_s(p)) for p, _ in self._limits.each()},
+        )
 
     def _tell(self, why: str) -> None:
         self._said, used = why, self._book.used

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from peer.observe.status.value import ControlBytes
+
 T = TypeVar("T")
 
 BULK = frozenset({"Swap", "FetchPiece", "Contribute", "Discard"})
@@ -80,9 +82,9 @@ class ControlMeter:
         return self._received
 
 
-def in_all(*meters: ControlMeter) -> dict[str, dict[str, int]]:
+def in_all(*meters: ControlMeter) -> ControlBytes:
     """Return what these meters counted together, in each direction and for each purpose."""
-    return {
-        "sent": {purpose: sum(meter.sent[purpose] for meter in meters) for purpose in PURPOSES},
-        "received": {purpose: sum(meter.received[purpose] for meter in meters) for purpose in PURPOSES},
-    }
+    return ControlBytes(
+        sent={purpose: sum(meter.sent[purpose] for meter in meters) for purpose in PURPOSES},
+        received={purpose: sum(meter.received[purpose] for meter in meters) for purpose in PURPOSES},
+    )

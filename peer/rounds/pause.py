@@ -18,6 +18,7 @@ from peer.errors import HomeUnusable, UsageError
 from peer.guest.conditions import UNMETERED
 from peer.guest.watch import MachineWatch
 from peer.observe.formatting import local_time
+from peer.observe.status.value import ConditionStatus, PauseStatus
 from peer.protocol.messages import LATEST
 from peer.run.home import write_whole
 
@@ -137,15 +138,18 @@ class LocalPause:
         now = self._now()
         return math.inf if self._quiet is None else self._quiet.begin_in(self._minute(now)) * MINUTE_S - now % MINUTE_S
 
-    def report(self) -> dict[str, Any]:
-        """For `peer status`. Times in seconds since the epoch."""
-        return {
-            "now": self.why() or "no",
-            "since": self._since,
-            "until": self._until,
-            "quiet_hours": None if self._quiet is None else str(self._quiet),
-            "conditions": self.machine.report(),
-        }
+    def report(self) -> PauseStatus:
+        """For `peer status`."""
+        return PauseStatus(
+            now=self.why() or "no",
+            since=self._since,
+            until=self._until,
+            quiet_hours=None if self._quiet is None else str(self._quiet),
+            conditions={
+                name: ConditionStatus(told.holds, told.why, told.measured)
+                for name, told in self.machine.report().items()
+            },
+        )
 
     def _reasons(self, now: float) -> dict[str, str]:
         """Return the reasons by name, without the volunteer's own pause."""

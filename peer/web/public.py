@@ -9,6 +9,7 @@ from typing import Any
 from peer import __version__
 from peer.node.page import PageSource
 from peer.observe.status.codec import to_json
+from peer.protocol.summary.run_totals import PeerLine
 from peer.web.bounds import bounded
 from peer.web.curve import thinned
 
@@ -26,22 +27,29 @@ class PublicAccount:
     def __call__(self) -> Mapping[str, Any]:
         """Return the parts by name."""
         status = self._source.report()
-        view, kept = status.view or {}, status.kept
-        join = view.get("join") or {}
-        parts = {
-            "run": {**(view.get("run") or {}), "round": view.get("round"), "version": __version__},
-            "totals": view.get("totals"),
-            "peers": [self._peer(one) for one in (view.get("peers") or [])[:SHOWN_PEERS]],
-            "curve": thinned(view.get("loss") or []),
-            "amendments": (view.get("amendments") or [])[-SHOWN_AMENDMENTS:],
-            "dropped": view.get("dropped"),
+        view, kept = status.view, status.kept
+        parts: dict[str, Any] = {
+            "run": {"round": None, "version": __version__},
+            "totals": None,
+            "peers": [],
+            "curve": [],
+            "amendments": [],
+            "dropped": None,
             "model": {"state": None, "why": "", "ended": False} if kept is None else to_json(kept),
         }
-        ticket = str(join.get("ticket", ""))  # ours, and its own length is bounded
+        if view is not None:
+            parts |= {
+                "run": {**to_json(view.run), "round": view.round, "version": __version__},
+                "totals": to_json(view.totals),
+                "peers": [self._peer(one) for one in view.peers[:SHOWN_PEERS]],
+                "curve": to_json(thinned(view.loss)),
+                "amendments": to_json(view.amendments[-SHOWN_AMENDMENTS:]),
+                "dropped": view.dropped,
+            }
+        ticket = "" if view is None else view.join.ticket  # ours, and its own length is bounded
         return {name: bounded(part) for name, part in parts.items()} | {"join": {"ticket": ticket}}
 
-    def _peer(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        """Tell when a peer was heard of as a time: it stays the same while nothing is heard."""
-        seen = told.get("seen_s_ago")
-        kept = {name: value for name, value in told.items() if name != "seen_s_ago"}
-        return kept | {"seen": None if seen is None else round(self._wall() - seen)}
+    def _peer(self, line: PeerLine) -> dict[str, Any]:
+        """Write when a peer was heard of as a time: it stays the same while nothing is heard."""
+        told: dict[str, Any] = to_json(line)
+        return told | {"seen": round(self._wall() - told.pop("seen_s_ago"))}

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from peer.cli.durations import Duration
 from peer.cli.main import peer
 from peer.node.control import ControlServer
+from peer.observe.status.codec import to_json
 from peer.rounds.pause import LocalPause
 from peer.run.home import Home
 
@@ -30,7 +31,7 @@ def answering(home: Path, operators: str | None = None) -> Iterator[LocalPause]:
             rest.pause(request.get("for_s"))
         else:
             rest.resume()
-        return {"paused": rest.report(), "paused_by_the_operator": operators}
+        return {"paused": to_json(rest.report()), "paused_by_the_operator": operators}
 
     async def serve() -> None:
         server = ControlServer(Home(home).control_socket, handle)

@@ -24,6 +24,7 @@ from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
+from peer.observe.status.codec import to_json
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply, JoinStatus, SignedRoster
 from peer.protocol.group.shards import ContributionHeader, ShardResult, UploadSlot
@@ -386,7 +387,7 @@ def test_real_groups_exchange_over_it(make: Any, codec: str) -> None:
         assert all(torch.equal(got[0].mean, one.mean) for one in got)
         assert torch.allclose(got[0].mean, torch.full((1000,), (0 * 1 + 1 * 2 + 2 * 3) / 6), rtol=1e-3)
         assert all(one.spans == one.named == [(0, 1000)] for one in got)
-        assert all(not member.conduct.report()["refusals"] for member in members)
+        assert all(not to_json(member.conduct.report())["refusals"] for member in members)
         for member in members:
             await member.end.close()
 
@@ -417,7 +418,7 @@ def test_sparse_results_have_their_own_length(make: Any, count: int) -> None:
         exact = torch.stack([codec.decode(codec.encode(value), elements) for value in values]).mean(0)
         assert float((got[0].mean - exact).norm() / exact.norm()) < 0.01
         assert all(one.spans == one.named == [(0, elements)] for one in got), [one.reason for one in got]
-        assert all(not member.conduct.report()["refusals"] for member in members)
+        assert all(not to_json(member.conduct.report())["refusals"] for member in members)
         for member in members:
             await member.end.close()
 

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import DecodeError
 
 from peer.identity import Identity
+from peer.observe.status.codec import to_json
 from peer.protocol.messages import PeerId
 from peer.signed_summary import DOMAIN, InvalidSummary, unseal_summary
 from peer.transport.signing import holds
@@ -57,7 +58,7 @@ def summary() -> Target:
         view = view_at(SetClock(said.issued_at))
         assert view.on_summary(PeerId(ME.id), "home", raw) == ("forged" if forged else "")
         view.tick()
-        json.dumps(view.report(), allow_nan=False)
+        json.dumps(to_json(view.report()), allow_nan=False)
 
     full = signed_summary(ME, receipts=(shown(PARTNER, ME, 1), shown(PARTNER, ME, 2)))
     corpus = (full, signed_summary(ME, loss=None, device=""))

@@ -89,22 +89,22 @@ def troubles() -> dict[str, Any]:
             PeerId(f"p{at % 4}"), SwapReport(10**7, 10**7, 2.0, True, told, told, TransferTimings(1.0, 3.0, 5e6, 5e6))
         )
         stuck.failed(partner, PartnerSilent("it stopped", "silent"))
-    found = conduct.report()
+    found = to_json(conduct.report())
     assert all(found.values()), found
     assert stuck.found()
-    assert fine.numbers().keys() == {"sent", "received", "late_s"}, fine.numbers()
+    assert to_json(fine.numbers()).keys() == {"sent", "received", "late_s"}, fine.numbers()
     wait = both(*(shape(to_json(one.report())) for one in waits))
     rest = LocalPause(now=lambda: 100.0)
     rest.pause(60.0)
     seconds = {"cut_off_s": "float"}  # when nobody at all answers
     return {
-        "membership": both(shape(watch.report()), seconds),
-        "diagnosis": [*map(both, shape(stuck.report()), [{"number": "float"}])],
-        "exchanging": shape(fine.numbers()),
+        "membership": both(shape(to_json(watch.report())), seconds),
+        "diagnosis": [*map(both, shape(to_json(stuck.report())), [{"number": "float"}])],
+        "exchanging": shape(to_json(fine.numbers())),
         "wait": wait,
         "machine": {"unfit": ["str"]},
         "admission": {"until": "str"},
-        "paused": shape(rest.report()),
+        "paused": shape(to_json(rest.report())),
         **shape(found, MAPS),
     }
 

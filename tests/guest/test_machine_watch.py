@@ -8,6 +8,7 @@ from peer.clock.quiet_hours import DAY, QuietHours
 from peer.guest.conditions import ConditionReading
 from peer.guest.options import GuestOptions
 from peer.guest.watch import MachineWatch, machine_watch
+from peer.observe.status.value import ConditionStatus
 from peer.rounds.pause import LocalPause
 
 
@@ -45,11 +46,9 @@ def test_a_lost_condition_pauses_at_once_and_says_why() -> None:
     machine.power.holds = False
     assert machine.look()
     assert machine.pause.why() == "it is False (--when plugged-in)"
-    assert machine.pause.report()["conditions"]["plugged-in"] == {
-        "value": False,
-        "why": machine.pause.why(),
-        "measured": "",
-    }
+    assert machine.pause.report().conditions["plugged-in"] == ConditionStatus(
+        value=False, why=machine.pause.why(), measured=""
+    )
     machine.power.holds = True
     assert machine.look(), "it has to hold for a while"
     assert not machine.look(10.0)

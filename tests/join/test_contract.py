@@ -144,12 +144,12 @@ def test_a_run_in_steps_claims_no_day_and_no_end() -> None:
 
 
 def test_the_kept_contract_is_that_of_the_last_start_and_of_the_first_yes(tmp_path: Path) -> None:
-    first = asyncio.run(agree(CONTRACT, tmp_path, None, str))["agreed_at"]
+    first = asyncio.run(agree(CONTRACT, tmp_path, None, str)).agreed_at
     later = dataclasses.replace(CONTRACT, threads=1)
     told = asyncio.run(agree(later, tmp_path, None, str))
     kept = json.loads((tmp_path / AGREED).read_text())
     assert (kept["threads"], kept["agreed_at"]) == (1, first)
-    shown = dict(told["terms"])
+    shown = dict(told.terms)
     assert shown["device"] == "cpu, 1 thread"
     assert shown["agreed"] == f"on {local_time(first)}"
 

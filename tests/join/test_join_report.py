@@ -15,6 +15,7 @@ from peer.errors import MachineTooSlow
 from peer.join.report import MEASURED_STEPS, PHASES, JoinReport
 from peer.join.resume import JoinedState, StateTransfer
 from peer.observe import events
+from peer.observe.status.codec import to_json
 from peer.outer.state import OuterState
 from peer.ports.trainer import TrainerInfo, TrainerProgress
 from peer.protocol.messages import RunId
@@ -80,7 +81,7 @@ def test_each_phase_is_told_and_journaled() -> None:
     assert (joined.torch_import, joined.data, joined.model) == (4.125, 0.5, 0.25)
     assert min(joined.program, joined.state, joined.trainer, joined.others, joined.first_step) > 0
     assert joined.seconds == pytest.approx(sum(getattr(joined, phase) for phase in PHASES))
-    report = told.arrival.report()
+    report = to_json(told.arrival.report())
     assert report["micro_batch"] == "4 of 8 windows at once: asked for"
     assert report["unfit"] == []
 
@@ -89,7 +90,7 @@ def test_nothing_is_told_before_the_first_step() -> None:
     told = Told()
     asyncio.run(told.watched(TrainerProgress, 60.0))
     assert told.said == []
-    assert told.arrival.report()["joined_in_s"] is None
+    assert to_json(told.arrival.report())["joined_in_s"] is None
 
 
 def test_a_slow_machine_is_told_and_stays() -> None:
@@ -97,7 +98,7 @@ def test_a_slow_machine_is_told_and_stays() -> None:
     asyncio.run(told.watched(lambda: TrainerProgress(steps=1, step_s=74.0), 60.0))
     assert "sit out 1 of 2 rounds" in told.said[-1]
     assert told.kinds() == ["joined", "unfit"]
-    assert len(told.arrival.report()["unfit"]) == 1
+    assert len(to_json(told.arrival.report())["unfit"]) == 1
 
 
 def test_a_machine_that_cannot_do_one_step_before_the_end_is_sent_home() -> None:
@@ -176,5 +177,5 @@ def test_the_wait_for_the_person_is_in_no_phase_and_told_beside(monkeypatch: pyt
     assert isinstance(joined, events.Joined)
     assert (joined.seconds, joined.amendments, joined.waited_for_person) == (6.5, 1.0, pytest.approx(23.9))
     assert joined.seconds == pytest.approx(sum(getattr(joined, phase) for phase in PHASES))
-    report = told.arrival.report()
+    report = to_json(told.arrival.report())
     assert (report["joined_in_s"], report["waited_for_you_s"]) == (6.5, 23.9)

@@ -11,6 +11,7 @@ import pytest
 from peer.errors import JoinRefused, TicketError
 from peer.identity import Identity
 from peer.join.invitation import FILE, OwnAdmission, invited_peers, own_invitation
+from peer.observe.status.value import AdmissionStatus
 from peer.protocol.messages import PeerId, RunId
 from peer.protocol.policy.amendments import RunPolicy
 from peer.run.admission.invitation import Invitation
@@ -84,5 +85,7 @@ def test_a_peer_that_takes_part_learns_that_its_invitation_is_over() -> None:
 
 
 def test_status_tells_who_is_admitted_and_until_when_we_are() -> None:
-    assert admission("invited", [NOW], {}, GIVEN).report() == {"kind": "invited", "until": "1970-01-01 00:33 UTC"}
-    assert admission("open", [NOW], {}, None).report() == {"kind": "open", "until": None}
+    assert admission("invited", [NOW], {}, GIVEN).report(2, 3) == AdmissionStatus(
+        kind="invited", until="1970-01-01 00:33 UTC", proven=2, left_out=3
+    )
+    assert admission("open", [NOW], {}, None).report(0, 0) == AdmissionStatus("open", None, 0, 0)

@@ -6,6 +6,7 @@ from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.membership.slow_peers import SlowPeerMonitor
 from peer.observe import events
 from peer.observe.event_codec import decode, encode
+from peer.observe.status.codec import to_json
 from peer.protocol.messages import PeerId, PeerTimings, RoundKey, SwapReport, TransferTimings
 
 PARTNERS = [PeerId(f"peer-{number:06d}") for number in range(4)]
@@ -45,7 +46,7 @@ def test_a_change_is_journaled_with_its_reason_and_survives_the_file() -> None:
 
 def test_status_has_one_entry_when_there_is_nothing() -> None:
     watched = Watched()
-    [entry] = watched.diagnosing.report()
+    [entry] = to_json(watched.diagnosing.report())
     assert entry == {
         "what": "nothing",
         "who": "",
@@ -53,18 +54,18 @@ def test_status_has_one_entry_when_there_is_nothing() -> None:
         "unit": "exchanges",
         "why": "not enough exchanges yet (0 of 8)",
     }
-    assert watched.diagnosing.numbers() == {}
+    assert to_json(watched.diagnosing.numbers()) == {}
 
 
 def test_status_and_numbers_when_there_is_something() -> None:
     watched = Watched()
     for number in range(16):
         watched.exchange(number, 1e5, their_lag_s=-30.0)
-    assert [(entry["what"], entry["who"]) for entry in watched.diagnosing.report()] == [
+    assert [(entry["what"], entry["who"]) for entry in to_json(watched.diagnosing.report())] == [
         ("late_trainer", "you"),
         ("slow_uplink", "you"),
     ]
-    assert watched.diagnosing.numbers() == {"sent": 1e5, "received": 6e5, "late_s": 30.0}
+    assert to_json(watched.diagnosing.numbers()) == {"sent": 1e5, "received": 6e5, "late_s": 30.0}
 
 
 def test_a_partner_is_told_of_this_round_only() -> None:

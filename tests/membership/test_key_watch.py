@@ -19,7 +19,7 @@ from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.membership.key_watch import MAX_STARTS, PAUSE_S, KeyWatch
 from peer.node.handler import RequestHandler
 from peer.observe.events import Event, KeyShared
-from peer.observe.status.text import _doubts
+from peer.observe.status.notices import read_status
 from peer.protocol.messages import WIRE_VERSION, PeerId, PeerRecord, RunId, Status
 from peer.signed_record import seal
 from peer.signed_start import KeyStarts
@@ -101,7 +101,8 @@ def test_the_later_process_stops_when_a_record_shows_it_the_other_one() -> None:
             assert not first.watch.stops
             assert first.said[0].endswith("it began later, so it stops")
             assert (first.watch.shared, second.watch.shared) == (first.said[0], second.said[0])
-            assert ("key", first.said[0]) in _doubts({"key_shared": first.watch.shared})
+            [notice] = read_status({"key_shared": first.watch.shared}).notices
+            assert (notice.code, notice.sentence) == ("key_shared", first.said[0])
 
     asyncio.run(main())
 

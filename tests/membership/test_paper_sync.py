@@ -79,7 +79,7 @@ def test_a_forged_paper_is_refused_counted_and_journaled_once_and_a_good_one_bes
     refused = [(event.peer, event.code) for event in heard if isinstance(event, PaperRefused)]
     assert refused == [(OTHER.peer_id, "paper_delegation"), (OTHER.peer_id, "paper")]
     assert ours.refused == 6
-    assert ours.report(EPOCH)["refused"] == 6
+    assert ours.report(EPOCH).refused == 6
     assert ours.shelf.start_time == EPOCH
 
 

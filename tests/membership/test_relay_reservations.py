@@ -14,6 +14,7 @@ from peer.errors import ExchangeError, PartnerLost, PartnerRefused
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.membership.relay_reservations import LOOK_EVERY_S, SILENT_S, Granted, RelayReservations, RelaySetting
 from peer.observe import events
+from peer.observe.status.codec import to_json
 from peer.protocol.endpoints import host_of
 from peer.protocol.messages import MAX_RELAYS, PeerId, PeerRecord, RelayAddress, RelayWord, RunId, Status
 from peer.protocol.relay.testimony import RelayFault
@@ -129,7 +130,7 @@ async def test_a_closed_peer_keeps_three_places_and_names_them(swarm: Swarm) -> 
     assert all(reason for _, reason in swarm.told(events.RelayReserved))
     assert swarm.changes == MAX_RELAYS
     assert swarm.reservations.rate() == RATE
-    assert [set(one) for one in swarm.reservations.report()] == [{"peer_id", "endpoint", "rate"}] * 3
+    assert [set(one) for one in to_json(swarm.reservations.report())] == [{"peer_id", "endpoint", "rate"}] * 3
     await passes(3600.0)
     assert len(swarm.asked) == MAX_RELAYS
     assert swarm.changes == MAX_RELAYS

@@ -18,6 +18,7 @@ from peer.membership.own_record import OwnRecord
 from peer.membership.peer_table import PeerTable
 from peer.membership.suspend import BEAT_S, REFRESH_S, SETTLE_S, SuspendRecovery, refresh
 from peer.observe import events
+from peer.observe.status.codec import to_json
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status, Welcome
 from peer.protocol.swarm.suspend_detection import Reading, Slept
@@ -164,7 +165,7 @@ def test_after_an_hour_everybody_is_looked_for_and_asked_for_the_time(answers: b
         assert wire.calls == ["forget", f"hello {OTHER}"]
         assert clock.forgot == 1
         assert set(view.peers) == {OTHER}
-        assert view.watch.report()["suspected"] == []
+        assert to_json(view.watch.report())["suspected"] == []
         assert clock.now() - VirtualClock().now() == (7.0 if answers else 0.0)
         assert list(await other.peers()) == [ME], "our own record is out again"
 

@@ -30,7 +30,6 @@ def test_the_state_in_words() -> None:
     assert health.trouble() == ""
     health.state, health.times, health.cause = "rebuilding", 3, "it hung"
     assert health.trouble() == "rebuilding, 3rd time, because it hung"
-    assert health.report() == {"state": "rebuilding", "why": health.trouble(), "losses": 0, "last_loss": "it hung"}
 
 
 def test_ordinals() -> None:

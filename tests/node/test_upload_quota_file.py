@@ -15,6 +15,7 @@ import pytest
 from peer.errors import PartnerRefused
 from peer.node.upload_quota import SAVE_EVERY_S, SETTLE_S, UploadQuota, moment_of
 from peer.observe import events
+from peer.observe.status.codec import to_json
 from peer.protocol.endpoints import HERE
 from peer.protocol.messages import PeerId
 from peer.protocol.policy.upload_quota import CONTROL_RATE, Moment, UploadLimits, on_the_line
@@ -60,7 +61,7 @@ class Machine:
         self.changes += 1
 
     def used(self) -> tuple[int, int]:
-        used = self.budget.report()["used"]
+        used = to_json(self.budget.report())["used"]
         return used["day"], used["month"]
 
     def kinds(self) -> list[str]:
@@ -139,7 +140,7 @@ def test_used_up_and_back_the_next_day(machine: Machine) -> None:
         send(budget, 3 * GB)
         budget.look()
     assert budget.why_not() == "today's upload of 10 GB is used. Next exchange after 00:00"
-    assert budget.report()["why"] == budget.why_not()
+    assert to_json(budget.report())["why"] == budget.why_not()
     assert (machine.kinds(), machine.changes) == (["budget_used"], 1)
     machine.today = date(2026, 11, 22)
     budget.look()
@@ -337,5 +338,5 @@ def test_what_is_kept_back_is_told_apart_from_what_was_sent() -> None:
     quota = UploadQuota(UploadLimits(day=GB), None, print, print, moment=lambda now: hour_left)
     quota.count_by(lambda: 0)
     quota.exchange_needs(MB, control=100.0)
-    report = quota.report()
+    report = to_json(quota.report())
     assert (report["used"]["day"], report["kept_back"]) == (0, {"day": 360_000})

@@ -37,10 +37,10 @@ def test_what_one_end_sends_the_other_receives() -> None:
             await served.close()
 
     ours, theirs = asyncio.run(main())
-    assert ours["sent"] == theirs["received"]
-    assert ours["received"] == theirs["sent"]
-    assert {purpose for purpose, nbytes in ours["sent"].items() if nbytes} == {"hello", "offers", "papers"}
-    assert ours["sent"]["papers"] == len(pb.PapersRequest(held=[b"d" * 32]).SerializeToString())
+    assert ours.sent == theirs.received
+    assert ours.received == theirs.sent
+    assert {purpose for purpose, nbytes in ours.sent.items() if nbytes} == {"hello", "offers", "papers"}
+    assert ours.sent["papers"] == len(pb.PapersRequest(held=[b"d" * 32]).SerializeToString())
 
 
 def test_meters_are_summed_and_every_purpose_is_named() -> None:
@@ -49,5 +49,5 @@ def test_meters_are_summed_and_every_purpose_is_named() -> None:
     other.count(DIRECTORY, sent=4, received=5)
     other.encoder("a call of tomorrow", lambda message: b"12")(None)
     told = in_all(one, other)
-    assert (told["sent"][DIRECTORY], told["received"][DIRECTORY], told["sent"][OTHER]) == (7, 5, 2)
-    assert tuple(told["sent"]) == tuple(told["received"]) == PURPOSES
+    assert (told.sent[DIRECTORY], told.received[DIRECTORY], told.sent[OTHER]) == (7, 5, 2)
+    assert tuple(told.sent) == tuple(told.received) == PURPOSES

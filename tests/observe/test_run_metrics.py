@@ -8,6 +8,7 @@ from typing import Any
 from peer.observe.exposition import exposition
 from peer.observe.metrics import METRICS
 from peer.observe.run_metrics import MOST_PEERS, RUN_METRICS
+from peer.observe.status.codec import to_json
 from tests.prometheus_text import Family, parse
 from tests.support.signed_receipts import Signing
 from tests.support.summaries import SetClock, shown, signed_summary, view_at
@@ -32,7 +33,7 @@ def test_values_are_those_of_the_view() -> None:
     view.on_summary(other.id, "b", signed_summary(other, loss=None))
     view.on_summary(other.id, "b", b"forged")
     view.tick()
-    found = families(view.report())
+    found = families(to_json(view.report()))
     assert {metric.name for metric in RUN_METRICS} <= set(found)
     assert found["peer_run_peers"].value(doing="training") == 2
     assert found["peer_run_networks"].value() == 2
@@ -45,14 +46,14 @@ def test_values_are_those_of_the_view() -> None:
 
 
 def test_a_run_without_peers_has_no_samples_of_them() -> None:
-    found = families(view_at(SetClock()).report())
+    found = families(to_json(view_at(SetClock()).report()))
     assert found["peer_run_peers"].value(doing="training") == 0
     assert found["peer_run_validation_loss"].samples == {}
     assert found["peer_run_peer_round"].samples == {}
 
 
 def test_the_peers_with_metrics_are_the_first_of_the_view() -> None:
-    report = view_at(SetClock()).report()
+    report = to_json(view_at(SetClock()).report())
     line = {"state": "training", "round": 1, "tokens": 1, "tokens_per_s": 1.0, "loss": None, "exchanges": 0, "due": 0}
     names = [f"key {number:04}" for number in range(2000)]
     report["peers"] = [{**line, "peer_id": name, "seen_s_ago": 0.0} for name in names]

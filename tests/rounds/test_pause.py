@@ -7,6 +7,7 @@ import pytest
 
 from peer.clock.quiet_hours import DAY, QuietHours
 from peer.errors import HomeUnusable, UsageError
+from peer.observe.status.codec import to_json
 from peer.rounds.pause import LONGEST_S, LocalPause
 
 NIGHT = QuietHours.parse("22:00-07:00")
@@ -52,12 +53,12 @@ def test_a_second_pause_replaces_the_end_and_keeps_the_beginning() -> None:
     wall = Wall()
     rest = wall.rest()
     rest.pause(3600)
-    began = rest.report()["since"]
+    began = to_json(rest.report())["since"]
     wall.passes(0.5, rest)
     rest.pause()
     wall.passes(5, rest)
     assert rest.active.is_set()
-    assert rest.report()["since"] == began
+    assert to_json(rest.report())["since"] == began
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), LONGEST_S + 1])
@@ -73,7 +74,7 @@ def test_it_outlives_the_process_and_its_end_does_too(tmp_path: Path) -> None:
     wall.rest(kept).pause(3600)
     again = wall.rest(kept)
     assert again.active.is_set()
-    assert again.report()["until"] == wall.now + 3600
+    assert to_json(again.report())["until"] == wall.now + 3600
     again.resume()
     assert not wall.rest(kept).active.is_set()
     wall.rest(kept).pause(3600)

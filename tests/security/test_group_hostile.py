@@ -20,6 +20,7 @@ from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.reducer import ShardReducer
 from peer.identity import Identity
 from peer.membership.reputation import Reputation
+from peer.observe.status.codec import to_json
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.roster import Join, JoinReply, JoinStatus, Roster
 from peer.protocol.group.shards import ContributionHeader, Shard, ShardResult, UploadSlot
@@ -147,7 +148,7 @@ def test_wrong_bytes_of_a_contribution_are_an_offence(code: str, messages: list[
     async def test(attack: Attack) -> None:
         assert await attack.send("Contribute", *messages) == code
         assert attack.conduct.exclusion_reason(attack.me) or code == "request", "one is enough"
-        assert attack.conduct.report()["refusals"][0]["caller"] == attack.me
+        assert to_json(attack.conduct.report())["refusals"][0]["caller"] == attack.me
         assert attack.group.completed == 0
         if messages[0] == OPEN:
             await attack.group.left.wait()
@@ -186,7 +187,7 @@ def test_wrong_joins_never_reach_the_group(request_: bytes) -> None:
     async def test(attack: Attack) -> None:
         assert await attack.send("JoinRound", request_) == "request"
         assert attack.group.joins == 0
-        assert attack.conduct.report()["refusal_counts"] == {"request": 1}
+        assert to_json(attack.conduct.report())["refusal_counts"] == {"request": 1}
 
     attack(test)
 
@@ -376,6 +377,6 @@ def test_more_of_a_result_than_there_is_is_an_offence() -> None:
             assert await attack.send("Contribute", opened, *chunks(1000)) == "request"
         finally:
             Place.transfer = 0
-        assert attack.conduct.report()["refusals"][0]["caller"] == attack.me
+        assert to_json(attack.conduct.report())["refusals"][0]["caller"] == attack.me
 
     attack(test)

@@ -26,6 +26,7 @@ from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.membership.reputation import SHOWN, Reputation
 from peer.observe.events import CallerRefused, Event, PartnerFailed, StandingLowered
+from peer.observe.status.codec import to_json
 from peer.ports.transport import Transport
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, Status, SwapReport, Verdict
 from peer.protocol.pair.stranger_budget import MOST_S, RESERVE_S, SHARE
@@ -169,7 +170,7 @@ def test_a_proven_caller_is_blamed_for_what_its_hello_says(
             assert len(caught.value.reason) > 10
             assert victim.blamed(caller) == [code]
             assert victim.owner.greeted == []
-            assert victim.conduct.report()["refusals"][0]["caller"] == caller.me
+            assert to_json(victim.conduct.report())["refusals"][0]["caller"] == caller.me
 
     attempt()
 
@@ -304,7 +305,7 @@ async def test_garbage_to_a_peer_that_expects_nothing_puts_the_sender_out(victim
         with pytest.raises(Refused, match=r"for 17\d s more") as caught:
             await caller.hello()
         assert caught.value.code == "standing"
-        assert [entry["peer_id"] for entry in victim.conduct.report()["out_of_favour"]] == [caller.me]
+        assert [entry["peer_id"] for entry in to_json(victim.conduct.report())["out_of_favour"]] == [caller.me]
         await honest.unary("Offer", good)
         victim.ahead = 200.0
         assert len(await caller.hello(clock=victim.now())) == 32, "and comes back with time"
@@ -386,7 +387,7 @@ def test_a_flood_fills_neither_the_journal_nor_the_memory() -> None:
         conduct.penalize(PeerId(f"peer-{number}"), "digest", "wrong bytes")
         time[0] += 0.001
     assert len(events) < 100
-    report = conduct.report()
+    report = to_json(conduct.report())
     assert len(report["refusals"]) <= SHOWN
     assert len(report["out_of_favour"]) <= SHOWN
     time[0] += 120.0

@@ -17,6 +17,7 @@ import pytest
 from peer.clock.run_clock import RunClock
 from peer.errors import PartnerRefused
 from peer.identity import Identity
+from peer.observe.status.codec import to_json
 from peer.protocol.messages import PeerId, PeerRecord, RelayAddress, RoundKey, RunId
 from peer.protocol.relay.circuits import CIRCUITS_OF_CALLER
 from peer.protocol.wire.payload import BufferSink, BytesSource
@@ -148,8 +149,8 @@ def test_without_a_token_there_is_neither_a_place_nor_a_circuit(token: bytes) ->
                 await asked(stranger, token, here.home.me)
             assert refused.value.code == "no_token"
             assert (await reserved(stranger, token)).code == "no_token"
-            assert here.relay.transport.desk.report()["circuits"] == 0
-            assert here.relay.transport.desk.report()["reservations"] == 1
+            assert to_json(here.relay.transport.desk.report())["circuits"] == 0
+            assert to_json(here.relay.transport.desk.report())["reservations"] == 1
 
     asyncio.run(main())
 
@@ -189,7 +190,7 @@ def test_a_peer_that_is_banned_loses_its_place(monkeypatch: pytest.MonkeyPatch) 
             with pytest.raises(PartnerRefused) as refused:
                 await here.holding
             assert refused.value.code == "banned"
-            assert here.relay.transport.desk.report()["reservations"] == 0
+            assert to_json(here.relay.transport.desk.report())["reservations"] == 0
 
     asyncio.run(main())
 

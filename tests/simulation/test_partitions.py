@@ -21,6 +21,7 @@ from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.node.operator.run_progress import RunProgress
 from peer.observe import events
+from peer.observe.status.codec import to_json
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status
 from peer.protocol.schedule import RoundClock
@@ -189,7 +190,7 @@ def test_who_is_behind_a_cut_is_suspected_and_nobody_else_is(seed: int) -> None:
                 assert event.peer not in ours
         view = peer.life.view
         assert view is not None
-        assert view.watch.report()["suspected"] == [], "all is forgiven"
+        assert to_json(view.watch.report())["suspected"] == [], "all is forgiven"
     assert suspected > 8
 
 
@@ -241,7 +242,7 @@ def test_saturated_links_make_nobody_look_dead(preset: str, seed: int) -> None:
         longest = max([longest, *(e.seconds for e in peer.events if isinstance(e, events.PeerBack))])
         view = peer.life.view
         assert view is not None
-        longest = max([longest, *(float(case["seconds"]) for case in view.watch.report()["suspected"])])
+        longest = max([longest, *(float(case["seconds"]) for case in to_json(view.watch.report())["suspected"])])
         exchanged += peer.outcomes()["exchanged"]
     print(f"longest suspicion {longest:.1f} s, {exchanged} exchanges")
     assert outs == 0

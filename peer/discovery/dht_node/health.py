@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 State = Literal["joined", "alone", "rebuilding"]
 
@@ -58,10 +58,6 @@ class Health:
         if self.state == "rebuilding":
             return f"rebuilding, {ordinal(self.times)} time, because {self.cause}"
         return "nobody else answers in the DHT" if self.state == "alone" else ""
-
-    def report(self) -> dict[str, Any]:
-        """Return the state, JSON-able."""
-        return {"state": self.state, "why": self.trouble(), "losses": self.losses, "last_loss": self.cause}
 
 
 def ordinal(number: int) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +35,7 @@ from peer.exchange.group.rendezvous import Rendezvous
 from peer.exchange.group.shard_exchange import ShardExchange
 from peer.exchange.validation import finite
 from peer.observe import events
+from peer.observe.status.value import GroupStatus, LeftOutContributor
 from peer.ports.memory_store import MemoryStore, NoMemoryStore
 from peer.protocol.group.contributor_judge import ContributorJudge, PartsComparison
 from peer.protocol.group.plausibility import ResultHistory
@@ -261,14 +261,13 @@ class GroupMember:
             self._kept = raw
             await self._around.offload(lambda: self._store.keep(raw))
 
-    def report(self) -> dict[str, Any]:
-        """For `peer status`: whether enough members are here for an outer step, what is lacking, and which contributors
-        our last shard left out."""
+    def report(self) -> GroupStatus:
+        """For `peer status`."""
         around, key = self._around, self._latest or RoundKey(0, 0)
         live, quorum = around.live(), self._quorums[key.fragment]
         lacking = quorum.lacking(key.round, live, around.counted())
-        left_out = [{"peer_id": peer, "reason": why} for peer, why in self._left_out.items()]
-        return {"live": len(live), "needed": quorum.needed(around.counted()), "lacking": lacking, "left_out": left_out}
+        left_out = tuple(LeftOutContributor(peer, why) for peer, why in self._left_out.items())
+        return GroupStatus(len(live), quorum.needed(around.counted()), lacking, left_out)
 
     def reset(self) -> None:
         """The operator set a state: what was agreed before counts no more."""

@@ -66,8 +66,7 @@ class GroupStrategy:
 
     @property
     def members(self) -> int:
-        live: int = self.group.report()["live"]
-        return max(1, live)
+        return max(1, self.group.report().live)
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupSession]:

@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from peer.aio.tasks import uninterrupted
 from peer.aio.threads import Offload
@@ -18,7 +17,7 @@ from peer.exchange.pair.clipping import distance, shorten
 from peer.exchange.pair.offer import PartnerOffer
 from peer.exchange.payloads import work_of
 from peer.observe import events
-from peer.observe.metrics import VERDICTS
+from peer.observe.status.value import PartnerParams, RefusedParams
 from peer.ports.memory_store import MemoryStore
 from peer.protocol.messages import PeerId
 from peer.protocol.pair.clip import Clip, ClipMemory
@@ -66,7 +65,7 @@ class PartnerAcceptance:
         self._verdicts: Counter[str] = Counter()
         self._left_out = 0
         """Partners that were not checked, where the run asks for it."""
-        self._last_refused: dict[str, Any] | None = None
+        self._last_refused: RefusedParams | None = None
         self._check = check
         self._offload = offload
         self._store = store
@@ -90,16 +89,17 @@ class PartnerAcceptance:
             self._blame(offer.peer, "the partner's params are worse than guessing")
         return PartnerJudgement(refused, gain_bucket(-verdict.lost) if verdict is not None else NOT_MEASURED)
 
-    def report(self) -> dict[str, Any]:
-        """For `peer status`: what the run asks for, what became of the partners' params since this start, and why the
-        last ones were not checked. `refused`, `taken` and `clipped` add up to all; `unchecked` are some of these."""
-        return {
-            "asked": self._asked,
-            **{name: self._verdicts[name] for name in VERDICTS},
-            "unchecked": self._left_out,
-            "why_unchecked": self._unchecked,
-            "last_refused": self._last_refused,
-        }
+    def report(self) -> PartnerParams:
+        """For `peer status`."""
+        return PartnerParams(
+            asked=self._asked,
+            taken=self._verdicts["taken"],
+            clipped=self._verdicts["clipped"],
+            refused=self._verdicts["refused"],
+            unchecked=self._left_out,
+            why_unchecked=self._unchecked,
+            last_refused=self._last_refused,
+        )
 
     async def _measure(self, offer: PartnerOffer) -> Clip:
         own = work_of(offer.work.params, offer.outer, offer.share)
@@ -124,7 +124,7 @@ class PartnerAcceptance:
         self._verdicts[name] += 1
         self._left_out += verdict is None and self._asked == CHECK
         if refused:
-            self._last_refused = {"peer_id": offer.peer, "round": offer.work.key.round, "reason": reason}
+            self._last_refused = RefusedParams(offer.peer, offer.work.key.round, reason)
         unchecked = "" if self._told else self._unchecked
         self._told = not self._checks
         self._emit(

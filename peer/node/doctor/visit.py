@@ -143,7 +143,7 @@ class RunVisit:
                 port=node.port,
                 fixed_port=self.options.port != 0,
                 mapped=node.mapping.carries(),
-                mapping=str(node.mapping.report().get("why", "")),
+                mapping=node.mapping.report().why,
                 relays=len(node.reservations.relays()),
                 host=source_address(),
             )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from peer.exchange.throughput import TransferLeft
 from peer.observe.formatting import amount, duration
+from peer.observe.status.value import LeavingStatus
 from peer.state.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
@@ -63,15 +64,15 @@ class LeavingPlan:
         """Write every part with its reason, for the journal."""
         return "; ".join(f"{part.name} {part.seconds:.1f} s: {part.why}" for part in self.parts)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> LeavingStatus:
         """For `peer status`."""
-        return {
-            "told": self.told(),
-            "announced_s": round(self.announced_s, 1),
-            "parts": {part.name: round(part.seconds, 1) for part in self.parts},
-            "since_s": round(time.monotonic() - self.at, 1),
-            "why": self.why(),
-        }
+        return LeavingStatus(
+            told=self.told(),
+            announced_s=round(self.announced_s, 1),
+            parts={part.name: round(part.seconds, 1) for part in self.parts},
+            since_s=round(time.monotonic() - self.at, 1),
+            why=self.why(),
+        )
 
 
 def leaving_plan(parts: PeerParts | None, saving: Checkpointer | None) -> LeavingPlan:

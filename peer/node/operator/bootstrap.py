@@ -8,7 +8,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,10 @@ from peer.node.operator.run_view import RunFacts, RunView
 from peer.node.operator.start_time import StartTime
 from peer.node.page import NO_PAGES, DaemonPages, PageSource
 from peer.node.process import freeze_gc, on_stop_signals
-from peer.node.status import SHOWN_AMENDMENTS, about, caps, control_bytes, ends_at
+from peer.node.status import manifest_status, node_facts
 from peer.observe import events
 from peer.observe.status.codec import to_json
-from peer.observe.status.notices import read_status
+from peer.observe.status.notices import with_notices
 from peer.observe.status.value import DaemonStatus
 from peer.ports.console import Say
 from peer.protocol.messages import MAX_ROUND, PeerId, RunId
@@ -173,7 +173,7 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     node.handler.hear(view)
 
     def status() -> DaemonStatus:
-        return read_status(_status(node, run, layout, began, keeper, page) | {"view": view.report()})
+        return with_notices(replace(_status(node, run, layout, began, keeper), page=page, view=view.report()))
 
     def show_page(address: str) -> None:
         nonlocal page
@@ -294,46 +294,22 @@ def _has_operators_key(node: OpenNode) -> bool:
     return held is not None and node.local.me == held.shelf.operator
 
 
-def _status(
-    node: OpenNode, run: OperatorRun, layout: Layout, began: float, keeper: StateKeeper, page: str
-) -> dict[str, Any]:
+def _status(node: OpenNode, run: OperatorRun, layout: Layout, began: float, keeper: StateKeeper) -> DaemonStatus:
     """`began`: when it started, seconds since the epoch."""
-    manifest, amendments = run.signed.manifest, node.handler.parts.amendments
-    assert amendments is not None
-    shared = {"key_shared": node.key_watch.shared} if node.key_watch.shared else {}
-    return shared | {
-        "role": "bootstrap",
-        "run": manifest.name,
-        "about": about(manifest),
-        "total_rounds": manifest.rounds,
-        "ends_at": ends_at(node, manifest),
-        "peer_id": node.local.me,
-        "run_id": node.local.run_id.hex(),
-        "status": keeper.status.value,
-        "phase": keeper.status.value,
-        "page": page,
-        "amendments": amendments.count,
-        "amended": amendments.latest(SHOWN_AMENDMENTS),
-        "uptime_s": round(time.time() - began, 1),
-        "log": str(node.local.folder.log),
-        "endpoints": list(node.endpoints()),
-        "addresses": node.directory.addresses(),
-        "reachable": {"value": node.reach.state.reachable(), "why": node.reach.state.why()},
-        "port_mapping": node.mapping.report(),
-        "relaying": node.transport.desk.report(),
-        "operators_key": f"on this node: {_offline(run.path)}" if _has_operators_key(node) else "not on this node",
-        "papers": None if node.handler.papers is None else node.handler.papers.report(node.local.clock.now()),
-        "neighbours": node.directory.neighbours(),
-        "directory": node.directory.report(),
-        "parameters": layout.elements,
-        "kept": keeper.report(),
-        "bytes_sent": node.transport.bytes_sent,
-        "bytes_received": node.transport.bytes_received,
-        "control_bytes": control_bytes(node),
-        "line_bytes": asdict(node.line.read()),
-        "caps": caps(node),
-        "clock_correction_s": node.local.clock.correction,
-    }
+    status = keeper.status.value
+    return DaemonStatus(
+        **node_facts(node, began),
+        role="bootstrap",
+        run=run.signed.manifest.name,
+        status=status,
+        phase=status,
+        leaving=None,
+        wait=None,
+        page="",
+        manifest=manifest_status(node, run.signed.manifest, layout.elements),
+        operators_key=f"on this node: {_offline(run.path)}" if _has_operators_key(node) else "not on this node",
+        kept=keeper.report(),
+    )
 
 
 def _listeners(local: LocalNode) -> NodeListeners:

@@ -21,6 +21,7 @@ from peer.node.operator.collect import Collected, StateCollector, able
 from peer.node.operator.judge import NotJudged, StateJudge, why_refused
 from peer.node.operator.kept import KeptFacts, StateArchive
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
+from peer.observe.status.value import KeptState, KeptStatus
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerRecord, Status
 from peer.protocol.policy.amendments import RunPolicy
@@ -107,9 +108,11 @@ class StateKeeper:
         """The round of the node's record: of the run while it goes on, of the state that is left when it is over."""
         return self._last_round if self.ended else self._run.progress.value
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> KeptStatus:
         """Return what is kept and why, for `peer status`."""
-        return {"state": None if self._kept is None else self._kept.told(), "why": self._told, "ended": self.ended}
+        kept = self._kept
+        state = None if kept is None else KeptState(kept.round, kept.tokens, kept.loss, kept.donors, kept.founded)
+        return KeptStatus(state, self._told, self.ended)
 
     async def run(self) -> None:
         """Keep states until cancelled. Raises JudgeFailed when no state can be judged."""

@@ -15,6 +15,7 @@ from typing import Any
 from peer.aio.threads import Offload
 from peer.errors import HomeUnusable
 from peer.node.operator.run_progress import RunActivity, RunProgress
+from peer.observe.status.value import JoinOffer, RunViewStatus, ViewedAmendment, ViewedRun
 from peer.ports.clock import Clock
 from peer.ports.console import Say
 from peer.protocol.messages import PeerId, RunId
@@ -139,22 +140,22 @@ class RunView:
 
     # -- what is shown -----------------------------------------------------------------------------------------------
 
-    def report(self) -> dict[str, Any]:
-        """Return the view, JSON-able. Nothing in it is None but what is not known."""
+    def report(self) -> RunViewStatus:
+        """Return the view for `peer status`. Nothing in it is None but what is not known."""
         facts, now = self._facts, self._clock.now()
         started, furthest = facts.started(), facts.progress.furthest()
-        return {
-            "run": {
-                "name": facts.manifest.name,
-                "run_id": facts.run_id.hex(),
-                "preset": facts.preset,
-                "parameters": facts.manifest.model.parameters,
-                "started": started or None,
-                "total_rounds": facts.manifest.rounds,
-                "ended": facts.ended(),
-            },
-            "round": facts.progress.value,
-            "peers": [
+        return RunViewStatus(
+            run=ViewedRun(
+                name=facts.manifest.name,
+                run_id=facts.run_id.hex(),
+                preset=facts.preset,
+                parameters=facts.manifest.model.parameters,
+                started=started or None,
+                total_rounds=facts.manifest.rounds,
+                ended=facts.ended(),
+            ),
+            round=facts.progress.value,
+            peers=tuple(
                 line_of(
                     one.summary,
                     "silent" if self._is_silent(one, now) else one.summary.status.value,
@@ -162,17 +163,17 @@ class RunView:
                     now - one.heard_at,
                 )
                 for one in self._book.in_turn()
-            ],
-            "totals": totals_of(self._live(now)),
-            "loss": self._losses.report(),
-            "amendments": [
-                {"number": one.number, "what": describe_change(one), "round": one.round}
+            ),
+            totals=totals_of(self._live(now)),
+            loss=self._losses.report(),
+            amendments=tuple(
+                ViewedAmendment(one.number, describe_change(one), one.round)
                 for one in facts.amendments(SHOWN_AMENDMENTS)
-            ],
-            "join": {"ticket": facts.ticket},
-            "dropped": {why: self._book.dropped[why] for why in DROPS},
-            "note": NOTE,
-        }
+            ),
+            join=JoinOffer(facts.ticket),
+            dropped={why: self._book.dropped[why] for why in DROPS},
+            note=NOTE,
+        )
 
     # -- what outlives a restart -------------------------------------------------------------------------------------
 

@@ -71,7 +71,9 @@ def _read(hint: Any, value: Any) -> Any:
 
 def _field(one: Field[Any], hint: Any, body: Mapping[str, Any]) -> Any:
     if one.metadata.get("json") == "flat":
-        inner = next(kind for kind in get_args(hint) if kind is not NoneType)
+        inner = next((kind for kind in get_args(hint) if kind is not NoneType), None)
+        if inner is None:
+            return _read(hint, body)
         return _read(inner, body) if any(part.name in body for part in fields(inner)) else None
     return _read(hint, body.get(one.name))
 

@@ -12,7 +12,6 @@ from peer.observe.status.value import (
     BudgetStatus,
     DaemonStatus,
     KnownFact,
-    LedgerStatus,
     MachineStatus,
     ManifestStatus,
     PeerStatus,
@@ -20,6 +19,7 @@ from peer.observe.status.value import (
     Severity,
     TrainingStatus,
 )
+from peer.observe.totals import Ledger
 
 PEERS_SHOWN = 8
 DATA = {
@@ -125,7 +125,7 @@ def _hold_out(training: TrainingStatus) -> str:
     return f"{loss_words(nats, bits)}, at round {round_:,}"
 
 
-def _work(ledger: LedgerStatus) -> str:
+def _work(ledger: Ledger) -> str:
     if not (processed := ledger.processed):
         return ""
     told = (
@@ -271,4 +271,4 @@ def _waited(machine: MachineStatus) -> str:
 
 def _agreed(status: DaemonStatus) -> Iterator[Row]:
     """Tell the terms of the volunteer."""
-    yield from (status.contract or {}).get("terms", [])
+    yield from () if status.contract is None else status.contract.terms

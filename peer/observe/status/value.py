@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from peer.observe.line_bytes import LineBytes
 from peer.observe.status.codec import FLAT, OPTIONAL
-from peer.protocol.diagnosis.outliers import OutlierFinding
+from peer.observe.totals import Ledger
+from peer.protocol.summary.loss_history import LossPoint
+from peer.protocol.summary.run_totals import PeerLine, RunTotals
 
 
 class Severity(StrEnum):
@@ -175,6 +176,68 @@ class ManifestStatus:
     """When the last round is due, seconds since the epoch; None: not known."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContractTerms:
+    """What a run takes of this machine, as the volunteer agreed to it."""
+
+    run: str
+    operator: str
+    """Peer id of the key that signed the manifest."""
+    model: str
+    parameters: int
+    data: str
+    memory_bytes: int
+    """Main memory of daemon and trainer, estimated."""
+    disk_bytes: int
+    """The most that checkpoints and the cache take in the home."""
+    bytes_an_hour: float | None
+    """Each way over the line. None: rounds are in inner steps, so the hour is not known."""
+    device: str
+    threads: int
+    bytes_up_a_day: int | None
+    """On the line, with headers and small messages. None: rounds are in inner steps."""
+    bytes_down_a_day: int | None
+    """As `bytes_up_a_day`. The first state comes once more."""
+    upload_limit: int | None
+    """The volunteer's own limit of a day, in bytes. None: there is none."""
+    bytes_a_sync: int
+    """Payload each way between two exchanges of everything."""
+    ends_at: float | None
+    """Seconds since the epoch. None: not known."""
+    length: str
+    """How long the run is, for a person."""
+    worth: str
+    """What the peers together are worth, for a person."""
+    log: str
+    """The file of the daemon's log."""
+    guest: str
+    """How the trainer gives way to the machine's owner, for a person."""
+    summary: bool
+    """Whether the run's nodes are told what this peer does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContractStatus:
+    contract: ContractTerms = field(metadata=FLAT)
+    agreed_at: float
+    """Seconds since the epoch."""
+    terms: tuple[tuple[str, str], ...]
+    """Labels and values for a person: those that the status does not show elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisFinding:
+    """An unusual number."""
+
+    what: str
+    """`nothing`: there is none."""
+    who: str
+    """`you`, or a peer id; empty: nobody."""
+    number: float
+    unit: str
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class ExchangeRates:
     """Our own medians over the last exchanges. None: there were too few."""
@@ -241,7 +304,7 @@ class RoundsStatus:
 
     round: int
     next_due_in_s: float | None
-    """None: rounds are in inner steps, or none is waited for."""
+    """None: not in seconds, or no round is waited for."""
     last_partner: str
     """Its peer id; of a group, how many others."""
     last_outcome: str
@@ -252,7 +315,7 @@ class RoundsStatus:
     """Rounds that were due, and rounds by outcome."""
     paths: Mapping[str, int]
     """Exchanged rounds by the path of their bytes."""
-    diagnosis: tuple[OutlierFinding, ...]
+    diagnosis: tuple[DiagnosisFinding, ...]
     """Findings, or one entry that says why there is none."""
     exchanging: ExchangeRates
     partner_params: PartnerParams | None = field(default=None, metadata=OPTIONAL)
@@ -310,16 +373,6 @@ class PeerStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerStatus:
-    """Integers in tokens x elements of the fragment."""
-
-    processed: int
-    applied: int
-    dropped: int
-    outstanding: int
-
-
-@dataclass(frozen=True, slots=True)
 class TrainingStatus:
     """What is known once the trainer runs."""
 
@@ -333,7 +386,7 @@ class TrainingStatus:
     trainer_pid: int | None
     seconds_training: float
     seconds_waiting: float
-    ledger: LedgerStatus
+    ledger: Ledger
     val_loss: tuple[int, float | None, float | None] | None
     """Round, nats a token and bits a byte of the latest evaluation; None: not evaluated yet."""
 
@@ -454,6 +507,50 @@ class KeptStatus:
     ended: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ViewedRun:
+    """A run as a node of the operator has it."""
+
+    name: str
+    run_id: str
+    preset: str
+    parameters: int
+    started: float | None
+    """When round 0 began, seconds since the epoch; None: not yet."""
+    total_rounds: int | None
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedAmendment:
+    number: int
+    what: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOffer:
+    ticket: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunViewStatus:
+    """What a node of the operator knows of the run, as peers say it."""
+
+    run: ViewedRun
+    round: int
+    peers: tuple[PeerLine, ...]
+    totals: RunTotals
+    loss: tuple[LossPoint, ...]
+    """The oldest first."""
+    amendments: tuple[ViewedAmendment, ...]
+    """The last ones."""
+    join: JoinOffer
+    dropped: Mapping[str, int]
+    """Summaries by the reason why they were dropped."""
+    note: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStatus:
     """The status of a peer or of a bootstrap node. None: the part is not there yet, or not in this role."""
@@ -494,7 +591,7 @@ class DaemonStatus:
     key_shared: str | None = field(default=None, metadata=OPTIONAL)
     """That another machine has our key, a sentence."""
     manifest: ManifestStatus | None = field(default=None, metadata=FLAT)
-    contract: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
+    contract: ContractStatus | None = field(default=None, metadata=OPTIONAL)
     progress: RoundsStatus | None = field(default=None, metadata=FLAT)
     membership: MembershipStatus | None = field(default=None, metadata=OPTIONAL)
     peers: tuple[PeerStatus, ...] | None = field(default=None, metadata=OPTIONAL)
@@ -507,7 +604,7 @@ class DaemonStatus:
     operators_key: str | None = field(default=None, metadata=OPTIONAL)
     """Whether the operator's key lies on this node, with the advice not to."""
     kept: KeptStatus | None = field(default=None, metadata=OPTIONAL)
-    view: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
+    view: RunViewStatus | None = field(default=None, metadata=OPTIONAL)
     """What a node of the operator knows of the run."""
     notices: tuple[Notice, ...] = ()
 

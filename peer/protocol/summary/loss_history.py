@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from peer.protocol.summary.weighing import Quartiles
 
@@ -55,16 +54,16 @@ class LossHistory:
         for t, round_, median, low, high, count in points:
             self.note(float(t), int(round_), Quartiles(float(low), float(median), float(high)), int(count))
 
-    def report(self) -> list[dict[str, Any]]:
-        """JSON-able, the oldest first."""
-        return [
-            {
-                "t": round(point.t, 1),
-                "round": point.round,
-                "median": round(point.median, 5),
-                "low": round(point.low, 5),
-                "high": round(point.high, 5),
-                "count": point.count,
-            }
+    def report(self) -> tuple[LossPoint, ...]:
+        """Return the points with their numbers rounded, the oldest first."""
+        return tuple(
+            LossPoint(
+                t=round(point.t, 1),
+                round=point.round,
+                median=round(point.median, 5),
+                low=round(point.low, 5),
+                high=round(point.high, 5),
+                count=point.count,
+            )
             for point in self.points
-        ]
+        )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from peer.aio.tasks import cancel_and_wait
+from peer.observe.status.value import KnownFact
 from peer.ports.clock import Clock
 from peer.protocol.swarm.port_lease import Errand, PortLease, RouterRefusal, Surroundings
 from peer.transport.port_mapping.router import Router
@@ -57,11 +57,11 @@ class PortMapper:
         """Whether others reach this peer through the router's port, and nowhere else."""
         return self._lease.carries(self._around())
 
-    def report(self) -> dict[str, Any]:
-        """Tell the state. `value` None: a port is held, and nobody has got through it."""
+    def report(self) -> KnownFact:
+        """For `peer status`. `value` None: a port is held, and nobody has got through it."""
         here = self._around()
         value = None if self._lease.held is not None and not self._lease.carries(here) else self._lease.carries(here)
-        return {"value": value, "why": self._lease.why(here, self._clock.now())}
+        return KnownFact(value, self._lease.why(here, self._clock.now()))
 
     async def close(self) -> None:
         """Give the port back, within `GIVE_BACK_S`. A second call waits for the first."""

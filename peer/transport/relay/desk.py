@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from peer.errors import PartnerRefused, RelayBusy
+from peer.observe.status.value import RelayingStatus
 from peer.protocol.messages import PeerId
 from peer.protocol.relay.circuits import CLAIM_S, Circuit, CircuitRefused, CircuitTable
 from peer.protocol.swarm.relay_load import RelayLoad
@@ -66,15 +67,15 @@ class RelayDesk:
         """The cap in bytes per second; 0: nothing is relayed."""
         return 0.0 if self.throttle is None else self.throttle.rate
 
-    def report(self) -> dict[str, float | int | str]:
+    def report(self) -> RelayingStatus:
         """Return the numbers for `peer status`."""
-        return {
-            "rate": self.rate,
-            "reservations": self._table.reserved,
-            "circuits": self._table.open,
-            "bytes": 0 if self.throttle is None else self.throttle.passed,
-            "why_not": OFF if self.throttle is None else self.throttle.why_not(),
-        }
+        return RelayingStatus(
+            rate=self.rate,
+            reservations=self._table.reserved,
+            circuits=self._table.open,
+            bytes=0 if self.throttle is None else self.throttle.passed,
+            why_not=OFF if self.throttle is None else self.throttle.why_not(),
+        )
 
     # -- calls of the gRPC service -------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from peer.discovery.directory import DhtDirectory, DirectoryListeners
 from peer.discovery.multiaddr import claimed
 from peer.identity import Identity
 from peer.observe.process_stats import resident_bytes
+from peer.observe.status.codec import to_json
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 
 RUN = RunId(b"r" * 32)
@@ -144,12 +145,12 @@ def test_one_that_outgrows_its_bound_is_replaced_again_and_again_ever_more_slowl
         told = Told()
         limits, pace = DhtNodeLimits(memory=4 * 2**20), replace(PACE, rebuild=RebuildTimes(first=0.3), pulse=0.05)
         async with started(tmp_path, limits=limits, pace=pace, told=DirectoryListeners(told)) as directory:
-            await until(lambda: directory.report()["losses"] >= 4)
+            await until(lambda: to_json(directory.report())["losses"] >= 4)
             cause, times = told.ended[-1]
             assert "MB of memory, above its bound of 4.19 MB" in cause
             assert times == 4
             assert f"rebuilding, 4th time, because {cause}" in directory.trouble
-            assert directory.report()["state"] == "rebuilding"
+            assert to_json(directory.report())["state"] == "rebuilding"
             waits = [later - earlier for earlier, later in zip(told.at, told.at[1:], strict=False)]
             assert all(wait >= 0.3 * 2**n for n, wait in enumerate(waits[-2:], 1)), waits
 
@@ -333,7 +334,7 @@ def test_a_dead_and_a_mute_bootstrap_do_not_delay_the_third(tmp_path: Path) -> N
                 began = time.monotonic()
                 async with started(tmp_path, initial_peers=peers) as joiner:
                     took = time.monotonic() - began
-                    assert joiner.report()["state"] == "joined"
+                    assert to_json(joiner.report())["state"] == "joined"
                     assert "refused" in joiner.contact().tried[peers[0]]
                     assert took < 0.6 * PACE.dial, took
 

@@ -23,6 +23,7 @@ from peer.exchange.group.sparse_result import SparseResult
 from peer.identity import Identity
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
+from peer.observe.status.codec import to_json
 from peer.protocol.group.shards import ALIGN
 from peer.protocol.messages import PeerId, PeerRecord, Reach, RoundKey, RunId, Status
 from peer.protocol.wire.frames import HEADER, USUAL_CHUNK
@@ -126,7 +127,7 @@ async def play(members: list[Member]) -> list[GroupMean]:
     for member, one in zip(members, got, strict=True):
         assert one.spans == one.named == [(0, ELEMENTS)], one.reason
         assert bool((one.mean == 2.0).all())
-        assert not member.conduct.report()["refusals"]
+        assert not to_json(member.conduct.report())["refusals"]
     return got
 
 

@@ -9,6 +9,7 @@ import torch
 
 from peer.clock.run_clock import RunClock
 from peer.exchange.group.member import GroupMean
+from peer.observe.status.codec import to_json
 from peer.protocol.messages import RoundKey
 from peer.run.costs import MESSAGE_BYTES, exchange_bytes
 from peer.run.presets import resolve
@@ -29,7 +30,7 @@ async def play(members: list[Member], round_: int, elements: int) -> list[GroupM
     )
     assert all(one.spans == one.named == [(0, elements)] for one in got), [one.reason for one in got]
     assert all(torch.equal(one.mean, got[0].mean) for one in got)
-    assert not any(member.conduct.report()["refusals"] for member in members)
+    assert not any(to_json(member.conduct.report())["refusals"] for member in members)
     return got
 
 

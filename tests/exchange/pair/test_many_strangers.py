@@ -105,9 +105,9 @@ def test_a_person_reads_that_strangers_wait(around: Around) -> None:
 
 
 def test_status_tells_the_proven_and_how_many_strangers_wait(around: Around) -> None:
-    assert around.conduct.strangeness() == {"proven": len(FRIENDS), "left_out": 0}
+    assert around.conduct.strangers() == (len(FRIENDS), 0)
     around.search(BIASED)
-    assert around.conduct.strangeness() == {"proven": len(FRIENDS), "left_out": len(FLOOD) - QUOTA}
+    assert around.conduct.strangers() == (len(FRIENDS), len(FLOOD) - QUOTA)
 
 
 def test_the_invited_are_no_strangers(around: Around) -> None:

@@ -14,6 +14,7 @@ from peer.exchange.pair.acceptance import PartnerAcceptance
 from peer.exchange.pair.offer import PartnerOffer
 from peer.observe import events
 from peer.observe.metrics import VERDICTS
+from peer.observe.status.codec import to_json
 from peer.ports.memory_store import ExchangeStores
 from peer.ports.trainer import WorkSnapshot
 from peer.protocol.messages import PeerId, RoundKey
@@ -63,7 +64,7 @@ def test_the_report_counts_all_and_tells_the_last_refusal() -> None:
         judged.offer(round_, away)
     assert [event.verdict for event in judged.journal] == ["taken", "clipped", "refused", "taken"]
     assert [event.windows for event in judged.journal] == [GOOD.windows] * 3 + [""]
-    report = judged.judge.report()
+    report = to_json(judged.judge.report())
     assert report == {
         "asked": "check",
         "taken": 2,
@@ -82,7 +83,7 @@ def test_a_run_without_common_data_asks_no_trainer_and_says_so_once() -> None:
         judged.offer(round_)
     assert [event.unchecked for event in judged.journal] == [NONE, "", ""]
     assert all(math.isnan(event.gained) for event in judged.journal)
-    report = judged.judge.report()
+    report = to_json(judged.judge.report())
     assert (report["taken"], report["unchecked"], report["why_unchecked"]) == (3, 3, NONE)
 
 
@@ -91,13 +92,13 @@ def test_a_passing_reason_is_journalled_each_time_and_forgotten_with_the_next_ch
     for round_ in range(3):
         judged.offer(round_)
     assert [event.unchecked for event in judged.journal] == ["1 of 4 shards is here", "2 of 4 shards are here", ""]
-    assert judged.judge.report()["why_unchecked"] == ""
+    assert to_json(judged.judge.report())["why_unchecked"] == ""
 
 
 def test_nothing_is_unchecked_where_no_check_is_asked_for() -> None:
     judged = Judged(asked="clip")
     judged.offer(0)
-    assert judged.judge.report() == {
+    assert to_json(judged.judge.report()) == {
         "asked": "clip",
         "taken": 1,
         "clipped": 0,

@@ -20,6 +20,7 @@ from peer.node.leaving.plan import (
     leaving_plan,
     step_part,
 )
+from peer.observe.status.codec import to_json
 from peer.state.save_pace import SavePace
 
 
@@ -59,7 +60,7 @@ def test_the_sum_is_announced_with_a_margin_and_small_parts_are_not_named() -> N
     plan = LeavingPlan(parts, at=0.0)
     assert plan.announced_s == pytest.approx(CLOSING_S + (1 + MARGIN) * 16.2)
     assert plan.told() == "about 22 s: exchange 6 s, checkpoint 10 s"
-    report = plan.report()
+    report = to_json(plan.report())
     assert report["parts"] == {"exchange": 6.0, "step": 0.2, "checkpoint": 10.0}
     assert report["since_s"] > 0
     assert "checkpoint 10.0 s: so" in report["why"]

@@ -25,6 +25,7 @@ from peer.node.operator.judge import NotJudged, StateJudge
 from peer.node.operator.keeper import AGAIN_S, GONE_S, ServableState, StateKeeper, WatchedRun
 from peer.node.operator.kept import KeptFacts, StateArchive
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
+from peer.observe.status.codec import to_json
 from peer.outer.state import OuterState
 from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
@@ -362,7 +363,7 @@ def test_the_end_is_said_and_the_only_state_served_before_it_is_judged(tmp_path:
         async def wait() -> None:
             await asyncio.sleep(10)
             assert (keeper.status, keeper.round, world.values) == (Status.ENDED, ROUNDS, [1.0])
-            assert "served while it is being evaluated" in keeper.report()["why"]
+            assert "served while it is being evaluated" in to_json(keeper.report())["why"]
             world.records.clear()
             await asyncio.sleep(300)
 

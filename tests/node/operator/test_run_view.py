@@ -14,6 +14,7 @@ from peer.aio.threads import inline
 from peer.errors import HomeUnusable
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
 from peer.node.operator.run_view import KEEP_EVERY_S, RunView
+from peer.observe.status.codec import to_json
 from peer.protocol.messages import RunId, Status
 from peer.protocol.summary.book import DROPS, FORGED, RATE, SILENT_S, STALE, UNLISTED_S
 from peer.signed_summary import seal_summary
@@ -32,7 +33,7 @@ def test_the_view_of_five_peers_is_as_computed_by_hand() -> None:
     for number, one in enumerate(peers):
         assert tell(view, one, tokens=1000 * number, loss=3.0 + number / 10, tokens_per_s=10.0 * number) == ""
     view.tick()
-    report = view.report()
+    report = to_json(view.report())
     assert set(report) == KEYS
     assert report["run"] | {"run_id": "", "parameters": 0} == {
         "name": "w",
@@ -80,7 +81,7 @@ def test_a_loss_stands_at_a_round_in_which_somebody_evaluated() -> None:
     for loss_round in (15, 15, 20, 20):
         tell(view, Signing(), loss_round=loss_round)
     view.tick()
-    assert [point["round"] for point in view.report()["loss"]] == [15]
+    assert [point["round"] for point in to_json(view.report())["loss"]] == [15]
 
 
 def test_a_forged_summary_is_dropped_and_counted() -> None:
@@ -90,8 +91,8 @@ def test_a_forged_summary_is_dropped_and_counted() -> None:
     foreign = seal_summary(replace(summary_of(mallory.id), run_id=RunId(b"x" * 32)), mallory.identity)
     for raw in (flipped, signed_summary(victim), foreign, b"", b"\xff" * 5000):
         assert view.on_summary(mallory.id, "block", raw) == FORGED
-    assert view.report()["dropped"] == {FORGED: 5, STALE: 0, RATE: 0}
-    assert view.report()["peers"] == []
+    assert to_json(view.report())["dropped"] == {FORGED: 5, STALE: 0, RATE: 0}
+    assert to_json(view.report())["peers"] == []
 
 
 def test_a_replay_and_a_flood_are_dropped_and_counted() -> None:
@@ -99,13 +100,13 @@ def test_a_replay_and_a_flood_are_dropped_and_counted() -> None:
     raw = signed_summary(peer)
     told = [view.on_summary(peer.id, "home", raw) for _ in range(10)]
     assert told == ["", *[STALE] * 5, *[RATE] * 4]
-    assert view.report()["dropped"] == {FORGED: 0, STALE: 5, RATE: 4}
+    assert to_json(view.report())["dropped"] == {FORGED: 0, STALE: 5, RATE: 4}
 
 
 def test_what_an_older_version_kept_is_read_without_its_board(tmp_path: Path) -> None:
     kept = {"board": {"a": ["home", 3, 6000, [1], [[1, 0]], [-1, -1]]}, "losses": [[NOW, 8, 3.5, 3.4, 3.6, 5]]}
     (tmp_path / "kept").write_text(json.dumps(kept | {"tokens": {"a": 1000}}))
-    report = view_at(SetClock(), tmp_path / "kept").report()
+    report = to_json(view_at(SetClock(), tmp_path / "kept").report())
     assert "board" not in report
     assert [point["median"] for point in report["loss"]] == [3.5]
 
@@ -128,7 +129,7 @@ def test_one_liar_of_eight_moves_little(claim: str) -> None:
         tell(lied, one, **{**said, **lie})
     for view in (honest, lied):
         view.tick()
-    before, after = honest.report(), lied.report()
+    before, after = to_json(honest.report()), to_json(lied.report())
     assert abs(after["loss"][0]["median"] - before["loss"][0]["median"]) <= 0.01
     assert after["totals"]["spread"] <= 0.06
     assert after["totals"]["participation"] >= before["totals"]["participation"] - 0.8 / 8 - 1e-9
@@ -143,9 +144,9 @@ def test_a_peer_that_says_nothing_more_is_shown_as_silent_and_counts_no_more() -
     tell(view, other)
     clock.at = NOW + SILENT_S + 1
     tell(view, other, clock.at, status=Status.PAUSED)
-    states = {line["peer_id"]: line["state"] for line in view.report()["peers"]}
+    states = {line["peer_id"]: line["state"] for line in to_json(view.report())["peers"]}
     assert states == {peer.id: "silent", other.id: "paused"}
-    assert view.report()["totals"]["peers"] == view.report()["totals"]["networks"] == 1
+    assert to_json(view.report())["totals"]["peers"] == to_json(view.report())["totals"]["networks"] == 1
 
 
 def test_a_peer_that_left_the_directory_is_silent_soon() -> None:
@@ -154,10 +155,10 @@ def test_a_peer_that_left_the_directory_is_silent_soon() -> None:
     tell(view, peer)
     tell(view, other)
     gone.add(peer.id)
-    assert view.report()["totals"]["peers"] == 2, "it has just been heard"
+    assert to_json(view.report())["totals"]["peers"] == 2, "it has just been heard"
     clock.at += UNLISTED_S + 1
-    assert {line["peer_id"]: line["state"] for line in view.report()["peers"]}[peer.id] == "silent"
-    assert view.report()["totals"]["peers"] == 1
+    assert {line["peer_id"]: line["state"] for line in to_json(view.report())["peers"]}[peer.id] == "silent"
+    assert to_json(view.report())["totals"]["peers"] == 1
 
 
 def test_what_was_counted_outlives_a_restart(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_what_was_counted_outlives_a_restart(tmp_path: Path) -> None:
         await clock.sleep(KEEP_EVERY_S + 5)
         running.cancel()
         await asyncio.wait({running})
-        return before.report(), view_at(clock, kept).report()
+        return to_json(before.report()), to_json(view_at(clock, kept).report())
 
     before, after = run_virtual(main())
     assert before["loss"] == after["loss"] != []
@@ -205,4 +206,4 @@ def test_a_disk_that_takes_nothing_is_told_once_and_the_view_goes_on(
 @pytest.mark.parametrize("damage", [b"", b"[]", b'{"losses": [1]}', b"[" * 10**5])
 def test_a_damaged_file_counts_as_none(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "kept").write_bytes(damage)
-    assert view_at(SetClock(), tmp_path / "kept").report()["loss"] == []
+    assert to_json(view_at(SetClock(), tmp_path / "kept").report())["loss"] == []

@@ -124,10 +124,14 @@ def test_what_matters_most_comes_first() -> None:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
+EXAMPLES: dict[str, Any] = {"severity": "warning", "terms": [["device", "cpu"], ["agreed", "today"]]}
+"""By key: values of which the shape says too little."""
+
+
 def example(shape: Any) -> Any:
     """A JSON value of a frozen shape."""
     if isinstance(shape, dict):
-        return {name: "warning" if name == "severity" else example(one) for name, one in shape.items()}
+        return {name: EXAMPLES[name] if name in EXAMPLES else example(one) for name, one in shape.items()}
     if isinstance(shape, list):
         return [example(one) for one in shape] if shape != ["float|int"] else [7, 2.5, 3.5]
     word = shape.partition("|")[0]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 
+from peer.observe.status.codec import to_json
 from peer.protocol.summary.loss_history import LossHistory
 from peer.protocol.summary.weighing import Quartiles
 
@@ -15,7 +16,7 @@ def test_a_later_word_on_a_round_replaces_the_earlier_and_keeps_its_time() -> No
     history = LossHistory()
     history.note(100.0, 5, losses(3.0), 2)
     history.note(160.0, 5, losses(2.9), 6)
-    assert history.report() == [{"t": 100.0, "round": 5, "median": 2.9, "low": 2.8, "high": 3.0, "count": 6}]
+    assert to_json(history.report()) == [{"t": 100.0, "round": 5, "median": 2.9, "low": 2.8, "high": 3.0, "count": 6}]
     history.note(165.0, 5, losses(9.0), 5)
     assert history.points[0].median == 2.9, "a peer has left"
     history.note(170.0, 4, losses(9.0), 6)

@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError, Message
 from peer.errors import BadPayload, DataError, ManifestError
 from peer.join.contract import contract_of
 from peer.observe.formatting import local_time
+from peer.observe.status.codec import to_json
 from peer.protocol.learning_rate import schedule
 from peer.protocol.messages import PeerId, RoundKey, RunId
 from peer.protocol.model.layout import TensorSpec
@@ -176,7 +177,7 @@ def run_view_of(raw: bytes) -> None:
     said, view = signed_summary_body(raw), view_at(SetClock())
     view.on_summary(unseal_summary(said, OTHER_RUN).peer_id, "home", said)
     view.tick()
-    json.dumps(view.report(), allow_nan=False)
+    json.dumps(to_json(view.report()), allow_nan=False)
 
 
 def first_of(name: str, at: int = 0) -> bytes:

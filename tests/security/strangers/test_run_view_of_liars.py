@@ -11,6 +11,7 @@ import pytest
 
 from peer.node.operator.run_view import RunView
 from peer.observe.run_metrics import MOST_PEERS
+from peer.observe.status.codec import to_json
 from peer.protocol.messages import RoundKey
 from peer.protocol.pair.receipt import ReceiptBounds, ShownReceipt, SwapOpinion, SwapStatement, Transferred
 from peer.protocol.pair.receipt_chain import BrokenChain, ChainCheck
@@ -36,7 +37,7 @@ def signed(by: Signing, of: Signing, round_: int, nbytes: int, fragment: int = 0
 
 def shared(view: RunView) -> dict[str, Any]:
     """The view without the lines in which each peer speaks for itself."""
-    return {name: value for name, value in view.report().items() if name != "peers"}
+    return {name: value for name, value in to_json(view.report()).items() if name != "peers"}
 
 
 def test_two_keys_that_sign_for_each_other_move_no_number() -> None:
@@ -91,7 +92,7 @@ def test_all_the_keys_of_a_block_leave_places_to_newcomers_and_lines_to_others(m
     newcomers = [Signing() for _ in range(16)]
     for number, one in enumerate(newcomers):
         assert view.on_summary(one.id, f"192.0.{number}.0/24", signed_summary(one, clock.at)) == ""
-    first = [line["peer_id"] for line in view.report()["peers"]]
+    first = [line["peer_id"] for line in to_json(view.report())["peers"]]
     assert len(first) <= PLACES
     assert {one.id for one in (*homes, *newcomers)} <= set(first[:LINES])
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from peer.observe.status.codec import to_json
 from peer.protocol.messages import PeerId
 from peer.transport.front.callers import CallerTable, FrontLimits
 from peer.transport.front.front import AcceptingFront
@@ -176,7 +177,7 @@ def test_an_end_that_is_gone_frees_its_place(run: Run) -> None:
             one.abort()
             assert await is_over(two)
             await until(lambda: len(relay.table) == 0)
-            await until(lambda: relay.desk.report()["circuits"] == 0)
+            await until(lambda: to_json(relay.desk.report())["circuits"] == 0)
 
     run(main())
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.observe.status.codec import to_json
 from peer.protocol.swarm.port_lease import PortLease, PortMapping, RouterRefusal, Surroundings
 from peer.transport.port_mapping.mapper import ASK_S, GIVE_BACK_S, PortMapper
 
@@ -93,12 +94,12 @@ def test_a_port_is_held_renewed_and_given_back() -> None:
         await asyncio.sleep(10)
         assert mapper.endpoints() == (f"{SEEN}:{OWN}",)
         assert not mapper.carries(), "nobody got through yet"
-        assert mapper.report()["value"] is None
+        assert to_json(mapper.report())["value"] is None
         assert home.kept == OWN
         home.here = THROUGH
         await asyncio.sleep(5 * 3600 - 60)
         assert mapper.carries()
-        assert mapper.report()["value"] is True
+        assert to_json(mapper.report())["value"] is True
         assert home.router.open_ports == {OWN}
 
     played(home, play)
@@ -114,7 +115,7 @@ def test_a_peer_that_can_be_dialled_asks_no_router() -> None:
     async def play(mapper: PortMapper) -> None:
         await asyncio.sleep(3600)
         assert mapper.endpoints() == ()
-        assert mapper.report() == {
+        assert to_json(mapper.report()) == {
             "value": False,
             "why": "no router is asked: others reach this peer without it",
         }
@@ -161,7 +162,7 @@ def test_a_router_that_lies_is_told_once() -> None:
         home.here = replace(CLOSED, denied=frozenset([f"{SEEN}:{OWN}"]))
         await asyncio.sleep(10 * 3600)
         assert not mapper.carries()
-        assert mapper.report()["value"] is None
+        assert to_json(mapper.report())["value"] is None
 
     played(home, play)
     assert [port for port, _ in home.told] == [OWN, OWN, 0]
@@ -191,7 +192,7 @@ def test_where_a_router_may_not_be_asked_any_more_the_port_is_given_back() -> No
         home.here = replace(CLOSED, why_not="the run lies in a private network")
         await asyncio.sleep(5)
         assert home.router.open_ports == set()
-        assert mapper.report()["value"] is False
+        assert to_json(mapper.report())["value"] is False
 
     played(home, play)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from peer.errors import PartnerRefused, RelayBusy
+from peer.observe.status.codec import to_json
 from peer.protocol.messages import PeerId
 from peer.protocol.relay.circuits import CIRCUITS_OF_TARGET, CLAIM_S, OF_TARGET_FOR_PROVEN
 from peer.transport.relay.desk import IDLE_S, MAX_CALLS_WAITING, OFF, RelayDesk, Reservation
@@ -114,12 +115,12 @@ def test_each_end_hears_where_the_other_one_is_and_then_bytes_pass(caller_first:
         other.send(b"answer")
         assert await other.reader.readexactly(8) == b"question"
         assert await one.reader.readexactly(6) == b"answer"
-        assert relay.desk.report()["circuits"] == 1
+        assert to_json(relay.desk.report())["circuits"] == 1
         one.close()
         assert await ends(other)
         other.close()
         await turns()
-        assert relay.desk.report() == {
+        assert to_json(relay.desk.report()) == {
             "rate": 1e6,
             "reservations": 1,
             "circuits": 0,
@@ -150,7 +151,7 @@ async def test_an_end_whose_other_end_does_not_come_is_dropped(relay: Relay) -> 
     assert one is not None
     assert await ends(one)
     assert asyncio.get_running_loop().time() == CLAIM_S
-    assert relay.desk.report()["circuits"] == 0
+    assert to_json(relay.desk.report())["circuits"] == 0
 
 
 @pytest.mark.parametrize("leaves", ["caller", "target"])
@@ -170,7 +171,7 @@ def test_an_end_that_left_before_the_other_one_came_costs_no_place(leaves: str) 
         assert await ends(other)
         other.close()
         await turns()
-        assert relay.desk.report()["circuits"] == 0
+        assert to_json(relay.desk.report())["circuits"] == 0
 
     attempt()
 
@@ -229,7 +230,7 @@ async def test_one_that_loses_its_place_to_another_block_hears_it(relay: Relay) 
     with pytest.raises(PartnerRefused):
         relay.call(target=crowd[-1].peer)
     relay.desk.release(crowd[-1])
-    assert relay.desk.report()["reservations"] == 48
+    assert to_json(relay.desk.report())["reservations"] == 48
 
 
 @pytest.mark.parametrize("carried", [True, False])
@@ -251,7 +252,7 @@ def test_a_circuit_that_gives_way_to_another_block_ends_at_once(carried: bool) -
         assert all(is_gone(stream) for stream in last)
         newcomer[0].send(b"x")
         assert await newcomer[1].reader.readexactly(1) == b"x"
-        assert relay.desk.report()["circuits"] == CIRCUITS_OF_TARGET - OF_TARGET_FOR_PROVEN
+        assert to_json(relay.desk.report())["circuits"] == CIRCUITS_OF_TARGET - OF_TARGET_FOR_PROVEN
 
     attempt()
 
@@ -291,7 +292,7 @@ def test_who_relays_nothing_says_so() -> None:
             with pytest.raises(PartnerRefused, match=OFF) as refused:
                 ask()
             assert refused.value.code == "off"
-        assert relay.desk.report()["why_not"] == OFF
+        assert to_json(relay.desk.report())["why_not"] == OFF
 
     run_streams(main())
 
@@ -305,7 +306,7 @@ async def test_a_quota_that_is_used_up_ends_what_is_relayed(relay: Relay) -> Non
             ask()
         assert refused.value.code == "budget"
     assert not held.lost.is_set()
-    assert relay.desk.report()["why_not"] == relay.quota.why
+    assert to_json(relay.desk.report())["why_not"] == relay.quota.why
 
 
 @scenario

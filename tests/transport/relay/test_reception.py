@@ -13,6 +13,7 @@ import uvloop
 
 from peer.errors import PartnerLost, PartnerRefused
 from peer.identity import Identity
+from peer.observe.status.codec import to_json
 from peer.protocol.messages import PathKind, PeerId, RelayAddress, Way
 from peer.protocol.relay.circuits import CIRCUITS_OF_TARGET
 from peer.protocol.relay.punching import PunchMemory
@@ -220,7 +221,7 @@ def test_a_target_that_does_not_come_costs_the_caller_some_seconds(run: Run, mon
             here.takes = False
             with pytest.raises(PartnerLost, match="passed nothing on"):
                 await here.open(bulk=False)
-            assert here.desk.report()["circuits"] == 1, "until its slips have run out"
+            assert to_json(here.desk.report())["circuits"] == 1, "until its slips have run out"
 
     run(main())
 

@@ -9,6 +9,7 @@ import pytest
 from peer.clock.run_clock import RunClock
 from peer.errors import PartnerRefused
 from peer.node.handler import RequestHandler
+from peer.observe.status.codec import to_json
 from peer.protocol.messages import WIRE_VERSION, PeerRecord, Status
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
@@ -38,7 +39,7 @@ async def _told() -> None:
     finally:
         await there.close()
         await here.close()
-    report = view.report()
+    report = to_json(view.report())
     assert [line["peer_id"] for line in report["peers"]] == [peer.id]
     assert report["dropped"] == {"forged": 1, "stale": 1, "rate": 0}
 
