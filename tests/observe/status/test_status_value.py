@@ -124,16 +124,14 @@ def test_what_matters_most_comes_first() -> None:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-EXAMPLES: dict[str, Any] = {"severity": "warning", "terms": [["device", "cpu"], ["agreed", "today"]]}
-"""By key: values of which the shape says too little."""
-
-
 def example(shape: Any) -> Any:
     """A JSON value of a frozen shape."""
     if isinstance(shape, dict):
-        return {name: EXAMPLES[name] if name in EXAMPLES else example(one) for name, one in shape.items()}
+        return {name: "warning" if name == "severity" else example(one) for name, one in shape.items()}
+    if shape in (["float|int"], [["str"]]):  # an evaluation, and labels with their values
+        return [7, 2.5, 3.5] if shape == ["float|int"] else [["device", "cpu"]]
     if isinstance(shape, list):
-        return [example(one) for one in shape] if shape != ["float|int"] else [7, 2.5, 3.5]
+        return [example(one) for one in shape]
     word = shape.partition("|")[0]
     return {"str": "text", "int": 7, "float": 2.5, "bool": True, "null": None}[word]
 
