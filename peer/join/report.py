@@ -52,7 +52,7 @@ class JoinReport:
         self._trainer: dict[str, float] = {}
         self._micro_batch = ""
         self._joined = ""
-        self._unfit: list[str] = []
+        self._unfit: list[FitnessFinding] = []
 
     def end(self, phase: str, detail: str = "") -> None:
         """A phase is over. `detail`: what there was in it, for a person."""
@@ -91,7 +91,8 @@ class JoinReport:
             waited_for_you_s=round(self._laps.skipped, 2),
             phases_s={name: round(seconds, 3) for name, seconds in self._laps.took.items()},
             micro_batch=self._micro_batch,
-            unfit=tuple(self._unfit),
+            unfit=tuple(verdict.found for verdict in self._unfit),
+            fixes=tuple(verdict.fix for verdict in self._unfit),
         )
 
     # -- is it fit? --------------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class JoinReport:
         self._warn(verdict)
 
     def _warn(self, verdict: FitnessFinding) -> None:
-        self._unfit.append(verdict.found)
+        self._unfit.append(verdict)
         self._say(f"slow: {verdict.found}. {verdict.fix}")
         self._emit(events.Unfit(reason=verdict.found))
 

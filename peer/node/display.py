@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from peer.aio.tasks import background_task
-from peer.node.status import status_line
 from peer.observe.log_file import log_line
 from peer.observe.progress import wait_line, worth_showing
 from peer.observe.question import ask_terminal
+from peer.observe.status.text import status_line
 from peer.observe.status.value import DaemonStatus
 
 STATUS_LINE_EVERY_S = 10.0

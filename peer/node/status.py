@@ -1,4 +1,4 @@
-"""The status of a peer, gathered from the parts as they are now, and the one line of it printed now and then."""
+"""The status of a peer, made of its parts as they are now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from peer.join.contract import end_of
 from peer.join.invitation import OwnAdmission
 from peer.node.leaving.plan import LeavingPlan
 from peer.observe.control_bytes import in_all
-from peer.observe.formatting import loss_words
 from peer.observe.line_bytes import LineBytes
 from peer.observe.progress import Waits
 from peer.observe.status.notices import with_notices
@@ -30,7 +29,6 @@ from peer.observe.status.value import (
     RelayPlace,
     RoundsStatus,
     RunAbout,
-    Severity,
     TrainingStatus,
 )
 from peer.observe.totals import Totals, ledger
@@ -285,32 +283,3 @@ def _training(trainer: TrainerClient, elements: tuple[int, ...], totals: Totals)
         ledger=ledger(totals, counters.tokens, counters.base, elements),
         val_loss=totals.val_loss[-1] if totals.val_loss else None,
     )
-
-
-def status_line(status: DaemonStatus) -> str:
-    """One plain line for a terminal or a log. It repeats the serious notices alone."""
-    parts = [f"{status.status}: {status.phase if status.leaving is None else status.leaving.told}"]
-    if (progress := status.progress) is not None:
-        due = progress.next_due_in_s
-        parts.append(f"round {progress.round}" + (f" (due in {due:.0f} s)" if due is not None and due > 0 else ""))
-    if (training := status.training) is not None:
-        loss = "no loss yet" if training.loss is None else f"loss {loss_words(training.loss)}"
-        parts.append(f"step {training.steps}, {loss}, {training.tokens_per_s:.0f} tokens/s")
-        if training.val_loss is not None:
-            round_, nats, _ = training.val_loss
-            parts.append(f"hold-out {loss_words(nats)} (round {round_})")
-    if status.peers is not None:
-        parts.append(f"{sum(peer.status == 'training' for peer in status.peers)} other peers train")
-    if progress is not None and progress.last_outcome:
-        whom = progress.last_partner
-        with_whom = f" with {whom if ' ' in whom else whom[-6:]}" if whom else ""
-        parts.append(f"last round {progress.last_outcome}{with_whom}")
-    if (membership := status.membership) is not None and membership.cut_off_s is None:
-        counts = {"suspected": membership.suspected_count, "not answering anybody": membership.out_count}
-        parts += [f"{count} {what}" for what, count in counts.items() if count]
-    parts += [
-        notice.brief or f"{notice.about}: {notice.sentence}"
-        for notice in status.notices
-        if notice.severity is Severity.SERIOUS and notice.sentence not in status.phase
-    ]
-    return " · ".join(parts)

@@ -45,6 +45,14 @@ def round_outcomes(rounds: Mapping[str, int]) -> str:
     return ", ".join(parts) or "nothing"
 
 
+def participation(rounds: Mapping[str, int]) -> str:
+    """`9 exchanged, 2 solo of 11 due (82% exchanged); beside these 5 skipped`, of the counts of `Totals.rounds`."""
+    if not (due := rounds.get("due", 0)):
+        return "none was due yet"
+    skipped = f"; beside these {rounds['skipped']:,} skipped" if rounds.get("skipped") else ""
+    return f"{round_outcomes(rounds)} of {due:,} due ({rounds.get('exchanged', 0) / due:.0%} exchanged){skipped}"
+
+
 def duration(seconds: float) -> str:
     """`47 s`, `12 min`, `3 h 20 min`, `5 days 3 h`."""
     whole = max(0, round(seconds))

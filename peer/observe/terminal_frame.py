@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from peer.observe.formatting import amount, duration, harmless, loss_words, round_outcomes
+from peer.observe.formatting import amount, duration, harmless, loss_words, participation
 from peer.observe.progress import parted, words, worth_showing
 from peer.observe.status.columns import short
 from peer.observe.status.text import answer
@@ -98,7 +98,7 @@ def picture(status: DaemonStatus, history: History) -> RenderableType:
 def _rows(status: DaemonStatus, history: History) -> Iterable[tuple[str, RenderableType]]:
     if (progress := status.progress) is not None:
         yield "round", _round(progress, status)
-        yield "rounds", _participation(progress)
+        yield "rounds", Text(participation(progress.rounds))
         yield "partner", _partner(progress)
     if (training := status.training) is not None:
         yield from _training(training, history)
@@ -146,13 +146,6 @@ def _round(progress: RoundsStatus, status: DaemonStatus) -> Text:
     if due is not None and due > 0:
         text += f", due in {duration(due)}"
     return Text(text)
-
-
-def _participation(progress: RoundsStatus) -> Text:
-    rounds = progress.rounds
-    if not (due := rounds.get("due", 0)):
-        return Text("none was due yet")
-    return Text(f"took part in {rounds.get('exchanged', 0) / due:.0%} of {due:,} due: {round_outcomes(rounds)}")
 
 
 def _partner(progress: RoundsStatus) -> Text:

@@ -12,6 +12,8 @@ from typing import Any
 from peer import __version__
 from peer.node.page import PageSource
 from peer.observe.events import Event, RoundEnded
+from peer.observe.formatting import participation
+from peer.observe.progress import wait_line, worth_showing
 from peer.observe.status.codec import to_json
 from peer.observe.status.value import DaemonStatus
 from peer.web.bounds import bounded
@@ -73,7 +75,7 @@ class VolunteerAccount:
             "version": __version__,
             "status": status.status,
             "phase": status.phase,
-            "wait": to_json(status.wait),
+            "wait": wait_line(status.wait) if worth_showing(status.wait) else "",
             "leaving": None if status.leaving is None else status.leaving.told,
             "paused": to_json(status.paused),
             "reachable": status.reachable.value,
@@ -93,6 +95,7 @@ class VolunteerAccount:
             "tokens_per_s": None if training is None else training.tokens_per_s,
             "loss": None if training is None else training.loss,
             "rounds": None if progress is None else progress.rounds,
+            "participation": "" if progress is None else participation(progress.rounds),
             "val_loss": None if training is None else training.val_loss,
             "due": None if due is None else round(self._wall() + due),
         }

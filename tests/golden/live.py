@@ -102,7 +102,7 @@ def troubles() -> dict[str, Any]:
         "diagnosis": [*map(both, shape(to_json(stuck.report())), [{"number": "float"}])],
         "exchanging": shape(to_json(fine.numbers())),
         "wait": wait,
-        "machine": {"unfit": ["str"]},
+        "machine": {"unfit": ["str"], "fixes": ["str"]},
         "admission": {"until": "str"},
         "paused": shape(to_json(rest.report())),
         **shape(found, MAPS),

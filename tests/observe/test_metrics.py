@@ -15,9 +15,12 @@ from peer.observe.control_bytes import PURPOSES
 from peer.observe.counters import EventCounters, known_code
 from peer.observe.exposition import exposition, lookup, seen, sums
 from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, METRICS, SOURCES, STATUSES
+from peer.observe.status.codec import to_json
 from peer.observe.status.notices import read_status
 from peer.observe.totals import Totals
 from tests import metrics_page
+from tests.golden import freeze
+from tests.observe.status.test_status_value import example
 from tests.prometheus_text import Family, parse
 
 ROOT = Path(__file__).parents[2]
@@ -280,3 +283,15 @@ def test_findings_are_counted_by_what_and_nothing_is_none() -> None:
     nothing = {"what": "nothing", "who": "", "number": 12, "unit": "exchanges", "why": "nothing unusual"}
     counts = seen(read_status(STATUS | {"diagnosis": [nothing]}))["found"]
     assert not any(counts[what] for what in metric.values)
+
+
+def test_every_path_into_the_status_leads_to_a_field_of_it() -> None:
+    """A field that is renamed takes its metric with it."""
+    told = example(freeze.frozen_swarm("pair").status["pair"])
+    status = to_json(read_status(told | {"rounds": {"due": 1}}))
+    for metric in METRICS:
+        for path in filter(None, (metric.path, metric.per)):
+            for label in metric.values[:1] or ("",):
+                where = path.replace(f"{{{metric.label}}}", label)
+                if where.startswith("status.") and not path.endswith(("{code}", "{outcome}", "{path}")):
+                    assert lookup({"status": status}, where) is not None, where

@@ -12,11 +12,12 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from peer.node.status import status_line
+from peer.node.page import PageSource
 from peer.observe.formatting import amount, round_outcomes
 from peer.observe.status.notices import read_status
-from peer.observe.status.text import status_text
+from peer.observe.status.text import status_line, status_text
 from peer.observe.terminal_frame import BAR_WIDTH, MAX_LOSSES, History, picture, sparkline
+from peer.web.volunteer import VolunteerAccount
 
 ME, PARTNER = f"12D3KooW{'x' * 38}ABCDEF", f"12D3KooW{'x' * 38}UVWXYZ"
 
@@ -78,7 +79,7 @@ def test_a_peer_that_trains_shows_what_matters() -> None:
         assert words in title
     assert PARTNER not in title
     assert row(TRAINING, "round") == "12 of 40, due in 23 s"
-    assert row(TRAINING, "rounds") == "took part in 82% of 11 due: 9 exchanged, 2 solo"
+    assert row(TRAINING, "rounds") == "9 exchanged, 2 solo of 11 due (82% exchanged)"
     assert row(TRAINING, "partner") == "…UVWXYZ, 1.3 s"
     assert row(TRAINING, "step") == "1,234 · 5,321 tokens/s"
     assert row(TRAINING, "loss") == "1.871 nats a token"
@@ -159,7 +160,7 @@ def test_at_60_columns_nothing_that_matters_is_cut() -> None:
     text = "\n".join(drawn(report, 60, rate_of(50_000)))
     for words in (
         "12 of 40, due in 23 s",
-        "took part in 82% of 11 due: 9 exchanged, 2 solo",
+        "9 exchanged, 2 solo of 11 due (82% exchanged)",
         "1.871 nats a token",
         "2.00 MB · 50.0 kB/s of 125.0 kB/s",
         "12.3 MB of 40.0 MB (30 %), 1.23 MB/s, ~23 s left",
@@ -246,8 +247,11 @@ def test_the_outcomes_add_up_to_the_due_rounds_and_a_round_sat_out_is_one_of_tho
     outside_brackets = re.sub(r"\(.*?\)", "", told)
     assert sum(map(int, re.findall(r"\d+", outside_brackets))) == rounds["due"]
     text = " ".join(status_text(read_status(WHOLE | {"rounds": rounds}), 0.0).split())
-    assert f"so far {told} of 180 due (94% exchanged); beside these 5 skipped" in text
-    assert row(TRAINING | {"rounds": rounds}, "rounds", 200) == f"took part in 94% of 180 due: {told}"
+    written = f"{told} of 180 due (94% exchanged); beside these 5 skipped"
+    assert f"so far {written}" in text
+    assert row(TRAINING | {"rounds": rounds}, "rounds", 200) == written
+    source = PageSource(home=Path(), report=lambda: read_status(WHOLE | {"rounds": rounds}))
+    assert VolunteerAccount(source)()["work"]["participation"] == written
 
 
 @pytest.mark.parametrize("nbytes", [1_000, 1_049, 9_994, 9_996, 10_499, 99_949, 592_700, 1_049_000, 1.0499e9, 2.7e12])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any
 
 from peer.observe.formatting import duration
@@ -46,8 +47,10 @@ def _notices(status: DaemonStatus) -> Iterator[Notice]:
         yield of_pause(status.paused)
     if status.membership is not None:
         yield from _of_membership(status.membership)
-    for unfit in status.machine.unfit if status.machine is not None else ():
-        yield Notice("slow", "slow", unfit)
+    if status.machine is not None:
+        fixes = chain(status.machine.fixes, repeat(""))  # an older daemon sends none
+        for unfit, fix in zip(status.machine.unfit, fixes, strict=False):
+            yield Notice("slow", "slow", unfit, fix)
     if status.directory.why:
         yield Notice("directory", "directory", status.directory.why, severity=Severity.SERIOUS)
     if status.directory.losses:

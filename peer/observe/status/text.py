@@ -1,10 +1,11 @@
-"""What `peer status` prints: a pure function of the status and of the time."""
+"""The status as text: what `peer status` prints, and the plain line for logs and simple terminals. Pure functions of
+the status and of the time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from peer.observe.formatting import amount, duration, harmless, local_time, loss_words, round_outcomes
+from peer.observe.formatting import amount, duration, harmless, local_time, loss_words, participation
 from peer.observe.line_bytes import LineBytes
 from peer.observe.progress import words, worth_showing
 from peer.observe.status.columns import Row, ago, ahead, counted, group, short, shortened
@@ -50,6 +51,35 @@ def status_text(status: DaemonStatus, now: float) -> str:
     ):
         lines += group(title, rows)
     return "\n".join(lines)
+
+
+def status_line(status: DaemonStatus) -> str:
+    """One plain line for a terminal or a log. It repeats the serious notices alone."""
+    parts = [f"{status.status}: {status.phase if status.leaving is None else status.leaving.told}"]
+    if (progress := status.progress) is not None:
+        due = progress.next_due_in_s
+        parts.append(f"round {progress.round}" + (f" (due in {due:.0f} s)" if due is not None and due > 0 else ""))
+    if (training := status.training) is not None:
+        loss = "no loss yet" if training.loss is None else f"loss {loss_words(training.loss)}"
+        parts.append(f"step {training.steps}, {loss}, {training.tokens_per_s:.0f} tokens/s")
+        if training.val_loss is not None:
+            round_, nats, _ = training.val_loss
+            parts.append(f"hold-out {loss_words(nats)} (round {round_})")
+    if status.peers is not None:
+        parts.append(f"{sum(peer.status == 'training' for peer in status.peers)} other peers train")
+    if progress is not None and progress.last_outcome:
+        whom = progress.last_partner
+        with_whom = f" with {whom if ' ' in whom else whom[-6:]}" if whom else ""
+        parts.append(f"last round {progress.last_outcome}{with_whom}")
+    if (membership := status.membership) is not None and membership.cut_off_s is None:
+        counts = {"suspected": membership.suspected_count, "not answering anybody": membership.out_count}
+        parts += [f"{count} {what}" for what, count in counts.items() if count]
+    parts += [
+        notice.brief or f"{notice.about}: {notice.sentence}"
+        for notice in status.notices
+        if notice.severity is Severity.SERIOUS and notice.sentence not in status.phase
+    ]
+    return " · ".join(parts)
 
 
 def _now(status: DaemonStatus) -> Iterator[Row]:
@@ -139,7 +169,7 @@ def _exchanges(progress: RoundsStatus | None) -> Iterator[Row]:
     if progress is None:
         return
     yield "last round", _last_round(progress)
-    yield "so far", _participation(progress)
+    yield "so far", participation(progress.rounds)
     if others := {name: count for name, count in progress.paths.items() if name != "direct"}:
         direct = progress.paths.get("direct", 0)
         yield "paths", ", ".join(f"{count:,} {name}" for name, count in {"direct": direct, **others}.items())
@@ -167,15 +197,6 @@ def _last_round(progress: RoundsStatus) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
-
-
-def _participation(progress: RoundsStatus) -> str:
-    rounds = progress.rounds
-    if not (due := rounds.get("due", 0)):
-        return "none was due yet"
-    skipped = f"; beside these {rounds['skipped']:,} skipped" if rounds.get("skipped") else ""
-    share = rounds.get("exchanged", 0) / due
-    return f"{round_outcomes(rounds)} of {due:,} due ({share:.0%} exchanged){skipped}"
 
 
 def _others(status: DaemonStatus) -> Iterator[Row]:

@@ -472,6 +472,8 @@ class MachineStatus:
     micro_batch: str
     unfit: tuple[str, ...]
     """What is too slow or too small here, a sentence each."""
+    fixes: tuple[str, ...]
+    """What a person can do about each of them."""
 
 
 @dataclass(frozen=True, slots=True)

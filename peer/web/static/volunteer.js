@@ -18,10 +18,7 @@ function showPeer(peer) {
   document.title = `${peer.status}: ${peer.run || "peer"}`;
   const paused = peer.paused && peer.paused.now !== "no";
   badge("status", paused && peer.status !== "leaving" ? "paused" : peer.status, peer.status === "training" && !paused ? "good" : "");
-  const wait = peer.wait && (peer.wait.unit === "bytes"
-    ? `${peer.wait.name}: ${bytes(peer.wait.done)}${peer.wait.total ? ` of ${bytes(peer.wait.total)}` : ""}`
-    : peer.wait.name);
-  text("phase", brief([peer.leaving || (paused ? peer.paused.now : peer.phase === peer.status ? "" : peer.phase), wait].filter(Boolean).join(" · ")));
+  text("phase", brief([peer.leaving || (paused ? peer.paused.now : peer.phase === peer.status ? "" : peer.phase), peer.wait].filter(Boolean).join(" · ")));
   byId("resume").disabled = !(peer.paused && peer.paused.since != null);
   text("peer-id", peer.peer_id);
   text("run-id", peer.run_id.slice(0, 16));
@@ -41,7 +38,7 @@ function showWork(work) {
   text("steps", work.steps == null ? "" : `in ${count(work.steps)} steps`);
   datum("tokens-per-s", work.tokens_per_s, count(work.tokens_per_s));
   datum("exchanged", rounds.exchanged ?? 0, String(rounds.exchanged ?? 0));
-  text("due-rounds", rounds.due ? `of ${rounds.due} rounds due, ${rounds.solo ?? 0} alone, ${rounds.refused ?? 0} refused, ${rounds.missed ?? 0} missed` : "rounds");
+  text("due-rounds", rounds.due ? work.participation : "rounds");
   tick();
 }
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from peer.node.page import PageSource
-from peer.node.status import status_line
 from peer.observe.status.codec import from_json, to_json
 from peer.observe.status.notices import read_status, with_notices
-from peer.observe.status.text import status_text
+from peer.observe.status.text import status_line, status_text
 from peer.observe.status.value import DaemonStatus, Severity
 from peer.observe.terminal_frame import History, picture
 from peer.web.volunteer import VolunteerAccount
@@ -41,7 +40,10 @@ TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
         {"membership": {"suspected": [{"peer_id": PARTNER, "seconds": 9.0, "reason": "no answer"}]}},
         "is suspected for 9 s: no answer",
     ),
-    "slow": ({"machine": {"unfit": ["the uplink is too slow"]}}, "the uplink is too slow"),
+    "slow": (
+        {"machine": {"unfit": ["the uplink is too slow"], "fixes": ["Raise --max-upload."]}},
+        "the uplink is too slow. Raise --max-upload.",
+    ),
     "directory": ({"directory": {"why": "rebuilding, 2nd time"}}, "rebuilding, 2nd time"),
     "helper_lost": ({"directory": {"losses": 2, "last_loss": "SIGKILL"}}, "restarted 2 times, last because SIGKILL"),
     "budget": ({"budget": {"why": "today's upload of 5 GB is used"}}, "today's upload of 5 GB is used"),
