@@ -15,6 +15,7 @@ from peer.observe.events import Event, RoundEnded
 from peer.observe.formatting import participation
 from peer.observe.progress import wait_line, worth_showing
 from peer.observe.status.codec import to_json
+from peer.observe.status.text import pause_rows
 from peer.observe.status.value import DaemonStatus
 from peer.web.bounds import bounded
 from peer.web.curve import ThinnedCurve, thinned
@@ -78,6 +79,9 @@ class VolunteerAccount:
             "wait": wait_line(status.wait) if worth_showing(status.wait) else "",
             "leaving": None if status.leaving is None else status.leaving.told,
             "paused": to_json(status.paused),
+            "conditions": []
+            if status.paused is None
+            else [f"{name}: {told}" for name, told in pause_rows(status.paused)],
             "reachable": status.reachable.value,
             "started": round(self._wall() - status.uptime_s),
             "acts": self._source.act is not None,

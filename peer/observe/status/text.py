@@ -15,6 +15,7 @@ from peer.observe.status.value import (
     KnownFact,
     MachineStatus,
     ManifestStatus,
+    PauseStatus,
     PeerStatus,
     RoundsStatus,
     Severity,
@@ -91,9 +92,15 @@ def _now(status: DaemonStatus) -> Iterator[Row]:
         yield "waiting", f"{status.wait.name}: {words(status.wait)}"
     yield from _notices(status, Severity.SERIOUS)
     if status.paused is not None:
-        yield "quiet hours", f"every day {status.paused.quiet_hours}" if status.paused.quiet_hours else ""
-        for name, told in status.paused.conditions.items():
-            yield name, f"{ANSWERS[told.value]}: {told.why}"
+        yield from pause_rows(status.paused)
+
+
+def pause_rows(paused: PauseStatus) -> Iterator[Row]:
+    """Return a row for each reason to pause that the volunteer asked for, whether it holds now or not."""
+    if paused.quiet_hours:
+        yield "quiet hours", f"every day {paused.quiet_hours}"
+    for name, told in paused.conditions.items():
+        yield name, f"{ANSWERS[told.value]}: {told.why}"
 
 
 def _notices(status: DaemonStatus, severity: Severity) -> Iterator[Row]:

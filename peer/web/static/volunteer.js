@@ -20,6 +20,7 @@ function showPeer(peer) {
   badge("status", paused && peer.status !== "leaving" ? "paused" : peer.status, peer.status === "training" && !paused ? "good" : "");
   text("phase", brief([peer.leaving || (paused ? peer.paused.now : peer.phase === peer.status ? "" : peer.phase), peer.wait].filter(Boolean).join(" · ")));
   byId("resume").disabled = !(peer.paused && peer.paused.since != null);
+  list("conditions", peer.conditions, "");
   text("peer-id", peer.peer_id);
   text("run-id", peer.run_id.slice(0, 16));
   text("version", peer.version);

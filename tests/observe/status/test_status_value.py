@@ -33,8 +33,8 @@ TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
         "quiet hours 22:00-06:00. Resume with `peer resume`.",
     ),
     "cut_off": (
-        {"membership": {"cut_off_s": 75.0}},
-        "nobody answers for 75 s: is this machine's connection down?",
+        {"membership": {"cut_off_s": 300.0}},
+        "nobody answers for 5 min: is this machine's connection down?",
     ),
     "suspected": (
         {"membership": {"suspected": [{"peer_id": PARTNER, "seconds": 9.0, "reason": "no answer"}]}},
@@ -104,6 +104,20 @@ def test_a_condition_is_the_same_sentence_in_terminal_text_page_and_json(code: s
         assert (words in shown()) is (name != "page" or not notice.local), name
     line = notice.brief or f"{notice.about}: {notice.sentence}"
     assert (line in status_line(status)) is (notice.severity is Severity.SERIOUS)
+
+
+def test_a_reason_to_pause_has_the_same_row_in_text_and_page() -> None:
+    """Whether it holds or not. A further condition needs no change of a view."""
+    conditions = {"moonlight": {"value": False, "why": "the moon is up"}, "idle": {"value": None, "why": "not told"}}
+    status = read_status(WHOLE | {"paused": {"now": "no", "quiet_hours": "22:00-06:00", "conditions": conditions}})
+    shown = VolunteerAccount(PageSource(home=Path(), report=lambda: status))()["peer"]["conditions"]
+    assert shown == [
+        "quiet hours: every day 22:00-06:00",
+        "moonlight: no: the moon is up",
+        "idle: not known yet: not told",
+    ]
+    text = " ".join(status_text(status, 0.0).split())
+    assert all(row.replace(": ", " ", 1) in text for row in shown)
 
 
 def test_no_page_shows_a_notice_that_may_name_an_address() -> None:
