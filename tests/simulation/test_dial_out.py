@@ -72,10 +72,9 @@ def test_one_public_peer_and_two_that_only_dial_out(rounds: RoundClock) -> None:
     assert [peer.reach.reachable for peer in swarm.peers] == [True, False, False]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_every_pair_that_can_form_forms(seed: int) -> None:
+def test_every_pair_that_can_form_forms() -> None:
     behind = {0, 3, 5}
-    swarm = simulate(8, behind, 80, SECONDS, seed)
+    swarm = simulate(8, behind, 80, SECONDS, seed=1)
     formed = set(pairs(swarm))
     for one, other in itertools.combinations(range(8), 2):
         pair = frozenset((swarm.peers[one].peer_id, swarm.peers[other].peer_id))
@@ -83,16 +82,15 @@ def test_every_pair_that_can_form_forms(seed: int) -> None:
     assert len(pairs(swarm)) >= 0.95 * 4 * 80
 
 
-@pytest.mark.parametrize("count", [12, 32])
-def test_where_half_only_dial_out_hardly_anybody_is_left_over(count: int) -> None:
+def test_where_half_only_dial_out_hardly_anybody_is_left_over() -> None:
     """Two that can be dialled do not meet while one is there that cannot: two of those would be left over."""
+    count = 12
     swarm = simulate(count, set(range(0, count, 2)), 20, SECONDS, links=PROFILES["home"])
     assert len(pairs(swarm)) >= 0.9 * count / 2 * 20
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_who_is_only_called_learns_that_its_line_is_full_and_waits_for_its_callers(seed: int) -> None:
-    swarm = simulate(8, {0, 1, 2, 3, 4, 5}, 20, RoundClock("seconds", 30.0, 1, EPOCH), seed, PROFILES["full"])
+def test_who_is_only_called_learns_that_its_line_is_full_and_waits_for_its_callers() -> None:
+    swarm = simulate(8, {0, 1, 2, 3, 4, 5}, 20, RoundClock("seconds", 30.0, 1, EPOCH), 1, PROFILES["full"])
     assert len(pairs(swarm)) > 0.75 * 2 * 20, "the two that can be dialled, with one of the others each"
 
 

@@ -235,7 +235,7 @@ def test_one_that_starts_paused_is_no_partner_and_then_takes_part(kind: Literal[
     balanced(swarm)
 
 
-@pytest.mark.parametrize("tenths", range(0, 60, 3))
+@pytest.mark.parametrize("tenths", range(0, 60, 9))
 def test_who_is_told_to_leave_at_any_moment_says_the_round_its_trainer_is_in(tenths: int) -> None:
     """Else a checkpoint written now goes on with a round that is over."""
 

@@ -24,18 +24,16 @@ def test_momentum_costs_resistance() -> None:
     assert safe_share(GossipRule(slack=1.0)) > safe_share(NOLOCO)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_below_the_share_the_spread_stays_bounded(seed: int) -> None:
-    trial = GossipTrial(peers=32, liars=3, seed=seed)
+def test_below_the_share_the_spread_stays_bounded() -> None:
+    trial = GossipTrial(peers=32, liars=3, seed=0)
     assert trial.liars / (trial.peers - 1) < safe_share(NOLOCO)
     spreads, _ = trial.spreads(300)
     assert max(spreads) < 5, "lengths of an honest peer's work"
     assert max(spreads[200:]) < 2 * max(spreads[50:100])
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_above_the_share_the_spread_grows_without_bound(seed: int) -> None:
-    spreads, _ = GossipTrial(peers=32, liars=8, seed=seed).spreads(200)
+def test_above_the_share_the_spread_grows_without_bound() -> None:
+    spreads, _ = GossipTrial(peers=32, liars=8, seed=0).spreads(200)
     assert spreads[99] > 5 * spreads[49]
     assert spreads[199] > 5 * spreads[99] > 50
 

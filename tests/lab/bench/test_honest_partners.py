@@ -6,24 +6,9 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.honest_partners import SETTINGS, HonestRun, play, summed
+from benchmarks.honest_partners import HonestRun, summed
 from benchmarks.patient_liars import MOST, remembered
 from peer.exchange.pair.acceptance import CHECK, CLIP, FINITE
-
-
-def test_only_who_judges_has_verdicts_and_what_is_taken_whole_changes_nothing() -> None:
-    setting = SETTINGS["domains and speeds"]
-    judged, free = (play(setting, [f"sync.acceptance={kind}"], 1, 2) for kind in (CLIP, FINITE))
-
-    assert judged.verdicts == Counter(taken=16)
-    assert judged.loss == free.loss
-    assert not free.verdicts
-
-
-def test_who_joins_in_the_middle_is_judged_less_often() -> None:
-    early, late = (play(SETTINGS[name], [], 1, 4).verdicts.total() for name in ("equal", "joiners"))
-
-    assert 0 < late < early
 
 
 def test_costs_are_those_of_the_same_seed() -> None:
