@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-ROUNDS, PEERS = 4, 3
+ROUNDS = 4
 
 
-def swarm(folder: Path, *choices: str) -> dict[str, Any]:
+def swarm(folder: Path, peers: int, *choices: str) -> dict[str, Any]:
     report = folder / "report.json"
     length = [
         "--peers",
-        str(PEERS),
+        str(peers),
         "--rounds",
         str(ROUNDS),
         "--set",
@@ -47,7 +47,7 @@ def texts(folder: Path, own: bytes) -> Path:
 def test_the_members_of_a_group_end_with_the_same_bits(tmp_path: Path) -> None:
     cats, dogs = texts(tmp_path / "cats", b"the cat sat here. "), texts(tmp_path / "dogs", b"the dog ran away. ")
     data = ("--set", "data.kind=text", "--data", str(cats), "--data", f"2@{dogs}")
-    report = swarm(tmp_path, "--preset", "streaming-diloco", *data)
+    report = swarm(tmp_path, 3, "--preset", "streaming-diloco", *data)
     digests = {peer["outer_digest"] for peer in report["peers"]}
     assert len(digests) == 1
     assert None not in digests
@@ -55,7 +55,7 @@ def test_the_members_of_a_group_end_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_streaming_pairs_send_seven_bits(tmp_path: Path) -> None:
-    report = swarm(tmp_path, "--preset", "streaming-noloco", "--set", "codec=modulo7")
+    report = swarm(tmp_path, 2, "--preset", "streaming-noloco", "--set", "codec=modulo7")
     paired = sum(peer["rounds"]["paired"] for peer in report["peers"])
     assert paired >= ROUNDS
     elements = report["peers"][0]["ledger"]["processed"] // report["peers"][0]["tokens"]
