@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from peer.cli.percentages import Percentage
+from peer.guest.conditions import CONDITIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 COOLEST, HOTTEST = 40.0, 120.0
@@ -75,7 +76,7 @@ _OPTIONS = (
         "--when",
         callback=_conditions,
         metavar="CONDITION,…",
-        help="Train only while these hold: idle, plugged-in, unmetered. With commas between.",
+        help=f"Train only while these hold: {', '.join(CONDITIONS)}. With commas between.",
     ),
     click.option(
         "--max-temperature",
