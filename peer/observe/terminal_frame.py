@@ -15,12 +15,10 @@ from rich.text import Text
 from peer.observe.formatting import amount, duration, harmless, loss_words, participation
 from peer.observe.progress import parted, words, worth_showing
 from peer.observe.status.columns import short
-from peer.observe.status.text import answer
+from peer.observe.status.text import answer, budget_line, hold_out, peers_line
 from peer.observe.status.value import (
-    BudgetStatus,
     DaemonStatus,
     Notice,
-    PeerStatus,
     RoundsStatus,
     Severity,
     TrainingStatus,
@@ -103,14 +101,14 @@ def _rows(status: DaemonStatus, history: History) -> Iterable[tuple[str, Rendera
     if (training := status.training) is not None:
         yield from _training(training, history)
     if status.peers is not None:
-        yield "peers", _peers(status.peers)
+        yield "peers", Text(peers_line(status.peers))
     if status.reachable.value is False:
         yield "reachable", Text(harmless(answer(status.reachable)), style="yellow")
     sent, received = history.rates()
     yield "up", _traffic(status.bytes_sent, sent, status.caps.sent)
     yield "down", _traffic(status.bytes_received, received, status.caps.received)
-    if (budget := status.budget) is not None and any(budget.limit.values()) and not budget.why:
-        yield "budget", _budget(budget)
+    if (budget := status.budget) is not None and (used := budget_line(budget)) and not budget.why:
+        yield "budget", Text(used)
     for notice in status.notices[:NOTICES_SHOWN]:
         yield _notice(notice)
     if worth_showing(wait := status.wait):
@@ -161,14 +159,7 @@ def _training(training: TrainingStatus, history: History) -> Iterable[tuple[str,
     yield "loss", Text("none yet" if training.loss is None else loss_words(training.loss))
     yield "", Sparkline(list(history.losses))
     if training.val_loss is not None:
-        round_, nats, bits = training.val_loss
-        yield "hold-out", Text(f"{loss_words(nats, bits)}, round {round_}")
-
-
-def _peers(peers: Sequence[PeerStatus]) -> Text:
-    train = sum(peer.status == "training" for peer in peers)
-    dialled = sum(peer.reachable for peer in peers)
-    return Text(f"{len(peers)} known, {train} train, {dialled} can be dialled")
+        yield "hold-out", Text(hold_out(training))
 
 
 def _traffic(nbytes: int, rate: float, cap: float | None) -> RenderableType:
@@ -180,16 +171,6 @@ def _traffic(nbytes: int, rate: float, cap: float | None) -> RenderableType:
     row.add_column(width=BAR_WIDTH // 2)
     row.add_row(Text(f"{text} of {amount(cap, 'bytes')}/s"), ProgressBar(cap, min(rate, cap)))
     return row
-
-
-def _budget(budget: BudgetStatus) -> Text:
-    """Draw the volunteer's upload quota."""
-    limits = {period: limit for period, limit in budget.limit.items() if limit}
-    told = [
-        f"{amount(budget.used.get(period, 0), 'bytes')} of {amount(limit, 'bytes')} this {period}"
-        for period, limit in limits.items()
-    ]
-    return Text(" · ".join(told))
 
 
 def _bar(wait: WaitStatus, what: str) -> RenderableType:

@@ -83,8 +83,8 @@ def test_a_peer_that_trains_shows_what_matters() -> None:
     assert row(TRAINING, "partner") == "…UVWXYZ, 1.3 s"
     assert row(TRAINING, "step") == "1,234 · 5,321 tokens/s"
     assert row(TRAINING, "loss") == "1.871 nats a token"
-    assert row(TRAINING, "hold-out") == "1.900 nats a token, 2.741 bits a byte, round 10"
-    assert row(TRAINING, "peers") == "2 known, 1 train, 1 can be dialled"
+    assert row(TRAINING, "hold-out") == "1.900 nats a token, 2.741 bits a byte, at round 10"
+    assert row(TRAINING, "peers") == "2 others known, 1 training, 1 can be dialled"
     assert row(TRAINING, "declined") == "12 s ago, 203.0.113.9: your clock is 90 s ahead (clock)"
     assert row(TRAINING, "down") == "12.3 MB · 0 B/s · no cap"
 
@@ -186,7 +186,7 @@ def test_missing_parts_are_left_out() -> None:
     assert row(early, "loss") == row(early, "partner") == "none yet"
     assert row(early, "rounds") == "none was due yet"
     assert row(early, "round") == "12 of 40"
-    assert row(TRAINING | {"val_loss": [3, None, None]}, "hold-out") == "no finite number, round 3"
+    assert row(TRAINING | {"val_loss": [3, None, None]}, "hold-out") == "no finite number, at round 3"
 
 
 # -- the sparkline
@@ -229,7 +229,7 @@ def test_the_upload_budget_is_shown_where_there_is_one() -> None:
     assert not [line for line in drawn(TRAINING | {"budget": without}, 100) if "budget" in line]
     daily = {"used": used, "limit": {"day": 5 * 10**9, "month": None}, "why": ""}
     (line,) = [line for line in drawn(TRAINING | {"budget": daily}, 100) if "budget" in line]
-    assert line.split(maxsplit=1)[1].strip() == "1.20 GB of 5.00 GB this day"
+    assert line.split(maxsplit=1)[1].strip() == "1.20 GB of 5.00 GB today"
     over = daily | {"why": "today's upload of 5 GB is used. Next exchange after 00:00"}
     (line,) = [line for line in drawn(TRAINING | {"budget": over}, 100) if "budget" in line]
     assert line.split(maxsplit=1)[1].strip() == over["why"]

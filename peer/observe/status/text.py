@@ -3,7 +3,7 @@ the status and of the time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from peer.observe.formatting import amount, duration, harmless, local_time, loss_words, participation
 from peer.observe.line_bytes import LineBytes
@@ -148,14 +148,15 @@ def _training(training: TrainingStatus | None) -> Iterator[Row]:
     yield "steps", f"{training.steps:,}, with {training.tokens:,} tokens"
     yield "speed", f"{training.tokens_per_s:,.0f} tokens/s"
     yield "loss", "none yet" if training.loss is None else loss_words(training.loss)
-    yield "hold-out", _hold_out(training)
+    yield "hold-out", hold_out(training)
     trained, waited = duration(training.seconds_training), duration(training.seconds_waiting)
     yield "time", f"{trained} of training, {waited} of waiting"
     yield "waits for", training.trainer_waits
     yield "work", _work(training.ledger)
 
 
-def _hold_out(training: TrainingStatus) -> str:
+def hold_out(training: TrainingStatus) -> str:
+    """Return the loss of the latest evaluation with its round."""
     if training.val_loss is None:
         return "not evaluated yet"
     round_, nats, bits = training.val_loss
@@ -208,9 +209,7 @@ def _seconds(seconds: float) -> str:
 
 def _others(status: DaemonStatus) -> Iterator[Row]:
     if peers := status.peers:
-        train = sum(peer.status == "training" for peer in peers)
-        dialled = sum(peer.reachable for peer in peers)
-        yield "peers", f"{counted(len(peers), 'other')} known, {train:,} training, {dialled:,} can be dialled"
+        yield "peers", peers_line(peers)
         for peer in peers[:PEERS_SHOWN]:
             yield short(peer.peer_id), _peer(peer)
         if len(peers) > PEERS_SHOWN:
@@ -222,6 +221,12 @@ def _others(status: DaemonStatus) -> Iterator[Row]:
         yield "relays", f"others reach this peer over {', '.join(short(one.peer_id) for one in status.relays)}"
     if state := status.directory.state:
         yield "directory", f"{state}, {counted(status.directory.neighbours, 'neighbour')}"
+
+
+def peers_line(peers: Sequence[PeerStatus]) -> str:
+    """Return `2 others known, 1 training, 2 can be dialled`."""
+    train, dialled = sum(peer.status == "training" for peer in peers), sum(peer.reachable for peer in peers)
+    return f"{counted(len(peers), 'other')} known, {train:,} training, {dialled:,} can be dialled"
 
 
 def answer(fact: KnownFact) -> str:
@@ -250,7 +255,7 @@ def _line(status: DaemonStatus) -> Iterator[Row]:
     if status.line_bytes is not None:
         yield "on the line", _on_the_line(status.line_bytes)
     if status.budget is not None:
-        yield "budget", _budget(status.budget)
+        yield "budget", budget_line(status.budget)
     if status.port_mapping.value:
         yield "router", status.port_mapping.why
     if (relaying := status.relaying).reservations:
@@ -264,7 +269,8 @@ def _on_the_line(line: LineBytes) -> str:
     return f"{amount(line.sent, 'bytes')} sent, {amount(line.received, 'bytes')} received in all, {how}"
 
 
-def _budget(budget: BudgetStatus) -> str:
+def budget_line(budget: BudgetStatus) -> str:
+    """Return what is used of each limit of the upload quota; empty: there is none."""
     told = []
     for period, limit in budget.limit.items():
         if limit:
