@@ -14,6 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+_PLAIN = frozenset({str, int, float, bool, NoneType})
 OPTIONAL = {"json": "optional"}
 """Metadata of a field whose default is None, and which JSON leaves out while it is None."""
 FLAT = {"json": "flat"}
@@ -22,6 +23,8 @@ FLAT = {"json": "flat"}
 
 def to_json(value: Any) -> Any:
     """Return a dataclass as a JSON-able dict. Works on its parts too: mappings, tuples, enums, numbers and texts."""
+    if type(value) in _PLAIN:  # most values; a status may have a thousand peers
+        return value
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -33,15 +36,22 @@ def to_json(value: Any) -> Any:
 
 def _object(value: Any) -> dict[str, Any]:
     body: dict[str, Any] = {}
-    for one in fields(value):
-        item, how = getattr(value, one.name), one.metadata.get("json")
+    kind: Any = type(value)
+    for name, how in _keys(kind):
+        item = getattr(value, name)
         if item is None and how is not None:
             continue
         if how == "flat":
             body |= _object(item)
         else:
-            body[one.name] = to_json(item)
+            body[name] = item if type(item) in _PLAIN else to_json(item)
     return body
+
+
+@functools.cache
+def _keys(kind: Any) -> tuple[tuple[str, str | None], ...]:
+    """Return the fields of a dataclass, and how each is written."""
+    return tuple((one.name, one.metadata.get("json")) for one in fields(kind))
 
 
 def from_json(kind: type[T], body: object) -> T:
