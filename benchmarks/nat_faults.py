@@ -46,9 +46,10 @@ from benchmarks.nat_swarm import (
     resident_bytes,
 )
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
+from peer.codes import Code
 from peer.observe.events import Event, RelayLeft, RoundDue, RoundEnded
-from peer.protocol.relay.testimony import FAULTS
 
+FAULTS = (Code.UNREACHABLE, Code.SILENT, Code.BROKEN, Code.LATE, Code.SLOW)
 NODES = ("node1", "node2", "node3")
 LARGE = ("model.hidden_size=128", "model.intermediate_size=352")
 """400 kB a payload with the codec of noloco."""

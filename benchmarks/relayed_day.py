@@ -20,6 +20,7 @@ from dataclasses import replace
 from unittest import mock
 
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
+from peer.codes import Code
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe import events
 from peer.protocol.messages import PathKind
@@ -85,8 +86,8 @@ def played(
         100 * play.exchanged,
         play.paths[PathKind.DIRECT],
         play.paths[PathKind.RELAYED],
-        codes.count("relay_busy"),
-        len(codes) - codes.count("relay_busy"),
+        codes.count(Code.RELAY_BUSY),
+        len(codes) - codes.count(Code.RELAY_BUSY),
         report.exchange_s_median,
         100 * report.compute_utilization,
         100 * used,

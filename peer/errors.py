@@ -58,6 +58,8 @@ import shlex
 from pathlib import Path
 from typing import ClassVar
 
+from peer.codes import AnyCode, Code
+
 
 class PeerError(Exception):
     """An error that ends a command: what was found, why it matters, and how to fix it, in a few sentences.
@@ -439,7 +441,7 @@ class PartnerSilent(PartnerLost):
     """The partner is connected, or said that it would call, but sent nothing for too long. `code` is `late` when it
     never began, `silent` when it stopped in the middle."""
 
-    def __init__(self, reason: str, code: str = "late") -> None:
+    def __init__(self, reason: str, code: Code = Code.LATE) -> None:
         super().__init__(reason)
         self.code = code
 
@@ -447,28 +449,24 @@ class PartnerSilent(PartnerLost):
 class PartnerRefused(ExchangeError):
     """The partner answered with a typed refusal. `eta_s`: seconds until asking again makes sense. 0: not known."""
 
-    def __init__(self, code: str, reason: str, eta_s: float = 0.0) -> None:
+    def __init__(self, code: AnyCode, reason: str, eta_s: float = 0.0) -> None:
         super().__init__(f"{reason} ({code})")
         self.code = code
         self.reason = reason
         self.eta_s = eta_s
 
 
-ROOMLESS = "relay_busy"
-"""Code of a relay's refusal of a swap that would be too slow."""
-
-
 class RelayBusy(PartnerRefused):
     """No relay on the way to the partner has room for a swap. Neither of the two is to blame."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(ROOMLESS, reason)
+        super().__init__(Code.RELAY_BUSY, reason)
 
 
 class BadPayload(ExchangeError):
     """Bytes that are not what they claim to be: checksum, digest, length, shape, or not finite."""
 
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: Code, reason: str) -> None:
         super().__init__(f"{reason} ({code})")
         self.code = code
         self.reason = reason

@@ -13,6 +13,7 @@ from collections import OrderedDict
 
 from google.protobuf.message import DecodeError
 
+from peer.codes import Code
 from peer.errors import ExchangeError
 from peer.identity import Identity, is_peer_id, peer_id_of, verify
 from peer.protocol.messages import (
@@ -55,7 +56,7 @@ class InvalidRecord(ExchangeError):
     Whatever the clock says: too_large, garbled, signature, run_id, endpoints, relays, wire, start, numbers, status,
     expiry. Here and now: foreign_run, future, expired. At the gate of a node: layout. In its store: full."""
 
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: Code, reason: str) -> None:
         super().__init__(f"{reason} ({code})")
         self.code = code
         self.reason = reason
@@ -83,7 +84,7 @@ def seal(record: PeerRecord, identity: Identity) -> bytes:
     signed = pb.SignedRecord(public_key=identity.public_key, body=body, signature=identity.sign(DOMAIN, body))
     raw: bytes = signed.SerializeToString()
     if len(raw) > MAX_RECORD_BYTES:
-        raise InvalidRecord("too_large", f"a record of {len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
+        raise InvalidRecord(Code.TOO_LARGE, f"a record of {len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
     return raw
 
 
@@ -92,21 +93,21 @@ def open_record(raw: bytes, run_id: RunId, now: float) -> PeerRecord:
     record = unseal(raw)
     check_current(record, run_id, now)
     if record.expires_at <= now:
-        raise InvalidRecord("expired", f"expired {now - record.expires_at:.1f} s ago")
+        raise InvalidRecord(Code.EXPIRED, f"expired {now - record.expires_at:.1f} s ago")
     return record
 
 
 def check_current(record: PeerRecord, run_id: RunId, now: float) -> None:
     """Raise InvalidRecord for another run's record or one from the future. An expired one passes."""
     if record.run_id != run_id:
-        raise InvalidRecord("foreign_run", f"belongs to run {record.run_id.hex()[:16]}")
+        raise InvalidRecord(Code.FOREIGN_RUN, f"belongs to run {record.run_id.hex()[:16]}")
     check_issued(record, now)
 
 
 def check_issued(record: PeerRecord, now: float) -> None:
     """Raise InvalidRecord for a record from further in the future than a clock may be off."""
     if record.issued_at > now + MAX_CLOCK_AHEAD_S:
-        raise InvalidRecord("future", f"issued {record.issued_at - now:.0f} s in the future")
+        raise InvalidRecord(Code.FUTURE, f"issued {record.issued_at - now:.0f} s in the future")
 
 
 def unseal(raw: bytes) -> PeerRecord:
@@ -114,11 +115,11 @@ def unseal(raw: bytes) -> PeerRecord:
 
     The peer id is that of the key that signed; the body cannot name another."""
     if len(raw) > MAX_RECORD_BYTES:
-        raise InvalidRecord("too_large", f"{len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
+        raise InvalidRecord(Code.TOO_LARGE, f"{len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
     try:
         signed = pb.SignedRecord.FromString(raw)
     except DecodeError:
-        raise InvalidRecord("garbled", "not a signed record") from None
+        raise InvalidRecord(Code.GARBLED, "not a signed record") from None
     known = _unsealed.get(signed.public_key)
     if known is not None and known[0] == raw:
         return known[1]
@@ -135,10 +136,10 @@ def _verified(signed: pb.SignedRecord) -> PeerRecord:
     try:
         body = pb.RecordBody.FromString(signed.body)
     except DecodeError:
-        raise InvalidRecord("garbled", "not a signed record") from None
+        raise InvalidRecord(Code.GARBLED, "not a signed record") from None
     if len(signed.public_key) != 32 or not verify(signed.public_key, DOMAIN, signed.body, signed.signature):
         named = peer_id_of(signed.public_key) if len(signed.public_key) == 32 else "nobody"
-        raise InvalidRecord("signature", f"not signed by the key it names, that of {named}")
+        raise InvalidRecord(Code.SIGNATURE, f"not signed by the key it names, that of {named}")
     record = PeerRecord(
         peer_id=PeerId(peer_id_of(signed.public_key)),
         run_id=RunId(body.run_id),
@@ -176,33 +177,33 @@ def _status(word: str) -> Status:
     try:
         return Status(word)
     except ValueError:
-        raise InvalidRecord("status", f"unknown status {word[:32]!r}") from None
+        raise InvalidRecord(Code.STATUS, f"unknown status {word[:32]!r}") from None
 
 
 def _check_form(record: PeerRecord) -> None:
     if len(record.run_id) != 32:
-        raise InvalidRecord("run_id", f"a run id of {len(record.run_id)} bytes instead of 32")
+        raise InvalidRecord(Code.RUN_ID, f"a run id of {len(record.run_id)} bytes instead of 32")
     if len(record.endpoints) > MAX_ENDPOINTS:
-        raise InvalidRecord("endpoints", f"{len(record.endpoints)} endpoints; at most {MAX_ENDPOINTS} are taken")
+        raise InvalidRecord(Code.ENDPOINTS, f"{len(record.endpoints)} endpoints; at most {MAX_ENDPOINTS} are taken")
     for endpoint in record.endpoints:
         if not is_endpoint(endpoint):
-            raise InvalidRecord("endpoints", f"{endpoint[:MAX_ENDPOINT_CHARS]!r} is not host:port")
+            raise InvalidRecord(Code.ENDPOINTS, f"{endpoint[:MAX_ENDPOINT_CHARS]!r} is not host:port")
     _check_relays(record)
     if not 1 <= record.wire_min <= record.wire_max:
-        raise InvalidRecord("wire", f"wire versions {record.wire_min}..{record.wire_max}")
+        raise InvalidRecord(Code.WIRE, f"wire versions {record.wire_min}..{record.wire_max}")
     if len(record.start) not in (0, START_NONCE_BYTES):
-        raise InvalidRecord("start", f"a start's nonce of {len(record.start)} bytes instead of {START_NONCE_BYTES}")
+        raise InvalidRecord(Code.START, f"a start's nonce of {len(record.start)} bytes instead of {START_NONCE_BYTES}")
     _check_numbers(record)
 
 
 def _check_relays(record: PeerRecord) -> None:
     if len(record.relays) > MAX_RELAYS:
-        raise InvalidRecord("relays", f"{len(record.relays)} relays; at most {MAX_RELAYS} are taken")
+        raise InvalidRecord(Code.RELAYS, f"{len(record.relays)} relays; at most {MAX_RELAYS} are taken")
     for relay in record.relays:
         if not is_peer_id(relay.peer_id) or relay.peer_id == record.peer_id or not is_endpoint(relay.endpoint):
-            raise InvalidRecord("relays", f"{relay.peer_id[:64]!r} at {relay.endpoint[:64]!r} is no relay")
+            raise InvalidRecord(Code.RELAYS, f"{relay.peer_id[:64]!r} at {relay.endpoint[:64]!r} is no relay")
         if relay.word is not None and not is_well_formed(relay.word):
-            raise InvalidRecord("relays", f"{relay.word.block[:64]!r} is no word on an address")
+            raise InvalidRecord(Code.RELAYS, f"{relay.word.block[:64]!r} is no word on an address")
 
 
 def is_well_formed(word: RelayWord) -> bool:
@@ -214,12 +215,12 @@ def is_well_formed(word: RelayWord) -> bool:
 def _check_numbers(record: PeerRecord) -> None:
     numbers = (record.tokens_per_s, record.issued_at, record.expires_at, float(record.round))
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
-        raise InvalidRecord("numbers", "a number that is not finite, or below 0")
+        raise InvalidRecord(Code.NUMBERS, "a number that is not finite, or below 0")
     if record.round > MAX_ROUND:
-        raise InvalidRecord("numbers", f"an impossible round: {record.round}")
+        raise InvalidRecord(Code.NUMBERS, f"an impossible round: {record.round}")
     if not 0 <= record.expires_at - record.issued_at <= MAX_RECORD_TTL_S:
         lifetime = record.expires_at - record.issued_at
-        raise InvalidRecord("expiry", f"lives {lifetime:.1f} s; at most {MAX_RECORD_TTL_S:.0f} s are taken")
+        raise InvalidRecord(Code.EXPIRY, f"lives {lifetime:.1f} s; at most {MAX_RECORD_TTL_S:.0f} s are taken")
 
 
 def is_endpoint(text: str) -> bool:

@@ -30,9 +30,13 @@ def page() -> str:
 
 
 def _section(kind: str, event: type[Event], docs: dict[str, str]) -> str:
-    rows = "".join(f"| `{field.name}` | {field.type} | {_note(field, docs)} |\n" for field in fields(event))
+    rows = "".join(f"| `{field.name}` | {_type(field)} | {_note(field, docs)} |\n" for field in fields(event))
     table = f"\n| field | type | meaning |\n| --- | --- | --- |\n{rows}" if rows else ""
     return f"\n## {kind}\n\n{_flat(inspect.getdoc(event) or '')}\n{table}"
+
+
+def _type(field: Field[object]) -> str:
+    return "[code](codes.md)" if field.type == "AnyCode" else str(field.type)
 
 
 def _note(field: Field[object], docs: dict[str, str]) -> str:

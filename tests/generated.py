@@ -12,13 +12,14 @@ import grpc_tools
 from grpc_tools import protoc
 
 from benchmarks import liars, performance_page
-from tests import cli_page, events_page, exit_page, metrics_page, presets_page
+from tests import cli_page, codes_page, events_page, exit_page, metrics_page, presets_page
 
 ROOT = Path(__file__).parent.parent
 PROTO = "peer/v1/exchange.proto"
 PAGES: dict[str, Callable[[], str]] = {
     liars.PAGE: liars.page,
     "docs/reference/cli.md": cli_page.page,
+    "docs/reference/codes.md": codes_page.page,
     "docs/reference/exit-codes.md": exit_page.page,
     "docs/reference/journal-events.md": events_page.page,
     "docs/reference/metrics.md": metrics_page.page,

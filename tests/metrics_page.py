@@ -66,5 +66,6 @@ def _origin(metric: Metric) -> str:
 def _labels() -> str:
     values: dict[str, tuple[str, ...]] = {metric.label: metric.values for metric in METRICS if metric.label}
     values |= {metric.label: metric.values for metric in RUN_METRICS if metric.values}
+    values["code"] = ("those of [codes](codes.md)",)
     rows = (f"| `{label}` | {', '.join(values[label])} |\n" for label in sorted(values))
     return "\n## Label values\n\n| label | values |\n| --- | --- |\n" + "".join(rows)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from peer.codec.plain import TILE, InTorch, Payload, finite, from_bytes, to_bytes
+from peer.codes import Code
 from peer.errors import BadPayload
 
 BLOCK = 128
@@ -50,7 +51,7 @@ class Even:
         unused = 8 - self.bits
         signed = codes.bitwise_left_shift(unused).view(torch.int8).bitwise_right_shift(unused)
         if bool((signed < -self._top).any()):
-            raise BadPayload("code", f"a code that {self.bits} bit integers do not use")
+            raise BadPayload(Code.CODE, f"a code that {self.bits} bit integers do not use")
         return signed.to(torch.float32).div(self._top)
 
 
@@ -127,7 +128,7 @@ class Blocks(InTorch):
 def check_scales(name: str, scales: Tensor) -> None:
     """Raise BadPayload unless every scale of a received payload is finite and not negative."""
     if not finite(scales) or bool((scales < 0).any()):
-        raise BadPayload("scale", f"{name}: a scale is negative, NaN or infinite")
+        raise BadPayload(Code.SCALE, f"{name}: a scale is negative, NaN or infinite")
 
 
 def _join(codes: Tensor) -> Tensor:

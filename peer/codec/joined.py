@@ -12,6 +12,7 @@ from torch import Tensor
 
 from peer.codec.plain import Payload
 from peer.codec.registry import EVERY
+from peer.codes import Code
 from peer.errors import BadPayload
 
 VALUES = EVERY["int8"]
@@ -29,10 +30,10 @@ def decode_joined(payload: Payload, into: Tensor) -> None:
     elements, raw = into.numel(), memoryview(payload)
     nbytes = -(-elements // 8)
     if len(raw) < nbytes:
-        raise BadPayload("length", f"{len(raw)} bytes for the bits of {elements} elements")
+        raise BadPayload(Code.LENGTH, f"{len(raw)} bytes for the bits of {elements} elements")
     bits = np.unpackbits(np.frombuffer(raw[:nbytes], dtype=np.uint8), bitorder="little")
     if bits[elements:].any():
-        raise BadPayload("index", "a bit is set behind the last element")
+        raise BadPayload(Code.INDEX, "a bit is set behind the last element")
     there = torch.from_numpy(bits[:elements].view(np.bool_))
     values = VALUES.decode(raw[nbytes:], int(np.count_nonzero(bits)))
     into.zero_()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from peer.codec.plain import Codec, Payload
+from peer.codes import Code
 from peer.errors import BadPayload, UsageError
 
 try:
@@ -26,9 +27,9 @@ REBUILD = "Install a wheel that has them, or a C compiler and then this program 
 KINDS = {"int8": 0, "int4": 1, "e3m0": 2, "fp32": 3, "bf16": 4, "topk": 5}
 """Numbers of the codecs, as in native/module.c."""
 REFUSALS = {
-    1: ("scale", "a scale is negative, NaN or infinite"),
-    2: ("code", "a code that this codec does not use"),
-    3: ("index", "the indices of a chunk do not ascend"),
+    1: (Code.SCALE, "a scale is negative, NaN or infinite"),
+    2: (Code.CODE, "a code that this codec does not use"),
+    3: (Code.INDEX, "the indices of a chunk do not ascend"),
 }
 """Verdicts of a kernel on a payload."""
 
@@ -68,7 +69,7 @@ class Native:
 
     def _check_length(self, payload: Payload, elements: int) -> None:
         if len(payload) != self.nbytes(elements):
-            raise BadPayload("length", f"{self.name}: {len(payload)} bytes for {elements} elements")
+            raise BadPayload(Code.LENGTH, f"{self.name}: {len(payload)} bytes for {elements} elements")
 
     def _judge(self, verdict: int) -> None:
         if verdict:

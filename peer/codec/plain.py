@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peer.codes import Code
 from peer.errors import BadPayload
 
 Payload = bytes | bytearray | memoryview
@@ -101,7 +102,7 @@ class Saturating(Plain):
         """Return a copy, saturated. Raises BadPayload `not_finite` for NaN and infinity, too."""
         values = super()._sent(payload, elements)
         if not finite(values):
-            raise BadPayload("not_finite", f"{self.name}: the payload holds NaN or infinity")
+            raise BadPayload(Code.NOT_FINITE, f"{self.name}: the payload holds NaN or infinity")
         return values
 
 
@@ -121,7 +122,7 @@ def to_bytes(values: Tensor) -> bytes:
 def from_bytes(codec: Measured, payload: Payload, elements: int) -> Tensor:
     """Return a copy of the payload as a flat uint8 tensor. Raises BadPayload unless it is as long as the codec says."""
     if len(payload) != codec.nbytes(elements):
-        raise BadPayload("length", f"{codec.name}: {len(payload)} bytes for {elements} elements")
+        raise BadPayload(Code.LENGTH, f"{codec.name}: {len(payload)} bytes for {elements} elements")
     if len(payload) == 0:
         return torch.empty(0, dtype=torch.uint8)
     return torch.from_numpy(np.frombuffer(payload, dtype=np.uint8).copy())

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from peer.codec.blocks import check_scales
 from peer.codec.plain import TILE, InTorch, Payload, finite, from_bytes, to_bytes
+from peer.codes import Code
 from peer.errors import BadPayload
 
 CHUNK = 4096
@@ -60,7 +61,7 @@ class TopK(InTorch):
         check_scales(self.name, levels)
         indices = _split_indices(chunks[:, LEVEL_BYTES : LEVEL_BYTES + INDEX_BYTES])
         if bool((indices.diff(dim=1) <= 0).any()):
-            raise BadPayload("index", "topk: the indices of a chunk do not ascend")
+            raise BadPayload(Code.INDEX, "topk: the indices of a chunk do not ascend")
         codes = _split_codes(chunks[:, LEVEL_BYTES + INDEX_BYTES :])
         magnitudes = levels.gather(1, (codes & 1).to(torch.int64))
         signed = torch.where(codes > 1, -magnitudes, magnitudes)

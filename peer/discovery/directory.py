@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from peer.codes import Code
 from peer.discovery.address_cache import AddressCache
 from peer.discovery.dht_node.health import Unwatched, Watcher
 from peer.discovery.dht_node.node import LOST, DhtNode, DhtNodeLimits, DhtNodeOptions
@@ -330,7 +331,7 @@ class DhtDirectory:
         )
 
     @property
-    def dropped(self) -> Counter[str]:
+    def dropped(self) -> Counter[Code]:
         """Bad records met in answers or refused by our node, counted by the code of InvalidRecord."""
         return self._view.dropped + self._gate.refused
 

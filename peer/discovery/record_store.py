@@ -8,6 +8,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from peer.codes import Code
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
 from peer.signed_record import InvalidRecord, check_current, unseal
 
@@ -69,8 +70,8 @@ class RecordStore:
         self._forget_at = 0.0
         self._tell = tell
         self._own_found = own_found
-        self.dropped: Counter[str] = Counter()
-        """Bad records met, by the code of BadRecord. Expired ones are not bad: they lie about until the DHT drops
+        self.dropped: Counter[Code] = Counter()
+        """Bad records met, by the code of InvalidRecord. Expired ones are not bad: they lie about until the DHT drops
         them."""
 
     def take(self, found: bytes | PeerRecord, now: float) -> None:
@@ -86,7 +87,7 @@ class RecordStore:
             record = unseal(found) if isinstance(found, bytes) else found
             check_current(record, self._run_id, now)
             if of is not None and record.peer_id != of:
-                raise InvalidRecord("layout", "the record of another peer than the one that shows it as its own")
+                raise InvalidRecord(Code.LAYOUT, "the record of another peer than the one that shows it as its own")
         except InvalidRecord as bad:
             self.dropped[bad.code] += 1
             self._tell(bad)

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
+from peer.codes import Code
 from peer.discovery.keys import slots_of
 from peer.identity import public_key_of
 from peer.protocol.messages import MAX_RECORD_BYTES, MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId
@@ -42,8 +43,8 @@ class RecordGate:
         """`own_run`: the run whose entries come first in the node's store; None: none does. `first` returns the peers
         whose entries are taken first from a large answer."""
         self.now, self.own_run, self.first = now, own_run, first
-        self.refused: Counter[str] = Counter()
-        """Refused entries, counted by the code of InvalidRecord."""
+        self.refused: Counter[Code] = Counter()
+        """Refused entries, by the code of InvalidRecord."""
 
     def admit(self, key_slot: bytes, subkey: bytes, value: bytes, expiry: float) -> bool:
         """Return whether to store or believe this entry.
@@ -60,11 +61,11 @@ class RecordGate:
         record = unseal(unpack(value))
         public_key = key_of(record.peer_id)
         if unpack(subkey) != public_key:
-            raise InvalidRecord("layout", "the subkey is not the key that signed the record")
+            raise InvalidRecord(Code.LAYOUT, "the subkey is not the key that signed the record")
         if key_slot not in slots_of(record.run_id, record.peer_id):
-            raise InvalidRecord("layout", "does not belong under this key")
+            raise InvalidRecord(Code.LAYOUT, "does not belong under this key")
         if not isinstance(expiry, float) or not math.isfinite(expiry) or expiry != dht_expiry(record):
-            raise InvalidRecord("layout", "the DHT's expiry is not that of the record")
+            raise InvalidRecord(Code.LAYOUT, "the DHT's expiry is not that of the record")
         check_issued(record, self.now())
 
 
@@ -78,8 +79,8 @@ def unpack(packed: bytes) -> bytes:
 
     A general parser would follow any nested structure that a stranger sends."""
     if not isinstance(packed, bytes) or len(packed) > MAX_RECORD_BYTES + 3:
-        raise InvalidRecord("too_large", f"more than {MAX_RECORD_BYTES} bytes")
+        raise InvalidRecord(Code.TOO_LARGE, f"more than {MAX_RECORD_BYTES} bytes")
     head = {_BIN8: 2, _BIN16: 3}.get(packed[:1])
     if head is None or len(packed) != head + int.from_bytes(packed[1:head], "big"):
-        raise InvalidRecord("layout", "not a plain byte string")
+        raise InvalidRecord(Code.LAYOUT, "not a plain byte string")
     return packed[head:]

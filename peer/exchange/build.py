@@ -10,6 +10,7 @@ from peer.aio.threads import Offload
 from peer.codec.error_feedback import Feedback
 from peer.codec.plain import Codec
 from peer.codec.registry import EVERY
+from peer.codes import Code
 from peer.exchange.buffers import Buffers
 from peer.exchange.deadlines import ASSUMED_RATE, LONGEST_PART
 from peer.exchange.group.context import GroupContext, GroupTerms
@@ -117,7 +118,7 @@ def _pairs(parts: ExchangeContext, sayings: Sayings) -> PairStrategy:
             ParamsCheck(ports.trainer, ports.secret),
             ports.offload,
             parts.stores.partners,
-            lambda peer, why: members.reputation.penalize(peer, "nonsense", why),
+            lambda peer, why: members.reputation.penalize(peer, Code.NONSENSE, why),
             parts.emit,
             plan.unchecked,
         ),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from peer.codec.stream import Flat
+from peer.codes import Code
 from peer.errors import BadPayload
 from peer.outer.robust_mean import PIECE, norm, square
 from peer.outer.rules import all_finite, blocks
@@ -33,18 +34,18 @@ BLOCK = 2**20
 def check_partner(values: Tensor, own: Flat) -> None:
     """Check that a partner's params may be mixed in. Raises BadPayload."""
     if not finite(values):
-        raise BadPayload("not_finite", "the partner's params hold NaN or infinity")
+        raise BadPayload(Code.NOT_FINITE, "the partner's params hold NaN or infinity")
     apart, limit = rms(values, own), FAR * rms(own) + FAR_FROM_ZERO
     if apart > limit:
         reason = f"the partner's params are {apart:.3g} from ours (rms); at most {limit:.3g} is taken"
-        raise BadPayload("norm", reason)
+        raise BadPayload(Code.NORM, reason)
 
 
 def check_contribution(values: Tensor) -> float:
     """Return the square of the L2 norm of a contribution, or of a part of one. Raises BadPayload where it is not
     finite."""
     if not finite(values):
-        raise BadPayload("not_finite", "a contribution holds NaN or infinity")
+        raise BadPayload(Code.NOT_FINITE, "a contribution holds NaN or infinity")
     return square(values)
 
 
@@ -55,14 +56,14 @@ def check_result(values: Tensor, own: Flat, outer: Flat | None, usual: float | N
     `own`: our contribution. `outer`: the outer params of the shard, where they are at hand. `usual`: root mean square
     of the result in the fragment's round before; in our first round a result may be as long as the outer params."""
     if not finite(values):
-        raise BadPayload("not_finite", "the result holds NaN or infinity")
+        raise BadPayload(Code.NOT_FINITE, "the result holds NaN or infinity")
     length, mine, together = compare(values, own)
     if 0 < RESULT_FAR * mine < length:
         most = 0.0 if outer is None else norm(outer)
         if usual is not None:
             most = max(USUAL_FAR * usual * math.sqrt(values.numel()), OUTER_PART * most)
         if most < length:
-            raise BadPayload("norm", "the result is many times larger than our own contribution")
+            raise BadPayload(Code.NORM, "the result is many times larger than our own contribution")
     root = math.sqrt(values.numel())
     both = length * mine
     return MeasuredResult(length / root, mine / root, together / both if both else 0.0, values.numel())

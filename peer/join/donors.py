@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from peer.codes import Code
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
 from peer.join.offers import (
     NETWORKS,
@@ -194,7 +195,7 @@ async def described(transport: Transport, donor: PeerRecord, fresh: bool = False
         try:
             return await transport.describe_state(donor, ASK_S, fresh, wanted)
         except PartnerRefused as refusal:
-            if refusal.code != "no_state" or not left:
+            if refusal.code != Code.NO_STATE or not left:
                 raise
         await asyncio.sleep(AGAIN_S)
     raise AssertionError("the last try returns or raises")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from peer.aio.tasks import background_task
 from peer.aio.threads import Offload, inline
+from peer.codes import AnyCode, Code
 from peer.errors import ClockWrong, JoinRefused, PartnerRefused, PeerError, StateError
 from peer.join.context import JoinContext
 from peer.join.donors import DonorPlaces, DonorQuery, candidates, live_round
@@ -28,7 +29,6 @@ from peer.observe.progress import WaitProgress, untold
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, StateIndex
 from peer.protocol.model.layout import Layout
-from peer.run.admission import invitation
 from peer.run.home import RunFolder
 from peer.state.checkpoint import CheckpointStore
 from peer.state.transfer.download import Download, Outcome, TransferFlow
@@ -58,21 +58,21 @@ TRANSFER = "transfer"
 """Folder of the pieces that are here, in the run's folder."""
 
 WITH_INVITATION = "Get an invitation for your key (peer id show) from the operator, and give it: --invitation @FILE"
-FINAL_REFUSALS = {
-    "wire_version": "Update this program: peer help install update",
-    "banned": "Ask the operator of the run.",
-    "clock": ClockWrong.fix,
-    invitation.NONE: WITH_INVITATION,
-    invitation.EXPIRED: WITH_INVITATION,
-    invitation.REVOKED: "Ask the operator of the run.",
-    invitation.FOREIGN: WITH_INVITATION,
-    invitation.ALTERED: WITH_INVITATION,
+FINAL_REFUSALS: dict[AnyCode, str] = {
+    Code.WIRE_VERSION: "Update this program: peer help install update",
+    Code.BANNED: "Ask the operator of the run.",
+    Code.CLOCK: ClockWrong.fix,
+    Code.UNINVITED: WITH_INVITATION,
+    Code.INVITATION_EXPIRED: WITH_INVITATION,
+    Code.INVITATION_REVOKED: "Ask the operator of the run.",
+    Code.INVITATION_FOREIGN: WITH_INVITATION,
+    Code.INVITATION_ALTERED: WITH_INVITATION,
 }
 """Refusals that asking again does not change, and what does."""
 
 
 def join_refusal(refusal: PartnerRefused) -> PeerError:
-    kind = ClockWrong if refusal.code == "clock" else JoinRefused
+    kind = ClockWrong if refusal.code == Code.CLOCK else JoinRefused
     return kind(f"every peer of the run refuses this one: {refusal.reason}", FINAL_REFUSALS[refusal.code])
 
 

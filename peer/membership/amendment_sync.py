@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from peer.codes import Code
 from peer.errors import HomeUnusable, JoinRefused, ManifestError
 from peer.membership.operators_word import ASK_TIMEOUT_S, OperatorsWord
 from peer.observe import events
@@ -55,7 +56,7 @@ class AmendmentSync(OperatorsWord):
             if path is not None:
                 load(path, chain)
         except ManifestError as damaged:
-            emit(events.AmendmentRefused(peer="", code="kept", reason=damaged.found))
+            emit(events.AmendmentRefused(peer="", code=Code.KEPT, reason=damaged.found))
 
     def ruling(self, round_: int) -> RunPolicy:
         """Return what holds in this round, by the amendments known here. The operator's own key is never kept out: no
@@ -117,7 +118,7 @@ class AmendmentSync(OperatorsWord):
             if self._path is not None:
                 keep(self._path, self._chain)
         except HomeUnusable as error:  # obeyed all the same; after a restart the others tell again
-            self._emit(events.AmendmentRefused(peer="", code="not_kept", reason=error.found))
+            self._emit(events.AmendmentRefused(peer="", code=Code.NOT_KEPT, reason=error.found))
 
 
 def ensure_admitted(now: RunPolicy, me: PeerId) -> None:

@@ -7,6 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 
+from peer.codes import Code
 from peer.errors import BadPayload, ExchangeError
 from peer.ports.clock import Clock
 from peer.ports.transport import Transport
@@ -26,12 +27,12 @@ Answered = Callable[[PeerId, float], None]
 class OperatorsWord(ABC):
     """The asking half of one daemon. A subclass keeps what was signed."""
 
-    def __init__(self, tell_refused: Callable[[str, str, str], None]) -> None:
+    def __init__(self, tell_refused: Callable[[PeerId, Code, str], None]) -> None:
         """`tell_refused`: journals a peer, a code and a reason."""
         self.refused = 0
         """Words of others that did not check."""
         self._tell_refused = tell_refused
-        self._told_of: set[tuple[PeerId, str]] = set()
+        self._told_of: set[tuple[PeerId, Code]] = set()
 
     @property
     @abstractmethod
@@ -62,7 +63,7 @@ class OperatorsWord(ABC):
             self._new_since(before)
         return answers == 1 and not more
 
-    def _refuse(self, peer: PeerId, code: str, reason: str) -> None:
+    def _refuse(self, peer: PeerId, code: Code, reason: str) -> None:
         self.refused += 1
         if (peer, code) not in self._told_of and len(self._told_of) < MAX_NAMED:
             self._told_of.add((peer, code))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from peer.codes import Code
 from peer.errors import BadPayload, HomeUnusable, ManifestError
 from peer.membership.operators_word import ASK_TIMEOUT_S, OperatorsWord
 from peer.observe import events
@@ -48,7 +49,7 @@ class PaperSync(OperatorsWord):
             if path is not None:
                 load(path, shelf)
         except ManifestError as damaged:
-            emit(events.PaperRefused(peer="", code="kept", reason=damaged.found))
+            emit(events.PaperRefused(peer="", code=Code.KEPT, reason=damaged.found))
 
     @property
     def count(self) -> int:
@@ -97,7 +98,7 @@ class PaperSync(OperatorsWord):
 
     def _add(self, giver: PeerId, paper: Paper) -> None:
         if why := self.shelf.disputes(paper):
-            self._refuse(giver, "second_start", why)
+            self._refuse(giver, Code.SECOND_START, why)
         if self.shelf.add(paper):
             self._new.append(paper)
 
@@ -110,7 +111,7 @@ class PaperSync(OperatorsWord):
         for paper in self.shelf.dropped:
             self.start_taken_back |= paper.document.kind == "start"
             said = f"{paper.document.by} may not sign this any more, by the operator's latest word: {describe(paper)}"
-            self._emit(events.PaperRefused(peer="", code="taken_back", reason=said))
+            self._emit(events.PaperRefused(peer="", code=Code.TAKEN_BACK, reason=said))
         self.shelf.dropped.clear()
         try:
             if self._path is not None:
@@ -118,7 +119,7 @@ class PaperSync(OperatorsWord):
                 if self.shelf.start is not None:
                     discard_former(self._path.parent)
         except HomeUnusable as error:  # it counts all the same; after a restart the others tell again
-            self._emit(events.PaperRefused(peer="", code="not_kept", reason=error.found))
+            self._emit(events.PaperRefused(peer="", code=Code.NOT_KEPT, reason=error.found))
 
     def report(self, now: float) -> PapersStatus:
         """For `peer status`. `now`: seconds since the epoch."""

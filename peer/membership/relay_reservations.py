@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from peer.aio.events import Signal
+from peer.codes import Code
 from peer.errors import ExchangeError, PartnerRefused
 from peer.observe import events
 from peer.observe.status.value import RelayPlace
@@ -121,7 +122,7 @@ class RelayReservations:
                     self._choose(known().values())
                 else:
                     for relay in list(self._places):
-                        self._give_back(relay, "others can dial us now", "open")
+                        self._give_back(relay, "others can dial us now", Code.OPEN)
                 await self._news.wait_for(LOOK_EVERY_S if len(self._places) < MAX_RELAYS else SETTLED_EVERY_S)
                 self._news.clear()
         finally:
@@ -140,7 +141,7 @@ class RelayReservations:
         choice = choose_relays(candidates, held, self.memory, now, self.rng)
         for peer, why in choice.leave.items():
             if not self._is_last(self._places[peer]):
-                self._give_back(peer, why, "surplus")
+                self._give_back(peer, why, Code.SURPLUS)
         for address, why in choice.ask.items():
             if address.peer_id not in self._places:
                 self._ask(known[address.peer_id], self._candidate(known[address.peer_id]), why)
@@ -186,7 +187,7 @@ class RelayReservations:
             return
         del self._places[peer]
         if place.rate > 0:
-            self.setting.emit(events.RelayLeft(relay=peer, reason=why, code="ended"))
+            self.setting.emit(events.RelayLeft(relay=peer, reason=why, code=Code.ENDED))
             self.setting.changed()
         self._news.set()
 
@@ -194,7 +195,7 @@ class RelayReservations:
         """Return whether others can call us over this relay alone."""
         return [other for other in self._places.values() if other.rate > 0] == [place]
 
-    def _give_back(self, relay: PeerId, why: str, code: str) -> None:
+    def _give_back(self, relay: PeerId, why: str, code: Code) -> None:
         """Give a place back, and say why."""
         place = self._places.pop(relay)
         place.task.cancel()

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from peer.codes import Code
 from peer.membership.proven_file import ProvenFile
 from peer.observe import events
-from peer.observe.counters import known_code
 from peer.observe.status.value import DeclinedCall, ReputationStatus, ShunnedPeer
 from peer.ports.clock import Clock
 from peer.protocol.messages import PeerId
@@ -41,7 +41,7 @@ class RefusedCaller:
     at: float
     caller: str
     """Peer id, or the address of a caller that proved no key."""
-    code: str
+    code: Code
     reason: str
 
 
@@ -66,8 +66,8 @@ class Reputation:
         self.patience = StrangerBudget(None)
         self._why: OrderedDict[PeerId, str] = OrderedDict()
         self._last: deque[RefusedCaller] = deque(maxlen=SHOWN)
-        self._counts: Counter[str] = Counter()
-        self._written: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        self._counts: Counter[Code] = Counter()
+        self._written: OrderedDict[tuple[str, Code], tuple[float, int]] = OrderedDict()
         self._lines: TokenBuckets[str] = TokenBuckets(LINES)
 
     async def keep(self, clock: Clock) -> None:
@@ -83,7 +83,7 @@ class Reputation:
         for peer in self.proven:
             patience.mark_known(peer)
 
-    def penalize(self, peer: PeerId, code: str, reason: str) -> None:
+    def penalize(self, peer: PeerId, code: Code, reason: str) -> None:
         """A peer that proved its key did something wrong."""
         now = self._now()
         score = self._standing.offend(peer, code, now)
@@ -100,7 +100,7 @@ class Reputation:
                 )
             )
 
-    def refused(self, address: str, code: str, reason: str) -> None:
+    def refused(self, address: str, code: Code, reason: str) -> None:
         """A caller that proved no key was refused."""
         now = self._now()
         self._note(now, address, code, reason)
@@ -109,7 +109,7 @@ class Reputation:
 
     def bad_record(self, bad: InvalidRecord) -> None:
         """A record in the directory is not to be believed; nobody can tell who put it there."""
-        self.refused("directory", "record", f"a record in the directory: {bad}")
+        self.refused("directory", Code.RECORD, f"a record in the directory: {bad}")
 
     def out_for_s(self, peer: PeerId) -> float:
         """Seconds until the peer is in favour again; 0: it is."""
@@ -176,7 +176,7 @@ class Reputation:
         now = self._now()
         out = self._standing.out_of_favour(now)
         return ReputationStatus(
-            refusal_counts=dict(self._counts),
+            refusal_counts={str(code): count for code, count in self._counts.items()},
             out_of_favour=tuple(
                 ShunnedPeer(peer, round(left), self._why.get(peer, "")) for peer, left in list(out.items())[:SHOWN]
             ),
@@ -185,14 +185,14 @@ class Reputation:
             ),
         )
 
-    def _note(self, now: float, caller: str, code: str, reason: str) -> None:
-        self._counts[known_code(code)] += 1
+    def _note(self, now: float, caller: str, code: Code, reason: str) -> None:
+        self._counts[code] += 1
         last = self._last[-1] if self._last else None
         if last is not None and (last.caller, last.code, last.reason) == (caller, code, reason):
             self._last.pop()  # the same once more: one line is enough
         self._last.append(RefusedCaller(now, caller, code, reason))
 
-    def _times_to_write(self, caller: str, code: str, now: float) -> int:
+    def _times_to_write(self, caller: str, code: Code, now: float) -> int:
         """How many offences the line to write stands for; 0: write none now."""
         since, unwritten = self._written.get((caller, code), (-QUIET_S, 0))
         if now - since < QUIET_S or self._lines.take("", now) > 0:

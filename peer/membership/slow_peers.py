@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
+from peer.codes import Code
 from peer.errors import ExchangeError, PartnerLost, PartnerSilent
 from peer.observe import events
 from peer.observe.status.value import DiagnosisFinding, ExchangeRates
@@ -45,7 +46,7 @@ class SlowPeerMonitor:
     def failed(self, partner: PeerId, error: ExchangeError) -> None:
         """An exchange came to nothing. Refusals and wrong bytes say nothing about who is slow."""
         if isinstance(error, PartnerSilent):
-            self._look(Sample(partner, failure="silent" if error.code == "silent" else "late"), None)
+            self._look(Sample(partner, failure="silent" if error.code == Code.SILENT else "late"), None)
         elif isinstance(error, PartnerLost):
             self._look(Sample(partner, failure="lost"), None)
 

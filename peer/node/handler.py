@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.aio.threads import Start, at_once
+from peer.codes import Code
 from peer.errors import PartnerRefused
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.membership.amendment_sync import AmendmentSync
@@ -72,7 +73,7 @@ class DonatedState:
     def on_state(self, fresh: bool, wanted: str) -> StateIndex | None:
         """As `peer.ports.handler.Handler.on_state`."""
         if why := self._why_not():
-            raise PartnerRefused("outdated", why)
+            raise PartnerRefused(Code.OUTDATED, why)
         return self._shelf.on_state(fresh, wanted)
 
     def making(self, snapshot: str) -> Future[Any] | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.clock.run_clock import wall_time
+from peer.codes import Code
 from peer.errors import HomeUnusable, PartnerRefused
 from peer.observe import events
 from peer.observe.status.value import BudgetStatus
@@ -150,9 +151,9 @@ class UploadQuota:
             return
         nbytes = on_the_line(payload, chunks)
         if why := self._why_not(nbytes + (self._need if giving else 0)):
-            raise PartnerRefused("budget", why)
+            raise PartnerRefused(Code.BUDGET, why)
         if stranger and (why := self._why_not_strangers(nbytes)):
-            raise PartnerRefused("budget", why)
+            raise PartnerRefused(Code.BUDGET, why)
         left = nbytes
         self._book.claim(nbytes, stranger=stranger)
         self._save()

@@ -7,14 +7,9 @@ from bisect import bisect_left
 from collections import Counter
 from typing import Any
 
+from peer.codes import Code, counted_as
 from peer.observe import events
-from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, OTHER
-
-
-def known_code(code: str) -> str:
-    """Return the label for a refusal's code. Other peers choose codes, so a code that is not listed is `other`."""
-    head = code.partition(":")[0]
-    return head if head in CODES else OTHER
+from peer.observe.metrics import EXCHANGE_BOUNDS
 
 
 class EventCounters:
@@ -23,7 +18,7 @@ class EventCounters:
     def __init__(self) -> None:
         self._buckets = [0] * (len(EXCHANGE_BOUNDS) + 1)
         self._exchange_s = 0.0
-        self._partner_failures: Counter[str] = Counter()
+        self._partner_failures: Counter[Code] = Counter()
         self._counts = dict.fromkeys(("trainer_restarts", "checkpoints", "checkpoint_failures"), 0)
         self._checkpoint: tuple[float, events.Checkpointed] | None = None
         self._trainer_is_dead = False
@@ -35,7 +30,7 @@ class EventCounters:
                 self._buckets[bisect_left(EXCHANGE_BOUNDS, event.seconds)] += 1
                 self._exchange_s += event.seconds
             case events.PartnerFailed():
-                self._partner_failures[known_code(event.code)] += 1
+                self._partner_failures[counted_as(event.code)] += 1
             case events.TrainerDeath():
                 self._trainer_is_dead = True
             case events.TrainerStarted():

@@ -10,6 +10,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from peer.codes import AnyCode, code_of
 from peer.observe.events import KINDS, OUTCOMES, Event
 
 MAX_LINE = 4 * 2**20
@@ -133,6 +134,10 @@ def _outcome(value: Any) -> str:
     return _str(value)
 
 
+def _code(value: Any) -> AnyCode:
+    return code_of(_str(value))
+
+
 def _dict(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DamagedLine("not an object")
@@ -145,5 +150,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "str": _str,
     "bool": _bool,
     "Outcome": _outcome,
+    "AnyCode": _code,
     "dict[str, Any]": _dict,
 }

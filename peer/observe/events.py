@@ -9,8 +9,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
+from peer.codes import AnyCode, CodeText
+
 Outcome = Literal["exchanged", "solo", "refused"]
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
+NO_CODE = CodeText("")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,7 +315,7 @@ class PartnerFailed(Event):
     peer: str
     """Peer id."""
     round: int
-    code: str
+    code: AnyCode
     """`lost`, `late`, `silent`, `path` where a relay was gone, or the code of the refusal or of what was wrong with its
     bytes."""
     reason: str
@@ -372,7 +375,7 @@ class ResultRefused(Event):
     """Index into the layout."""
     peer: str
     """Peer id of the owner."""
-    code: str
+    code: AnyCode
     """`implausible`: it cannot be a mean. `norm`, `not_finite` or `signature`: the owner's standing falls, too."""
     reason: str
 
@@ -398,7 +401,7 @@ class StandingLowered(Event):
     kind: ClassVar[str] = "standing_lowered"
     peer: str
     """Peer id."""
-    code: str
+    code: AnyCode
     reason: str
     score: float
     """Score of `peer.protocol.policy.reputation` after this offence. It halves every five minutes."""
@@ -415,7 +418,7 @@ class CallerRefused(Event):
     kind: ClassVar[str] = "caller_refused"
     caller: str
     """Address."""
-    code: str
+    code: AnyCode
     reason: str
     times: int
     """Refusals of this code that this line stands for."""
@@ -485,7 +488,7 @@ class AmendmentRefused(Event):
     kind: ClassVar[str] = "amendment_refused"
     peer: str
     """The peer that sent it. Empty: our own file."""
-    code: str
+    code: AnyCode
     """`amendment` and what did not check of it, `kept` or `not_kept` for our own file."""
     reason: str
 
@@ -511,7 +514,7 @@ class PaperRefused(Event):
     kind: ClassVar[str] = "paper_refused"
     peer: str
     """The peer that sent it. Empty: our own file."""
-    code: str
+    code: AnyCode
     """`paper` and what did not check of it, `second_start`, `taken_back`, `kept` or `not_kept` for our own file."""
     reason: str
 
@@ -598,7 +601,7 @@ class RelayLeft(Event):
     """Its peer id."""
     reason: str
     """Why, as a sentence."""
-    code: str = ""
+    code: AnyCode = NO_CODE
     """What it did: `broken` (what passed it broke off, or did not come from the peer), `late` (it came late or not at
     all, although the relay itself answers at once), `slow` (the relay itself answers late), `silent` (calls over it
     were lost) or `unreachable`. Where it did nothing wrong: `ended` (our place ended), `surplus` (there is a better

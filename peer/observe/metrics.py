@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from peer.codes import Code
 from peer.observe.control_bytes import PURPOSES
 from peer.protocol.diagnosis.outliers import WHATS
 from peer.protocol.messages import PathKind
@@ -33,57 +34,7 @@ OUTCOMES = ("exchanged", "solo", "refused", "missed", "sat_out", "skipped")
 VERDICTS = ("taken", "clipped", "refused")
 STATUSES = ("joining", "training", "paused", "finished", "serving", "ended", "leaving")
 PROCESSES = ("daemon", "trainer", "p2pd")
-OTHER = "other"
-CODES = (
-    "bad_payload",
-    "bad_proof",
-    "budget",
-    "busy",
-    "checksum",
-    "clock",
-    "codec",
-    "digest",
-    "frame",
-    "gone",
-    "held",
-    "hello",
-    "index",
-    "invitation_altered",
-    "invitation_expired",
-    "invitation_foreign",
-    "invitation_revoked",
-    "later",
-    "layout",
-    "length",
-    "limit",
-    "lost",
-    "named",
-    "no_manifest",
-    "no_state",
-    "no_token",
-    "nonsense",
-    "norm",
-    "not_finite",
-    "order",
-    "path",
-    "record",
-    "refused",
-    "request",
-    "roster",
-    "round",
-    "silent",
-    "standing",
-    "state",
-    "taken",
-    "timeout",
-    "tokens",
-    "uninvited",
-    "verdict",
-    "wire_version",
-    "wrong_run",
-    OTHER,
-)
-"""Codes of refusals and failures. A partner may send any code: one that is not listed counts as `other`."""
+CODES = tuple(code.value for code in Code)
 EXCHANGE_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Seconds: upper bounds of the histogram's buckets."""
 

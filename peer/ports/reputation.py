@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from peer.codes import Code
 from peer.protocol.messages import PeerId
 
 
 class CallerReputation(Protocol):
     """Who is told of what callers do wrong, and says whom to turn away. Never blocks."""
 
-    def penalize(self, peer: PeerId, code: str, reason: str) -> None:
+    def penalize(self, peer: PeerId, code: Code, reason: str) -> None:
         """A caller that proved its key was refused for something it did."""
 
-    def refused(self, address: str, code: str, reason: str) -> None:
+    def refused(self, address: str, code: Code, reason: str) -> None:
         """A caller that proved no key was refused."""
 
     def is_proven(self, peer: PeerId) -> bool:
@@ -26,9 +27,9 @@ class CallerReputation(Protocol):
 class NoReputation:
     """A `Conduct` that minds nothing: until a daemon says otherwise."""
 
-    def penalize(self, peer: PeerId, code: str, reason: str) -> None: ...
+    def penalize(self, peer: PeerId, code: Code, reason: str) -> None: ...
 
-    def refused(self, address: str, code: str, reason: str) -> None: ...
+    def refused(self, address: str, code: Code, reason: str) -> None: ...
 
     def is_proven(self, peer: PeerId) -> bool:
         return False

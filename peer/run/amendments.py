@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from peer.codes import Code
 from peer.errors import BadPayload, ManifestError
 from peer.identity import Identity, public_key_of, verify
 from peer.protocol.messages import PeerId, RunId
@@ -80,12 +81,12 @@ class SignedAmendment:
 def parse(raw: bytes) -> _Body:
     """Parse a document. Raises BadPayload `amendment` for one that this program does not understand."""
     if len(raw) > MAX_BYTES:
-        raise BadPayload("amendment", f"an amendment of {len(raw)} bytes, at most {MAX_BYTES} are read")
+        raise BadPayload(Code.AMENDMENT, f"an amendment of {len(raw)} bytes, at most {MAX_BYTES} are read")
     try:
         return _Body.model_validate_json(raw)
     except (ValidationError, ValueError, RecursionError) as error:
         text = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise BadPayload("amendment", f"an amendment that does not check: {text[:200]}") from None
+        raise BadPayload(Code.AMENDMENT, f"an amendment that does not check: {text[:200]}") from None
 
 
 class Chain:
@@ -113,15 +114,17 @@ class Chain:
         for ever. Earlier versions of this program refuse such a one, and all that follow on it."""
         body = parse(signed.raw)
         if bytes.fromhex(body.run) != self._run_id:
-            raise BadPayload("amendment_run", "an amendment of another run")
+            raise BadPayload(Code.AMENDMENT_RUN, "an amendment of another run")
         if not verify(self._key, DOMAIN, signed.raw, signed.signature):
-            raise BadPayload("amendment_signature", "an amendment that the operator did not sign")
+            raise BadPayload(Code.AMENDMENT_SIGNATURE, "an amendment that the operator did not sign")
         held = len(self.signed)
         if body.number <= held and self.signed[body.number - 1].raw != signed.raw:
             reason = f"the operator signed two amendments number {body.number}, and the first one to arrive holds here"
-            raise BadPayload("amendment_fork", reason)
+            raise BadPayload(Code.AMENDMENT_FORK, reason)
         if body.number != held + 1 or bytes.fromhex(body.previous) != self.head:
-            raise BadPayload("amendment_order", f"amendment {body.number} does not follow on number {held} held here")
+            raise BadPayload(
+                Code.AMENDMENT_ORDER, f"amendment {body.number} does not follow on number {held} held here"
+            )
         self.signed.append(signed)
         self.amendments.append(_amendment(body))
         return self.amendments[-1]

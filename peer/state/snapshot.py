@@ -22,6 +22,7 @@ import torch
 from blake3 import blake3
 
 from peer.aio.threads import Start, at_once
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerRefused
 from peer.observe.formatting import amount
 from peer.outer.state import OuterState
@@ -217,7 +218,7 @@ class SnapshotCache:
             made = making.result()
         except OSError as error:
             reason = f"this peer cannot write a copy of its state: {error.strerror}"
-            raise PartnerRefused("no_state", reason) from error
+            raise PartnerRefused(Code.NO_STATE, reason) from error
         if made is None:
             return
         same = [shelved for shelved in self._shelf if shelved.snapshot.index.snapshot == made.index.snapshot]
@@ -247,22 +248,22 @@ def check_index(index: StateIndex, layout: Layout, *, momentum: bool | None = No
 
     `momentum` tells whether the index must contain it; None: it may."""
     if index.layout_digest != layout.digest():
-        raise BadPayload("layout", "the donor's state has another layout of tensors")
+        raise BadPayload(Code.LAYOUT, "the donor's state has another layout of tensors")
     cut, given = layout.pieces(), [(p.first, p.count, p.nbytes) for p in index.pieces]
     allowed = [cut + cut] if momentum else [cut] if momentum is False else [cut, cut + cut]
     if given not in allowed:
-        raise BadPayload("index", "the donor's pieces are not cut as the layout says")
+        raise BadPayload(Code.INDEX, "the donor's pieces are not cut as the layout says")
     if any(len(p.digest) != 32 for p in index.pieces) or not 0 < len(index.snapshot) <= _MAX_ID:
-        raise BadPayload("index", "the donor's index is malformed")
+        raise BadPayload(Code.INDEX, "the donor's index is malformed")
     if not 0 <= index.round < 2**53:
-        raise BadPayload("index", f"the donor names an impossible round: {index.round}")
+        raise BadPayload(Code.INDEX, f"the donor names an impossible round: {index.round}")
 
 
 def check_piece(data: bytes, piece: Piece, number: int) -> None:
     """Check that these are the bytes which the index names, and finite values. Raises BadPayload."""
     if len(data) != piece.nbytes:
-        raise BadPayload("length", f"piece {number} has {len(data)} bytes instead of {piece.nbytes}")
+        raise BadPayload(Code.LENGTH, f"piece {number} has {len(data)} bytes instead of {piece.nbytes}")
     if blake3(data).digest() != piece.digest:
-        raise BadPayload("digest", f"piece {number} is not what the donor's index says")
+        raise BadPayload(Code.DIGEST, f"piece {number} is not what the donor's index says")
     if not np.isfinite(np.frombuffer(data, dtype="<f4")).all():
-        raise BadPayload("not_finite", f"piece {number} of the donor's state holds NaN or infinity")
+        raise BadPayload(Code.NOT_FINITE, f"piece {number} of the donor's state holds NaN or infinity")

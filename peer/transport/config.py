@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from peer.codes import Code
 from peer.identity import Identity
 from peer.observe.control_bytes import ControlMeter
 from peer.protocol.messages import WIRE_VERSION, PeerId, RunId
@@ -24,7 +25,7 @@ class RunTerms:
     """Our own sealed directory record, shown to those we call."""
     why_banned: Callable[[PeerId], str] = lambda peer: ""
     """Why the operator keeps a peer out, for a person; empty: it is not banned."""
-    why_uninvited: Callable[[PeerId, bytes], tuple[str, str] | None] = lambda peer, shown: None
+    why_uninvited: Callable[[PeerId, bytes], tuple[Code, str] | None] = lambda peer, shown: None
     """Why a peer that shows this invitation is not let in: a code and a sentence. None: it is."""
 
 

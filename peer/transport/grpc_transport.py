@@ -12,6 +12,7 @@ from functools import partial
 import grpc
 from blake3 import blake3
 
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, RelayBusy
 from peer.identity import Identity
 from peer.observe.control_bytes import ControlMeter
@@ -73,7 +74,7 @@ from peer.transport.server.swap_rendezvous import SwapWays
 from peer.transport.signing import KeySigner
 from peer.transport.wire.pacing import Pacer, for_bulk
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms
-from peer.transport.wire.refusals import UNKNOWN_CALL, eta_of, translate
+from peer.transport.wire.refusals import eta_of, translate
 from peer.transport.wire.resumption import Answered, TransferProgress
 from peer.transport.wire.validation import held_of, index_of, reach_of, receipt_of, shown_of
 from peer.v1 import exchange_pb2 as pb
@@ -203,7 +204,7 @@ class GrpcTransport:
         try:
             verdict = Verdict(reply.verdict)
         except ValueError:
-            raise BadPayload("verdict", f"{to.peer_id} answered {reply.verdict[:32]!r}") from None
+            raise BadPayload(Code.VERDICT, f"{to.peer_id} answered {reply.verdict[:32]!r}") from None
         return Answer(verdict, eta_of(reply.eta_s), reply.reason[:200], reach_of(reply), reply.proven)
 
     async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
@@ -273,10 +274,10 @@ class GrpcTransport:
     ) -> bytes:
         wanted = index.pieces[piece]
         if wanted.nbytes > max(self._facts.terms.max_payload, PIECE_BYTES):
-            raise BadPayload("length", f"a piece of {wanted.nbytes} bytes is beyond the run's limits")
+            raise BadPayload(Code.LENGTH, f"a piece of {wanted.nbytes} bytes is beyond the run's limits")
         data = await self._fetch(donor, index.snapshot, piece, wanted.nbytes, timeout_s, arrived)
         if blake3(data).digest() != wanted.digest:
-            raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
+            raise BadPayload(Code.DIGEST, f"piece {piece} from {donor.peer_id} does not match its digest")
         return data
 
     async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
@@ -285,7 +286,7 @@ class GrpcTransport:
             request = pb.ArtifactsRequest(digests=digests)
             reply = await self._calls.unary(holder, "Artifacts", request, pb.ArtifactsReply, timeout_s)
         except PartnerRefused as refusal:
-            if refusal.code != UNKNOWN_CALL:
+            if refusal.code != Code.UNKNOWN_CALL:
                 raise
             return [False] * len(digests)
         return held_of(reply, len(digests))

@@ -28,6 +28,7 @@ HELP = (
 
 
 LIGHT = {
+    "peer.codes",
     "peer.early_signals",
     "peer.errors",
     "peer.observe",

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
+from peer.codes import AnyCode
+
 Shape = Any
 """A word such as `int`, or several with `|` between; a list of one shape; a dict of shapes by name."""
 
@@ -57,6 +59,8 @@ def described(kind: Any) -> Shape:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return described(arguments[0])
+    if kind == AnyCode:  # a journal holds codes of other programs, too
+        return "str"
     if origin is Literal:
         return {"one of": list(arguments)}
     if origin in (Union, types.UnionType):

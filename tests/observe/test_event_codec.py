@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peer.codes import AnyCode, Code
 from peer.observe import events
 from peer.observe.event_codec import MAX_LINE, MAX_TEXT, DamagedLine, decode, encode, read_lines
 from peer.observe.totals import Totals, fold
@@ -19,6 +20,7 @@ VALUES = {
     float: st.floats(allow_nan=False, allow_infinity=False),
     str: st.text(max_size=50),
     events.Outcome: st.sampled_from(events.OUTCOMES),
+    AnyCode: st.sampled_from(Code) | st.text(max_size=50),
 }
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from peer.codes import Code, CodeText, counted_as
 from peer.observe import events
 from peer.observe.control_bytes import PURPOSES
-from peer.observe.counters import EventCounters, known_code
+from peer.observe.counters import EventCounters
 from peer.observe.exposition import exposition, lookup, seen, sums
 from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, METRICS, SOURCES, STATUSES
 from peer.observe.status.codec import to_json
@@ -255,7 +256,7 @@ def test_strangers_cannot_make_label_values() -> None:
     for code in ("silent", "bad_payload:checksum", "invented", "x" * 64, 'a"} 1\n'):
         tally.hear(events.PartnerFailed(peer="p", round=1, code=code, reason=""), 0.0)
     assert tally.report(0.0)["partner_failures"] == {"silent": 1, "bad_payload": 1, "other": 3}
-    assert known_code("") == "other"
+    assert counted_as(CodeText("")) is Code.OTHER
 
 
 def test_only_starts_after_a_death_count_as_restarts() -> None:

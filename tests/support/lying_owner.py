@@ -11,6 +11,7 @@ from torch import Tensor
 
 import peer.exchange.group.member
 from peer.codec.plain import Payload
+from peer.codes import Code
 from peer.errors import PartnerRefused
 from peer.exchange.group.reduce import encoded
 from peer.exchange.group.reducer import ShardReducer
@@ -32,7 +33,7 @@ def owners_lie(
         async def run(self, own: Source, tokens: int, into: Tensor, signature: bytes = b"") -> ShardResult:
             result = await super().run(own, tokens, into, signature)
             if self._around.terms.me in liars and not applied:
-                raise PartnerRefused("none", "it does not apply its lie")
+                raise PartnerRefused(Code.NONE, "it does not apply its lie")
             return result
 
         async def _signed(self, payload: Payload, named: tuple[int, ...]) -> ShardResult:

@@ -32,6 +32,7 @@ from torch.nn.functional import pad
 from peer.codec.blocks import BLOCK, check_scales
 from peer.codec.plain import TILE, Payload, finite, from_bytes, to_bytes
 from peer.codec.stream import Flat
+from peer.codes import Code
 from peer.errors import BadPayload
 
 HEAD_BYTES = 4
@@ -149,13 +150,13 @@ class Modulo:
         """Complete the chosen blocks of a tile, as `decode_blocks_`. `lows`: of these blocks."""
         assert wanted.shape == (count_blocks(values.numel()),)
         if len(answer) != BLOCK * int(wanted.sum()):
-            raise BadPayload("length", f"{self.name}: {len(answer)} bytes for {int(wanted.sum())} blocks")
+            raise BadPayload(Code.LENGTH, f"{self.name}: {len(answer)} bytes for {int(wanted.sum())} blocks")
         (steps, checks), at = heads, 0
         for rows, chosen in tiles_with(wanted):
             size = BLOCK * int(chosen.sum())
             highs = torch.from_numpy(np.frombuffer(answer, np.int8, size, at).astype(np.int32)).view(-1, BLOCK)
             if bool((_check(highs) != checks[rows][chosen]).any()):
-                raise BadPayload("check", f"{self.name}: a block was answered that is not the one sent")
+                raise BadPayload(Code.CHECK, f"{self.name}: a block was answered that is not the one sent")
             tile = values[rows.start * BLOCK : rows.stop * BLOCK]
             blocks = _in_blocks(tile)
             blocks[chosen] = self._values(highs, lows(rows, chosen), steps[rows][chosen])
@@ -227,10 +228,10 @@ def asked(request: Payload, elements: int) -> Tensor:
     is not there."""
     blocks = count_blocks(elements)
     if len(request) != -(-blocks // 8):
-        raise BadPayload("length", f"{len(request)} bytes ask for some of {blocks} blocks")
+        raise BadPayload(Code.LENGTH, f"{len(request)} bytes ask for some of {blocks} blocks")
     bits = np.unpackbits(np.frombuffer(request, np.uint8), bitorder="little")
     if bits[blocks:].any():
-        raise BadPayload("index", f"a block after the last of {blocks} is asked for")
+        raise BadPayload(Code.INDEX, f"a block after the last of {blocks} is asked for")
     return torch.from_numpy(bits[:blocks].astype(np.bool_))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
+from peer.codes import Code
 from peer.discovery.dht_node.hivemind_imports import without_the_rest
 from peer.discovery.entry_places import EntryPlaces, Holder, Place
 from peer.discovery.multiaddr import block_of_address
@@ -93,7 +94,7 @@ class EntryStore(DHTLocalStorage):  # type: ignore[misc]
         holder = Holder(run_of(value), block, expiration_time)
         gone = self._places.enter(place, holder, now, by_owner=caller is None or caller[0] == subkey)
         if gone is None:
-            self._gate.refused["full"] += 1
+            self._gate.refused[Code.FULL] += 1
             return False
         for victim in gone:
             self._remove(victim)

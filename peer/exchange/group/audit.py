@@ -15,6 +15,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from peer.codes import Code
 from peer.errors import ExchangeError
 from peer.exchange.deadlines import transfer_s
 from peer.exchange.group.context import GroupContext
@@ -96,7 +97,7 @@ class Auditor:
         )
         found = await around.offload(partial(self._examined, proof))
         if found.guilty:
-            around.conduct.penalize(shard.owner, "false_mean", found.why)
+            around.conduct.penalize(shard.owner, Code.FALSE_MEAN, found.why)
             self.proofs = [*self.proofs, proof][-KEPT_PROOFS:]
 
     def _examined(self, proof: ShardProof) -> Finding:

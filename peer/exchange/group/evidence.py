@@ -16,6 +16,7 @@ import numpy as np
 from blake3 import blake3
 
 from peer.codec.plain import TILE, Payload
+from peer.codes import Code
 from peer.errors import BadPayload
 from peer.exchange.group.contribution import Contribution
 from peer.exchange.group.mean_terms import MeanTerms
@@ -67,7 +68,7 @@ class EvidenceForm:
         for number in range(self.parts):
             tokens, signature = HEAD.unpack_from(shown, SIGNATURE_BYTES + number * HEAD.size)
             if not 0 < tokens < MAX_TOKENS:
-                raise BadPayload("weight", f"a part of {tokens} tokens")
+                raise BadPayload(Code.WEIGHT, f"a part of {tokens} tokens")
             start = self.parts_at + number * size
             found.append(Contribution(tokens, BytesSource(shown[start : start + size]), signature))
         return found

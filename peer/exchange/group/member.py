@@ -22,6 +22,7 @@ from torch import Tensor
 
 from peer.aio.events import Condition
 from peer.codec.stream import Flat
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerRefused
 from peer.exchange.deadlines import ASSUMED_RATE, START_S, transfer_s
 from peer.exchange.group.audit import Auditor
@@ -338,7 +339,7 @@ class GroupMember:
         doubts = history.doubts(foreign, len(roster.members))
         for index, why in doubts.items():
             reasons.append(f"{shards[index].owner}: refused, as {why}")
-            self._tell_refused(roster.key, shards[index], "implausible", why)
+            self._tell_refused(roster.key, shards[index], Code.IMPLAUSIBLE, why)
         results = [(shard, result) for shard, result in results if shard.index not in doubts]
         history.applied([result for _, result in results])
         self._auditor.note(roster, shards, checked, doubts.keys())
@@ -366,7 +367,7 @@ class GroupMember:
                 self._around.conduct.penalize(shard.owner, error.code, error.reason)
         return checked, reasons
 
-    def _tell_refused(self, key: RoundKey, shard: Shard, code: str, why: str) -> None:
+    def _tell_refused(self, key: RoundKey, shard: Shard, code: Code, why: str) -> None:
         told = events.ResultRefused(round=key.round, fragment=key.fragment, peer=shard.owner, code=code, reason=why)
         self._emit(told)
 
@@ -398,17 +399,17 @@ class GroupMember:
         """Raises PartnerRefused. A contribution that is here before the roster waits for it."""
         self._around.view.watch.heard(sender, "it contributed")
         if why := self._around.why_not(sender):
-            raise PartnerRefused("refused", why)
+            raise PartnerRefused(Code.REFUSED, why)
         desk = await self._desk_of(opening.key)
         if opening.key in self._begun and opening.key not in self._desks:
-            raise PartnerRefused("later", "this peer has not come to a roster of that round yet")
+            raise PartnerRefused(Code.LATER, "this peer has not come to a roster of that round yet")
         if desk is None or desk.roster.name() != opening.roster:
-            raise PartnerRefused("other_roster", "this peer is not in that roster of this round")
+            raise PartnerRefused(Code.OTHER_ROSTER, "this peer is not in that roster of this round")
         if sender not in desk.roster.members:
-            self._around.conduct.penalize(sender, "roster", "contributed to a roster that it is not in")
-            raise PartnerRefused("roster", "you are not in that roster")
+            self._around.conduct.penalize(sender, Code.ROSTER, "contributed to a roster that it is not in")
+            raise PartnerRefused(Code.ROSTER, "you are not in that roster")
         if opening.shard != desk.shard.index:
-            raise PartnerRefused("shard", f"this peer owns shard {desk.shard.index}, not {opening.shard}")
+            raise PartnerRefused(Code.SHARD, f"this peer owns shard {desk.shard.index}, not {opening.shard}")
         return desk.seat(sender, opening)
 
     async def _desk_of(self, key: RoundKey) -> ShardReducer | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from peer.codes import Code
 from peer.errors import BadPayload
 from peer.exchange.group.contribution import statement_of
 from peer.exchange.group.evidence import SIGNATURE_BYTES, EvidenceForm, said_of
@@ -85,7 +86,7 @@ def parse_proof(raw: bytes) -> ShardProof:
             memoryview(raw)[at + size :].toreadonly(),
         )
     except (ValueError, struct.error) as error:
-        raise BadPayload("proof", f"the proof cannot be read ({error})") from None
+        raise BadPayload(Code.PROOF, f"the proof cannot be read ({error})") from None
 
 
 def examine(proof: ShardProof, run_id: RunId, terms: MeanTerms, elements: Sequence[int], verify: Verify) -> Finding:

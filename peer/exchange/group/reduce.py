@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from peer.codec.plain import TILE, Codec
+from peer.codes import Code
 from peer.errors import BadPayload
 from peer.exchange.group.contribution import Contribution, add_, tiles
 from peer.exchange.group.mean_terms import MeanTerms
@@ -63,13 +64,13 @@ def reduce_contributions(
         try:
             length = _norm(parts[peer], codec, into.numel())
             if not genuine(peer, parts[peer]):
-                raise BadPayload("signature", "the contribution is not signed by its sender")
+                raise BadPayload(Code.SIGNATURE, "the contribution is not signed by its sender")
             norms[peer] = length
         except BadPayload as error:
             bad[peer] = error
     while 0.0 in (shrink := _factors(norms, parts)).values():
         for far in [peer for peer, factor in shrink.items() if factor == 0.0]:
-            bad[far] = BadPayload("norm", "a contribution absurdly larger than those of the others")
+            bad[far] = BadPayload(Code.NORM, "a contribution absurdly larger than those of the others")
             del norms[far]
     named = tuple(peer for peer in parts if peer not in bad)
     if why := lacking(named):

@@ -22,6 +22,7 @@ from torch import Tensor
 from peer.aio.events import Condition
 from peer.aio.tasks import uninterrupted
 from peer.codec.plain import Payload
+from peer.codes import Code, rejected
 from peer.errors import PartnerLost, PartnerRefused
 from peer.exchange.group.compare import compare_parts
 from peer.exchange.group.context import GroupContext
@@ -113,7 +114,7 @@ class ShardReducer:
         """Nothing more will come of it; does nothing once there is an outcome."""
         self._close()
         self._parts.clear()
-        self._outcome = self._outcome or PartnerRefused("gone", "the owner of the shard gave the round up")
+        self._outcome = self._outcome or PartnerRefused(Code.GONE, "the owner of the shard gave the round up")
         self._bell.notify_all()
 
     async def _collect(self, own: Contribution) -> None:
@@ -153,9 +154,9 @@ class ShardReducer:
         )
         for peer, error in combined.bad.items():
             around.conduct.penalize(peer, error.code, error.reason)
-            self._refused[peer] = PartnerRefused(f"bad_payload:{error.code}", error.reason)
+            self._refused[peer] = PartnerRefused(rejected(error.code), error.reason)
         if combined.payload is None:
-            return PartnerRefused("none", f"no result: {combined.lacking}")
+            return PartnerRefused(Code.NONE, f"no result: {combined.lacking}")
         index = {peer: number for number, peer in enumerate(self.roster.members)}
         return await self._signed(combined.payload, tuple(index[peer] for peer in combined.named))
 
@@ -194,14 +195,14 @@ class ShardReducer:
             return ContributionUpload(self, sender, opening)
         if opening.nbytes != due:
             reason = f"{opening.nbytes} bytes announced, {due} are due"
-            self._around.conduct.penalize(sender, "length", reason)
-            raise PartnerRefused("bad_payload:length", reason)
+            self._around.conduct.penalize(sender, Code.LENGTH, reason)
+            raise PartnerRefused(rejected(Code.LENGTH), reason)
         if opening.transfer and self._accepted.get(sender) == opening.transfer:
             return ContributionUpload(self, sender, opening, have=due)
         if sender in self._accepted:
-            raise PartnerRefused("have", "your contribution is here already")
+            raise PartnerRefused(Code.HAVE, "your contribution is here already")
         if self.closed:
-            raise PartnerRefused("late", "this shard is closed; ask for its result")
+            raise PartnerRefused(Code.LATE, "this shard is closed; ask for its result")
         return self._comes(sender, opening)
 
     def _comes(self, sender: PeerId, opening: ContributionHeader) -> ContributionUpload:
@@ -249,7 +250,7 @@ class ShardReducer:
         self._delivered.add(sender)
         others = set(self.roster.members) - {self._around.terms.me}
         if isinstance(self._outcome, ShardResult) and others <= self._delivered | self._refused.keys():
-            self._outcome = PartnerRefused("gone", "every member has had this result")
+            self._outcome = PartnerRefused(Code.GONE, "every member has had this result")
 
 
 class ContributionUpload(UploadSlot):
@@ -290,7 +291,7 @@ class ContributionUpload(UploadSlot):
 
     def _held(self) -> BufferSink:
         if self._desk.closed:
-            raise PartnerRefused("late", "this shard was closed before your contribution was complete")
+            raise PartnerRefused(Code.LATE, "this shard was closed before your contribution was complete")
         if self._buffer is None:
             raise PartnerLost("another stream has gone on with this contribution")
         return self._buffer

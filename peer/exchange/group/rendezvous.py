@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from peer.aio.events import Condition
 from peer.aio.tasks import background_task, cancel_and_wait, race
+from peer.codes import Code
 from peer.errors import BadPayload, ExchangeError, NoRoster, PartnerLost, PartnerRefused, PartnerSilent, Stale
 from peer.exchange.group.context import GroupContext, drop_finished_rounds
 from peer.protocol.group.quorum import Base, Quorum
@@ -243,7 +244,7 @@ class Rendezvous:
             except ExchangeError as error:
                 failed.append(f"{leader[-6:]}: {error}")
                 if isinstance(error, PartnerLost):
-                    around.conduct.penalize(leader, "lost", str(error))
+                    around.conduct.penalize(leader, Code.LOST, str(error))
         raise NoRoster("; ".join(failed)[:300] or "nobody who could lead is there")
 
     # -- asking ------------------------------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ class Rendezvous:
             if reply.told is JoinStatus.ROSTER and reply.roster is not None:
                 return reply.roster, self._opened(leader.peer_id, reply.roster, join)
             if reply.told is not JoinStatus.WAIT:
-                raise PartnerRefused("no_roster", reply.reason or "it leads no roster")
+                raise PartnerRefused(Code.NO_ROSTER, reply.reason or "it leads no roster")
             if not reply.collecting and clock.now() > by:
                 raise PartnerSilent("it did not come to the round")
             if clock.now() - now < wait_s / 2:  # it holds no calls: do not ask without a pause
@@ -293,19 +294,21 @@ class Rendezvous:
             self._around.conduct.penalize(giver, error.code, error.reason)
             raise
         if roster.leader != giver and roster.leader not in self._around.live():
-            raise PartnerRefused("no_roster", "its roster is by a leader that we do not see")
+            raise PartnerRefused(Code.NO_ROSTER, "its roster is by a leader that we do not see")
         return roster
 
     def _check(self, roster: Roster, signed: SignedRoster, join: Join) -> None:
         around = self._around
         if not around.seal.verify(roster.leader, signed.raw, signed.signature):
-            raise BadPayload("roster", f"the roster is not signed by {roster.leader}")
+            raise BadPayload(Code.ROSTER, f"the roster is not signed by {roster.leader}")
         if roster.run_id != around.terms.run_id or roster.key != join.key:
-            raise BadPayload("roster", "the roster is of another run or round")
+            raise BadPayload(Code.ROSTER, "the roster is of another run or round")
         if len(roster.members) > around.terms.max_group:
-            raise BadPayload("roster", f"{len(roster.members)} members; at most {around.terms.max_group} are allowed")
+            raise BadPayload(
+                Code.ROSTER, f"{len(roster.members)} members; at most {around.terms.max_group} are allowed"
+            )
         if around.terms.me in roster.members and roster.base != join.base:
-            raise BadPayload("roster", "the roster says that we build on a state that we do not have")
+            raise BadPayload(Code.ROSTER, "the roster says that we build on a state that we do not have")
 
     # -- leading -----------------------------------------------------------------------------------------------------
 
@@ -395,4 +398,4 @@ class Rendezvous:
         around, ours = self._around, seeking.join.given
         for owner, shard in contradictions(ours, join.given, seeking.owners, around.seal.verify):
             reason = f"gave {sender} and this peer different results of shard {shard} in the round before"
-            around.conduct.penalize(owner, "two_results", f"{reason}, and signed both")
+            around.conduct.penalize(owner, Code.TWO_RESULTS, f"{reason}, and signed both")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from peer.aio.tasks import uninterrupted
 from peer.codec.stream import Decoding, Encoding, Flat, over
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.exchange.group.context import GroupContext
 from peer.exchange.group.contribution import Contribution, statement_of, tiles
@@ -32,7 +33,7 @@ from peer.run.codec_specs import result_nbytes
 AGAIN_S = 1.0
 LOST_TRIES = 3
 """An owner that is lost so often has died: nobody waits for the end of the round."""
-TRY_AGAIN = ("have", "late", "later", "busy", "lost", "timeout")
+TRY_AGAIN = (Code.HAVE, Code.LATE, Code.LATER, Code.BUSY, Code.LOST, Code.TIMEOUT)
 """Refusals of an owner that may give the result all the same."""
 
 
@@ -67,7 +68,7 @@ class ShardResultSink(ResultSink):
         try:
             self.named = check_named(named, self._members)
         except ValueError as error:
-            raise BadPayload("named", f"those named in a result cannot be ({error})") from None
+            raise BadPayload(Code.NAMED, f"those named in a result cannot be ({error})") from None
         self._taking = sink_for(self._codec, nbytes, self._into, len(self.named))
         self.signature, self._digest = signature, digesting(self.named)
         self._when_begun()
@@ -193,7 +194,7 @@ class ShardExchange:
                 why = f"{shard.owner}: {error.reason}"
                 if error.code not in TRY_AGAIN:
                     return ShardOutcome(why=why)
-                sending = sending and error.code not in ("have", "late")
+                sending = sending and error.code not in (Code.HAVE, Code.LATE)
             except BadPayload as error:
                 around.conduct.penalize(shard.owner, error.code, str(error))
                 return ShardOutcome(why=f"{shard.owner}: {error}")
@@ -226,7 +227,7 @@ class ShardExchange:
         measured = check_result(self.into[shard.start : shard.end], self._part(shard), outer, self.usual)
         said = statement(self.roster.name(), shard.index, given.result_digest)
         if not self.around.seal.verify(shard.owner, said, given.signature):
-            raise BadPayload("signature", "the owner did not sign the result it gave")
+            raise BadPayload(Code.SIGNATURE, "the owner did not sign the result it gave")
         measured = replace(measured, named=len(given.contributors), names_us=given.includes_us)
         return replace(given, measured=measured)
 

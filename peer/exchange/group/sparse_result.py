@@ -18,6 +18,7 @@ from torch import Tensor
 from peer.codec.joined import decode_joined, encode_joined
 from peer.codec.plain import Codec, Payload
 from peer.codec.stream import Decoding
+from peer.codes import Code
 from peer.errors import BadPayload
 from peer.exchange.group.contribution import Contribution, add_
 from peer.outer.pages import pages
@@ -63,11 +64,11 @@ class SparseResult:
         """Return a sink for a result of so many parts. Raises BadPayload for a length that it cannot have, before
         anything is allocated."""
         if not parts:
-            raise BadPayload("named", "a result of nobody")
+            raise BadPayload(Code.NAMED, "a result of nobody")
         most = largest_result(SPARSE, elements, parts)
         least = most if is_relayed(elements, parts) else joined_nbytes(elements, 0)
         if not least <= nbytes <= most:
-            raise BadPayload("length", f"a result of {nbytes} bytes, {least} to {most} are due")
+            raise BadPayload(Code.LENGTH, f"a result of {nbytes} bytes, {least} to {most} are due")
         return BufferSink(nbytes, pages(nbytes))
 
     def read(self, payload: Payload, parts: int, into: Tensor, genuine: Genuine) -> None:
@@ -78,17 +79,17 @@ class SparseResult:
         counted = self._relayed(memoryview(payload), parts, into.numel())
         for number, (part, _) in enumerate(counted):
             if not genuine(number, part):
-                raise BadPayload("signature", "the result holds a part that its contributor did not sign")
+                raise BadPayload(Code.SIGNATURE, "the result holds a part that its contributor did not sign")
         self._add_up_(counted, into)
 
     def _relayed(self, payload: memoryview, parts: int, elements: int) -> list[Counted]:
         if len(payload) != relayed_nbytes(elements, parts):
-            raise BadPayload("length", f"{len(payload)} bytes for {parts} parts of {elements} elements")
+            raise BadPayload(Code.LENGTH, f"{len(payload)} bytes for {parts} parts of {elements} elements")
         nbytes, counted = self._codec.nbytes(elements), list[Counted]()
         for number in range(parts):
             tokens, factor, signature = HEAD.unpack_from(payload, number * HEAD.size)
             if not (0 < tokens < MAX_TOKENS and 0 < factor <= 1):
-                raise BadPayload("weight", f"a part of {tokens} tokens that counts {factor:g} times")
+                raise BadPayload(Code.WEIGHT, f"a part of {tokens} tokens that counts {factor:g} times")
             begins = parts * HEAD.size + number * nbytes
             counted.append((Contribution(tokens, BytesSource(payload[begins : begins + nbytes]), signature), factor))
         return counted
@@ -107,5 +108,5 @@ def sink_for(codec: ResultCodec, nbytes: int, into: Tensor, parts: int) -> Decod
     if isinstance(codec, SparseResult):
         return codec.sink(nbytes, into.numel(), parts)
     if nbytes != (due := codec.nbytes(into.numel())):
-        raise BadPayload("length", f"a result of {nbytes} bytes, {due} are due")
+        raise BadPayload(Code.LENGTH, f"a result of {nbytes} bytes, {due} are due")
     return Decoding(codec, into)

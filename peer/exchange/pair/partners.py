@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from peer.codes import AnyCode, Code
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused, PartnerSilent
 from peer.membership.pair_receipts import PairReceipts
 from peer.membership.peer_table import PeerTable
@@ -67,12 +68,15 @@ class PartnerMemory:
         self._conduct.held_up(partner, held_s)
         if (relay := self._to_blame(partner, error, held_s)) is not None:
             reason = f"the relay {relay} was gone in the middle of it: {error}"
-            self._emit(events.PartnerFailed(peer=partner, round=key.round, code="path", reason=reason))
+            self._emit(events.PartnerFailed(peer=partner, round=key.round, code=Code.PATH, reason=reason))
             return
-        code = _code_of(error, held_s)
         self._diagnosis.failed(partner, error)
-        if not isinstance(error, PartnerRefused):  # a refusal is the partner's right
-            self._conduct.penalize(partner, code, str(error))
+        code: AnyCode
+        if isinstance(error, PartnerRefused):  # it has the right to
+            code = error.code
+        else:
+            code = offence = _offence_of(error, held_s)
+            self._conduct.penalize(partner, offence, str(error))
         self._emit(events.PartnerFailed(peer=partner, round=key.round, code=code, reason=str(error)))
 
     def let_go(self, partner: PeerId, key: RoundKey, *, heard: bool) -> None:
@@ -98,8 +102,8 @@ class PartnerMemory:
             self._receipts.note(partner, key, report, opinion, dialled=dialled)
 
 
-def _code_of(error: ExchangeError, held_s: float) -> str:
-    """Return the stable name of a failure. A partner that leaves just before it would be called late costs the same."""
-    if isinstance(error, PartnerRefused | BadPayload | PartnerSilent):
+def _offence_of(error: ExchangeError, held_s: float) -> Code:
+    """Return what the partner did. One that leaves just before it would be called late costs the same."""
+    if isinstance(error, BadPayload | PartnerSilent):
         return error.code
-    return "late" if held_s > HELD_S else "lost"
+    return Code.LATE if held_s > HELD_S else Code.LOST

@@ -19,6 +19,7 @@ from peer.aio.tasks import cancel_and_wait
 from peer.aio.threads import Offload
 from peer.codec.plain import Codec
 from peer.codec.stream import Decoding, Encoding, Flat
+from peer.codes import Code
 from peer.errors import ExchangeError, PartnerLost, PartnerSilent, RelayBusy
 from peer.exchange.deadlines import AWAY_S, HEARTBEAT_S, LEAST_S, RELAYED_HEARTBEAT_S, START_S, TRANSFER_SLACK_S
 from peer.exchange.pair.lattice_swap import LatticeSwap
@@ -241,11 +242,11 @@ class _Watched:
         if self._received == self.nbytes:  # the transport gives up the partner, not what is here
             return math.inf
         if now - self._last > AWAY_S:
-            raise PartnerSilent(f"nothing came from the partner for {AWAY_S:.0f} s", "silent")
+            raise PartnerSilent(f"nothing came from the partner for {AWAY_S:.0f} s", Code.SILENT)
         byte_s = max(budget_s - slack_s, 1e-9) / self.nbytes
         due_at = self._began + slack_s + self._received * byte_s
         if now > due_at:
-            raise PartnerSilent(f"the partner sent {self._received} of {self.nbytes} bytes, too slowly", "silent")
+            raise PartnerSilent(f"the partner sent {self._received} of {self.nbytes} bytes, too slowly", Code.SILENT)
         return min(self._last + AWAY_S, due_at) - now
 
 

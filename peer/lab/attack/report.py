@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from peer.codes import Code
 from peer.join.donors import FIRST_ROUNDS
 from peer.observe import events
 
-WRONG_VALUES = frozenset({"norm", "not_finite", "implausible"})
+WRONG_VALUES = frozenset({Code.NORM, Code.NOT_FINITE, Code.IMPLAUSIBLE})
 """Codes of what was refused for the values of a partner, or of an owner's result."""
 
 

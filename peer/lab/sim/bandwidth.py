@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from peer.codes import Code
 from peer.errors import PartnerLost, PartnerSilent
 from peer.lab.sim.links import Link, stream_cap
 from peer.protocol.messages import PeerId
@@ -110,7 +111,7 @@ class Flow:
             self._waiter.set_result(None)
 
     def _stalled(self) -> None:
-        self.fail(PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload", "silent"))
+        self.fail(PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload", Code.SILENT))
 
     def fail(self, error: PartnerLost) -> None:
         """Fail the waiter."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import cast
 
+from peer.codes import Code
 from peer.discovery.record_store import LentRecords, RecordStore, live_record
 from peer.identity import Identity
 from peer.ports.directory import DialReport, Shown
@@ -206,8 +207,8 @@ class MemoryDirectory:
         hub.joined(self)
 
     @property
-    def dropped(self) -> Counter[str]:
-        """Bad records met, by the code of BadRecord."""
+    def dropped(self) -> Counter[Code]:
+        """Bad records met, by the code of InvalidRecord."""
         return self._view.dropped
 
     async def announce(self, record: PeerRecord) -> None:

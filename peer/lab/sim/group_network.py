@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from peer.codes import Code, rejected
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.lab.sim.bandwidth import STALL_S
 from peer.ports.clock import Clock
@@ -46,7 +47,7 @@ class MemoryGroup:
             base = self._group(await self._network.reach(self._me, by.peer_id)).on_held(fragment)
             await self._network.reach(by.peer_id, self._me, answer=True)
             if base is None:
-                raise PartnerRefused("no_state", f"{by.peer_id} holds no complete state of that fragment")
+                raise PartnerRefused(Code.NO_STATE, f"{by.peer_id} holds no complete state of that fragment")
             return base
 
         return await _bounded(call(), timeout_s, by.peer_id)
@@ -57,9 +58,9 @@ class MemoryGroup:
             host.admit(self._me)
             data = host._handler.on_piece(snapshot, part)
             if data is None:
-                raise PartnerRefused("gone", f"{donor.peer_id} no longer holds {snapshot}")
+                raise PartnerRefused(Code.GONE, f"{donor.peer_id} no longer holds {snapshot}")
             if len(data) != nbytes:
-                raise BadPayload("length", f"{len(data)} bytes announced, {nbytes} are due")
+                raise BadPayload(Code.LENGTH, f"{len(data)} bytes announced, {nbytes} are due")
             copy = bytes(data)
             await self._network.carry(donor.peer_id, self._me, len(copy))
             return copy
@@ -95,7 +96,7 @@ class MemoryGroup:
     async def _send(self, owner: PeerId, seat: UploadSlot, source: Source, opening: ContributionHeader) -> None:
         assert seat.sink is not None
         if source.nbytes != seat.sink.nbytes:
-            raise PartnerRefused("bad_payload:length", "the contribution has another length than announced")
+            raise PartnerRefused(rejected(Code.LENGTH), "the contribution has another length than announced")
         self._network.gave(self._me, opening.key, source)
         await self._network.carry(self._me, owner, source.nbytes, into(seat.sink, source), calls=self._me)
         seat.complete()
@@ -109,7 +110,7 @@ class MemoryGroup:
         host.admit(self._me)
         group = host._handler.group
         if group is None:
-            raise PartnerRefused("no_group", f"{host._me} takes part in no group (yet)")
+            raise PartnerRefused(Code.NO_GROUP, f"{host._me} takes part in no group (yet)")
         return group
 
     async def _watched(self, to: PeerId, call: Coroutine[Any, Any, T]) -> T:
@@ -125,7 +126,7 @@ class MemoryGroup:
                     if done:
                         return running.result()
                 elif (silent_s := silent_s + PULSE_S) >= STALL_S:
-                    raise PartnerSilent(f"{to} said nothing for {STALL_S:.0f} s", "silent")
+                    raise PartnerSilent(f"{to} said nothing for {STALL_S:.0f} s", Code.SILENT)
                 elif done:
                     await asyncio.sleep(PULSE_S)
         finally:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from peer.aio.events import Signal
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.lab.sim.group_network import MemoryGroup
 from peer.lab.sim.network import Network
@@ -90,14 +91,14 @@ class MemoryTransport:
     def admit(self, caller: PeerId) -> None:
         """Admit a caller as `peer.transport.server.admission` does. Raises PartnerRefused."""
         if why := self._why_banned(caller):
-            raise PartnerRefused("banned", why)
+            raise PartnerRefused(Code.BANNED, why)
         if why := self._policy.reputation.exclusion_reason(caller):
-            raise PartnerRefused("standing", why)
+            raise PartnerRefused(Code.STANDING, why)
 
     def may_give(self) -> None:
         """Raise PartnerRefused where the volunteer's quota holds no state and no artifact."""
         if why := self._policy.quota.why_not_give():
-            raise PartnerRefused("budget", why)
+            raise PartnerRefused(Code.BUDGET, why)
 
     @property
     def quota(self) -> UploadBudget:
@@ -141,7 +142,7 @@ class MemoryTransport:
         """Hold a place at a relay until it is gone or silent. Raises PartnerRefused (`busy`) where it has no place."""
         paths, at, me, broken = self._network.paths, relay.peer_id, self._me, Signal()
         if not await self._ask(at, RESERVE_S, lambda host: paths.reserve(host._me, me, broken.set)):
-            raise PartnerRefused("busy", f"{at} has no place for a reservation")
+            raise PartnerRefused(Code.BUSY, f"{at} has no place for a reservation")
         word: RelayWord | None = None
         try:
             while True:
@@ -151,7 +152,7 @@ class MemoryTransport:
                 if await broken.wait_for(SILENT_S):
                     raise PartnerLost(f"{at} is gone")
                 if not self._network.flows_between(at, me):
-                    raise PartnerSilent(f"nothing came from {at} for {SILENT_S:.0f} s", "silent")
+                    raise PartnerSilent(f"nothing came from {at} for {SILENT_S:.0f} s", Code.SILENT)
         finally:
             paths.give_back(at, me)
 
@@ -226,7 +227,7 @@ class MemoryTransport:
             host.admit(self._me)
             answer = host._handler.on_swap(self._me, key)
             if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
-                raise PartnerRefused(answer.verdict.value, answer.reason or f"{partner} does not swap {key}")
+                raise PartnerRefused(Code(answer.verdict), answer.reason or f"{partner} does not swap {key}")
         if self._network.mute(self._me):
             await asyncio.Event().wait()
         meeting = self._network.meetings.of(self._me, partner, key)
@@ -237,7 +238,7 @@ class MemoryTransport:
         started = self._clock.now()
         theirs = self._network.tamper(partner, meeting.sides[partner][0])
         if theirs.nbytes != sink.nbytes:
-            raise BadPayload("length", f"{partner} announces {theirs.nbytes} bytes, {sink.nbytes} are due")
+            raise BadPayload(Code.LENGTH, f"{partner} announces {theirs.nbytes} bytes, {sink.nbytes} are due")
         self._network.gave(partner, key, theirs)
         arriving = ReconnectingSink(theirs.nbytes, sink, theirs)
         begun.append(arriving)
@@ -275,7 +276,7 @@ class MemoryTransport:
         def serve(host: MemoryTransport) -> str:
             dropped = host._handler.on_summary(self._me, self._me, raw)
             if dropped == FORGED:
-                raise PartnerRefused("record", "a summary that your key did not sign")
+                raise PartnerRefused(Code.RECORD, "a summary that your key did not sign")
             return dropped
 
         return self._ask(to.peer_id, timeout_s, serve)
@@ -300,7 +301,7 @@ class MemoryTransport:
             host.admit(self._me)
             manifest = host._handler.on_manifest()
             if manifest is None:
-                raise PartnerRefused("no_manifest", f"{to.peer_id} has no manifest yet")
+                raise PartnerRefused(Code.NO_MANIFEST, f"{to.peer_id} has no manifest yet")
             return manifest
 
         return await _bounded(call(), timeout_s, to.peer_id)
@@ -312,7 +313,7 @@ class MemoryTransport:
             host.may_give()
             index = host._handler.on_state(fresh, wanted)
             if index is None:
-                raise PartnerRefused("no_state", f"{donor.peer_id} has no complete state to give")
+                raise PartnerRefused(Code.NO_STATE, f"{donor.peer_id} has no complete state to give")
             self._network.gave(donor.peer_id, None, None)
             return index
 
@@ -336,7 +337,7 @@ class MemoryTransport:
         async def call() -> bytes:
             data = await self._given(donor.peer_id, artifact_name(digest), piece, arrived)
             if len(data) != nbytes:
-                raise BadPayload("length", f"{len(data)} bytes announced, {nbytes} are due")
+                raise BadPayload(Code.LENGTH, f"{len(data)} bytes announced, {nbytes} are due")
             return bytes(data)
 
         return await _bounded(call(), timeout_s, donor.peer_id)
@@ -347,7 +348,7 @@ class MemoryTransport:
         host.admit(self._me)
         data = host._handler.on_piece(snapshot, piece)
         if data is None:
-            raise PartnerRefused("gone", f"{donor} no longer keeps {snapshot}")
+            raise PartnerRefused(Code.GONE, f"{donor} no longer keeps {snapshot}")
         arriving = ReconnectingSink(len(data), arrived=arrived)
         patience_s = partial(lingering, True)
         await carried(self._network, donor, self._me, arriving, calls=self._me, patience_s=patience_s, giving=True)
@@ -359,7 +360,7 @@ class MemoryTransport:
         async def call() -> bytes:
             data = await self._given(donor.peer_id, index.snapshot, piece, arrived)
             if blake3(data).digest() != index.pieces[piece].digest:
-                raise BadPayload("digest", f"piece {piece} from {donor.peer_id} does not match its digest")
+                raise BadPayload(Code.DIGEST, f"piece {piece} from {donor.peer_id} does not match its digest")
             return bytes(data)
 
         named = index.pieces[piece].nbytes

@@ -15,6 +15,7 @@ from typing import Any
 
 from peer.aio.tasks import background_task
 from peer.aio.threads import LowPriorityThread
+from peer.codes import Code
 from peer.errors import ManifestError, PeerError, UsageError, for_shell
 from peer.join.artifacts import RunFiles, check_foreign, operator_files
 from peer.join.clock import clock_from
@@ -363,7 +364,7 @@ def _tell_paper(local: LocalNode, event: events.Event) -> None:
     match event:
         case events.PaperHeld(by=by, says=says):
             local.say(f"{says} (signed by {by})")
-        case events.PaperRefused(code="taken_back", reason=reason):
+        case events.PaperRefused(code=Code.TAKEN_BACK, reason=reason):
             local.say(reason)
         case events.PaperRefused(peer=peer, reason=reason):
             local.say(f"refused a paper of {peer or 'this home'}: {reason}")

@@ -17,6 +17,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from peer.codes import Code
 from peer.errors import BadPayload
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.receipts import NO_VOUCHERS, Vouchers
@@ -111,15 +112,15 @@ class Roster:
 def parse_roster(raw: bytes) -> Roster:
     """Decode a roster and check its form, not its signature. Raises BadPayload (`roster`)."""
     if len(raw) > MAX_ROSTER_BYTES:
-        raise BadPayload("roster", f"a roster of {len(raw)} bytes, at most {MAX_ROSTER_BYTES} are read")
+        raise BadPayload(Code.ROSTER, f"a roster of {len(raw)} bytes, at most {MAX_ROSTER_BYTES} are read")
     try:
         body = json.loads(raw)
         roster = _roster_of(body)
         same = roster.to_bytes() == raw
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise BadPayload("roster", "the roster cannot be read") from None
+        raise BadPayload(Code.ROSTER, "the roster cannot be read") from None
     if not same:
-        raise BadPayload("roster", "the roster is not spelled as rosters are")
+        raise BadPayload(Code.ROSTER, "the roster is not spelled as rosters are")
     return roster
 
 

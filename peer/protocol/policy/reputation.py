@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from peer.codes import Code
 from peer.protocol.messages import PeerId
 
 OUT_OF_FAVOUR = 4.0
@@ -26,23 +27,23 @@ FORGOTTEN = 0.05
 
 WRONG_BYTES = 6.0
 """One is enough. TLS keeps line noise out, so wrong bytes were sent: three minutes out, then longer."""
-WEIGHTS: Mapping[str, float] = {
-    "lost": 1.0,  # a crash, a closed laptop or a bad line is no crime: only the fifth within minutes is too many
-    "late": 2.0,  # was locked and did not begin: slow or asleep, but each time our trainer waits for it
-    "silent": 4.5,  # stopped in the middle of a payload: somebody holds us up, or the line is of no use for a minute
-    "timeout": 0.75,
-    "limit": 0.1,
-    "layout": 2.0,  # most likely a wrong manifest or an old program: three tries, then it is asked to wait
-    "wrong_run": 2.0,
-    "false_mean": CEILING,  # proved by its own signatures: out for as long as anybody can be
-    "record": 3.0,
-    "request": 3.0,
-    "verdict": 3.0,
+WEIGHTS: Mapping[Code, float] = {
+    Code.LOST: 1.0,  # a crash, a closed laptop or a bad line is no crime: only the fifth within minutes is too many
+    Code.LATE: 2.0,  # was locked and did not begin: slow or asleep, but each time our trainer waits for it
+    Code.SILENT: 4.5,  # stopped in the middle of a payload: somebody holds us up, or the line is of no use for a minute
+    Code.TIMEOUT: 0.75,
+    Code.LIMIT: 0.1,
+    Code.LAYOUT: 2.0,  # most likely a wrong manifest or an old program: three tries, then it is asked to wait
+    Code.WRONG_RUN: 2.0,
+    Code.FALSE_MEAN: CEILING,  # proved by its own signatures: out for as long as anybody can be
+    Code.RECORD: 3.0,
+    Code.REQUEST: 3.0,
+    Code.VERDICT: 3.0,
 }
 """Weights by code. Any other code names bytes that are not what they claim to be and costs WRONG_BYTES."""
 
 
-def weight(code: str) -> float:
+def weight(code: Code) -> float:
     """Return what an offence of this code adds to a score."""
     return WEIGHTS.get(code, WRONG_BYTES)
 
@@ -64,7 +65,7 @@ class ReputationScore:
         self._limit = limit
         self._scores: dict[PeerId, _Score] = {}
 
-    def offend(self, peer: PeerId, code: str, now: float) -> float:
+    def offend(self, peer: PeerId, code: Code, now: float) -> float:
         """Add an offence and return the score."""
         score = min(CEILING, self.score(peer, now) + weight(code))
         self._scores[peer] = _Score(score, now)

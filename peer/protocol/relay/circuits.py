@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from peer.codes import Code
 from peer.protocol.block_places import BlockPlaces
 from peer.protocol.messages import PeerId
 
@@ -56,7 +57,7 @@ class Circuit:
 class CircuitRefused(Exception):
     """The relay opens no circuit. `code` is stable, and `reason` is for a person."""
 
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: Code, reason: str) -> None:
         super().__init__(reason)
         self.code, self.reason = code, reason
 
@@ -89,7 +90,7 @@ class CircuitTable:
         """Give a closed peer a place, and return the peer that lost its own to it. Raises CircuitRefused."""
         placing = self._places.enter(peer, block, proven=proven)
         if not placing.admitted:
-            raise CircuitRefused("busy", "all places for closed peers are taken; ask another relay")
+            raise CircuitRefused(Code.BUSY, "all places for closed peers are taken; ask another relay")
         return placing.evicted
 
     def release(self, peer: PeerId) -> None:
@@ -113,9 +114,9 @@ class CircuitTable:
         CircuitRefused."""
         self._forget(now)
         if target not in self._places or target == caller:
-            raise CircuitRefused("unreserved", "that peer has no place at this relay")
+            raise CircuitRefused(Code.UNRESERVED, "that peer has no place at this relay")
         if sum(circuit.caller.owner == caller for circuit in self._circuits.values()) >= CIRCUITS_OF_CALLER:
-            raise CircuitRefused("limit", f"you have {CIRCUITS_OF_CALLER} circuits here, and nobody has more")
+            raise CircuitRefused(Code.LIMIT, f"you have {CIRCUITS_OF_CALLER} circuits here, and nobody has more")
         self._drawn += 1
         ended = self._share(self._drawn, target, block, proven=proven)
         circuit = Circuit(self._drawn, self._draw(caller), self._draw(target), bulk, block, now + CLAIM_S, needs)
@@ -136,7 +137,7 @@ class CircuitTable:
                 self.close(ended := self._circuits[placing.evicted])
         if not placing.admitted:
             of_target.leave(number)
-            raise CircuitRefused("busy", "too many circuits are open here; ask another relay")
+            raise CircuitRefused(Code.BUSY, "too many circuits are open here; ask another relay")
         self._of_target[target] = of_target
         return ended
 

@@ -17,8 +17,9 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from peer.codes import Code
 from peer.protocol.messages import PeerId
-from peer.protocol.relay.testimony import BROKEN, RelayFault, RelayWitnesses
+from peer.protocol.relay.testimony import RelayFault, RelayWitnesses
 
 WINDOW_S = 600.0
 """Seconds for which a failure or a success counts."""
@@ -170,7 +171,7 @@ class RelayStanding:
         if self._of(relay, now).fell(now):
             return None
         why = f"a transfer broke over it {CUTS} times and was completed over another path"
-        self._witnesses.against(relay, other, RelayFault(BROKEN, why), now, bulk=True)
+        self._witnesses.against(relay, other, RelayFault(Code.BROKEN, why), now, bulk=True)
         return self._leave(relay, now)
 
     def _leave(self, relay: PeerId, now: float) -> RelayFault | None:

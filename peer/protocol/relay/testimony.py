@@ -17,14 +17,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from peer.codes import Code
 from peer.protocol.messages import PeerId
 
 T = TypeVar("T")
 
-UNREACHABLE, SILENT, BROKEN, LATE, SLOW = "unreachable", "silent", "broken", "late", "slow"
-"""Codes of faults. The relay's own port did not answer; a call over it was lost; what passed it broke off, or did not
-come from the peer; it came late although the relay answers at once; it came late, as the relay answers late itself."""
-FAULTS = (UNREACHABLE, SILENT, BROKEN, LATE, SLOW)
 WINDOW_S = 600.0
 """Seconds for which testimony counts."""
 LONE = 2
@@ -46,7 +43,7 @@ MOST_PATIENCE_S = 12.0
 class RelayFault:
     """Why a relay is left, or what it did once. `code` is stable, and `why` is for a person."""
 
-    code: str
+    code: Code
     why: str
 
 
@@ -65,11 +62,13 @@ def fault_of(asked_s: float, waited_s: float, *, ended: bool) -> RelayFault:
     `asked_s`: seconds in which the relay itself answered. `waited_s`: for which the peer was waited for. `ended`: the
     circuit ended before that."""
     if ended:
-        return RelayFault(BROKEN, "a circuit over it ended before the peer answered, which is there by another path")
+        return RelayFault(
+            Code.BROKEN, "a circuit over it ended before the peer answered, which is there by another path"
+        )
     late = f"a peer did not answer over it within {waited_s:.1f} s, and did so by another path"
     if asked_s <= PROMPT_S:
-        return RelayFault(LATE, f"{late}; the relay itself answered within {asked_s:.1f} s")
-    return RelayFault(SLOW, f"{late}; the relay itself took {asked_s:.1f} s")
+        return RelayFault(Code.LATE, f"{late}; the relay itself answered within {asked_s:.1f} s")
+    return RelayFault(Code.SLOW, f"{late}; the relay itself took {asked_s:.1f} s")
 
 
 @dataclass(slots=True)

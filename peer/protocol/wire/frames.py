@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import google_crc32c
 from blake3 import blake3
 
+from peer.codes import Code
 from peer.errors import BadPayload
 
 MAGIC = b"PEER"
@@ -80,16 +81,16 @@ def kind_of(raw: bytes) -> int:
 def unpack(raw: bytes) -> Frame:
     """Verify header and checksum of one frame. Raises BadPayload for anything else, whatever the bytes."""
     if len(raw) < HEADER.size:
-        raise BadPayload("frame", f"a frame of {len(raw)} bytes has no complete header")
+        raise BadPayload(Code.FRAME, f"a frame of {len(raw)} bytes has no complete header")
     magic, version, kind, zero, offset, length, checksum = HEADER.unpack_from(raw)
     if magic != MAGIC or version != VERSION or zero != 0 or kind not in Kind.__members__.values():
-        raise BadPayload("frame", "not a frame of this version")
+        raise BadPayload(Code.FRAME, "not a frame of this version")
     limit = MAX_CHUNK if kind == Kind.CHUNK else MAX_OPEN
     if length > limit or length != len(raw) - HEADER.size:
-        raise BadPayload("length", f"a frame announces {length} bytes, holds {len(raw) - HEADER.size}, may {limit}")
+        raise BadPayload(Code.LENGTH, f"a frame announces {length} bytes, holds {len(raw) - HEADER.size}, may {limit}")
     body = raw[HEADER.size :]
     if google_crc32c.value(body) != checksum:
-        raise BadPayload("checksum", f"the frame at offset {offset} does not match its checksum")
+        raise BadPayload(Code.CHECKSUM, f"the frame at offset {offset} does not match its checksum")
     return Frame(Kind(kind), offset, body)
 
 
@@ -124,9 +125,9 @@ class PayloadReader:
         """Take the next frame. A chunk may be used at once, the payload only when `complete`. Raises BadPayload."""
         frame = unpack(raw)
         if self.over or frame.kind not in (Kind.CHUNK, Kind.END):
-            raise BadPayload("order", f"{frame.kind.name} where nothing of the kind is due")
+            raise BadPayload(Code.ORDER, f"{frame.kind.name} where nothing of the kind is due")
         if frame.offset != self.received:
-            raise BadPayload("order", f"offset {frame.offset} where {self.received} is due")
+            raise BadPayload(Code.ORDER, f"offset {frame.offset} where {self.received} is due")
         if frame.kind is Kind.CHUNK:
             self._chunk(frame)
         else:
@@ -135,17 +136,17 @@ class PayloadReader:
 
     def _chunk(self, frame: Frame) -> None:
         if not frame.body:
-            raise BadPayload("length", "an empty chunk")
+            raise BadPayload(Code.LENGTH, "an empty chunk")
         if self.received + len(frame.body) > self._nbytes:
-            raise BadPayload("length", f"more than the announced {self._nbytes} bytes")
+            raise BadPayload(Code.LENGTH, f"more than the announced {self._nbytes} bytes")
         self.received += len(frame.body)
         self._digest.update(frame.body)
 
     def _end(self, frame: Frame) -> None:
         if self.received != self._nbytes:
-            raise BadPayload("length", f"ended after {self.received} of {self._nbytes} bytes")
+            raise BadPayload(Code.LENGTH, f"ended after {self.received} of {self._nbytes} bytes")
         if frame.body != self._digest.digest():
-            raise BadPayload("digest", "the payload does not match its digest")
+            raise BadPayload(Code.DIGEST, "the payload does not match its digest")
         self.complete = self.over = True
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
+from peer.codes import Code
 from peer.errors import TicketError
 from peer.identity import Identity, peer_id_of, public_key_of, verify
 from peer.protocol.messages import LATEST, PeerId, RunId
@@ -40,16 +41,7 @@ MOST_CHARACTERS = 4096
 _FIX = "Copy the complete invitation again, or ask the operator for a new one."
 ASK = "Ask the operator of the run for an invitation: peer ticket invite KEY."
 
-NONE, EXPIRED, REVOKED, FOREIGN, ALTERED = (
-    "uninvited",
-    "invitation_expired",
-    "invitation_revoked",
-    "invitation_foreign",
-    "invitation_altered",
-)
-"""Codes of a refusal."""
-
-Refused = tuple[str, str]
+Refused = tuple[Code, str]
 """Code and sentence."""
 
 
@@ -121,13 +113,13 @@ class Invitation:
         """Return why it does not let this peer into this run: a code and a sentence. None: it does. `signers`: the keys
         that may invite."""
         if self.run_id != run_id:
-            return FOREIGN, f"the invitation of {peer} is for another run, {self.run_id.hex()[:16]}"
+            return Code.INVITATION_FOREIGN, f"the invitation of {peer} is for another run, {self.run_id.hex()[:16]}"
         if self.peer != peer:
-            return FOREIGN, f"the invitation that {peer} shows was given to {self.peer}"
+            return Code.INVITATION_FOREIGN, f"the invitation that {peer} shows was given to {self.peer}"
         if self.signed_by(signers) is None:
-            return ALTERED, f"the invitation of {peer} is altered, or the operator never signed it"
+            return Code.INVITATION_ALTERED, f"the invitation of {peer} is altered, or the operator never signed it"
         if now >= self.expires:
-            return EXPIRED, f"the invitation of {peer} expired on {day_of(self.expires)}. {ASK}"
+            return Code.INVITATION_EXPIRED, f"the invitation of {peer} expired on {day_of(self.expires)}. {ASK}"
         return None
 
 
@@ -177,16 +169,16 @@ class InvitedPeers:
 
     def _why_not(self, peer: PeerId, shown: bytes) -> Refused | None:
         if not shown:
-            return NONE, f"this run admits invited peers only, and {peer} shows no invitation. {ASK}"
+            return Code.UNINVITED, f"this run admits invited peers only, and {peer} shows no invitation. {ASK}"
         invitation = Invitation.parse(shown)
         if invitation is None:
-            return ALTERED, f"the invitation of {peer} cannot be read"
+            return Code.INVITATION_ALTERED, f"the invitation of {peer} cannot be read"
         now = self._now()
         signers = self._papers.signers("invitations", now)
         if found := invitation.why_not(self._run_id, signers, peer, now):
             return found
         if (why := self._revoked().get(peer)) is not None:
-            return REVOKED, f"the operator took back the invitation of {peer}: {why}"
+            return Code.INVITATION_REVOKED, f"the operator took back the invitation of {peer}: {why}"
         signer = invitation.signed_by(signers)
         assert signer is not None, "`why_not` has checked it"
         self._known[peer] = invitation.expires, signer

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
+from peer.codes import Code
 from peer.errors import BadPayload
 from peer.identity import Identity, public_key_of, verify
 from peer.protocol.messages import LATEST, MAX_ROUND, PeerId, RunId
@@ -123,14 +124,14 @@ def open_paper(line: bytes, run_id: RunId, operator: str) -> Paper:
     Raises BadPayload: `paper` (garbled, or of a kind that this program does not know), `paper_run`, `paper_signature`,
     `paper_delegation` (the operator did not let its signer sign it)."""
     if len(line) > MAX_LINE:
-        raise BadPayload("paper", f"a paper of {len(line)} bytes, at most {MAX_LINE} are read")
+        raise BadPayload(Code.PAPER, f"a paper of {len(line)} bytes, at most {MAX_LINE} are read")
     try:
         entry = json.loads(line)
         delegation = entry.get("delegation")
         paper = _checked(entry, run_id)
         given = None if delegation is None else _checked(delegation, run_id)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BadPayload("paper", "a paper that cannot be read") from None
+        raise BadPayload(Code.PAPER, "a paper that cannot be read") from None
     if given is not None:
         paper = Paper(paper.document, paper.raw, paper.signature, given)
     _ensure_allowed(paper, operator)
@@ -141,15 +142,15 @@ def _checked(entry: dict[str, Any], run_id: RunId) -> Paper:
     """Raises BadPayload; ValueError, KeyError, TypeError or AttributeError for what is no entry."""
     raw, signature = entry["paper"].encode(), bytes.fromhex(entry["signature"])
     if len(raw) > MAX_BYTES:
-        raise BadPayload("paper", f"a document of {len(raw)} bytes, at most {MAX_BYTES} are read")
+        raise BadPayload(Code.PAPER, f"a document of {len(raw)} bytes, at most {MAX_BYTES} are read")
     try:
         document = _DOCUMENT.validate_json(raw)
     except ValidationError as error:
-        raise BadPayload("paper", f"a paper that does not check: {error.errors()[0]['type']}") from None
+        raise BadPayload(Code.PAPER, f"a paper that does not check: {error.errors()[0]['type']}") from None
     if bytes.fromhex(document.run) != run_id:
-        raise BadPayload("paper_run", "a paper of another run")
+        raise BadPayload(Code.PAPER_RUN, "a paper of another run")
     if not verify(public_key_of(document.by), DOMAIN, raw, signature):
-        raise BadPayload("paper_signature", "a paper that its signer did not sign")
+        raise BadPayload(Code.PAPER_SIGNATURE, "a paper that its signer did not sign")
     return Paper(document, raw, signature)
 
 
@@ -158,17 +159,17 @@ def _ensure_allowed(paper: Paper, operator: str) -> None:
     document, given = paper.document, paper.delegation
     if document.by == operator:
         if given is not None:
-            raise BadPayload("paper_delegation", "the operator needs no delegation")
+            raise BadPayload(Code.PAPER_DELEGATION, "the operator needs no delegation")
         return
     if given is None or isinstance(document, DelegationDocument):
-        raise BadPayload("paper_delegation", f"a paper of {document.by}, whom the operator did not delegate it to")
+        raise BadPayload(Code.PAPER_DELEGATION, f"a paper of {document.by}, whom the operator did not delegate it to")
     said = given.document
     if not isinstance(said, DelegationDocument) or said.by != operator or said.node != document.by:
-        raise BadPayload("paper_delegation", f"the delegation of {document.by} is not by the operator, or another's")
+        raise BadPayload(Code.PAPER_DELEGATION, f"the delegation of {document.by} is not by the operator, or another's")
     if why := refusal_reason(document, said):
-        raise BadPayload("paper_delegation", why)
+        raise BadPayload(Code.PAPER_DELEGATION, why)
     if isinstance(document, StartDocument) and document.start < said.issued - BEFORE_ISSUE_S:
-        raise BadPayload("paper_delegation", f"{document.by} may not sign a start of {document.start:.0f}")
+        raise BadPayload(Code.PAPER_DELEGATION, f"{document.by} may not sign a start of {document.start:.0f}")
 
 
 def refusal_reason(document: StartDocument | DigestDocument, said: DelegationDocument) -> str:

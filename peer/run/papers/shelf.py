@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
+from peer.codes import Code
 from peer.errors import BadPayload, ManifestError
 from peer.identity import Identity
 from peer.protocol.messages import PeerId, RunId
@@ -149,20 +150,20 @@ class PaperShelf:
         holds = min(self.start, paper, key=self._rank)
         return f"two signed starts of the run, {held:.1f} and {other:.1f}: the start {_started(holds):.1f} holds"
 
-    def _refusal(self, paper: Paper) -> tuple[str, str] | None:
+    def _refusal(self, paper: Paper) -> tuple[Code, str] | None:
         """Return why a paper does not count by what is held here: a code and a sentence. None: it does."""
         document = paper.document
         if isinstance(document, DelegationDocument):
             return None
         if isinstance(document, DigestDocument) and not self._reached(document):
-            return "paper_round", f"a digest of round {document.round}, which nobody can have reached yet"
+            return Code.PAPER_ROUND, f"a digest of round {document.round}, which nobody can have reached yet"
         if document.by == self.operator:
             return None
         said = self._newest(document.by, paper.delegation)
         if said is None:
-            return "paper_delegation", f"the operator named {MAX_DELEGATIONS} other nodes after {document.by}"
+            return Code.PAPER_DELEGATION, f"the operator named {MAX_DELEGATIONS} other nodes after {document.by}"
         why = refusal_reason(document, said)
-        return ("paper_delegation", f"{why}, by the operator's latest word") if why else None
+        return (Code.PAPER_DELEGATION, f"{why}, by the operator's latest word") if why else None
 
     def _newest(self, node: str, carried: Paper | None) -> DelegationDocument | None:
         """Return the newest delegation of a node: the one held, or the one that a paper carries. None: neither would

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from peer.codes import Code
 from peer.errors import BadPayload, HomeUnusable, file_advice
 from peer.protocol.messages import DIGEST_BYTES, PIECE_BYTES, PeerId, piece_sizes
 from peer.run.files.artifact import ArtifactRef
@@ -88,7 +89,7 @@ class ArtifactDraft:
 
         Raises BadPayload for a piece of another length, and HomeUnusable when it cannot be written."""
         if len(data) != self.sizes[number]:
-            raise BadPayload("length", f"piece {number} has {len(data)} bytes instead of {self.sizes[number]}")
+            raise BadPayload(Code.LENGTH, f"piece {number} has {len(data)} bytes instead of {self.sizes[number]}")
         digest = blake3(data).digest()
         with self._using:
             if number in self._origins or self._closed:

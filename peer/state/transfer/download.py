@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from peer.aio.events import Signal
 from peer.aio.threads import Offload, inline
+from peer.codes import Code
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
 from peer.observe.formatting import amount
 from peer.protocol.messages import PeerId, PeerRecord
@@ -187,7 +188,7 @@ class Download(Generic[Index]):
             except PartnerRefused as refusal:
                 self._board.failed(peer, piece)
                 busy += 1
-                if refusal.code != "busy" or busy > BUSY_TRIES:
+                if refusal.code != Code.BUSY or busy > BUSY_TRIES:
                     self._leaves(peer, f"{refusal.reason} ({refusal.code})")
                     return
                 self._ring()

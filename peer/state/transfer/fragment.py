@@ -17,6 +17,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from peer.aio.threads import Offload, Start, at_once, inline
+from peer.codes import Code
 from peer.errors import BadPayload
 from peer.outer.pages import pages
 from peer.outer.rules import all_finite
@@ -139,7 +140,7 @@ async def fetch_fragment(
         done += nbytes
     values = torch.frombuffer(into, dtype=torch.float32)
     if await offload(lambda: blake3(into).digest()) != digest:
-        raise BadPayload("digest", f"the fragment from {donor.peer_id} does not match its digest")
+        raise BadPayload(Code.DIGEST, f"the fragment from {donor.peer_id} does not match its digest")
     if not await offload(lambda: all_finite(values)):
-        raise BadPayload("not_finite", f"the fragment from {donor.peer_id} holds NaN or infinity")
+        raise BadPayload(Code.NOT_FINITE, f"the fragment from {donor.peer_id} holds NaN or infinity")
     return values[:elements], values[elements:]

@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from peer.clock.clock_filter import OPERATOR
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.protocol.messages import PeerId, PeerRecord, Way, Welcome
 from peer.transport.client.circuits import Circuits
@@ -83,11 +84,13 @@ class Calls:
                 raw = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
             connection.observe_round_trip(time.monotonic() - began)
             if raw is None:  # it ended well, and said nothing
-                raise BadPayload("answer", f"{to.peer_id} did not answer {method}")
+                raise BadPayload(Code.ANSWER, f"{to.peer_id} did not answer {method}")
             try:
                 return decoded(raw)
             except DecodeError:  # gRPC would log it, and return None
-                raise BadPayload("answer", f"{to.peer_id} answered {method} with what is no {reply.__name__}") from None
+                raise BadPayload(
+                    Code.ANSWER, f"{to.peer_id} answered {method} with what is no {reply.__name__}"
+                ) from None
 
         return await self.with_token(to, call, timeout_s, pool)
 
@@ -111,7 +114,7 @@ class Calls:
                 return await call(connection)
             except grpc.aio.AioRpcError as error:
                 failure = translate(error, to.peer_id)
-                if not isinstance(failure, PartnerRefused) or failure.code != "no_token":
+                if not isinstance(failure, PartnerRefused) or failure.code != Code.NO_TOKEN:
                     raise
             connection.drop_token()
             await self.greet(to, connection)

@@ -18,10 +18,11 @@ import grpc
 
 from peer.aio.staggered import first_of
 from peer.aio.tasks import cancel_and_wait
+from peer.codes import Code
 from peer.errors import NotDialled, PartnerLost
 from peer.protocol.endpoints import RELAYED, host_of, interleaved
 from peer.protocol.messages import PathKind, PeerId, PeerRecord, Reach, RelayAddress, Way
-from peer.protocol.relay.testimony import BROKEN, LATE, RelayFault
+from peer.protocol.relay.testimony import RelayFault
 from peer.protocol.swarm.nearness import is_private
 from peer.transport.client.channels import MakeChannel, channels_to, is_ready
 from peer.transport.client.circuits import Circuits
@@ -367,12 +368,12 @@ class ConnectionPool:
             return None
         except asyncio.CancelledError:
             if time.monotonic() - began >= SLOW_S:
-                self._blame(relay, peer, RelayFault(LATE, f"nobody answered over it within {SLOW_S:.0f} s"))
+                self._blame(relay, peer, RelayFault(Code.LATE, f"nobody answered over it within {SLOW_S:.0f} s"))
             raise
         if ready is None:
             trouble.append(tunnel.trouble or "nobody answered over it with the peer's key")
             if not tunnel.refused:  # an honest relay refuses a peer that has no place there any more
-                self._blame(relay, peer, RelayFault(BROKEN, trouble[-1]))
+                self._blame(relay, peer, RelayFault(Code.BROKEN, trouble[-1]))
         return ready
 
     def _blame(self, relay: RelayAddress, peer: PeerId, fault: RelayFault) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from peer.aio.tasks import cancel_and_wait
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.protocol.group.shards import ContributionHeader, ResultSink
 from peer.protocol.wire.payload import Source
@@ -88,7 +89,7 @@ class ContributionCall:
             self._sink.begins(*result)
             self.progress.expect(reply.nbytes)
         elif result != self._result:
-            raise BadPayload("result", "the owner of the shard gives another result than before")
+            raise BadPayload(Code.RESULT, "the owner of the shard gives another result than before")
         self._result, self._source = result, None
 
     async def _part(self, stream: Any) -> None:
@@ -105,7 +106,7 @@ async def _reply(read: Read) -> bytes:
         async with asyncio.timeout(STALL_S):
             raw = await read()
     except TimeoutError:
-        raise PartnerSilent(f"the owner of a shard said nothing for {STALL_S:.0f} s", "silent") from None
+        raise PartnerSilent(f"the owner of a shard said nothing for {STALL_S:.0f} s", Code.SILENT) from None
     if raw is None:
         raise PartnerLost("the stream ended before the result came")
     return raw

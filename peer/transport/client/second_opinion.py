@@ -16,14 +16,15 @@ from functools import partial
 
 from peer.aio.staggered import first_of
 from peer.aio.tasks import cancel_and_wait
+from peer.codes import Code
 from peer.protocol.messages import PeerId, PeerRecord, RelayAddress
-from peer.protocol.relay.testimony import MOST_PATIENCE_S, SILENT, RelayFault, fault_of, patience_s
+from peer.protocol.relay.testimony import MOST_PATIENCE_S, RelayFault, fault_of, patience_s
 from peer.transport.client.circuits import Circuits
 from peer.transport.client.connections import SLOW_S, STAGGER_S, Connection, ConnectionPool
 
 WITNESSES = 3
 """Other peers that are asked about a relay, at most."""
-SILENT_HERE = RelayFault(SILENT, "a peer was silent over it, and answered over another relay")
+SILENT_HERE = RelayFault(Code.SILENT, "a peer was silent over it, and answered over another relay")
 
 
 @dataclass(frozen=True, slots=True)

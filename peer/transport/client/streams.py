@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.protocol.messages import SwapReport
 from peer.protocol.wire.frames import MAX_CHUNK
@@ -143,9 +144,9 @@ async def fetch(
     with Ended(stream):
         opening = await read_open(reader(stream))
         if opening.nbytes != sink.nbytes:
-            raise BadPayload("length", f"{opening.nbytes} bytes announced, {sink.nbytes} are due")
+            raise BadPayload(Code.LENGTH, f"{opening.nbytes} bytes announced, {sink.nbytes} are due")
         progress.meet(opening.swap, 0, 0)
         if opening.have != had:
-            raise BadPayload("have", f"bytes from {opening.have} on are announced, those from {had} on are due")
+            raise BadPayload(Code.HAVE, f"bytes from {opening.have} on are announced, those from {had} on are due")
         answered()
         await receive_payload(reader(stream), sink, caps, progress.reader)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost
 from peer.protocol.messages import DISCARD_BYTES, DISCARD_CHUNK, PeerRecord
 from peer.transport.client.calls import Calls
@@ -68,7 +69,7 @@ def _count(raw: bytes | None, sent: int) -> int:
     try:
         arrived = int(pb.DiscardReply.FromString(raw).nbytes)
     except DecodeError:
-        raise BadPayload("reply", "the answer to a measurement cannot be read") from None
+        raise BadPayload(Code.REPLY, "the answer to a measurement cannot be read") from None
     if not 0 < arrived <= sent:
-        raise BadPayload("reply", f"{arrived} bytes are said to have arrived, {sent} were sent")
+        raise BadPayload(Code.REPLY, f"{arrived} bytes are said to have arrived, {sent} were sent")
     return arrived

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from peer.codes import Code
 from peer.errors import PartnerRefused, RelayBusy
 from peer.observe.status.value import RelayingStatus
 from peer.protocol.messages import PeerId
@@ -110,7 +111,7 @@ class RelayDesk:
         self._ensure_room(needs, block)
         held = self._reservations.get(target)
         if held is not None and held.calls.full():
-            raise PartnerRefused("busy", "too many callers wait for that peer")
+            raise PartnerRefused(Code.BUSY, "too many callers wait for that peer")
         try:
             circuit, ended = self._table.open_circuit(
                 caller, target, block, bulk=bulk, proven=proven, now=self._now(), needs=needs
@@ -139,9 +140,9 @@ class RelayDesk:
 
     def _ensure_on(self) -> None:
         if self.throttle is None:
-            raise PartnerRefused("off", OFF)
+            raise PartnerRefused(Code.OFF, OFF)
         if why := self.throttle.why_not():
-            raise PartnerRefused("budget", why)
+            raise PartnerRefused(Code.BUDGET, why)
 
     # -- ends of circuits, from the front ------------------------------------------------------------------------------
 

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from peer.codes import Code
 from peer.errors import PartnerLost
 from peer.protocol.endpoints import host_of
 from peer.protocol.messages import PathKind, PeerId, Way
 from peer.protocol.relay.circuits import CIRCUITS_OF_TARGET, CLAIM_S
 from peer.protocol.relay.punching import implausible
-from peer.protocol.relay.testimony import UNREACHABLE, RelayFault
+from peer.protocol.relay.testimony import RelayFault
 from peer.transport.client.dialling import Dialler
 from peer.transport.relay.caller import CONNECT_S, punch_to, seen_endpoint
 from peer.transport.relay.negotiation import Punch, agree_as_target
@@ -59,7 +60,7 @@ class CircuitReception:
         try:
             through = await connected(host_of(address), int(address.rpartition(":")[2]), CONNECT_S)
         except PartnerLost as error:
-            self._failed(relay, relay, RelayFault(UNREACHABLE, str(error)))
+            self._failed(relay, relay, RelayFault(Code.UNREACHABLE, str(error)))
             return
         chosen: Stream | None = None
         try:

@@ -10,12 +10,13 @@ from functools import partial
 
 import grpc
 
+from peer.codes import Code
 from peer.errors import NotDialled, PartnerLost, PartnerSilent
 from peer.observe.control_bytes import ControlMeter
 from peer.protocol.messages import MAX_ENDPOINTS, PathKind, PeerId, PeerRecord, RelayAddress, RunId, Status, Way
 from peer.protocol.relay.punching import PunchMemory
 from peer.protocol.relay.standing import RelayStanding
-from peer.protocol.relay.testimony import BROKEN, SILENT, RelayFault
+from peer.protocol.relay.testimony import RelayFault
 from peer.transport.client.connections import Connection
 from peer.transport.client.dialling import Dialler
 from peer.transport.policy import RelayPolicy
@@ -134,7 +135,7 @@ class Relays:
     def answered(self, relay: PeerId, other: PeerId, why: str) -> None:
         """Note the end of a small call to a peer. `why`: the reason why it was lost; empty: the peer has answered."""
         if why:
-            self.failed(relay, other, RelayFault(SILENT, why))
+            self.failed(relay, other, RelayFault(Code.SILENT, why))
         else:
             self._standing.worked(relay, other, self._now(), bulk=False)
 
@@ -145,7 +146,7 @@ class Relays:
             self._completed(other, over)
         elif over is not None:
             self._standing.cut(over, other, self._now())
-            self.failed(over, other, RelayFault(BROKEN, why), bulk=True)
+            self.failed(over, other, RelayFault(Code.BROKEN, why), bulk=True)
 
     def _completed(self, other: PeerId, over: PeerId | None) -> None:
         if over is not None:

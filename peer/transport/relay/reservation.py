@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost
 from peer.observe.control_bytes import ControlMeter
 from peer.protocol.messages import RelayWord
@@ -57,9 +58,9 @@ def _reply_of(raw: bytes) -> pb.ReserveReply:
     try:
         reply = pb.ReserveReply.FromString(raw)
     except DecodeError:
-        raise BadPayload("relay", "what the relay tells cannot be read") from None
+        raise BadPayload(Code.RELAY, "what the relay tells cannot be read") from None
     if len(reply.slip) not in (0, SLIP_BYTES) or not 0 < reply.rate < 1e12:
-        raise BadPayload("relay", "what the relay tells makes no sense")
+        raise BadPayload(Code.RELAY, "what the relay tells makes no sense")
     return reply
 
 
@@ -69,5 +70,5 @@ def _word_of(reply: pb.ReserveReply) -> RelayWord | None:
         return None
     word = RelayWord(reply.word.block, reply.word.until, reply.word.signature)
     if not is_well_formed(word):
-        raise BadPayload("relay", "the relay's word on our address makes no sense")
+        raise BadPayload(Code.RELAY, "the relay's word on our address makes no sense")
     return word

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from peer.codes import Code
 from peer.errors import PartnerRefused
 from peer.protocol.messages import PeerId, RelayWord
 from peer.protocol.pair.receipt import MAX_PEER_ID
@@ -48,7 +49,7 @@ class RelayService:
                 await self._tell(held, block_of_network(caller.address), context)
             finally:
                 self._desk.release(held)
-            await refuse(context, "busy", "your place at this relay went to another peer")
+            await refuse(context, Code.BUSY, "your place at this relay went to another peer")
 
     async def _tell(self, held: Reservation, block: str, context: Context) -> None:
         """Tell of circuits and give signs of life, until the place is lost or the peer is out. A closed peer that
@@ -79,7 +80,7 @@ class RelayService:
             async with asyncio.timeout(ALIVE_EVERY_S):
                 await context.write(reply.SerializeToString())
         except TimeoutError:
-            await refuse(context, "timeout", "you read nothing of what this relay tells")
+            await refuse(context, Code.TIMEOUT, "you read nothing of what this relay tells")
 
     async def relay(self, request: pb.RelayRequest, context: Context) -> pb.RelayReply:
         """Open a circuit to a closed peer that has a place here."""

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from peer.aio.servers import close_servers
-from peer.errors import ROOMLESS, ExchangeError, PartnerRefused
+from peer.codes import Code
+from peer.errors import ExchangeError, PartnerRefused
 from peer.protocol.messages import PathKind, Way
 from peer.transport.relay.pipe import Stream, join_streams
 
@@ -77,7 +78,7 @@ class RelayTunnel:
         except (TimeoutError, ExchangeError) as error:
             self.trouble = str(error) or "it took too long"
             self.refused = isinstance(error, PartnerRefused)
-            if isinstance(error, PartnerRefused) and error.code == ROOMLESS:
+            if isinstance(error, PartnerRefused) and error.code == Code.RELAY_BUSY:
                 self.no_room = error.reason
             ours.abort()
             return

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from google.protobuf.message import DecodeError
 
+from peer.codes import Code
 from peer.errors import PartnerRefused
 from peer.ports.reputation import CallerReputation, NoReputation
 from peer.protocol.messages import PeerId
@@ -62,7 +63,7 @@ class Admission:
 
         A call that did not come through the front is refused, as its caller could pass for anybody."""
         origin = self._origin(context)
-        return origin or await refuse(context, "busy", "this connection has lost its place; call again")
+        return origin or await refuse(context, Code.BUSY, "this connection has lost its place; call again")
 
     def greeted(self, context: Context, peer: PeerId) -> None:
         """Let the caller's connection keep its place: it has proven its key."""
@@ -77,13 +78,13 @@ class Admission:
         """Guard a Hello: keep to the limits of its address, and bound its time."""
         address = network_of(await self.origin(context))
         if why := self.limits.enter_hello(address):
-            await self.turn_away(context, "limit", why)
+            await self.turn_away(context, Code.LIMIT, why)
         try:
             proven = self._callers is not None and self._callers.is_proven(context.peer())
             async with self._hellos.held(block_of_network(address), proven=proven, timeout_s=HELLO_S):
                 yield
         except TimeoutError:
-            await self.turn_away(context, "timeout", "Hello took too long")
+            await self.turn_away(context, Code.TIMEOUT, "Hello took too long")
         except PartnerRefused as busy:  # no fault of this caller
             await refuse(context, busy.code, busy.reason, busy.eta_s)
         finally:
@@ -98,7 +99,7 @@ class Admission:
         caller = Caller(network_of(await self.origin(context)), peer)
         self.greeted(context, peer)
         if why := self.limits.enter_call(caller):
-            await self.turn_away(context, "limit", why, peer)
+            await self.turn_away(context, Code.LIMIT, why, peer)
         try:
             async with self._calls.held(block_of_network(caller.address), proven=self.conduct.is_proven(peer)):
                 with contextlib.nullcontext() if self._callers is None else self._callers.calling(context.peer()):
@@ -108,13 +109,13 @@ class Admission:
         finally:
             self.limits.leave_call(caller)
 
-    def why_out(self, peer: PeerId, *, even_banned: bool = False) -> tuple[str, str] | None:
+    def why_out(self, peer: PeerId, *, even_banned: bool = False) -> tuple[Code, str] | None:
         """Return why nothing is served to this peer, a code and a reason; None: it is served. A call that is held for
         long asks again."""
         if not even_banned and (why := self._why_banned(peer)):
-            return "banned", why
+            return Code.BANNED, why
         why = self.conduct.exclusion_reason(peer)
-        return ("standing", why) if why else None
+        return (Code.STANDING, why) if why else None
 
     async def owner(self, context: Context) -> PeerId:
         """Return the owner of the call's token; refuse the call without one."""
@@ -123,12 +124,14 @@ class Admission:
                 if (owner := self.tokens.owner(value, self.now())) is not None:
                     return owner
                 if self.tokens.gave(value):  # honest callers meet this when their token runs out
-                    await refuse(context, "no_token", "your token has run out; say Hello again")
+                    await refuse(context, Code.NO_TOKEN, "your token has run out; say Hello again")
         address = network_of(self._origin(context))
-        self.conduct.refused(address, "no_token", "called without a token that was given here (since the last start)")
-        return await refuse(context, "no_token", "say Hello first")
+        self.conduct.refused(
+            address, Code.NO_TOKEN, "called without a token that was given here (since the last start)"
+        )
+        return await refuse(context, Code.NO_TOKEN, "say Hello first")
 
-    async def turn_away(self, context: Context, code: str, reason: str, peer: PeerId | None = None) -> NoReturn:
+    async def turn_away(self, context: Context, code: Code, reason: str, peer: PeerId | None = None) -> NoReturn:
         """Refuse a caller for its own fault. `peer` is the caller once it has proven its key."""
         if peer is not None:
             self.conduct.penalize(peer, code, reason)
@@ -145,14 +148,14 @@ class Admission:
         except PartnerRefused as busy:
             await refuse(context, busy.code, busy.reason, busy.eta_s)
         except TimeoutError:
-            await self.turn_away(context, "timeout", "the next message did not come", peer)
+            await self.turn_away(context, Code.TIMEOUT, "the next message did not come", peer)
 
     async def request(self, context: Context, peer: PeerId | None = None) -> bytes:
         """Read the caller's next message where a small one is due; empty when there is none."""
         raw = await self.message(context, peer)
         if isinstance(raw, bytes) and len(raw) > MAX_REQUEST:
             reason = f"a request of {len(raw)} bytes; at most {MAX_REQUEST} are read"
-            await self.turn_away(context, "request", reason, peer)
+            await self.turn_away(context, Code.REQUEST, reason, peer)
         return raw if isinstance(raw, bytes) else b""
 
     def unary(
@@ -173,12 +176,12 @@ class Admission:
                 try:
                     request = parse(raw)
                 except DecodeError:
-                    await self.turn_away(context, "request", "the request cannot be read", caller.peer)
+                    await self.turn_away(context, Code.REQUEST, "the request cannot be read", caller.peer)
                 reply = serialize(await method(request, context))
                 try:
                     async with asyncio.timeout(STEP_TIMEOUT_S):
                         await context.write(reply)
                 except TimeoutError:
-                    await self.turn_away(context, "timeout", "the reply was not taken", caller.peer)
+                    await self.turn_away(context, Code.TIMEOUT, "the reply was not taken", caller.peer)
 
         return served(serve)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from peer.codes import Code
 from peer.errors import PartnerRefused
 from peer.protocol.block_places import BlockPlaces
 
@@ -40,7 +41,7 @@ class CallPlaces:
             async with asyncio.timeout(timeout_s) as until:
                 placing = self._places.enter(until, block, proven=proven)
                 if not placing.admitted:
-                    raise PartnerRefused("busy", self.why_busy(block, proven=proven), AGAIN_S)
+                    raise PartnerRefused(Code.BUSY, self.why_busy(block, proven=proven), AGAIN_S)
                 if placing.evicted is not None and not placing.evicted.expired():
                     placing.evicted.reschedule(0.0)
                 try:
@@ -52,4 +53,4 @@ class CallPlaces:
             if not lost:
                 raise
             reason = f"your place among the {self._what} went to a caller of another network; ask again or ask another"
-            raise PartnerRefused("busy", reason, AGAIN_S) from None
+            raise PartnerRefused(Code.BUSY, reason, AGAIN_S) from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from peer.codes import Code
 from peer.errors import PartnerRefused
 from peer.protocol.messages import DISCARD_BYTES, DISCARD_CHUNK
 from peer.protocol.token_bucket import Rate, TokenBuckets
@@ -51,14 +52,14 @@ class DiscardService:
             except PartnerRefused as busy:
                 await refuse(context, busy.code, busy.reason, busy.eta_s)
             except TimeoutError:
-                await refuse(context, "timeout", f"a measurement takes {WITHIN_S:.0f} s at most")
+                await refuse(context, Code.TIMEOUT, f"a measurement takes {WITHIN_S:.0f} s at most")
 
     async def _take(self, block: str, context: Context) -> None:
         """Count a whole measurement, whose bytes are not known beforehand. Refuse one that is too many."""
         now = self._gate.now()
         wait_s = self._of_all.lacks_s(EVERYBODY, now, DISCARD_BYTES) or self._of_block.take(block, now, DISCARD_BYTES)
         if wait_s > 0:
-            await refuse(context, "busy", f"too many measurements; try again in {wait_s:.0f} s", wait_s)
+            await refuse(context, Code.BUSY, f"too many measurements; try again in {wait_s:.0f} s", wait_s)
         self._of_all.take(EVERYBODY, now, DISCARD_BYTES)
 
     async def _read(self, caller: Caller, context: Context) -> int:
@@ -71,7 +72,7 @@ class DiscardService:
                 break
             if len(chunk) > DISCARD_CHUNK:
                 reason = f"a chunk of {len(chunk)} bytes; at most {DISCARD_CHUNK} are read"
-                await self._gate.turn_away(context, "request", reason, caller.peer)
+                await self._gate.turn_away(context, Code.REQUEST, reason, caller.peer)
             received += len(chunk)
             await self._caps.down.wait_turn(len(chunk))
         return received

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from peer.aio.events import Signal
 from peer.aio.tasks import cancel_and_wait
+from peer.codes import Code, rejected
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.ports.handler import GroupHandler, Handler
 from peer.protocol.group.shards import ContributionHeader, UploadSlot
@@ -28,7 +29,7 @@ from peer.transport.wire.group_messages import (
 )
 from peer.transport.wire.payload_stream import STALL_S, Caps, receive_payload, send_payload
 from peer.transport.wire.reader import message_reader
-from peer.transport.wire.refusals import Context, bad_payload_code, refuse, served
+from peer.transport.wire.refusals import Context, refuse, served
 from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ class GroupService:
 
     async def _group(self, context: Context) -> GroupHandler:
         if (group := self._handler.group) is None:
-            await refuse(context, "no_group", "this peer takes part in no group (yet)")
+            await refuse(context, Code.NO_GROUP, "this peer takes part in no group (yet)")
         return group
 
     async def _join(self, request: pb.JoinRoundRequest, context: Context) -> pb.JoinRoundReply:
@@ -80,7 +81,7 @@ class GroupService:
         await self._gate.owner(context)
         group = await self._group(context)
         if (base := group.on_held(request.fragment)) is None:
-            await refuse(context, "no_state", "no complete state of that fragment is held here (yet)")
+            await refuse(context, Code.NO_STATE, "no complete state of that fragment is held here (yet)")
         return pb.HeldReply(base=base_message(base))
 
     async def _contribute(self, _: Any, context: Context) -> None:
@@ -93,7 +94,7 @@ class GroupService:
             except BadPayload as error:
                 await self._gate.turn_away(context, error.code, error.reason, caller.peer)
             if self._seats >= MAX_SEATS:
-                await refuse(context, "busy", "too many contributions are under way here")
+                await refuse(context, Code.BUSY, "too many contributions are under way here")
             self._seats += 1
             try:
                 seat = await group.on_contribution(caller.peer, opening)
@@ -123,13 +124,13 @@ class GroupService:
             return
         if have > len(result.payload):
             reason = f"the result has {len(result.payload)} bytes, those from {have} on are wanted"
-            await self._gate.turn_away(context, "request", reason, caller)
+            await self._gate.turn_away(context, Code.REQUEST, reason, caller)
         try:
             async with asyncio.timeout(self._patience_s(len(result.payload))):
                 await context.write(contribute_reply("result", result, 0.0, seat.transfer, seat.have))
                 await send_payload(context.write, BytesSource(result.payload), self._caps, max_rate, have=have)
         except TimeoutError:
-            await self._gate.turn_away(context, "timeout", "the result was taken too slowly", caller)
+            await self._gate.turn_away(context, Code.TIMEOUT, "the result was taken too slowly", caller)
         if seat.transfer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STALL_S):
@@ -144,15 +145,15 @@ class GroupService:
                 await receive_payload(message_reader(context), seat.sink, self._caps, seat.reader)
                 seat.complete()
         except TimeoutError:
-            raise PartnerRefused("late", "the shard is closed, and your contribution is not complete") from None
+            raise PartnerRefused(Code.LATE, "the shard is closed, and your contribution is not complete") from None
         except BadPayload as error:
             seat.spoilt()
             self._gate.conduct.penalize(caller, error.code, error.reason)
-            raise PartnerRefused(bad_payload_code(error), error.reason) from None
+            raise PartnerRefused(rejected(error.code), error.reason) from None
         except PartnerSilent as error:
-            raise PartnerRefused("timeout", str(error)) from None
+            raise PartnerRefused(Code.TIMEOUT, str(error)) from None
         except PartnerLost:
-            raise PartnerRefused("lost", "the contribution ended in the middle") from None
+            raise PartnerRefused(Code.LOST, "the contribution ended in the middle") from None
 
     async def _pulse(self, seat: UploadSlot, context: Context, over: Signal) -> None:
         """Tell the caller to send, and then at intervals that this owner still lives."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from peer.codes import Code
 from peer.identity import peer_id_of, verify
 from peer.ports.handler import Handler
 from peer.protocol.endpoints import host_of_caller
@@ -74,12 +75,12 @@ class Handshake:
             await self._gate.turn_away(context, *found, caller)
         if caller is None:
             reason = "the signature over our challenge is not by the key you named"
-            await self._gate.turn_away(context, "bad_proof", reason)
+            await self._gate.turn_away(context, Code.BAD_PROOF, reason)
         if (found := self._facts.terms.why_uninvited(caller, opened.invitation)) is not None:
             self._gate.conduct.refused(caller, *found)
             await refuse(context, *found)
         if why := self._gate.conduct.exclusion_reason(caller):
-            await refuse(context, "standing", why)
+            await refuse(context, Code.STANDING, why)
         start = b""
         if starts is not None:
             start, named = starts.learn(opened.public_key, proof.start)
@@ -99,32 +100,32 @@ class Handshake:
     async def _step(self, context: Context) -> pb.HelloRequest:
         raw = await self._gate.request(context)
         if not raw:
-            await self._gate.turn_away(context, "hello", "Hello ended in the middle")
+            await self._gate.turn_away(context, Code.HELLO, "Hello ended in the middle")
         try:
             return pb.HelloRequest.FromString(raw)
         except DecodeError:
-            await self._gate.turn_away(context, "request", "the message cannot be read")
+            await self._gate.turn_away(context, Code.REQUEST, "the message cannot be read")
 
-    def _why_not_at_all(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
+    def _why_not_at_all(self, opened: pb.HelloOpen) -> tuple[Code, str] | None:
         """Return why the Hello ends without a proof: a code and a reason."""
         facts = self._facts
         if opened.wire_min > facts.wire_max or opened.wire_max < facts.wire_min:
-            return "wire_version", f"wire versions {facts.wire_min} to {facts.wire_max} are spoken here; update"
+            return Code.WIRE_VERSION, f"wire versions {facts.wire_min} to {facts.wire_max} are spoken here; update"
         if len(opened.public_key) != 32:
-            return "bad_proof", "a public key has 32 bytes"
+            return Code.BAD_PROOF, "a public key has 32 bytes"
         ahead = opened.clock - facts.now()
         if not abs(ahead) <= facts.terms.max_clock_offset_s:
             way, most = "ahead of" if ahead > 0 else "behind", facts.terms.max_clock_offset_s
-            return "clock", f"your clock is {abs(ahead):.0f} s {way} ours; at most {most:.0f} s are taken"
+            return Code.CLOCK, f"your clock is {abs(ahead):.0f} s {way} ours; at most {most:.0f} s are taken"
         return None
 
-    def _why_not_you(self, opened: pb.HelloOpen) -> tuple[str, str] | None:
+    def _why_not_you(self, opened: pb.HelloOpen) -> tuple[Code, str] | None:
         """Return why the caller is turned away once its key is proven: a code and a reason."""
         if opened.run_id != self._facts.run_id:
-            return "wrong_run", "this peer takes part in another run"
+            return Code.WRONG_RUN, "this peer takes part in another run"
         ours = self._facts.terms.layout_digest
         if ours and opened.layout_digest and opened.layout_digest != ours:
-            return "layout", "your model has other tensors than this run's"
+            return Code.LAYOUT, "your model has other tensors than this run's"
         return None
 
     async def _learn(self, opened: pb.HelloOpen, caller: PeerId, context: Context) -> None:
@@ -134,14 +135,14 @@ class Handshake:
         try:
             record = open_record(opened.record, self._facts.run_id, self._facts.now())
         except InvalidRecord as bad:
-            if bad.code in ("expired", "future"):  # its clock is off, within what is allowed
+            if bad.code in (Code.EXPIRED, Code.FUTURE):  # its clock is off, within what is allowed
                 return
-            await self._gate.turn_away(context, "record", f"your record: {bad.reason} ({bad.code})", caller)
+            await self._gate.turn_away(context, Code.RECORD, f"your record: {bad.reason} ({bad.code})", caller)
         if record.peer_id != caller:
             await self._gate.turn_away(
-                context, "record", f"the record of {record.peer_id} is not yours to show", caller
+                context, Code.RECORD, f"the record of {record.peer_id} is not yours to show", caller
             )
         if opened.clock - record.issued_at > RECORD_FRESH_S:
             age = opened.clock - record.issued_at
-            await self._gate.turn_away(context, "record", f"your record is a replay, {age:.0f} s old", caller)
+            await self._gate.turn_away(context, Code.RECORD, f"your record is a replay, {age:.0f} s old", caller)
         self._handler.on_hello(record)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from peer.aio.tasks import cancel_and_wait
+from peer.codes import Code
 from peer.errors import PartnerRefused
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class ReadSlots:
             async with asyncio.timeout(timeout_s):
                 await self._enter()
         except TimeoutError:
-            raise PartnerRefused("busy", "too many callers are being listened to; ask again", 1.0) from None
+            raise PartnerRefused(Code.BUSY, "too many callers are being listened to; ask again", 1.0) from None
         try:
             return await self._read(read, timeout_s)
         finally:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerRefused
 from peer.ports.handler import Handler
 from peer.ports.reputation import CallerReputation
@@ -134,7 +135,7 @@ class ExchangeService:
         await self._caller(context)
         held = self._handler.on_manifest()
         if held is None:
-            await refuse(context, "no_manifest", "this peer has no manifest yet")
+            await refuse(context, Code.NO_MANIFEST, "this peer has no manifest yet")
         return pb.ManifestReply(manifest=held[0], signature=held[1])
 
     async def artifacts(self, request: pb.ArtifactsRequest, context: Context) -> pb.ArtifactsReply:
@@ -144,20 +145,20 @@ class ExchangeService:
         except BadPayload as error:
             await self.gate.turn_away(context, error.code, error.reason, caller)
         if why := self._giving.why_not_give(proven=self._is_proven(caller)):
-            await refuse(context, "busy", *why)
+            await refuse(context, Code.BUSY, *why)
         return pb.ArtifactsReply(held=self._handler.on_artifacts(digests))
 
     async def state(self, request: pb.StateRequest, context: Context) -> pb.StateReply:
         caller = await self._caller(context)
         block = block_of_network(network_of(await self.gate.origin(context)))
         if why := self._giving.why_busy(caller, block, proven=self._is_proven(caller)):
-            await refuse(context, "busy", *why)
+            await refuse(context, Code.BUSY, *why)
         try:
             index = self._handler.on_state(request.fresh, request.wanted[:MAX_SNAPSHOT_NAME])
         except PartnerRefused as error:
             await refuse(context, error.code, error.reason, error.eta_s)
         if index is None:
-            await refuse(context, "no_state", "this peer has no complete state to give (yet)")
+            await refuse(context, Code.NO_STATE, "this peer has no complete state to give (yet)")
         self._giving.state_is(sum(p.nbytes for p in index.pieces))
         self.gate.limits.state_is(sum(p.nbytes for p in index.pieces))
         pieces = [pb.StatePiece(first=p.first, count=p.count, nbytes=p.nbytes, digest=p.digest) for p in index.pieces]
@@ -190,7 +191,7 @@ class ExchangeService:
         assert caller.peer is not None
         block, proven = block_of_network(caller.address), self._is_proven(caller.peer)
         if busy := self._giving.why_busy(caller.peer, block, proven=proven):
-            await refuse(context, "busy", *busy)
+            await refuse(context, Code.BUSY, *busy)
         await self._may_enter(caller, len(data), context)
         giving = self._giving.to(caller.peer, len(data) - request.offset, block, proven=proven)
         async with self._place(caller, context):
@@ -212,7 +213,7 @@ class ExchangeService:
         """Send a piece of an artifact. It is read from the disk, so it costs nothing before there is a place."""
         proven = self._is_proven(caller.peer)
         if busy := self._giving.why_not_give(proven=proven):
-            await refuse(context, "busy", *busy)
+            await refuse(context, Code.BUSY, *busy)
         await self._may_enter(caller, PIECE_BYTES, context, artifact=True)
         async with self._place(caller, context, artifact=True):
             data = await self._piece(caller, request, context)
@@ -221,10 +222,12 @@ class ExchangeService:
     async def _piece(self, caller: Caller, request: pb.PieceRequest, context: Context) -> memoryview:
         data = self._handler.on_piece(request.snapshot, request.piece)
         if data is None:
-            await refuse(context, "gone", NO_ARTIFACT if request.snapshot.startswith(ARTIFACT_PREFIX) else NO_SNAPSHOT)
+            await refuse(
+                context, Code.GONE, NO_ARTIFACT if request.snapshot.startswith(ARTIFACT_PREFIX) else NO_SNAPSHOT
+            )
         if request.offset > len(data):
             reason = f"the piece has {len(data)} bytes, those from {request.offset} on are wanted"
-            await self.gate.turn_away(context, "request", reason, caller.peer)
+            await self.gate.turn_away(context, Code.REQUEST, reason, caller.peer)
         return data
 
     async def _may_enter(self, caller: Caller, nbytes: int, context: Context, *, artifact: bool = False) -> None:
@@ -232,14 +235,14 @@ class ExchangeService:
         block, proven = block_of_network(caller.address), self._is_proven(caller.peer)
         for places in self._kinds(artifact=artifact):
             if why := places.why_busy(block, proven=proven):
-                await refuse(context, "busy", why, AGAIN_S)
+                await refuse(context, Code.BUSY, why, AGAIN_S)
         assert caller.peer is not None
         rationed = self._giving.why_rationed(caller.peer, block, nbytes, proven=proven, artifact=artifact)
         if rationed is not None:
-            await refuse(context, "busy", *rationed)
+            await refuse(context, Code.BUSY, *rationed)
         # a piece that is resumed is hashed again from its start, so all of it counts
         if why := self.gate.limits.enter_piece(caller, nbytes, artifact=artifact):
-            await refuse(context, "busy", why)
+            await refuse(context, Code.BUSY, why)
         self._giving.give(caller.peer, block, nbytes, proven=proven, artifact=artifact)
 
     @contextlib.asynccontextmanager
@@ -275,7 +278,7 @@ class ExchangeService:
                 await send_payload(context.write, source, caps, rate, giving, largest, writer, request.offset)
         except TimeoutError:
             reason = "the piece was taken too slowly; others wait for the place"
-            await self.gate.turn_away(context, "timeout", reason, caller.peer)
+            await self.gate.turn_away(context, Code.TIMEOUT, reason, caller.peer)
         except PartnerRefused as error:  # our own upload quota ends here
             await refuse(context, error.code, error.reason)
 

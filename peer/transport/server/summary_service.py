@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peer.codes import Code
 from peer.ports.handler import Handler
 from peer.protocol.summary.book import FORGED
 from peer.protocol.summary.values import MAX_SUMMARY_BYTES
@@ -23,5 +24,5 @@ class SummaryService:
         block = block_of_network(network_of(await self._gate.origin(context)))
         dropped = self._handler.on_summary(caller, block, request.summary[: MAX_SUMMARY_BYTES + 1])
         if dropped == FORGED:
-            await self._gate.turn_away(context, "record", "a summary that your key did not sign", caller)
+            await self._gate.turn_away(context, Code.RECORD, "a summary that your key did not sign", caller)
         return pb.SummaryReply(dropped=dropped)

@@ -16,13 +16,14 @@ from typing import Any
 
 import grpc
 
+from peer.codes import Code, rejected
 from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerSilent
 from peer.ports.handler import Handler
 from peer.protocol.messages import MAX_PARTS, PeerId, RoundKey, SwapReport, Verdict, Way
 from peer.transport.server.admission import STEP_TIMEOUT_S, Admission
 from peer.transport.wire.payload_stream import STALL_S, Caps, SwapTerms, read_open, swap_payloads
 from peer.transport.wire.reader import message_reader
-from peer.transport.wire.refusals import Context, bad_payload_code, refuse
+from peer.transport.wire.refusals import Context, refuse
 from peer.transport.wire.resumption import TransferProgress
 from peer.transport.wire.striping import Read, Stripe, Stripes
 from peer.v1 import exchange_pb2 as pb
@@ -123,7 +124,7 @@ class SwapRendezvous:
             return await self._carry(caller, theirs, key, context)
         answer = self._handler.on_swap(caller, key)
         if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
-            await refuse(context, answer.verdict.value, answer.reason)
+            await refuse(context, Code(answer.verdict), answer.reason)
         slot = await self._place(caller, theirs, key, context, locked=answer.verdict is Verdict.LOCKED)
         accepting = await self._meet(slot, caller, key, context)
         way = self._ways.of(context.peer())
@@ -132,7 +133,7 @@ class SwapRendezvous:
         except BadPayload as error:
             slot.serving = None
             accepting.fails(error)
-            await refuse(context, bad_payload_code(error), error.reason)
+            await refuse(context, rejected(error.code), error.reason)
         except PartnerLost as error:
             self._ways.ended(caller, way, str(error))
             await self._ended(slot, accepting, error, context)
@@ -148,7 +149,7 @@ class SwapRendezvous:
                 self._broke(slot, accepting, PartnerLost(f"{caller}: the connection broke"))
                 raise
             _still_serving()
-            await refuse(context, "timeout", "your part of the swap did not come in time")
+            await refuse(context, Code.TIMEOUT, "your part of the swap did not come in time")
         else:
             slot.serving = None
             self._ways.ended(caller, way, "")
@@ -169,9 +170,9 @@ class SwapRendezvous:
                 expecting.fails(error)  # our own round blames the caller
             else:
                 self._gate.conduct.penalize(caller, error.code, error.reason)
-            await refuse(context, bad_payload_code(error), error.reason)
+            await refuse(context, rejected(error.code), error.reason)
         except PartnerLost:
-            return await refuse(context, "request", "the swap ended before it began")
+            return await refuse(context, Code.REQUEST, "the swap ended before it began")
 
     def _expecting(self, caller: PeerId) -> AwaitedSwap | None:
         """Return the swap in which our own round waits for this caller."""
@@ -188,14 +189,14 @@ class SwapRendezvous:
         begun = held.begun if held is not None else None
         if held is None or begun is None:
             if theirs.have:
-                await refuse(context, "gone", "that swap is not under way here (any more)")
+                await refuse(context, Code.GONE, "that swap is not under way here (any more)")
             return await self._park(caller, key, context, locked=locked)
         if not begun.progress.agreed or theirs.swap != begun.progress.number:
             if held.serving is not None:
-                await refuse(context, "busy", "this swap is under way already")
+                await refuse(context, Code.BUSY, "this swap is under way already")
             held.answered()
             begun.ends(PartnerLost(f"{caller}: it knows nothing of the swap that broke off"))
-            await refuse(context, "gone", "this is not the swap that broke off")
+            await refuse(context, Code.GONE, "this is not the swap that broke off")
         last, held.serving = held.serving, asyncio.current_task()
         if last is not None:
             last.cancel()
@@ -207,7 +208,7 @@ class SwapRendezvous:
         full = len(parked) >= MAX_PARKED or parked.count(caller) >= MAX_PARKED_OF_PEER
         held = self._slots.get((caller, key))
         if (held is not None and held.serving is not None) or (full and not locked):
-            await refuse(context, "busy", "too many swaps are waiting here")
+            await refuse(context, Code.BUSY, "too many swaps are waiting here")
         slot = self._slots.setdefault((caller, key), _Slot())
         slot.serving = asyncio.current_task()
         return slot
@@ -218,7 +219,7 @@ class SwapRendezvous:
             async with asyncio.timeout(PARK_S):
                 accepting = await asyncio.shield(slot.accepting)
         except TimeoutError:
-            await refuse(context, "timeout", "this peer did not come to that round in time")
+            await refuse(context, Code.TIMEOUT, "this peer did not come to that round in time")
         else:
             return accepting
         finally:
@@ -259,7 +260,7 @@ class SwapRendezvous:
             or begun.progress.number != theirs.swap
             or not stripes.awaits(theirs.stripe)
         ):
-            await refuse(context, "gone", "no swap waits for this stream")
+            await refuse(context, Code.GONE, "no swap waits for this stream")
         await stripes.carry(theirs.stripe, Stripe(message_reader(context), context.write))
 
     async def _ended(self, slot: _Slot, accepting: AwaitedSwap, error: PartnerLost, context: Context) -> None:
@@ -268,7 +269,7 @@ class SwapRendezvous:
         with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError):
             if accepting.progress.goes_on:
                 await context.abort(grpc.StatusCode.ABORTED, "this stream broke; call again")
-            await refuse(context, "timeout" if isinstance(error, PartnerSilent) else "gone", str(error))
+            await refuse(context, Code.TIMEOUT if isinstance(error, PartnerSilent) else Code.GONE, str(error))
 
     def _broke(self, slot: _Slot, accepting: AwaitedSwap, error: PartnerLost) -> None:
         """Keep the slot for the partner's next call, if there can be one."""

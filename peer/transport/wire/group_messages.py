@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
+from peer.codes import Code
 from peer.errors import BadPayload
 from peer.protocol.group.quorum import Base
 from peer.protocol.group.receipts import ShardReceipt, Vouchers
@@ -46,7 +47,7 @@ def join_request(join: Join) -> pb.JoinRoundRequest:
 
 def join_of(request: pb.JoinRoundRequest) -> Join:
     if request.round >= MAX_ROUND or not 0 <= request.wait_s < 1e6:
-        raise BadPayload("request", "a round or a time that cannot be")
+        raise BadPayload(Code.REQUEST, "a round or a time that cannot be")
     key = RoundKey(request.round, request.fragment)
     given = _given_of(request)
     return Join(key, base_of(request.base), reach_of(request), min(request.wait_s, MAX_WAIT_S), given)
@@ -54,11 +55,11 @@ def join_of(request: pb.JoinRoundRequest) -> Join:
 
 def _given_of(request: pb.JoinRoundRequest) -> Vouchers:
     if len(request.given) > MAX_MEMBERS or len(request.given_roster) != (32 if request.given else 0):
-        raise BadPayload("request", "more vouchers than there can be, or of no round")
+        raise BadPayload(Code.REQUEST, "more vouchers than there can be, or of no round")
     shards = tuple(ShardReceipt(voucher.shard, voucher.digest, voucher.signature) for voucher in request.given)
     for voucher in shards:
         if voucher.shard >= MAX_MEMBERS or len(voucher.digest) != 32 or len(voucher.signature) != 64:
-            raise BadPayload("request", "a voucher that cannot be")
+            raise BadPayload(Code.REQUEST, "a voucher that cannot be")
     return Vouchers(request.given_roster, shards)
 
 
@@ -71,7 +72,7 @@ def base_of(message: pb.GroupBase) -> Base:
         base = Base(message.digest, ids_of(list(message.electors)), message.since)
         check_base(base)
     except ValueError as error:
-        raise BadPayload("request", f"a base that cannot be ({error})") from None
+        raise BadPayload(Code.REQUEST, f"a base that cannot be ({error})") from None
     return base
 
 
@@ -86,11 +87,11 @@ def join_reply_of(message: pb.JoinRoundReply) -> JoinReply:
     try:
         told = JoinStatus(message.told)
     except ValueError:
-        raise BadPayload("verdict", f"the answer to a join was {message.told[:32]!r}") from None
+        raise BadPayload(Code.VERDICT, f"the answer to a join was {message.told[:32]!r}") from None
     roster = None
     if told is JoinStatus.ROSTER:
         if len(message.roster) > MAX_ROSTER_BYTES or len(message.signature) != 64:
-            raise BadPayload("roster", "a roster without a signature, or too large")
+            raise BadPayload(Code.ROSTER, "a roster without a signature, or too large")
         roster = SignedRoster(message.roster, message.signature)
     return JoinReply(told, roster, message.collecting, message.reason[:200])
 
@@ -119,13 +120,13 @@ def opening_of(raw: bytes) -> tuple[ContributionHeader, float]:
     body = pb.ContributeOpen()
     _parse(raw, body)
     if body.round >= MAX_ROUND or len(body.roster) != 32 or not 0 <= body.max_rate < MAX_RATE:
-        raise BadPayload("frame", "the opening of a contribution holds what cannot be")
+        raise BadPayload(Code.FRAME, "the opening of a contribution holds what cannot be")
     if body.nbytes and not 0 < body.tokens < MAX_TOKENS:
-        raise BadPayload("tokens", f"a contribution of {body.tokens} tokens")
+        raise BadPayload(Code.TOKENS, f"a contribution of {body.tokens} tokens")
     if body.have and not body.transfer:
-        raise BadPayload("have", "a part of a result that belongs to no transfer")
+        raise BadPayload(Code.HAVE, "a part of a result that belongs to no transfer")
     if len(body.signature) not in (0, 64):
-        raise BadPayload("frame", f"a signature of {len(body.signature)} bytes")
+        raise BadPayload(Code.FRAME, f"a signature of {len(body.signature)} bytes")
     key = RoundKey(body.round, body.fragment)
     terms = body.roster, body.shard, body.tokens, body.nbytes, body.transfer, body.have, body.signature
     return ContributionHeader(key, *terms), body.max_rate
@@ -150,9 +151,9 @@ def contribute_reply_of(raw: bytes) -> pb.ContributeReply:
     body = pb.ContributeReply()
     _parse(raw, body)
     if body.step not in ("send", "wait", "result") or len(body.named) > MAX_MEMBERS:
-        raise BadPayload("frame", "an owner's answer holds what cannot be")
+        raise BadPayload(Code.FRAME, "an owner's answer holds what cannot be")
     if not 0 <= body.max_rate < MAX_RATE or len(body.signature) > 64:
-        raise BadPayload("frame", "an impossible rate or signature")
+        raise BadPayload(Code.FRAME, "an impossible rate or signature")
     return body
 
 
@@ -168,8 +169,8 @@ def is_parting(raw: bytes | None, transfer: int, nbytes: int) -> bool:
 def _parse(raw: bytes, into: pb.ContributeOpen | pb.ContributeReply) -> None:
     frame = unpack(raw)
     if frame.kind is not Kind.OPEN:
-        raise BadPayload("order", f"{frame.kind.name} where OPEN is due")
+        raise BadPayload(Code.ORDER, f"{frame.kind.name} where OPEN is due")
     try:
         into.ParseFromString(frame.body)
     except DecodeError:
-        raise BadPayload("frame", "the opening message cannot be read") from None
+        raise BadPayload(Code.FRAME, "the opening message cannot be read") from None

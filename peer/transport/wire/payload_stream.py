@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from peer.aio.tasks import cancel_and_wait
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.protocol.diagnosis.analysis import believed
 from peer.protocol.messages import PeerTimings, RoundKey, SwapReport
@@ -227,7 +228,7 @@ async def _next_frame(read: Read) -> bytes | None:
         async with asyncio.timeout(STALL_S):
             return await read()
     except TimeoutError:
-        raise PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload", "silent") from None
+        raise PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload", Code.SILENT) from None
 
 
 async def read_open(read: Read) -> pb.SwapOpen:
@@ -277,13 +278,13 @@ class SwapTerms:
     def check(self, theirs: pb.SwapOpen) -> None:
         """Check the other side's OPEN for the same round, fragment, codec and length. Raises BadPayload."""
         if RoundKey(theirs.round, theirs.fragment, theirs.part) != self.key:
-            raise BadPayload("round", f"round {theirs.round}.{theirs.fragment}.{theirs.part} is not {self.key}")
+            raise BadPayload(Code.ROUND, f"round {theirs.round}.{theirs.fragment}.{theirs.part} is not {self.key}")
         if theirs.codec != self.codec:
-            raise BadPayload("codec", f"codec {theirs.codec[:16]!r}, the run uses {self.codec}")
+            raise BadPayload(Code.CODEC, f"codec {theirs.codec[:16]!r}, the run uses {self.codec}")
         if theirs.nbytes != self.sink.nbytes:
-            raise BadPayload("length", f"{theirs.nbytes} bytes announced, {self.sink.nbytes} are due")
+            raise BadPayload(Code.LENGTH, f"{theirs.nbytes} bytes announced, {self.sink.nbytes} are due")
         if not 0 <= theirs.max_rate < 1e15:
-            raise BadPayload("frame", "an impossible rate")
+            raise BadPayload(Code.FRAME, "an impossible rate")
 
 
 async def _send(write: Write, terms: SwapTerms, caps: Caps, theirs: pb.SwapOpen, writer: PayloadWriter) -> None:

@@ -8,16 +8,14 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused
+from peer.codes import REJECTED, AnyCode, Code, code_of
+from peer.errors import ExchangeError, PartnerLost, PartnerRefused
 from peer.v1 import exchange_pb2 as pb
 
 REFUSAL_KEY = "peer-refusal-bin"
 TOKEN_KEY = "peer-token-bin"  # noqa: S105 - the name of a header
 MAX_REASON = 300
 MAX_ETA_S = 86400.0
-BAD_PAYLOAD = "bad_payload:"
-UNKNOWN_CALL = "unknown_call"
-"""Code of our own for a call that the other side does not serve."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -31,7 +29,7 @@ class UnheardRefusal(grpc.aio.InternalError):  # type: ignore[misc]  # gRPC has 
     """The caller cannot be told: it has not taken what was sent before. gRPC ends the call."""
 
 
-async def refuse(context: Context, code: str, reason: str, eta_s: float = 0.0) -> NoReturn:
+async def refuse(context: Context, code: AnyCode, reason: str, eta_s: float = 0.0) -> NoReturn:
     """End a served call with a typed refusal. `eta_s`: seconds until asking again makes sense; 0: not known."""
     body = pb.Refusal(code=code, reason=reason[:MAX_REASON], eta_s=eta_s).SerializeToString()
     context.set_trailing_metadata(((REFUSAL_KEY, body),))
@@ -68,7 +66,7 @@ def translate(error: grpc.aio.AioRpcError, who: str) -> ExchangeError:
         if key == REFUSAL_KEY and isinstance(value, bytes):
             return _refusal(value, who)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return PartnerRefused(UNKNOWN_CALL, f"{who} is of an older version, which does not know this call")
+        return PartnerRefused(Code.UNKNOWN_CALL, f"{who} is of an older version, which does not know this call")
     detail = (error.details() or "").splitlines()
     return PartnerLost(f"{who}: {error.code().name.lower()} ({detail[0][:200] if detail else 'no detail'})")
 
@@ -79,11 +77,6 @@ def _refusal(raw: bytes, who: str) -> ExchangeError:
     except DecodeError:
         return PartnerLost(f"{who}: a refusal that cannot be read")
     reason = refusal.reason[:MAX_REASON]
-    if refusal.code.startswith(BAD_PAYLOAD):
-        return PartnerRefused(refusal.code, f"it did not accept what we sent: {reason}")
-    return PartnerRefused(refusal.code[:64], reason, eta_of(refusal.eta_s))
-
-
-def bad_payload_code(error: BadPayload) -> str:
-    """Return the code by which a receiver names the error in the sender's bytes."""
-    return f"{BAD_PAYLOAD}{error.code}"
+    if refusal.code.startswith(REJECTED):
+        return PartnerRefused(code_of(refusal.code), f"it did not accept what we sent: {reason}")
+    return PartnerRefused(code_of(refusal.code[:64]), reason, eta_of(refusal.eta_s))

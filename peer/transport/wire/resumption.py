@@ -22,6 +22,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.protocol.messages import PayloadDigests, PeerTimings, SwapReport
 from peer.protocol.wire.frames import Kind, PayloadReader, PayloadWriter, kind_of, pack
@@ -91,7 +92,7 @@ class TransferProgress:
 
         Raises BadPayload for impossible values, and PartnerLost where the transfer cannot be resumed."""
         if have > min(due, self.writer.offset):
-            raise BadPayload("have", f"it has {have} bytes, {self.writer.offset} of {due} were sent")
+            raise BadPayload(Code.HAVE, f"it has {have} bytes, {self.writer.offset} of {due} were sent")
         self.agreed = number != 0 and number == self.number
         if self.streams and not self.agreed:
             raise PartnerLost("it knows nothing of the swap that broke off")
@@ -181,7 +182,7 @@ async def retry_transfer(
             async with asyncio.timeout(min(REACH_S, progress.patience_s) if number else None) as reaching:
                 return await attempt(lambda: reaching.reschedule(None))
         except TimeoutError:
-            error = PartnerSilent("it could not be reached again", "silent")
+            error = PartnerSilent("it could not be reached again", Code.SILENT)
         except PartnerLost as lost:
             error = lost
         progress.breaks(error)

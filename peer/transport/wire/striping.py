@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost
 from peer.protocol.wire.frames import USUAL_CHUNK, Kind, kind_of, pack, unpack
 
@@ -193,7 +194,7 @@ class Stripes:
         frame = unpack(raw)
         most = self._most if self._open_stripe is None else len(self._stripes)
         if frame.body or not self._in < frame.offset <= most:
-            raise BadPayload("stripes", f"{frame.offset} streams are announced after {self._in}, at most {most}")
+            raise BadPayload(Code.STRIPES, f"{frame.offset} streams are announced after {self._in}, at most {most}")
         return frame.offset
 
     # -- how many ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from peer.codes import Code
 from peer.protocol.messages import PeerId
 from peer.protocol.relay.standing import (
     AWAY_S,
@@ -16,7 +17,7 @@ from peer.protocol.relay.standing import (
     WINDOW_S,
     RelayStanding,
 )
-from peer.protocol.relay.testimony import BROKEN, RelayFault
+from peer.protocol.relay.testimony import RelayFault
 
 NOW = 1000.0
 RELAY, OTHER = PeerId("relay"), PeerId("other relay")
@@ -24,7 +25,7 @@ ONE, TWO, THREE = PeerId("one"), PeerId("two"), PeerId("three")
 
 
 def fault(why: str) -> RelayFault:
-    return RelayFault(BROKEN, why)
+    return RelayFault(Code.BROKEN, why)
 
 
 def test_one_failure_proves_nothing_and_two_in_a_row_are_enough() -> None:

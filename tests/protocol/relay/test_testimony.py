@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from peer.codes import Code
 from peer.protocol.messages import PeerId
 from peer.protocol.relay.standing import AWAY_S, CUT_S, CUTS, LEFT_S, RelayStanding
 from peer.protocol.relay.testimony import (
-    BROKEN,
-    LATE,
     LONE,
     MAX_RELAYS_TRIED,
     MAX_WITNESSES,
     MOST_PATIENCE_S,
     PROMPT_S,
-    SLOW,
     TIMES,
     WINDOW_S,
     RelayFault,
@@ -26,7 +24,7 @@ from peer.protocol.relay.testimony import (
 NOW, SLOW_S = 1000.0, 3.0
 RELAY, OTHER = PeerId("relay"), PeerId("other relay")
 ONE, TWO, THREE = PeerId("one"), PeerId("two"), PeerId("three")
-FAULT = RelayFault(LATE, "it came late")
+FAULT = RelayFault(Code.LATE, "it came late")
 
 
 def code(found: RelayFault | None) -> str:
@@ -38,8 +36,8 @@ def code(found: RelayFault | None) -> str:
 
 def test_a_relay_that_answers_at_once_and_passes_on_late_delays() -> None:
     assert patience_s(SLOW_S, 0.05, 0.2) < 3.5
-    assert fault_of(0.05, 3.4, ended=False).code == LATE
-    assert fault_of(0.05, 0.4, ended=True).code == BROKEN
+    assert fault_of(0.05, 3.4, ended=False).code == Code.LATE
+    assert fault_of(0.05, 0.4, ended=True).code == Code.BROKEN
 
 
 def test_an_honest_relay_on_a_slow_line_has_as_much_longer() -> None:
@@ -50,7 +48,7 @@ def test_an_honest_relay_on_a_slow_line_has_as_much_longer() -> None:
 
 
 def test_a_relay_that_is_too_slow_itself_is_not_called_one_that_delays() -> None:
-    assert fault_of(PROMPT_S + 0.1, 12.0, ended=False).code == SLOW
+    assert fault_of(PROMPT_S + 0.1, 12.0, ended=False).code == Code.SLOW
 
 
 def test_where_the_other_path_is_slow_too_the_relay_may_be() -> None:
@@ -70,7 +68,7 @@ def test_a_relay_is_left_when_more_are_against_it_than_for_it() -> None:
         ({ONE: FAULT, TWO: FAULT}, True),
     ):
         standing = RelayStanding()
-        assert (code(standing.tried(RELAY, found, NOW)) == LATE) == left, found
+        assert (code(standing.tried(RELAY, found, NOW)) == Code.LATE) == left, found
         assert standing.is_left(RELAY, NOW) == left
         assert not standing.is_left(RELAY, NOW + LEFT_S)
 
@@ -78,7 +76,7 @@ def test_a_relay_is_left_when_more_are_against_it_than_for_it() -> None:
 def test_it_is_told_how_many_found_it_and_only_once() -> None:
     standing = RelayStanding()
     found = standing.tried(RELAY, {ONE: FAULT, TWO: FAULT, THREE: None}, NOW)
-    assert found == RelayFault(LATE, "it came late (2 of 3 peers found so)")
+    assert found == RelayFault(Code.LATE, "it came late (2 of 3 peers found so)")
     assert standing.tried(RELAY, {ONE: FAULT, TWO: FAULT}, NOW + 1) is None
 
 
@@ -111,7 +109,7 @@ def test_words_are_forgotten_and_bounded() -> None:
     words.against(RELAY, ONE, FAULT, NOW, bulk=False)
     words.behind(RELAY, TWO, NOW, bulk=False)
     words.against(RELAY, THREE, FAULT, NOW + WINDOW_S + 1, bulk=False)
-    assert words.verdict(RELAY, NOW + WINDOW_S + 1) == RelayFault(LATE, "it came late (1 of 1 peers found so)")
+    assert words.verdict(RELAY, NOW + WINDOW_S + 1) == RelayFault(Code.LATE, "it came late (1 of 1 peers found so)")
     for number in range(3 * MAX_RELAYS_TRIED):
         relay = PeerId(f"relay {number}")
         for witness in range(2 * MAX_WITNESSES if number == 0 else 1):
@@ -150,7 +148,7 @@ def test_a_transfer_that_broke_twice_over_it_and_is_completed_elsewhere_tells_on
     broken(standing)
     (found,) = standing.completed(ONE, OTHER, NOW + 5)
     assert found == (RELAY, NOW)
-    assert code(standing.outdone(RELAY, ONE, NOW)) == BROKEN
+    assert code(standing.outdone(RELAY, ONE, NOW)) == Code.BROKEN
     assert standing.completed(ONE, OTHER, NOW + 5) == [], "once"
 
 

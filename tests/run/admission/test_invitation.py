@@ -6,17 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from peer.codes import Code
 from peer.errors import TicketError
 from peer.identity import Identity
 from peer.protocol.messages import PeerId, RunId
 from peer.run.admission import invitation
 from peer.run.admission.invitation import (
-    ALTERED,
     BYTES,
-    EXPIRED,
-    FOREIGN,
-    NONE,
-    REVOKED,
     Invitation,
     InvitedPeers,
 )
@@ -61,14 +57,14 @@ def test_whoever_is_invited_is_let_in_and_remembered_until_it_is_over() -> None:
 @pytest.mark.parametrize(
     ("shown", "code", "words"),
     [
-        (b"", NONE, "invited peers only"),
-        (made(expires=int(NOW)).raw, EXPIRED, "expired on 1970-01-12"),
-        (made(run_id=OTHER_RUN).raw, FOREIGN, "for another run"),
-        (made(peer=BOB.peer_id).raw, FOREIGN, f"was given to {BOB.peer_id}"),
-        (made(operator=ADA).raw, ALTERED, "never signed it"),
-        (b"\0" * BYTES, ALTERED, "cannot be read"),
-        (b"\1" + b"\xff" * (BYTES - 1), ALTERED, "cannot be read"),
-        (made().raw + b"\0", ALTERED, "cannot be read"),
+        (b"", Code.UNINVITED, "invited peers only"),
+        (made(expires=int(NOW)).raw, Code.INVITATION_EXPIRED, "expired on 1970-01-12"),
+        (made(run_id=OTHER_RUN).raw, Code.INVITATION_FOREIGN, "for another run"),
+        (made(peer=BOB.peer_id).raw, Code.INVITATION_FOREIGN, f"was given to {BOB.peer_id}"),
+        (made(operator=ADA).raw, Code.INVITATION_ALTERED, "never signed it"),
+        (b"\0" * BYTES, Code.INVITATION_ALTERED, "cannot be read"),
+        (b"\1" + b"\xff" * (BYTES - 1), Code.INVITATION_ALTERED, "cannot be read"),
+        (made().raw + b"\0", Code.INVITATION_ALTERED, "cannot be read"),
     ],
     ids=["none", "expired", "foreign run", "foreign key", "other signer", "zeros", "ones", "too long"],
 )
@@ -87,7 +83,7 @@ def test_a_revoked_invitation_is_refused_with_the_operators_reason() -> None:
     ada = PeerId(ADA.peer_id)
     gate = rule(revoked={ada: "sold the machine"})
     assert gate.why_not(ada, made().raw) == (
-        REVOKED,
+        Code.INVITATION_REVOKED,
         f"the operator took back the invitation of {ada}: sold the machine",
     )
     assert ada not in gate

@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from peer.clock.run_clock import RunClock
+from peer.codes import Code
 from peer.errors import ExchangeError, NotDialled, PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.protocol.messages import PathKind, PeerId, PeerRecord, RelayAddress, Way
-from peer.protocol.relay.testimony import LATE, RelayFault
+from peer.protocol.relay.testimony import RelayFault
 from peer.transport.client import connections, second_opinion
 from peer.transport.client.connections import Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler, OwnPlace
@@ -205,7 +206,7 @@ def test_a_relay_over_which_a_peer_answers_no_more_is_tried_and_who_is_not_there
         assert (relay, list(found)) == ("a", [one.home.peer_id])
         (fault,) = found.values()
         assert fault is not None
-        assert fault.code == LATE
+        assert fault.code == Code.LATE
         assert (await one.pool.get(one.over("a", "b"), TIMEOUT_S)).relay == "b"
 
     attempt()

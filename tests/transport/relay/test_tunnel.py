@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from peer.errors import ROOMLESS, BadPayload, ExchangeError, PartnerLost, PartnerRefused, RelayBusy
+from peer.errors import BadPayload, ExchangeError, PartnerLost, PartnerRefused, RelayBusy
 from peer.protocol.messages import PathKind, Way
 from peer.transport.relay.pipe import Stream
 from peer.transport.relay.tunnel import RelayTunnel
@@ -143,7 +143,7 @@ def test_a_circuit_that_cannot_be_opened_ends_the_connection_and_says_why(
         assert tunnel.no_room == "", "it is another swap now"
 
     attempt(run)
-    assert RelayBusy("").code == ROOMLESS
+    assert RelayBusy("").code == "relay_busy"
 
 
 @scenario
