@@ -219,7 +219,7 @@ OTHER_PROGRAMS = {
     "peer/lab/bench/machine.py": "git",
     "peer/lab/bench/callback_times.py": "runpy, in a process that python_child has started",
     "peer/lab/localswarm/skewed_clock.py": "runpy, in a process that python_child has started",
-    "peer/service/question.py": "systemctl, launchctl",
+    "peer/service/systemd.py": "systemctl",
 }
 """What else these files start. No other file may start a process by itself."""
 NAME_PYTHON = {

@@ -37,7 +37,7 @@ COMMANDS = {
     "data": "Make token shards from texts.",
     "contribution": "Show and verify receipts of exchanges.",
     "config": "Show and change the configuration file.",
-    "service": "Keep a peer running, by systemd or launchd.",
+    "service": "Keep a peer running, by systemd.",
     "uninstall": "Delete what this program wrote for you.",
     "id": "Show this peer's identity.",
     "swarm": "Run a complete swarm on this machine.",

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def command() -> None:
     """Keep a peer running: after a crash, a log-in and a restart of this machine.
 
-    The service manager is systemd on Linux and launchd on macOS (untested), always your own: no root is needed. The
-    service takes its options from `peer service install`, and from the configuration file."""
+    The service manager is systemd, your own, so that no root is needed. The service takes its options from `peer
+    service install`, and from the configuration file."""
 
 
 @command.command(
@@ -54,18 +54,19 @@ def install(
     Without a TICKET, the one of the last installation is kept. Without options of `peer join`, so are these."""
     from peer.cli.service_options import checked
     from peer.service import install as service
+    from peer.service.systemd import Systemd
 
     if (ticket or "").startswith("-"):
         ticket, more = None, (ticket or "", *more)
-    manager, plan = service.manager_here(), service.with_options(_plan(context, home), checked(more))
+    manager, plan = Systemd(), service.with_options(_plan(context, home), checked(more))
     plan = dataclasses.replace(plan, agreed=yes)
     if only_print:
         tell(manager.text(plan).decode(), nl=False)
         return
+    manager.ensure_available()
     own = service.ticket_of(plan, ticket)
     if not yes:
         service.ensure_agreed(plan, own)
-    manager.ensure_available()
     service.ensure_free(plan, manager)
     for path in (plan.ticket, manager.file(plan.name), *([plan.options_file] if plan.options else [])):
         tell(f"writes   {path}")
@@ -86,8 +87,9 @@ def install(
 def status(context: click.Context, home: Path, as_json: bool) -> None:
     """Tell whether the service runs, how it ended last, and where its log is."""
     from peer.service import install as service
+    from peer.service.systemd import Systemd
 
-    report = service.report(_plan(context, home), service.manager_here())
+    report = service.report(_plan(context, home), Systemd())
     if as_json:
         tell(json.dumps(report, indent=2))
         return
@@ -128,9 +130,10 @@ def logs(context: click.Context, home: Path, lines: int, follow: bool) -> None:
 def remove(context: click.Context, home: Path) -> None:
     """Drain and stop the service, and delete its file and its ticket. The home stays."""
     from peer.service import install as service
+    from peer.service.systemd import Systemd
 
     plan = _plan(context, home)
-    gone = service.remove(plan, service.manager_here())
+    gone = service.remove(plan, Systemd())
     for path in gone:
         tell(f"deleted  {path}")
     if not gone:

@@ -25,9 +25,10 @@ def command(home: Path, yes: bool) -> None:
     from peer.observe.formatting import amount
     from peer.run.home import holder_of
     from peer.service import install as service
+    from peer.service.systemd import Systemd
     from peer.service.uninstall import Doomed, contents_of, delete, size_of
 
-    plan, manager = service.plan_for(home, None), service.manager_here()
+    plan, manager = service.plan_for(home, None), Systemd()
     if (holder := holder_of(plan.home)) is not None:
         advice = f"If it is a service: peer service remove   Else: peer leave --home {for_shell(plan.home)}"
         raise HomeBusy(f"{plan.home} is in use by process {holder}", advice)

@@ -13,11 +13,9 @@ from typing import Any
 from peer.errors import HomeBusy, HomeUnusable, UsageError, file_advice, for_shell
 from peer.run.home import Home, RunFolder, holder_of
 from peer.run.ticket import Ticket
-from peer.service.launchd import Launchd
 from peer.service.plan import (
     MARK,
     TICKET_FILE,
-    ServiceManager,
     ServicePlan,
     ServiceState,
     meaning_of,
@@ -29,11 +27,6 @@ from peer.whole_files import replace_file
 
 AGREED = "contract.json"
 """File in a run's folder with the terms that the volunteer agreed to."""
-
-
-def manager_here() -> ServiceManager:
-    """Return the service manager of this system."""
-    return Launchd() if sys.platform == "darwin" else Systemd()
 
 
 def plan_for(home: Path, config: Path | None) -> ServicePlan:
@@ -72,7 +65,7 @@ def ensure_agreed(plan: ServicePlan, ticket: Ticket) -> None:
         raise UsageError(found, "Start once with `peer join TICKET` and read the terms, or add --yes.")
 
 
-def ensure_free(plan: ServicePlan, manager: ServiceManager) -> None:
+def ensure_free(plan: ServicePlan, manager: Systemd) -> None:
     """Raise HomeBusy when a daemon runs under the home that is not the service itself."""
     holder = holder_of(plan.home)
     if holder is not None and not manager.state(plan.name).running:
@@ -81,7 +74,7 @@ def ensure_free(plan: ServicePlan, manager: ServiceManager) -> None:
         )
 
 
-def write_files(plan: ServicePlan, ticket: Ticket, manager: ServiceManager) -> list[Path]:
+def write_files(plan: ServicePlan, ticket: Ticket, manager: Systemd) -> list[Path]:
     """Write the ticket, for its owner alone, and the service's file; those that were changed.
 
     Raises HomeUnusable, and UsageError for a file of that name that is not ours."""
@@ -98,7 +91,7 @@ def write_files(plan: ServicePlan, ticket: Ticket, manager: ServiceManager) -> l
     return changed
 
 
-def remove(plan: ServicePlan, manager: ServiceManager) -> list[Path]:
+def remove(plan: ServicePlan, manager: Systemd) -> list[Path]:
     """Drain and stop the service, and delete its files; those that were deleted.
 
     Raises ServiceUnavailable, and UsageError for a file of that name that is not ours."""
@@ -113,7 +106,7 @@ def remove(plan: ServicePlan, manager: ServiceManager) -> list[Path]:
     return gone
 
 
-def report(plan: ServicePlan, manager: ServiceManager) -> dict[str, Any]:
+def report(plan: ServicePlan, manager: Systemd) -> dict[str, Any]:
     """Return what `peer service status` tells, JSON-able."""
     unit, log = manager.file(plan.name), log_of(plan)
     state = manager.state(plan.name) if unit.exists() else ServiceState("not installed", running=False, at_login=False)

@@ -1,4 +1,4 @@
-"""What a service of the user's own service manager runs, and what the manager says of it."""
+"""What a service runs, and what systemd says of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from peer.errors import PeerError
 from peer.python_child import python_command
@@ -67,31 +66,6 @@ class ServiceState:
     exit_code: int | None = None
     """Of the last end; None: none is known."""
     restarts: int | None = None
-
-
-class ServiceManager(Protocol):
-    """The service manager of one system, for the calling user alone."""
-
-    def file(self, name: str) -> Path:
-        """Return the path of a service's file."""
-
-    def text(self, plan: ServicePlan) -> bytes:
-        """Return the content of a service's file."""
-
-    def ensure_available(self) -> None:
-        """Raise ServiceUnavailable when no manager answers."""
-
-    def start(self, name: str) -> None:
-        """Read the service's file again, start it now, in place of what runs, and at every login."""
-
-    def stop(self, name: str) -> None:
-        """Drain and stop the service, and start it no more. A service that is not there is no error."""
-
-    def state(self, name: str) -> ServiceState:
-        """Ask for the service's state. Raises ServiceUnavailable."""
-
-    def hints(self, name: str) -> list[str]:
-        """Return what a person should know or do beyond that, a sentence each."""
 
 
 def name_of(home: Path) -> str:

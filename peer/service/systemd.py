@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
+from peer.errors import ServiceUnavailable
 from peer.service.plan import MARK, RESTART_S, STOP_S, ServicePlan, ServiceState, useless_retries
-from peer.service.question import answer_of
 from peer.user_folders import config_folder
 
 ASKED = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "ExecMainStatus", "NRestarts", "Result")
+ANSWER_S = STOP_S + 30.0
+"""Longest wait for an answer: stopping a service waits until its peer has drained."""
+ELSEWHERE = (
+    "A service needs systemd. Keep `peer join TICKET` running in tmux or screen, or write a service for this system's "
+    "own manager that calls it (on macOS a LaunchAgent): peer help leave-running"
+)
 NO_LINGER = "The service ends when you log out. To keep it running: loginctl enable-linger"
 UNIT = """\
 # {mark}
@@ -34,15 +41,17 @@ WantedBy=default.target
 
 
 class Systemd:
-    """The `ServiceManager` of Linux, by `systemctl --user`. `program`: another systemctl, for tests."""
+    """The service manager of the calling user alone, by `systemctl --user`. `program`: another systemctl, for tests."""
 
     def __init__(self, program: str = "systemctl") -> None:
         self._program = program
 
     def file(self, name: str) -> Path:
+        """Return the path of a service's file."""
         return config_folder() / "systemd" / "user" / f"{name}.service"
 
     def text(self, plan: ServicePlan) -> bytes:
+        """Return the content of a service's file."""
         return UNIT.format(
             mark=MARK,
             home=str(plan.home).replace("%", "%%"),
@@ -53,18 +62,22 @@ class Systemd:
         ).encode()
 
     def ensure_available(self) -> None:
+        """Raise ServiceUnavailable when no systemd answers."""
         self._ask("show-environment")
 
     def start(self, name: str) -> None:
+        """Read the service's file again, start it now, in place of what runs, and at every login."""
         self._ask("daemon-reload")
         self._ask("enable", "--quiet", f"{name}.service")
         self._ask("restart", f"{name}.service")
 
     def stop(self, name: str) -> None:
+        """Drain and stop the service, and start it no more. A service that is not there is no error."""
         if self._facts(name).get("LoadState") == "loaded":
             self._ask("disable", "--quiet", "--now", f"{name}.service")
 
     def state(self, name: str) -> ServiceState:
+        """Ask for the service's state. Raises ServiceUnavailable."""
         facts = self._facts(name)
         ran = facts.get("LoadState") == "loaded" and facts.get("ActiveState") != "active"
         return ServiceState(
@@ -77,6 +90,7 @@ class Systemd:
         )
 
     def hints(self, name: str) -> list[str]:
+        """Return what a person should know or do beyond that, a sentence each."""
         lingers = Path("/var/lib/systemd/linger") / (os.environ.get("USER") or str(os.getuid()))
         more = f"Lines from before the log begins: journalctl --user -u {name}.service"
         return [more] if lingers.exists() else [NO_LINGER, more]
@@ -86,7 +100,26 @@ class Systemd:
         return dict(line.split("=", 1) for line in answer.splitlines() if "=" in line)
 
     def _ask(self, *arguments: str) -> str:
-        return answer_of(self._program, "--user", *arguments)
+        """Return what systemctl prints. Raises ServiceUnavailable when it is missing, fails, or takes longer than
+        `ANSWER_S` seconds."""
+        name, words = Path(self._program).name, ["--user", *arguments]
+        try:
+            result = subprocess.run(  # noqa: S603 - our own words
+                [self._program, *words],
+                capture_output=True,
+                text=True,
+                timeout=ANSWER_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except FileNotFoundError as error:
+            raise ServiceUnavailable(f"there is no {name} on this machine", ELSEWHERE) from error
+        except subprocess.TimeoutExpired as error:
+            raise ServiceUnavailable(f"{name} {' '.join(words)} did not end in {ANSWER_S:.0f} s") from error
+        if result.returncode != 0:
+            said = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[0]
+            raise ServiceUnavailable(f"{name} {' '.join(words)}: {said}")
+        return result.stdout
 
 
 def quoted(word: str) -> str:

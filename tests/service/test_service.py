@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import os
-import plistlib
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,6 @@ from peer.errors import HomeBusy, HomeUnusable, PeerError, ServiceUnavailable, U
 from peer.node.leaving.plan import EXCHANGE_LEAST_S, EXCHANGE_MOST_S
 from peer.run.home import Home, holder_of
 from peer.run.ticket import Ticket
-from peer.service import install as service
-from peer.service.launchd import Launchd
 from peer.service.plan import STOP_S, ServicePlan, name_of, useless_retries
 from peer.service.systemd import Systemd, quoted
 from peer.service.uninstall import OWN, contents_of
@@ -126,12 +124,26 @@ def test_the_drain_has_the_time_that_it_takes() -> None:
     assert STOP_S > 3 * (EXCHANGE_LEAST_S + EXCHANGE_MOST_S)
 
 
-def test_launchd_gets_the_same_command(tmp_path: Path) -> None:
-    made = plan(tmp_path)
-    read = plistlib.loads(Launchd().text(made))
-    assert read["ProgramArguments"] == made.command()
-    assert read["KeepAlive"] == {"SuccessfulExit": False}
-    assert read["ExitTimeOut"] == STOP_S
+@pytest.mark.parametrize("system", ["linux", "darwin"])
+def test_without_systemd_nothing_is_written_and_the_fix_is_another_way(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    """As on macOS, or on a Linux with another service manager."""
+    machine.systemctl.unlink()
+    monkeypatch.setenv("PATH", str(machine.systemctl.parent))
+    monkeypatch.setattr(sys, "platform", system)
+    before = sorted(machine.folder.rglob("*"))
+    error = fails("service", "install")
+    assert (type(error), error.exit_code, error.found) == (
+        ServiceUnavailable,
+        51,
+        "there is no systemctl on this machine",
+    )
+    assert "tmux" in error.fix
+    assert "LaunchAgent" in error.fix
+    assert "is not installed" in done("service", "status")
+    assert "is not installed" in done("service", "remove")
+    assert sorted(machine.folder.rglob("*")) == before
 
 
 def test_every_home_has_a_service_of_its_own(machine: Machine) -> None:
@@ -335,7 +347,3 @@ def test_a_folder_of_that_name_is_no_home_without_a_key_or_lock(tmp_path: Path) 
     """Somebody's own `runs` are not ours."""
     (tmp_path / "runs").mkdir()
     assert contents_of(tmp_path) == ([], [tmp_path / "runs"])
-
-
-def test_service_install_names_the_manager_of_this_system() -> None:
-    assert isinstance(service.manager_here(), Systemd | Launchd)
