@@ -14,7 +14,7 @@ from tests.integration.test_daemons import eventually, exchanged
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 400, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}
 SETTINGS = ("sync_every=3", "total_rounds=100000", "eval_every=5", "eval_windows=8", "batch=2", "context=32")
-COMMAND_S = 120.0
+COMMAND_S = 300.0
 
 
 def run(folder: Path, *command: str) -> str:
