@@ -15,7 +15,7 @@ from peer.observe.line_bytes import LineBytes
 from peer.observe.progress import Waits
 from peer.observe.status.notices import with_notices
 from peer.observe.status.value import (
-    Caps,
+    CapsStatus,
     ContractStatus,
     ControlBytes,
     DaemonStatus,
@@ -171,7 +171,7 @@ class NodeFacts(TypedDict):
     bytes_received: int
     control_bytes: ControlBytes
     line_bytes: LineBytes
-    caps: Caps
+    caps: CapsStatus
     key_shared: str | None
 
 
@@ -200,7 +200,7 @@ def node_facts(node: OpenNode, began: float) -> NodeFacts:
         bytes_received=node.transport.bytes_received,
         control_bytes=in_all(node.transport.control, node.directory.control),
         line_bytes=node.line.read(),
-        caps=Caps(None if sent is None else float(sent), None if received is None else float(received)),
+        caps=CapsStatus(None if sent is None else float(sent), None if received is None else float(received)),
         key_shared=node.key_watch.shared or None,
     )
 

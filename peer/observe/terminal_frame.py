@@ -19,8 +19,8 @@ from peer.observe.status.text import answer, budget_line, hold_out, peers_line
 from peer.observe.status.value import (
     DaemonStatus,
     Notice,
+    NoticeSeverity,
     RoundsStatus,
-    Severity,
     TrainingStatus,
     WaitStatus,
 )
@@ -120,7 +120,7 @@ def _rows(status: DaemonStatus, history: History) -> Iterable[tuple[str, Rendera
 
 
 def _notice(notice: Notice) -> tuple[str, Text]:
-    style = "" if notice.severity is Severity.NOTE else "yellow"
+    style = "" if notice.severity is NoticeSeverity.NOTE else "yellow"
     return harmless(short(notice.about)), Text(harmless(notice.text), style=style)
 
 

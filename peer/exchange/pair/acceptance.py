@@ -17,7 +17,7 @@ from peer.exchange.pair.clipping import distance, shorten
 from peer.exchange.pair.offer import PartnerOffer
 from peer.exchange.payloads import work_of
 from peer.observe import events
-from peer.observe.status.value import PartnerParams, RefusedParams
+from peer.observe.status.value import PartnerParamsStatus, RefusedParams
 from peer.ports.memory_store import MemoryStore
 from peer.protocol.messages import PeerId
 from peer.protocol.pair.clip import Clip, ClipMemory
@@ -89,9 +89,9 @@ class PartnerAcceptance:
             self._blame(offer.peer, "the partner's params are worse than guessing")
         return PartnerJudgement(refused, gain_bucket(-verdict.lost) if verdict is not None else NOT_MEASURED)
 
-    def report(self) -> PartnerParams:
+    def report(self) -> PartnerParamsStatus:
         """For `peer status`."""
-        return PartnerParams(
+        return PartnerParamsStatus(
             asked=self._asked,
             taken=self._verdicts["taken"],
             clipped=self._verdicts["clipped"],

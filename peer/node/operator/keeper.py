@@ -21,7 +21,7 @@ from peer.node.operator.collect import Collected, StateCollector, able
 from peer.node.operator.judge import NotJudged, StateJudge, why_refused
 from peer.node.operator.kept import KeptFacts, StateArchive
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
-from peer.observe.status.value import KeptState, KeptStatus
+from peer.observe.status.value import KeptStateFacts, KeptStatus
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerRecord, Status
 from peer.protocol.policy.amendments import RunPolicy
@@ -111,7 +111,7 @@ class StateKeeper:
     def report(self) -> KeptStatus:
         """Return what is kept and why, for `peer status`."""
         kept = self._kept
-        state = None if kept is None else KeptState(kept.round, kept.tokens, kept.loss, kept.donors, kept.founded)
+        state = None if kept is None else KeptStateFacts(kept.round, kept.tokens, kept.loss, kept.donors, kept.founded)
         return KeptStatus(state, self._told, self.ended)
 
     async def run(self) -> None:

@@ -15,15 +15,15 @@ from peer.observe.status.value import (
     DaemonStatus,
     MembershipStatus,
     Notice,
+    NoticeSeverity,
     PauseStatus,
     ReputationStatus,
     RoundsStatus,
-    Severity,
 )
 
 MOST_OF_A_KIND = 3
 """Notices of one kind, such as calls that were declined."""
-_ORDER = (Severity.SERIOUS, Severity.WARNING, Severity.NOTE)
+_ORDER = (NoticeSeverity.SERIOUS, NoticeSeverity.WARNING, NoticeSeverity.NOTE)
 
 
 def with_notices(status: DaemonStatus) -> DaemonStatus:
@@ -42,7 +42,7 @@ def read_status(body: Mapping[str, Any]) -> DaemonStatus:
 def _notices(status: DaemonStatus) -> Iterator[Notice]:
     if status.key_shared:
         brief = "key in use elsewhere"
-        yield Notice("key_shared", "key", status.key_shared, severity=Severity.SERIOUS, brief=brief)
+        yield Notice("key_shared", "key", status.key_shared, severity=NoticeSeverity.SERIOUS, brief=brief)
     if status.paused is not None and status.paused.holds:
         yield of_pause(status.paused)
     if status.membership is not None:
@@ -52,13 +52,13 @@ def _notices(status: DaemonStatus) -> Iterator[Notice]:
         for unfit, fix in zip(status.machine.unfit, fixes, strict=False):
             yield Notice("slow", "slow", unfit, fix)
     if status.directory.why:
-        yield Notice("directory", "directory", status.directory.why, severity=Severity.SERIOUS)
+        yield Notice("directory", "directory", status.directory.why, severity=NoticeSeverity.SERIOUS)
     if status.directory.losses:
         times = counted(status.directory.losses, "time")
         yield Notice("helper_lost", "p2pd", f"restarted {times}, last because {status.directory.last_loss}")
     if status.budget is not None and status.budget.why:
         brief = "upload budget used"
-        yield Notice("budget", "budget", status.budget.why, severity=Severity.SERIOUS, brief=brief)
+        yield Notice("budget", "budget", status.budget.why, severity=NoticeSeverity.SERIOUS, brief=brief)
     if status.progress is not None:
         yield from _of_rounds(status.progress)
     if status.reputation is not None:
@@ -67,13 +67,13 @@ def _notices(status: DaemonStatus) -> Iterator[Notice]:
 
 def of_pause(paused: PauseStatus) -> Notice:
     """Return the notice of a pause that holds."""
-    return Notice("paused", "paused", paused.now, "Resume with `peer resume`.", Severity.SERIOUS)
+    return Notice("paused", "paused", paused.now, "Resume with `peer resume`.", NoticeSeverity.SERIOUS)
 
 
 def _of_membership(membership: MembershipStatus) -> Iterator[Notice]:
     if (seconds := membership.cut_off_s) is not None:
         sentence = f"nobody answers for {duration(seconds)}: is this machine's connection down?"
-        yield Notice("cut_off", "connection", sentence, severity=Severity.SERIOUS)
+        yield Notice("cut_off", "connection", sentence, severity=NoticeSeverity.SERIOUS)
     for one in membership.suspected:
         what = "answers nobody" if one.out else "is suspected"
         yield Notice("suspected", one.peer_id, f"{what} for {duration(one.seconds)}: {one.reason}", local=True)
@@ -83,7 +83,7 @@ def _of_rounds(progress: RoundsStatus) -> Iterator[Notice]:
     if (group := progress.group) is not None:
         if group.lacking:
             sentence = f"no outer step: {group.lacking}; the work stays"
-            yield Notice("no_outer_step", "group", sentence, severity=Severity.SERIOUS)
+            yield Notice("no_outer_step", "group", sentence, severity=NoticeSeverity.SERIOUS)
         for one in group.left_out:
             yield Notice("left_out", "left out", f"{short(one.peer_id)}: {one.reason}", local=True)
     for finding in progress.diagnosis:
@@ -91,7 +91,7 @@ def _of_rounds(progress: RoundsStatus) -> Iterator[Notice]:
         if finding.who:
             yield Notice(finding.what, about, finding.why)
         else:
-            yield Notice("diagnosis", about, finding.why, severity=Severity.NOTE)
+            yield Notice("diagnosis", about, finding.why, severity=NoticeSeverity.NOTE)
     if (params := progress.partner_params) is not None:
         if params.why_unchecked:
             yield Notice("unchecked", "unchecked", params.why_unchecked)

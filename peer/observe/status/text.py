@@ -15,10 +15,10 @@ from peer.observe.status.value import (
     KnownFact,
     MachineStatus,
     ManifestStatus,
+    NoticeSeverity,
     PauseStatus,
     PeerStatus,
     RoundsStatus,
-    Severity,
     TrainingStatus,
 )
 from peer.observe.totals import Ledger
@@ -48,7 +48,7 @@ def status_text(status: DaemonStatus, now: float) -> str:
         ("Line", _line(status)),
         ("This machine", _machine(status)),
         ("Agreed to", _agreed(status)),
-        ("Worth a look", _notices(status, Severity.WARNING)),
+        ("Worth a look", _notices(status, NoticeSeverity.WARNING)),
     ):
         lines += group(title, rows)
     return "\n".join(lines)
@@ -78,7 +78,7 @@ def status_line(status: DaemonStatus) -> str:
     parts += [
         notice.brief or f"{notice.about}: {notice.sentence}"
         for notice in status.notices
-        if notice.severity is Severity.SERIOUS and notice.sentence not in status.phase
+        if notice.severity is NoticeSeverity.SERIOUS and notice.sentence not in status.phase
     ]
     return " · ".join(parts)
 
@@ -90,7 +90,7 @@ def _now(status: DaemonStatus) -> Iterator[Row]:
         yield "doing", shortened(status.phase)
     if worth_showing(status.wait):
         yield "waiting", f"{status.wait.name}: {words(status.wait)}"
-    yield from _notices(status, Severity.SERIOUS)
+    yield from _notices(status, NoticeSeverity.SERIOUS)
     if status.paused is not None:
         yield from pause_rows(status.paused)
 
@@ -103,7 +103,7 @@ def pause_rows(paused: PauseStatus) -> Iterator[Row]:
         yield name, f"{ANSWERS[told.value]}: {told.why}"
 
 
-def _notices(status: DaemonStatus, severity: Severity) -> Iterator[Row]:
+def _notices(status: DaemonStatus, severity: NoticeSeverity) -> Iterator[Row]:
     for notice in status.notices:
         if notice.severity is severity:
             yield short(notice.about), notice.text

@@ -18,7 +18,7 @@ from peer.protocol.summary.loss_history import LossPoint
 from peer.protocol.summary.run_totals import PeerLine, RunTotals
 
 
-class Severity(StrEnum):
+class NoticeSeverity(StrEnum):
     """How much a notice matters."""
 
     NOTE = "note"
@@ -38,7 +38,7 @@ class Notice:
     sentence: str
     fix: str = ""
     """What a person can do, a sentence with its full stop; empty: nothing."""
-    severity: Severity = Severity.WARNING
+    severity: NoticeSeverity = NoticeSeverity.WARNING
     brief: str = ""
     """In place of the sentence in a line that is repeated, where the daemon itself logs the sentence when it begins."""
     local: bool = False
@@ -129,7 +129,7 @@ class ControlBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
+class CapsStatus:
     """The volunteer's caps. None: no cap."""
 
     sent: float | None
@@ -256,7 +256,7 @@ class RefusedParams:
 
 
 @dataclass(frozen=True, slots=True)
-class PartnerParams:
+class PartnerParamsStatus:
     """What became of the partners' params since this start."""
 
     asked: str
@@ -318,7 +318,7 @@ class RoundsStatus:
     diagnosis: tuple[DiagnosisFinding, ...]
     """Findings, or one entry that says why there is none."""
     exchanging: ExchangeRates
-    partner_params: PartnerParams | None = field(default=None, metadata=OPTIONAL)
+    partner_params: PartnerParamsStatus | None = field(default=None, metadata=OPTIONAL)
     receipts: ReceiptsStatus | None = field(default=None, metadata=OPTIONAL)
     group: GroupStatus | None = field(default=None, metadata=OPTIONAL)
 
@@ -489,7 +489,7 @@ class BudgetStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptState:
+class KeptStateFacts:
     """A state that the operator's node serves to joiners."""
 
     round: int
@@ -504,7 +504,7 @@ class KeptState:
 
 @dataclass(frozen=True, slots=True)
 class KeptStatus:
-    state: KeptState | None
+    state: KeptStateFacts | None
     why: str
     ended: bool
 
@@ -586,7 +586,7 @@ class DaemonStatus:
     bytes_received: int
     control_bytes: ControlBytes
     line_bytes: LineBytes | None
-    caps: Caps
+    caps: CapsStatus
     wait: WaitStatus | None
     page: str
     """Address of the page for browsers."""

@@ -17,7 +17,7 @@ from peer.node.page import PageSource
 from peer.observe.status.codec import from_json, to_json
 from peer.observe.status.notices import read_status, with_notices
 from peer.observe.status.text import status_line, status_text
-from peer.observe.status.value import DaemonStatus, Severity
+from peer.observe.status.value import DaemonStatus, NoticeSeverity
 from peer.observe.terminal_frame import History, picture
 from peer.web.volunteer import VolunteerAccount
 from tests.golden import freeze
@@ -103,7 +103,7 @@ def test_a_condition_is_the_same_sentence_in_terminal_text_page_and_json(code: s
     for name, shown in views.items():
         assert (words in shown()) is (name != "page" or not notice.local), name
     line = notice.brief or f"{notice.about}: {notice.sentence}"
-    assert (line in status_line(status)) is (notice.severity is Severity.SERIOUS)
+    assert (line in status_line(status)) is (notice.severity is NoticeSeverity.SERIOUS)
 
 
 def test_a_reason_to_pause_has_the_same_row_in_text_and_page() -> None:
@@ -133,8 +133,10 @@ def test_what_matters_most_comes_first() -> None:
     told = WHOLE | {"membership": {"cut_off_s": 75.0}, "directory": {"losses": 1, "last_loss": "SIGKILL"}}
     told["diagnosis"] = [{"what": "nothing", "who": "", "why": "nothing unusual in 12 exchanges"}]
     severities = [notice.severity for notice in read_status(told).notices]
-    assert severities == sorted(severities, key=[Severity.SERIOUS, Severity.WARNING, Severity.NOTE].index)
-    assert set(severities) == set(Severity)
+    assert severities == sorted(
+        severities, key=[NoticeSeverity.SERIOUS, NoticeSeverity.WARNING, NoticeSeverity.NOTE].index
+    )
+    assert set(severities) == set(NoticeSeverity)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
