@@ -18,16 +18,15 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.worth import RUNGS, CellResult, interval, kept, name_of, rate, results_of, tuning
+from benchmarks.worth import RUNGS, CellResult, interval, kept, name_of, rate, results_of, run_of, tuning
 from benchmarks.worth_runs import SINGLE, WorthRun
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LOOKS = {"ddp": ("#000000", "--", "s"), "gossip": ("#0072b2", "-", "o"), "diloco": ("#d55e00", "-", "^")}
 """Colour, line and mark of each method, for people who see colours differently (Okabe and Ito)."""
 OTHERS = ("#009e73", "-.", "v")
-STRENGTH_BY_STEPS = {400: 0.35, 1600: 0.7, 6000: 1.0}
-"""Strength of the colour by the steps of a run."""
 STRENGTH_BY_BATCH = {2: 0.35, 4: 0.65, 8: 1.0}
+"""Strength of the colour by the batch."""
 LENGTHS = (200, 400, 800, 1600, 3200, 6400)
 OFTEN = range(20, 41)
 """Steps between two exchanges of the cells that are compared by their length."""
@@ -35,7 +34,7 @@ Of = Callable[[WorthRun], float]
 
 
 def plain(run: WorthRun) -> bool:
-    return not run.start and not run.own and run.bend == 1 and run.outer is None
+    return not (run.start or run.own or run.outer) and run.bend == 1 and run.text == "stdlib"
 
 
 def draw(axes: Axes, results: Iterable[CellResult], along: Of, alpha: float = 1.0, label: str = "") -> None:
@@ -67,13 +66,13 @@ def finish(axes: Axes, title: str, x: str, *, log: bool, ticks: Sequence[float] 
 
 
 def by_peers(axes: Axes, swarms: Sequence[CellResult]) -> None:
-    found = [one for one in swarms if one.run.every == 20 and one.run.batch == 8]
-    for steps in sorted({one.run.steps for one in found}):
-        of = [one for one in found if one.run.steps == steps]
-        draw(axes, of, lambda run: run.peers, STRENGTH_BY_STEPS.get(steps, 1.0), f", {steps // 20} rounds")
+    found = [one for one in swarms if one.run.every == 20]
+    for steps, batch in sorted({(one.run.steps, one.run.batch) for one in found}):
+        of = [one for one in found if (one.run.steps, one.run.batch) == (steps, batch)]
+        draw(axes, of, lambda run: run.peers, STRENGTH_BY_BATCH[batch], f", {steps // 20} rounds of batch {batch}")
     counts = sorted({one.run.peers for one in found} | {1, 2, 4})
     axes.plot(counts, counts, color="#999999", ls=":", label="as many as peers")
-    finish(axes, "20 steps between two exchanges, batch 8", "peers", log=True, ticks=counts)
+    finish(axes, "20 steps between two exchanges", "peers", log=True, ticks=counts)
 
 
 def by_length(axes: Axes, swarms: Sequence[CellResult]) -> None:
@@ -87,12 +86,13 @@ def by_length(axes: Axes, swarms: Sequence[CellResult]) -> None:
 
 
 def by_every(axes: Axes, swarms: Sequence[CellResult]) -> None:
-    found = [one for one in swarms if (one.run.peers, one.run.batch) == (4, 8) and one.run.method != "ddp"]
-    for steps in sorted({one.run.steps for one in found}):
-        of = [one for one in found if one.run.steps == steps]
-        draw(axes, of, lambda run: run.every, STRENGTH_BY_STEPS.get(steps, 1.0), f", {steps} steps")
+    found = [one for one in swarms if one.run.peers == 4 and one.run.method != "ddp"]
+    for steps, batch in sorted({(one.run.steps, one.run.batch) for one in found}):
+        of = [one for one in found if (one.run.steps, one.run.batch) == (steps, batch)]
+        if len({one.run.every for one in of}) > 1:
+            draw(axes, of, lambda run: run.every, STRENGTH_BY_BATCH[batch], f", {steps} steps of batch {batch}")
     every = sorted({one.run.every for one in found})
-    finish(axes, "4 peers, batch 8", "inner steps between two exchanges", log=True, ticks=every)
+    finish(axes, "4 peers", "inner steps between two exchanges", log=True, ticks=every)
 
 
 def by_batch(axes: Axes, swarms: Sequence[CellResult]) -> None:
@@ -106,15 +106,21 @@ def by_rate(axes: Axes, records: Sequence[dict[str, Any]]) -> None:
     """The losses of the tuning: a swarm's best rate is above that of one machine."""
     cells = {name_of(one): one for one in records}
     for name, one in cells.items():
-        alike = (one["steps"], one["batch"], one["every"]) == (1600, 8, 20) and one["peers"] in (1, 4)
-        if not alike or len(one.keys() & {"start", "own", "bend", "outer"}):
+        alike = (one["steps"], one["batch"], one["every"]) in ((1600, 4, 20), (1480, 4, 37))
+        if not alike or one["peers"] not in ((1,) if one["every"] == 37 else (4,)) or not plain(run_of(one)):
             continue
         losses = tuning([r for r in records if name_of(r) == name])
         colour, line, mark = LOOKS.get(one["method"], OTHERS)
         finite = [(rate(rung), loss) for rung, loss in losses.items() if math.isfinite(loss)]
         if finite:
             axes.plot(*zip(*finite, strict=True), color=colour, ls=line, marker=mark, label=one["method"])
-    finish(axes, "4 peers and one, 1,600 steps, seed 100", "inner learning rate", log=True, ticks=sorted(RUNGS)[3:8])
+    finish(
+        axes,
+        "4 peers with 1,600 steps of batch 4, and one with 1,480",
+        "inner learning rate",
+        log=True,
+        ticks=sorted(RUNGS)[3:8],
+    )
     axes.set_ylabel("loss, nats a token")
 
 
