@@ -72,9 +72,9 @@ async def joined(topology: str, others: str, megabytes: float) -> dict[str, Any]
 
     from peer.clock.run_clock import RunClock
     from peer.identity import Identity
-    from peer.join.context import JoinContext
-    from peer.join.fetch_terms import FetchTerms, RunKnowledge
-    from peer.join.state import obtain_state
+    from peer.joining.context import JoinContext
+    from peer.joining.fetch_terms import FetchTerms, RunKnowledge
+    from peer.joining.state import obtain_state
     from peer.node.handler import DonatedState, RequestHandler, ServedParts
     from peer.outer.state import OuterState
     from peer.ports.directory import DialReport

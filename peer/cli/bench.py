@@ -78,7 +78,7 @@ def trainer(
 
     A --manifest of your own has its files beside it, as for `peer bootstrap`. Python's standard library stands in for
     data that would have to be fetched."""
-    from peer.join.artifacts import operator_files
+    from peer.joining.artifacts import operator_files
     from peer.lab.bench.trainer import measure
     from peer.run.manifest import default_text, derive, read_text
     from peer.run.schema import parse_manifest

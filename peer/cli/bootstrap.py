@@ -120,7 +120,7 @@ def command(
 
     say(f"peer {__version__}: loading torch and the network takes some seconds")
     from peer.cli.installed import check_torch, loading_torch
-    from peer.join.preflight import check_start
+    from peer.joining.preflight import check_start
     from peer.run.manifest import load_signed
     from peer.run.options import NodeOptions, any_hosts
     from peer.run.packages import check_packages

@@ -165,7 +165,7 @@ def command(
     from peer.cli.installed import check_torch
     from peer.cli.run import run_daemon
     from peer.guest.options import machine_cores, threads_for
-    from peer.join.preflight import check_start, check_volunteer
+    from peer.joining.preflight import check_start, check_volunteer
     from peer.protocol.messages import RunId
     from peer.protocol.policy.upload_quota import UploadLimits
     from peer.run.manifest import load_signed

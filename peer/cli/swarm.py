@@ -189,7 +189,7 @@ def _carry_out(plan: SwarmPlan, report: Path | None) -> None:
 
 def _init_of(state: Path) -> list[str]:
     """Return the setting that names this checkpoint's params."""
-    from peer.join.reset import digest_of
+    from peer.joining.reset import digest_of
     from peer.node.operator.initial_state import load_params
 
     return [f"init={digest_of(load_params(state, None)).hex()}"]

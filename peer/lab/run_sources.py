@@ -14,7 +14,7 @@ from pathlib import Path
 
 from peer.errors import DataError, ManifestError
 from peer.identity import Identity
-from peer.join.artifacts import RunFiles, operator_files
+from peer.joining.artifacts import RunFiles, operator_files
 from peer.protocol.policy.amendments import Amendment, Change
 from peer.run import amendments as chains
 from peer.run.files.artifact_folder import folder_of, needed

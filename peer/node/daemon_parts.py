@@ -13,13 +13,13 @@ from peer.aio.threads import Offload
 from peer.exchange.build import MakeStrategy, make_strategy
 from peer.exchange.memory_file import MemoryFile
 from peer.guest.watch import machine_watch
-from peer.join.clock import clock_from
-from peer.join.ended import operator_nodes
-from peer.join.fetch_terms import FetchTerms, RunKnowledge
-from peer.join.invitation import OwnAdmission, invited_peers, own_invitation
-from peer.join.papers import ask_for_start
-from peer.join.reset import ResetStates
-from peer.join.resume import JoinedState
+from peer.joining.clock import clock_from
+from peer.joining.ended import operator_nodes
+from peer.joining.fetch_terms import FetchTerms, RunKnowledge
+from peer.joining.invitation import OwnAdmission, invited_peers, own_invitation
+from peer.joining.papers import ask_for_start
+from peer.joining.reset import ResetStates
+from peer.joining.resume import JoinedState
 from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
 from peer.membership.operators_word import ASK_EVERY_S
 from peer.membership.own_record import OwnRecord
@@ -174,7 +174,7 @@ class JoinedRun:
     checkpoints: CheckpointStore
     trainer: TrainerClient
     founded: bytes
-    """Digest of the restart that the state descends from, as `peer.join.reset.founding_of` returns it."""
+    """Digest of the restart that the state descends from, as `peer.joining.reset.founding_of` returns it."""
 
 
 def pace_of(method: Method) -> float:

@@ -22,8 +22,8 @@ from peer.discovery.lan import LanPeers
 from peer.discovery.multiaddr import check_announced, check_listen, check_peers, split
 from peer.errors import AddressError, for_shell
 from peer.identity import Identity
-from peer.join.context import JoinContext
-from peer.join.invitation import own_invitation
+from peer.joining.context import JoinContext
+from peer.joining.invitation import own_invitation
 from peer.membership.key_watch import KeyWatch
 from peer.membership.peer_exchange import PeerExchange, TrustedPeers
 from peer.membership.reachability import ReachabilityProbe

@@ -11,19 +11,19 @@ from peer.aio.tasks import background_task, cancel_and_wait
 from peer.aio.threads import LowPriorityThread
 from peer.clock.phases import PhaseTimer
 from peer.errors import PeerError
-from peer.join.amendments import catch_up
-from peer.join.artifacts import RunFiles
-from peer.join.clock import round_clock
-from peer.join.contract import agree, contract_of, look_through
-from peer.join.ended import ensure_goes_on, ensure_round_left, farewell
-from peer.join.manifest import fetch_manifest, kept_manifest
-from peer.join.messages import check_clock
-from peer.join.preflight import check_volunteer
-from peer.join.report import JoinReport
-from peer.join.reset import founding_of
-from peer.join.resume import JoinedState, Staleness
-from peer.join.state import obtain_state
-from peer.join.trainer import journal_start, launch, trainer_config
+from peer.joining.amendments import catch_up
+from peer.joining.artifacts import RunFiles
+from peer.joining.clock import round_clock
+from peer.joining.contract import agree, contract_of, look_through
+from peer.joining.ended import ensure_goes_on, ensure_round_left, farewell
+from peer.joining.manifest import fetch_manifest, kept_manifest
+from peer.joining.messages import check_clock
+from peer.joining.preflight import check_volunteer
+from peer.joining.report import JoinReport
+from peer.joining.reset import founding_of
+from peer.joining.resume import JoinedState, Staleness
+from peer.joining.state import obtain_state
+from peer.joining.trainer import journal_start, launch, trainer_config
 from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.peer_table import LOOK_EVERY_S, lifetime
 from peer.node.assemble import PeerParts

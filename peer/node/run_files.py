@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from peer.aio.threads import LowPriorityThread
-from peer.join.artifacts import RunFiles, RunFileStore
+from peer.joining.artifacts import RunFiles, RunFileStore
 from peer.node.open import OpenNode
 from peer.node.shard_supply import ShardSupply
 from peer.observe import events

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypedDict
 
-from peer.join.contract import end_of
-from peer.join.invitation import OwnAdmission
+from peer.joining.contract import end_of
+from peer.joining.invitation import OwnAdmission
 from peer.node.leaving.plan import LeavingPlan
 from peer.observe.control_bytes import in_all
 from peer.observe.line_bytes import LineBytes
@@ -37,7 +37,7 @@ from peer.run.manifest import Manifest
 from peer.run.papers.start import known_start
 
 if TYPE_CHECKING:
-    from peer.join.report import JoinReport
+    from peer.joining.report import JoinReport
     from peer.node.assemble import PeerParts
     from peer.node.daemon_parts import DaemonParts
     from peer.node.open import OpenNode

@@ -18,7 +18,7 @@ from peer.rounds.status import RoundStatus
 from peer.run.presets import resolve
 
 if TYPE_CHECKING:
-    from peer.join.report import JoinReport
+    from peer.joining.report import JoinReport
     from peer.node.open import OpenNode
     from peer.node.status import DaemonFacts
     from peer.trainer.client import TrainerClient

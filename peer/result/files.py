@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from peer.errors import SourceError
-from peer.join.artifacts import RunFiles, check_foreign, opened
+from peer.joining.artifacts import RunFiles, check_foreign, opened
 from peer.result.model import ResultFiles, SourceRequest
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.artifact_folder import needed

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from peer.errors import SourceError
-from peer.join.artifacts import RunFiles
+from peer.joining.artifacts import RunFiles
 from peer.protocol.messages import RunId
 from peer.protocol.model.layout import Layout
 from peer.run.admission.invitation import Invitation

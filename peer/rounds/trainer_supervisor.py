@@ -7,7 +7,7 @@ from pathlib import Path
 
 from peer.aio.events import Shutdown
 from peer.errors import TrainerDied, TrainerFailed
-from peer.join.resume import JoinedState
+from peer.joining.resume import JoinedState
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.trainer import Trainer

@@ -94,7 +94,7 @@ def test_what_this_machine_lacks_is_told_before_anything_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Until then nothing is loaded either, so that the answer comes at once."""
-    monkeypatch.setattr("peer.join.preflight.check_cuda.__defaults__", ((),))  # a machine without a driver
+    monkeypatch.setattr("peer.joining.preflight.check_cuda.__defaults__", ((),))  # a machine without a driver
     result = CliRunner().invoke(peer, ["join", WORD, *words, "--home", str(tmp_path / "home")])
     assert isinstance(result.exception, error)
     assert told in result.exception.found

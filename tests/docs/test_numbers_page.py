@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from peer.join.contract import JoinContract
+from peer.joining.contract import JoinContract
 from peer.lab.attack.report import AttackReport
 from peer.lab.compare.entries import DDP, SINGLE
 from peer.lab.compare.result import compare

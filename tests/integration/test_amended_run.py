@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from peer import identity as identities
 from peer.cli.main import peer
-from peer.join.reset import digest_of
+from peer.joining.reset import digest_of
 from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
 from peer.lab.localswarm.report import told_of
 from peer.observe.event_codec import read_lines

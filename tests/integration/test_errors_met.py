@@ -22,8 +22,8 @@ from peer.discovery.dht_node.supervisor import SupervisorTimes
 from peer.discovery.directory import DhtDirectory
 from peer.errors import AddressError, DirectoryFailed, IdentityError, ManifestError, PeerError, SwarmUnreachable
 from peer.identity import Identity, load_or_create
-from peer.join.context import JoinContext
-from peer.join.manifest import obtain_manifest
+from peer.joining.context import JoinContext
+from peer.joining.manifest import obtain_manifest
 from peer.node.handler import RequestHandler
 from peer.protocol.messages import PeerId, RunId
 from peer.protocol.model.layout import Layout, TensorSpec

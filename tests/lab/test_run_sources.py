@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from peer.cli.main import peer
 from peer.errors import DataError, ManifestError, PeerError, UsageError
 from peer.identity import Identity, load_or_create
-from peer.join.artifacts import operator_files
+from peer.joining.artifacts import operator_files
 from peer.lab.compare import play
 from peer.lab.localswarm import run as swarm_module
 from peer.lab.localswarm.plan import SwarmPlan

@@ -12,7 +12,7 @@ import torch
 
 from peer.aio.threads import LowPriorityThread
 from peer.identity import Identity
-from peer.join.resume import JoinedState
+from peer.joining.resume import JoinedState
 from peer.lab.sim.process import build
 from peer.lab.sim.setting import SwarmSetting, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm

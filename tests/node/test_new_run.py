@@ -16,7 +16,7 @@ from peer.aio.threads import inline
 from peer.cli.main import peer
 from peer.errors import DataError, ManifestError, ModelError, PeerError
 from peer.identity import Identity
-from peer.join.artifacts import RunFileStore
+from peer.joining.artifacts import RunFileStore
 from peer.node import new_run
 from peer.node.new_run import make_run
 from peer.node.operator.bootstrap import OperatorWishes, run_bootstrap

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peer.errors import DataError, UsageError
-from peer.join import preflight
+from peer.joining import preflight
 from peer.node import peer as daemon
 from peer.node.display import PlainLines
 from peer.node.peer import run_peer

@@ -12,8 +12,8 @@ import torch
 
 from peer.aio.threads import inline
 from peer.errors import SourceError, StateError
-from peer.join.fetch_terms import FetchTerms
-from peer.join.weighing import StateWeighing, WeighedState
+from peer.joining.fetch_terms import FetchTerms
+from peer.joining.weighing import StateWeighing, WeighedState
 from peer.outer.state import OuterState
 from peer.protocol.messages import Status
 from peer.protocol.pair.state_verdict import StateLosses

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from peer.join.reset import digest_of
+from peer.joining.reset import digest_of
 from peer.lab.sim.machine import SimulatedPeer
 from peer.lab.sim.process import OPERATOR, RUN
 from peer.lab.sim.setting import LAYOUT, SwarmSetting

@@ -12,7 +12,7 @@ import torch
 
 from peer.aio.threads import inline
 from peer.identity import Identity
-from peer.join.context import JoinContext
+from peer.joining.context import JoinContext
 from peer.lab.sim.directory import MemoryDirectory
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.process import RUN

@@ -11,10 +11,10 @@ from typing import Any, cast
 import torch
 
 from peer.identity import Identity
-from peer.join.context import JoinContext
-from peer.join.fetch_terms import FetchTerms, RunKnowledge
-from peer.join.resume import JoinedState
-from peer.join.state import obtain_state
+from peer.joining.context import JoinContext
+from peer.joining.fetch_terms import FetchTerms, RunKnowledge
+from peer.joining.resume import JoinedState
+from peer.joining.state import obtain_state
 from peer.lab.sim.machine import KeptStates
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network

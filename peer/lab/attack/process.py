@@ -13,7 +13,7 @@ from pathlib import Path
 
 from peer.clock.phases import PhaseTimer
 from peer.errors import PeerError
-from peer.join.preflight import check_volunteer
+from peer.joining.preflight import check_volunteer
 from peer.lab.attack.liar import liar_of, lying_donor
 from peer.lab.attack.lies import DONOR, ensure_kind
 from peer.node.daemon_parts import DaemonParts, PartMakers

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from peer.codes import Code
-from peer.join.donors import FIRST_ROUNDS
+from peer.joining.donors import FIRST_ROUNDS
 from peer.observe import events
 
 WRONG_VALUES = frozenset({Code.NORM, Code.NOT_FINITE, Code.IMPLAUSIBLE})

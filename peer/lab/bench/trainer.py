@@ -15,7 +15,7 @@ import torch
 
 from peer.clock.monotonic import boottime
 from peer.errors import TrainerDied, TrainerFailed, UsageError
-from peer.join.artifacts import RunFiles
+from peer.joining.artifacts import RunFiles
 from peer.lab.bench.machine import cpu_seconds, facts
 from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.ports.trainer import WorkRequest

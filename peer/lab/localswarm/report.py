@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from peer.join.reset import digest_of
+from peer.joining.reset import digest_of
 from peer.lab.attack.report import AttackReport, excluded, mean_last_loss, newcomers
 from peer.lab.localswarm.attendance import Attendance, attendance, recoveries
 from peer.lab.localswarm.chaos import Happened

@@ -40,7 +40,7 @@ from peer.rounds.status import RoundStatus
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """A checkpoint in memory; what `peer.join.state` asks of one on disk. The simulated trainer keeps none of its
+    """A checkpoint in memory; what `peer.joining.state` asks of one on disk. The simulated trainer keeps none of its
     own state in it, so it is never resumed from a folder."""
 
     folder: Path

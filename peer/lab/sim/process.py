@@ -18,11 +18,11 @@ from peer.aio.threads import inline
 from peer.exchange.build import MakeStrategy, make_strategy
 from peer.exchange.deadlines import ASSUMED_RATE
 from peer.identity import Identity
-from peer.join.context import JoinContext
-from peer.join.fetch_terms import FetchTerms
-from peer.join.papers import catch_up_papers
-from peer.join.resume import Staleness
-from peer.join.state import obtain_state
+from peer.joining.context import JoinContext
+from peer.joining.fetch_terms import FetchTerms
+from peer.joining.papers import catch_up_papers
+from peer.joining.resume import Staleness
+from peer.joining.state import obtain_state
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.machine import Life, SimulatedPeer
 from peer.lab.sim.memory_transport import MemoryTransport

@@ -34,7 +34,7 @@ from peer.run.options import JoinOptions
 from peer.user_folders import expand_user, temporary_folder
 
 if TYPE_CHECKING:
-    from peer.join.artifacts import RunFiles
+    from peer.joining.artifacts import RunFiles
     from peer.node.doctor.visit import RunVisit
     from peer.run.manifest import Manifest
     from peer.trainer.subprocess import TrainerSubprocess
@@ -205,7 +205,7 @@ class Examination:
         self.prediction = _prediction(trial, manifest, visit, options)
 
     async def _files(self, manifest: Manifest, visit: RunVisit | None, folder: Path) -> RunFiles | None:
-        from peer.join.artifacts import RunFiles
+        from peer.joining.artifacts import RunFiles
         from peer.node.doctor.files import run_files
 
         if not needed(manifest):
@@ -285,7 +285,7 @@ async def examined(examination: Examination, at_last: Callable[[], None]) -> int
 
 def _volunteer_checks(options: JoinOptions) -> list[DoctorFinding]:
     """Check `--device` and `--data`, each as `peer join` does before anything else. Loads torch."""
-    from peer.join.preflight import check_volunteer
+    from peer.joining.preflight import check_volunteer
 
     wrong = list[DoctorFinding]()
     for what, one in (("device", replace(options, data_dir=None)), ("data", replace(options, device="auto"))):
@@ -306,7 +306,7 @@ def _network_modules() -> tuple[Any, Any]:
 
 def _manifest_of(visit: RunVisit | None, options: JoinOptions) -> Manifest | None:
     """Return the run's manifest: as it was given, as peers gave it, or as an earlier start kept it."""
-    from peer.join.manifest import kept_manifest
+    from peer.joining.manifest import kept_manifest
     from peer.run.home import RunFolder
 
     if options.manifest is not None:
@@ -320,7 +320,7 @@ def _manifest_of(visit: RunVisit | None, options: JoinOptions) -> Manifest | Non
 
 def _texts(manifest: Manifest, options: JoinOptions) -> list[DoctorFinding]:
     """Look through the user's own texts, where the run trains on them."""
-    from peer.join.contract import look_through, secrets_warning
+    from peer.joining.contract import look_through, secrets_warning
 
     if manifest.data.kind != "text":
         return []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from peer.aio.threads import LowPriorityThread
 from peer.errors import PeerError
-from peer.join.artifacts import RunFiles, RunFileStore, files_to_train
+from peer.joining.artifacts import RunFiles, RunFileStore, files_to_train
 from peer.node.doctor.finding import DoctorFinding, failure, fine
 from peer.node.open import OpenNode
 from peer.observe.formatting import amount

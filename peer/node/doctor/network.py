@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peer.errors import ClockWrong, MachineTooSlow
-from peer.join.messages import check_clock
+from peer.joining.messages import check_clock
 from peer.node.doctor.finding import DoctorFinding, failure, fine, unchecked, warning
 from peer.observe.formatting import amount
 from peer.ports.directory import DialReport

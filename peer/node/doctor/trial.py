@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from peer.errors import DataError, PeerError, TrainerDied, TrainerFailed
-from peer.join.artifacts import RunFiles
-from peer.join.trainer import trainer_config
+from peer.joining.artifacts import RunFiles
+from peer.joining.trainer import trainer_config
 from peer.node.doctor.finding import DoctorFinding, failure, fine, unchecked, warning
 from peer.node.doctor.prediction import StepTrial
 from peer.node.doctor.room import free_disk

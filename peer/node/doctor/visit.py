@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from peer.aio.tasks import cancel_and_wait
 from peer.clock.clock_filter import OPERATOR
 from peer.errors import ClockWrong, ExchangeError, JoinRefused, RunEnded, SwarmUnreachable
-from peer.join.clock import clock_from
-from peer.join.donors import candidates, described
-from peer.join.ended import ensure_goes_on
-from peer.join.manifest import obtain_manifest
-from peer.join.messages import CLOCK_LIMIT_S, unreachable
+from peer.joining.clock import clock_from
+from peer.joining.donors import candidates, described
+from peer.joining.ended import ensure_goes_on
+from peer.joining.manifest import obtain_manifest
+from peer.joining.messages import CLOCK_LIMIT_S, unreachable
 from peer.membership.paper_sync import PaperSync
 from peer.node.doctor.finding import DoctorFinding, Severity, failure, fine, unchecked, warning
 from peer.node.doctor.network import MeasuredLine, OutsideLook, clock, line, outside

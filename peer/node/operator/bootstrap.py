@@ -17,10 +17,10 @@ from peer.aio.tasks import background_task
 from peer.aio.threads import LowPriorityThread
 from peer.codes import Code
 from peer.errors import ManifestError, PeerError, UsageError, for_shell
-from peer.join.artifacts import RunFiles, check_foreign, operator_files
-from peer.join.clock import clock_from
-from peer.join.ended import operator_nodes
-from peer.join.invitation import invited_peers
+from peer.joining.artifacts import RunFiles, check_foreign, operator_files
+from peer.joining.clock import clock_from
+from peer.joining.ended import operator_nodes
+from peer.joining.invitation import invited_peers
 from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
 from peer.membership.operators_word import ASK_EVERY_S
 from peer.membership.paper_sync import PaperSync

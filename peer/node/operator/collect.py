@@ -25,11 +25,11 @@ import torch
 from peer.aio.tasks import uninterrupted
 from peer.aio.threads import Offload
 from peer.errors import PeerError
-from peer.join.context import JoinContext
-from peer.join.donors import COMPLETE
-from peer.join.fetch_terms import FetchTerms
-from peer.join.offers import OLD_ROUNDS
-from peer.join.state import StateFetch
+from peer.joining.context import JoinContext
+from peer.joining.donors import COMPLETE
+from peer.joining.fetch_terms import FetchTerms
+from peer.joining.offers import OLD_ROUNDS
+from peer.joining.state import StateFetch
 from peer.observe.progress import untold
 from peer.ports.directory import DialReport, Directory
 from peer.protocol.messages import NODES, PeerId, PeerRecord

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from peer.aio.threads import Start
 from peer.errors import BadPayload
-from peer.join.reset import digest_of
+from peer.joining.reset import digest_of
 from peer.node.handler import DonatedState
 from peer.node.open import OpenNode
 from peer.node.operator.keeper import ServableState, WatchedRun

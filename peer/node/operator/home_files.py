@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from peer.errors import CacheTooSmall
-from peer.join.artifacts import RunFiles
+from peer.joining.artifacts import RunFiles
 from peer.ports.console import Say
 from peer.protocol.messages import PIECE_BYTES, PeerId
 from peer.run.files.artifact import ArtifactRef

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from peer.errors import StateError, file_advice, for_shell
-from peer.join.reset import digest_of
+from peer.joining.reset import digest_of
 from peer.outer.state import OuterState
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.manifest import Manifest

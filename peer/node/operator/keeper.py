@@ -13,10 +13,10 @@ from typing import Any
 
 from peer.aio.tasks import background_task
 from peer.aio.threads import Offload
-from peer.join.context import JoinContext
-from peer.join.donors import FIRST_ROUNDS
-from peer.join.ended import ended_words
-from peer.join.reset import founded_on
+from peer.joining.context import JoinContext
+from peer.joining.donors import FIRST_ROUNDS
+from peer.joining.ended import ended_words
+from peer.joining.reset import founded_on
 from peer.node.operator.collect import Collected, StateCollector, able
 from peer.node.operator.judge import NotJudged, StateJudge, why_refused
 from peer.node.operator.kept import KeptFacts, StateArchive

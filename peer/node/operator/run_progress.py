@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from peer.join.donors import FIRST_ROUNDS, KEPT_ROUNDS
+from peer.joining.donors import FIRST_ROUNDS, KEPT_ROUNDS
 from peer.protocol.messages import MAX_ROUND, PeerRecord, Status
 from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.claimed_round import claimed_round, furthest_round

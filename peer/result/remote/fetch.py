@@ -1,6 +1,6 @@
 """States fetched from donors by a guest: whole ones in pairs, each from one donor, and the one state of a group.
 
-In pairs each state is weighed as a joiner weighs it (`peer.join.weighing`): by its loss on windows that nobody else
+In pairs each state is weighed as a joiner weighs it (`peer.joining.weighing`): by its loss on windows that nobody else
 knows. One that no honest donor gives is refused. The others are averaged greedily, the best first (model soups, arXiv
 2203.05482): a state whose part in the mean raises the loss on those windows, by more than chance explains, is
 left out. So a liar's state gets in only if it makes the result hardly worse there."""
@@ -19,10 +19,10 @@ import torch
 
 from peer.aio.threads import Offload
 from peer.errors import SourceError, StateError
-from peer.join.context import JoinContext
-from peer.join.donors import DonorQuery, candidates, live_round
-from peer.join.offers import SnapshotOffer, compatible_offers, offers_of_peers
-from peer.join.weighing import StateWeighing
+from peer.joining.context import JoinContext
+from peer.joining.donors import DonorQuery, candidates, live_round
+from peer.joining.offers import SnapshotOffer, compatible_offers, offers_of_peers
+from peer.joining.weighing import StateWeighing
 from peer.node.operator.collect import ENOUGH
 from peer.protocol.messages import PeerId
 from peer.protocol.model.layout import Layout

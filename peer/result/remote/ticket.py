@@ -15,12 +15,12 @@ from pathlib import Path
 from peer.aio.threads import LowPriorityThread
 from peer.errors import ArtifactMissing
 from peer.identity import Identity, load
-from peer.join.artifacts import check_foreign, opened
-from peer.join.ended import operator_nodes
-from peer.join.fetch_terms import FetchTerms
-from peer.join.manifest import obtain_manifest
-from peer.join.papers import catch_up_papers
-from peer.join.weighing import StateWeighing
+from peer.joining.artifacts import check_foreign, opened
+from peer.joining.ended import operator_nodes
+from peer.joining.fetch_terms import FetchTerms
+from peer.joining.manifest import obtain_manifest
+from peer.joining.papers import catch_up_papers
+from peer.joining.weighing import StateWeighing
 from peer.membership.paper_sync import PaperSync
 from peer.membership.reputation import Reputation
 from peer.node.dht_events import DhtNodeEvents

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from peer.errors import AddressError, DirectoryFailed, TorchWrong
-from peer.join import preflight
+from peer.joining import preflight
 from peer.node.doctor import connection, examine
 from peer.node.doctor.examine import Examination
 from peer.node.doctor.finding import DoctorFinding, Readiness, Severity, failure, fine

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peer.identity import Identity
-from peer.join.contract import contract_of
+from peer.joining.contract import contract_of
 from peer.node.doctor.prediction import START_S, Prediction, RunLoad, StepTrial, predict
 from peer.protocol.schedule import RoundClock
 from peer.run.costs import cost_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from peer.errors import DataError, MachineTooSmall, TrainerDied
-from peer.join.artifacts import RunFiles
+from peer.joining.artifacts import RunFiles
 from peer.node.doctor import trial as trials
 from peer.node.doctor.finding import Severity
 from peer.node.doctor.prediction import StepTrial

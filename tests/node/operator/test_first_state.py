@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peer.errors import StateError
-from peer.join.reset import digest_of
+from peer.joining.reset import digest_of
 from peer.node.operator.initial_state import first_state, load_params
 from peer.protocol.messages import RunId
 from peer.run.manifest import Manifest

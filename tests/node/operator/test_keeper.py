@@ -15,7 +15,7 @@ import torch
 from peer.aio.threads import inline
 from peer.errors import JudgeFailed
 from peer.identity import Identity
-from peer.join.context import JoinContext
+from peer.joining.context import JoinContext
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from peer.aio.threads import inline
-from peer.join.context import JoinContext
+from peer.joining.context import JoinContext
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.join.donors import FIRST_ROUNDS, KEPT_ROUNDS
+from peer.joining.donors import FIRST_ROUNDS, KEPT_ROUNDS
 from peer.node.operator.run_progress import ALONE_S, REMEMBERED, RunEnd, RunProgress
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
 from peer.protocol.schedule import RoundClock

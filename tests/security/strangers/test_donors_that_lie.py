@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from peer.errors import StateError
-from peer.join.donors import MAX_ASKED
-from peer.join.offers import NETWORKS
+from peer.joining.donors import MAX_ASKED
+from peer.joining.offers import NETWORKS
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.observe.events import StateRefused
 from peer.protocol.messages import PeerId, Status

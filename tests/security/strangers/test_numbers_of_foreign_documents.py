@@ -23,7 +23,7 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import DecodeError, Message
 
 from peer.errors import BadPayload, DataError, ManifestError
-from peer.join.contract import contract_of
+from peer.joining.contract import contract_of
 from peer.observe.formatting import local_time
 from peer.observe.status.codec import to_json
 from peer.protocol.learning_rate import schedule

@@ -12,10 +12,10 @@ import pytest
 from peer.clock.run_clock import RunClock
 from peer.errors import BadPayload, JoinRefused, RunEnded, StartChanged
 from peer.identity import Identity
-from peer.join.clock import clock_from
-from peer.join.context import JoinContext
-from peer.join.ended import ensure_goes_on
-from peer.join.invitation import OwnAdmission
+from peer.joining.clock import clock_from
+from peer.joining.context import JoinContext
+from peer.joining.ended import ensure_goes_on
+from peer.joining.invitation import OwnAdmission
 from peer.membership.paper_sync import PaperSync
 from peer.node.handler import RequestHandler
 from peer.node.supervise import ensure_start_holds

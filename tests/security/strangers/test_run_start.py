@@ -12,9 +12,9 @@ import pytest
 
 from peer.clock.run_clock import RunClock
 from peer.identity import Identity
-from peer.join.clock import round_clock
-from peer.join.context import JoinContext
-from peer.join.ended import ensure_goes_on
+from peer.joining.clock import round_clock
+from peer.joining.context import JoinContext
+from peer.joining.ended import ensure_goes_on
 from peer.lab.sim.machine import SimulatedPeer
 from peer.lab.sim.process import OPERATOR
 from peer.lab.sim.process import RUN as SIMULATED

@@ -12,10 +12,10 @@ import pytest
 from peer.clock.run_clock import RunClock
 from peer.errors import ExchangeError, JoinRefused, PartnerLost, PartnerRefused
 from peer.identity import Identity
-from peer.join import clock as starting
-from peer.join.clock import round_clock
-from peer.join.context import JoinContext
-from peer.join.manifest import obtain_manifest
+from peer.joining import clock as starting
+from peer.joining.clock import round_clock
+from peer.joining.context import JoinContext
+from peer.joining.manifest import obtain_manifest
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, default_text, parse_manifest, sign_text

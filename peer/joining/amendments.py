@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from peer.join.context import JoinContext
-from peer.join.donors import live_round
+from peer.joining.context import JoinContext
+from peer.joining.donors import live_round
 from peer.membership.amendment_sync import AmendmentSync, ensure_admitted
 
 CATCH_UP_FROM = 4

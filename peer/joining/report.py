@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from peer.clock.phases import PhaseTimer
 from peer.errors import MachineTooSlow
-from peer.join.resume import JoinedState, StateTransfer
+from peer.joining.resume import JoinedState, StateTransfer
 from peer.observe import events
 from peer.observe.formatting import amount
 from peer.observe.status.value import MachineStatus

@@ -11,8 +11,8 @@ import pytest
 
 from peer.clock.run_clock import RunClock
 from peer.identity import Identity
-from peer.join.clock import round_clock
-from peer.join.context import JoinContext
+from peer.joining.clock import round_clock
+from peer.joining.context import JoinContext
 from peer.ports.directory import Directory
 from peer.ports.handler import Handler
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status

@@ -10,7 +10,7 @@ import pytest
 
 from peer.errors import JoinRefused, TicketError
 from peer.identity import Identity
-from peer.join.invitation import FILE, OwnAdmission, invited_peers, own_invitation
+from peer.joining.invitation import FILE, OwnAdmission, invited_peers, own_invitation
 from peer.observe.status.value import AdmissionStatus
 from peer.protocol.messages import PeerId, RunId
 from peer.protocol.policy.amendments import RunPolicy

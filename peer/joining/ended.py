@@ -12,9 +12,9 @@ from pathlib import Path
 
 from peer.discovery.multiaddr import split
 from peer.errors import RunEnded, for_shell
-from peer.join.clock import clock_from
-from peer.join.context import JoinContext
-from peer.join.papers import catch_up_papers
+from peer.joining.clock import clock_from
+from peer.joining.context import JoinContext
+from peer.joining.papers import catch_up_papers
 from peer.membership.paper_sync import PaperSync
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.schedule import TOGETHER_S, RoundClock

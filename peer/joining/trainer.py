@@ -8,9 +8,9 @@ from pathlib import Path
 from peer import __version__
 from peer.codec.kernels import IMPLEMENTATION, REASON
 from peer.guest.options import core_budget, machine_cores
-from peer.join.artifacts import RunFiles
-from peer.join.context import JoinContext
-from peer.join.resume import JoinedState
+from peer.joining.artifacts import RunFiles
+from peer.joining.context import JoinContext
+from peer.joining.resume import JoinedState
 from peer.observe import events
 from peer.observe.progress import Waits
 from peer.ports.trainer import TrainerInfo

@@ -3,8 +3,8 @@
 A donor has a complete state: it trains, is paused, has finished, or is a node of the operator. A node has the first
 state, or the newest that it kept. The first one counts only in a run that is not past its first rounds, as far as
 anybody tells, and a kept one only within `KEPT_ROUNDS` of those who train. Donors of different networks are asked
-before several of one. `peer.join.offers` says which offers go together. Donors of a group that differ are asked for a
-fresh snapshot: they may only have been asked at different times."""
+before several of one. `peer.joining.offers` says which offers go together. Donors of a group that differ are asked for
+a fresh snapshot: they may only have been asked at different times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from peer.codes import Code
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
-from peer.join.offers import (
+from peer.joining.offers import (
     NETWORKS,
     OLD_ROUNDS,
     Offers,

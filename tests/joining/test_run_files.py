@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from peer.aio.threads import inline
 from peer.errors import DataError, ManifestError
-from peer.join.artifacts import RunFileStore, files_to_train, operator_files
+from peer.joining.artifacts import RunFileStore, files_to_train, operator_files
 from peer.observe.progress import WaitProgress, untold
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.token_index import ShardEntry, ShardTable, TokenIndex, format_index, shard_file

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from peer.errors import PartnerRefused, StateError
-from peer.join.donors import FIRST_ROUNDS, KEPT_ROUNDS, MORE_S, PATIENCE_S
-from peer.join.offers import OLD_ROUNDS
-from peer.join.resume import RESUME_WITHIN, JoinedState, OwnCheckpoint, Staleness, why_fetch
-from peer.join.state import RECRUIT_FIRST_S
+from peer.joining.donors import FIRST_ROUNDS, KEPT_ROUNDS, MORE_S, PATIENCE_S
+from peer.joining.offers import OLD_ROUNDS
+from peer.joining.resume import RESUME_WITHIN, JoinedState, OwnCheckpoint, Staleness, why_fetch
+from peer.joining.state import RECRUIT_FIRST_S
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.node.operator.run_progress import RunProgress

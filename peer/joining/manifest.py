@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Sequence
 
 from peer.errors import ExchangeError, ManifestError, PartnerRefused
-from peer.join.context import JoinContext
-from peer.join.messages import check_clock, unreachable, waiting_for
-from peer.join.state import ASKED_AT_ONCE, CALL_TIMEOUT_S, FINAL_REFUSALS, NOBODY_YET, RETRY_S, join_refusal
+from peer.joining.context import JoinContext
+from peer.joining.messages import check_clock, unreachable, waiting_for
+from peer.joining.state import ASKED_AT_ONCE, CALL_TIMEOUT_S, FINAL_REFUSALS, NOBODY_YET, RETRY_S, join_refusal
 from peer.observe.progress import WaitProgress, Waits, untold
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RunId

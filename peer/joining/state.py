@@ -17,13 +17,13 @@ from peer.aio.tasks import background_task
 from peer.aio.threads import Offload, inline
 from peer.codes import AnyCode, Code
 from peer.errors import ClockWrong, JoinRefused, PartnerRefused, PeerError, StateError
-from peer.join.context import JoinContext
-from peer.join.donors import DonorPlaces, DonorQuery, candidates, live_round
-from peer.join.fetch_terms import FetchTerms
-from peer.join.messages import check_clock, unreachable, waiting_for
-from peer.join.offers import OLD_ROUNDS, Offers, SnapshotOffer, compatible_offers
-from peer.join.resume import JoinedState, OwnCheckpoint, StateTransfer, newest_checkpoint, why_fetch
-from peer.join.weighing import StateWeighing, WeighedState
+from peer.joining.context import JoinContext
+from peer.joining.donors import DonorPlaces, DonorQuery, candidates, live_round
+from peer.joining.fetch_terms import FetchTerms
+from peer.joining.messages import check_clock, unreachable, waiting_for
+from peer.joining.offers import OLD_ROUNDS, Offers, SnapshotOffer, compatible_offers
+from peer.joining.resume import JoinedState, OwnCheckpoint, StateTransfer, newest_checkpoint, why_fetch
+from peer.joining.weighing import StateWeighing, WeighedState
 from peer.observe.formatting import amount
 from peer.observe.progress import WaitProgress, untold
 from peer.outer.state import OuterState
@@ -86,7 +86,7 @@ async def obtain_state(
     offload: Offload = inline,
     into: Tensor | None = None,
 ) -> JoinedState:
-    """An own checkpoint where that is recent or all there is (`peer.join.resume`), else a state from donors; waits
+    """An own checkpoint where that is recent or all there is (`peer.joining.resume`), else a state from donors; waits
     for them, saying so. Pieces that are here survive a kill in the run's folder. `offload`: where pieces are checked
     and written. `into`: where outer_params are to lie, flat fp32.
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from peer.codec import kernels
-from peer.join.artifacts import RunFiles
-from peer.join.trainer import launch, trainer_config
+from peer.joining.artifacts import RunFiles
+from peer.joining.trainer import launch, trainer_config
 from peer.observe.progress import Waits
 from peer.ports.trainer import TrainerInfo
 from peer.protocol.messages import PeerId, RunId

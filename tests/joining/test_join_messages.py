@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from peer.errors import ClockWrong
-from peer.join.messages import check_clock, unreachable, waiting_for
+from peer.joining.messages import check_clock, unreachable, waiting_for
 from peer.ports.directory import DialReport
 from peer.protocol.messages import RunId
 

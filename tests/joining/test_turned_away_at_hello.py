@@ -14,9 +14,9 @@ import pytest
 from peer.clock.run_clock import RunClock
 from peer.errors import JoinRefused
 from peer.identity import Identity
-from peer.join.context import JoinContext
-from peer.join.invitation import invited_peers
-from peer.join.manifest import fetch_manifest
+from peer.joining.context import JoinContext
+from peer.joining.invitation import invited_peers
+from peer.joining.manifest import fetch_manifest
 from peer.membership.amendment_sync import AmendmentSync
 from peer.node.handler import RequestHandler, ServedParts
 from peer.observe.progress import Waits

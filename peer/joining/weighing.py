@@ -13,7 +13,7 @@ from torch import Tensor
 
 from peer.aio.threads import Offload
 from peer.exchange.validation import rms
-from peer.join.fetch_terms import FetchTerms
+from peer.joining.fetch_terms import FetchTerms
 from peer.observe.events import StateRefused
 from peer.ports.console import Say
 from peer.protocol.pair.state_verdict import (

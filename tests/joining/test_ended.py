@@ -11,9 +11,9 @@ import pytest
 
 from peer.errors import RunEnded
 from peer.identity import Identity
-from peer.join.clock import clock_from
-from peer.join.context import JoinContext
-from peer.join.ended import FIRST_LOOK_S, ensure_goes_on, ensure_round_left, farewell, operator_nodes
+from peer.joining.clock import clock_from
+from peer.joining.context import JoinContext
+from peer.joining.ended import FIRST_LOOK_S, ensure_goes_on, ensure_round_left, farewell, operator_nodes
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.membership.paper_sync import PaperSync
 from peer.ports.directory import DialReport

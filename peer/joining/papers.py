@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Sequence
 
-from peer.join.context import JoinContext
+from peer.joining.context import JoinContext
 from peer.membership.paper_sync import PaperSync
 from peer.protocol.messages import PeerId, PeerRecord
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 
 from peer.errors import ExchangeError
-from peer.join.context import JoinContext
+from peer.joining.context import JoinContext
 from peer.protocol.endpoints import voice_of
 from peer.protocol.messages import PeerRecord, Welcome
 from peer.protocol.schedule import RoundClock

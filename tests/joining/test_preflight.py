@@ -14,7 +14,7 @@ import pytest
 
 from peer.errors import HomeBusy, HomeUnusable, IdentityError, UsageError
 from peer.identity import load_or_create
-from peer.join.preflight import check_start
+from peer.joining.preflight import check_start
 from peer.protocol.messages import RunId
 from peer.run.home import Home
 from peer.run.manifest import write_new

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from peer.aio.threads import inline
-from peer.join.reset import ResetStates, digest_of, founded_on
+from peer.joining.reset import ResetStates, digest_of, founded_on
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual

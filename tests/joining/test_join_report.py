@@ -12,8 +12,8 @@ import torch
 
 from peer.clock.phases import PhaseTimer
 from peer.errors import MachineTooSlow
-from peer.join.report import MEASURED_STEPS, PHASES, JoinReport
-from peer.join.resume import JoinedState, StateTransfer
+from peer.joining.report import MEASURED_STEPS, PHASES, JoinReport
+from peer.joining.resume import JoinedState, StateTransfer
 from peer.observe import events
 from peer.observe.status.codec import to_json
 from peer.outer.state import OuterState

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from peer.join.donors import CLOSE_SYNCS, FIRST_ROUNDS, MAX_DONORS, MAX_NODES, SLOW_S, DonorPlaces
-from peer.join.offers import SnapshotOffer
+from peer.joining.donors import CLOSE_SYNCS, FIRST_ROUNDS, MAX_DONORS, MAX_NODES, SLOW_S, DonorPlaces
+from peer.joining.offers import SnapshotOffer
 from peer.lab.sim.links import Link
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.protocol.messages import PeerId, Piece, StateIndex, Status

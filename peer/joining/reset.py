@@ -7,7 +7,7 @@ from blake3 import blake3
 
 from peer.aio.threads import Offload
 from peer.errors import ExchangeError
-from peer.join.resume import JoinedState
+from peer.joining.resume import JoinedState
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.model.layout import Layout
