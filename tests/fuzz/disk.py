@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors import SafetensorError
 from safetensors.torch import save
 
+from peer.codes import Code
 from peer.identity import Identity
 from peer.observe import events
 from peer.observe.event_codec import DamagedLine, decode, encode, parse_lines
@@ -39,6 +40,7 @@ HEADERS = (b'"F32"', b'"BF16"', b'"I64"', b'"shape":[', b"[2,6]", b'"data_offset
 
 
 VALUES: dict[str, Any] = {"int": 5, "float": 1.5, "str": "x", "bool": True, "Outcome": "exchanged"}
+VALUES |= {"AnyCode": Code.LATE}
 
 
 def sealed(outer: bytes, **changes: object) -> bytes:
