@@ -22,7 +22,12 @@ from benchmarks.worth import RUNGS, CellResult, interval, kept, name_of, rate, r
 from benchmarks.worth_runs import SINGLE, WorthRun
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-LOOKS = {"ddp": ("#000000", "--", "s"), "gossip": ("#0072b2", "-", "o"), "diloco": ("#d55e00", "-", "^")}
+LOOKS = {
+    "ddp": ("#000000", "--", "s"),
+    "gossip": ("#0072b2", "-", "o"),
+    "diloco": ("#d55e00", "-", "^"),
+    "single": ("#cc79a7", ":", "x"),
+}
 """Colour, line and mark of each method, for people who see colours differently (Okabe and Ito)."""
 OTHERS = ("#009e73", "-.", "v")
 STRENGTH_BY_BATCH = {2: 0.35, 4: 0.65, 8: 1.0}
@@ -37,12 +42,15 @@ def plain(run: WorthRun) -> bool:
     return not (run.start or run.own or run.outer) and run.bend == 1 and run.text == "stdlib"
 
 
-def draw(axes: Axes, results: Iterable[CellResult], along: Of, alpha: float = 1.0, label: str = "") -> None:
-    """Draw the speed-up of each method against one number of its cells."""
+def draw(
+    axes: Axes, results: Iterable[CellResult], along: Of, alpha: float = 1.0, label: str = "", of_best: bool = False
+) -> None:
+    """Draw the speed-up of each method against one number of its cells. `of_best`: that over the best batch alone."""
     axes.axhline(1, color="#999999", lw=0.8)
     for method in dict.fromkeys(one.run.method for one in results):
         colour, line, mark = LOOKS.get(method, OTHERS)
-        points = sorted((along(one.run), *interval(one.speed_ups)) for one in results if one.run.method == method)
+        of = [one for one in results if one.run.method == method]
+        points = sorted((along(one.run), *interval(one.of_best if of_best else one.speed_ups)) for one in of)
         known = [(x, mean, half or 0.0) for x, mean, half in points if mean is not None]
         if known:
             x, mean, half = zip(*known, strict=True)
@@ -66,13 +74,11 @@ def finish(axes: Axes, title: str, x: str, *, log: bool, ticks: Sequence[float] 
 
 
 def by_peers(axes: Axes, swarms: Sequence[CellResult]) -> None:
-    found = [one for one in swarms if one.run.every == 20]
-    for steps, batch in sorted({(one.run.steps, one.run.batch) for one in found}):
-        of = [one for one in found if (one.run.steps, one.run.batch) == (steps, batch)]
-        draw(axes, of, lambda run: run.peers, STRENGTH_BY_BATCH[batch], f", {steps // 20} rounds of batch {batch}")
+    found = [one for one in swarms if (one.run.every, one.run.steps, one.run.batch) == (20, 1600, 4)]
     counts = sorted({one.run.peers for one in found} | {1, 2, 4})
     axes.plot(counts, counts, color="#999999", ls=":", label="as many as peers")
-    finish(axes, "20 steps between two exchanges", "peers", log=True, ticks=counts)
+    draw(axes, found, lambda run: run.peers, of_best=True)
+    finish(axes, "80 rounds of 20 steps, batch 4, against the best batch alone", "peers", log=True, ticks=counts)
 
 
 def by_length(axes: Axes, swarms: Sequence[CellResult]) -> None:
