@@ -6,10 +6,10 @@ STAMP := .venv/.ready
 # Empty: Python keeps what it compiled. The tests start hundreds of processes, and each would compile the libraries anew.
 export PYTHONDONTWRITEBYTECODE :=
 # The tests outnumber the cores. Of two threads of torch one waits until the other has a core too, or spins for it.
-test quick attack: export OMP_NUM_THREADS := 1
-test quick attack: export OMP_WAIT_POLICY := PASSIVE
+test quick seeds attack: export OMP_NUM_THREADS := 1
+test quick seeds attack: export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: swarm test quick attack lint fuzz sanitize bench bench-smallest docker-try protos wheel clean
+.PHONY: swarm test quick seeds attack lint fuzz sanitize bench bench-smallest docker-try protos wheel clean
 
 # The main job: a bootstrap node and four peers train together on real text.
 swarm: $(STAMP)
@@ -22,6 +22,11 @@ test: $(STAMP)
 # The core, codecs, rules, rounds, membership and manifests: what fails first after most changes. No swarm, under a minute.
 quick: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/protocol tests/codec tests/outer tests/rounds tests/membership tests/run
+
+# The simulations with all of their seeds, of which `make test` plays a few.
+seeds: export EVERY_SEED := 1
+seeds: $(STAMP)
+	$(BIN)/python -m pytest -n 2 tests/simulation tests/lab/attack/test_breakdown.py
 
 # What strangers may try: records, donors, sockets and words of keys that cost nothing. Minutes.
 attack: $(STAMP)

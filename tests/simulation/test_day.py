@@ -3,11 +3,15 @@ python -m tests.simulation --day --seeds 0:100"""
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simulation.day import play_day
+from tests.support.seeds import seeds
 
 
-def test_a_few_hours_of_heavy_churn_break_no_promise() -> None:
-    day = play_day(0, peers=16, hours=3.0)
+@pytest.mark.parametrize("seed", seeds(1, 3))
+def test_a_few_hours_of_heavy_churn_break_no_promise(seed: int) -> None:
+    day = play_day(seed, peers=16, hours=3.0)
     report = day.report
     assert not day.broken, str(day)
     assert report.ledger_imbalance == 0, str(day)

@@ -16,6 +16,7 @@ from peer.observe.events import RoundEnded
 from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
+from tests.support.seeds import seeds
 
 METHOD = resolve(SyncSection(preset="noloco", codec="fp32"))
 SECONDS = RoundClock("seconds", 20.0, 1, EPOCH)
@@ -72,9 +73,10 @@ def test_one_public_peer_and_two_that_only_dial_out(rounds: RoundClock) -> None:
     assert [peer.reach.reachable for peer in swarm.peers] == [True, False, False]
 
 
-def test_every_pair_that_can_form_forms() -> None:
+@pytest.mark.parametrize("seed", seeds([1], 3))
+def test_every_pair_that_can_form_forms(seed: int) -> None:
     behind = {0, 3, 5}
-    swarm = simulate(8, behind, 80, SECONDS, seed=1)
+    swarm = simulate(8, behind, 80, SECONDS, seed)
     formed = set(pairs(swarm))
     for one, other in itertools.combinations(range(8), 2):
         pair = frozenset((swarm.peers[one].peer_id, swarm.peers[other].peer_id))
@@ -89,8 +91,9 @@ def test_where_half_only_dial_out_hardly_anybody_is_left_over() -> None:
     assert len(pairs(swarm)) >= 0.9 * count / 2 * 20
 
 
-def test_who_is_only_called_learns_that_its_line_is_full_and_waits_for_its_callers() -> None:
-    swarm = simulate(8, {0, 1, 2, 3, 4, 5}, 20, RoundClock("seconds", 30.0, 1, EPOCH), 1, PROFILES["full"])
+@pytest.mark.parametrize("seed", seeds([1], 2))
+def test_who_is_only_called_learns_that_its_line_is_full_and_waits_for_its_callers(seed: int) -> None:
+    swarm = simulate(8, {0, 1, 2, 3, 4, 5}, 20, RoundClock("seconds", 30.0, 1, EPOCH), seed, PROFILES["full"])
     assert len(pairs(swarm)) > 0.75 * 2 * 20, "the two that can be dialled, with one of the others each"
 
 

@@ -37,6 +37,7 @@ from peer.protocol.wire.payload import BytesSource, Source
 from peer.run.codec_specs import SPARSE
 from peer.state.transfer.fragment import FragmentShelf
 from peer.transport.signing import KeySigner
+from tests.support.seeds import seeds
 
 RUN = RunId(b"G" * 32)
 ELEMENTS = 3000
@@ -619,7 +620,7 @@ def _forged(how: str, liar: Member, signed: SignedRoster, sender: PeerId) -> Sig
 # -- whatever happens --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2, 6))
 def test_never_two_truths_whatever_is_cut(seed: int) -> None:
     """Random partitions, cut links, latecomers and differing views, before and during some rounds: in each round, all
     that hold a result of a shard hold the same bits; after healing they all come together again."""

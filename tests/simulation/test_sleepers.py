@@ -13,6 +13,7 @@ from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
+from tests.support.seeds import seeds
 
 ROUND_S = 20.0
 ROUNDS = 12
@@ -44,7 +45,7 @@ def test_who_was_never_stopped_takes_no_long_round_for_a_sleep(stops: bool) -> N
 
 
 @pytest.mark.parametrize("preset", ["noloco", "diloco"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2, 5))
 def test_a_stopped_peer_skips_what_it_slept_through_and_goes_on(preset: str, seed: int) -> None:
     print(f"seed {seed} preset {preset}")
     method = resolve(SyncSection(preset=preset, clock="seconds", sync_every=ROUND_S))

@@ -22,6 +22,7 @@ from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from tests.simulation.test_amendments_spread import Operator
 from tests.support.invariants import Witness
+from tests.support.seeds import seeds
 
 ROUND_S = 20.0
 TOTAL = 16
@@ -235,7 +236,7 @@ def test_one_that_starts_paused_is_no_partner_and_then_takes_part(kind: Literal[
     balanced(swarm)
 
 
-@pytest.mark.parametrize("tenths", range(0, 60, 9))
+@pytest.mark.parametrize("tenths", [3 * seed for seed in seeds(range(0, 20, 3), 20)])
 def test_who_is_told_to_leave_at_any_moment_says_the_round_its_trainer_is_in(tenths: int) -> None:
     """Else a checkpoint written now goes on with a round that is over."""
 

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from peer.lab.attack.breakdown import LOST_SHARE, GossipRule, GossipTrial, drift, growth, safe_share
+from tests.support.seeds import seeds
 
 NOLOCO = GossipRule()
 
@@ -24,16 +25,18 @@ def test_momentum_costs_resistance() -> None:
     assert safe_share(GossipRule(slack=1.0)) > safe_share(NOLOCO)
 
 
-def test_below_the_share_the_spread_stays_bounded() -> None:
-    trial = GossipTrial(peers=32, liars=3, seed=0)
+@pytest.mark.parametrize("seed", seeds(1, 3))
+def test_below_the_share_the_spread_stays_bounded(seed: int) -> None:
+    trial = GossipTrial(peers=32, liars=3, seed=seed)
     assert trial.liars / (trial.peers - 1) < safe_share(NOLOCO)
     spreads, _ = trial.spreads(300)
     assert max(spreads) < 5, "lengths of an honest peer's work"
     assert max(spreads[200:]) < 2 * max(spreads[50:100])
 
 
-def test_above_the_share_the_spread_grows_without_bound() -> None:
-    spreads, _ = GossipTrial(peers=32, liars=8, seed=0).spreads(200)
+@pytest.mark.parametrize("seed", seeds(1, 3))
+def test_above_the_share_the_spread_grows_without_bound(seed: int) -> None:
+    spreads, _ = GossipTrial(peers=32, liars=8, seed=seed).spreads(200)
     assert spreads[99] > 5 * spreads[49]
     assert spreads[199] > 5 * spreads[99] > 50
 
