@@ -113,7 +113,7 @@ class Code(StrEnum):
     NUMBERS = "numbers", "A record holds an impossible number."
     RELAYS = "relays", "A record names too many relays, or one that is none."
     RUN_ID = "run_id", "A record's run id has the wrong length."
-    START = "start", "The nonce in a record that tells two starts of one peer apart has the wrong length."
+    START = "start", "The nonce of a start in a record has the wrong length."
     STATUS = "status", "A record names a status that does not exist."
     TOO_LARGE = "too_large", "A record is larger than any may be."
     WIRE = "wire", "A record names impossible wire versions."

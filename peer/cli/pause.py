@@ -28,18 +28,18 @@ def command(home: Path, for_s: float | None, as_json: bool) -> None:
     from peer.node.control import ask
     from peer.run.home import Home
 
-    told = asyncio.run(ask(Home(home, make=False).control_socket, "pause", 5.0, {"for_s": for_s}))
-    tell(json.dumps(told, indent=2) if as_json else what_holds(told))
+    body = asyncio.run(ask(Home(home, make=False).control_socket, "pause", 5.0, {"for_s": for_s}))
+    tell(json.dumps(body, indent=2) if as_json else what_holds(body))
 
 
-def what_holds(told: dict[str, Any]) -> str:
+def what_holds(body: dict[str, Any]) -> str:
     """Write the daemon's answer to a pause or resume."""
     from peer.observe.status.codec import from_json
     from peer.observe.status.notices import of_pause
     from peer.observe.status.value import PauseStatus
 
-    ours = from_json(PauseStatus, told["paused"])
+    ours = from_json(PauseStatus, body["paused"])
     lines = [of_pause(ours).text if ours.holds else "training continues with the next round"]
-    if told["paused_by_the_operator"] is not None:
+    if body["paused_by_the_operator"] is not None:
         lines.append("the operator has paused the run: nobody trains until the operator resumes it")
     return "\n".join(lines)

@@ -266,6 +266,6 @@ def _former(kept: Path) -> dict[str, Any] | None:
 
 
 def contract_report(contract: JoinContract, agreed_at: float) -> ContractStatus:
-    """Return the contract for `peer status`, with the terms that the status does not tell elsewhere."""
-    told = [(label, value) for label, value in contract.guest_terms() if label != "log"]
-    return ContractStatus(contract, agreed_at, (*told, ("agreed", f"on {local_time(agreed_at)}")))
+    """Return the contract for `peer status`, with the terms that the status does not show elsewhere."""
+    rows = [(label, value) for label, value in contract.guest_terms() if label != "log"]
+    return ContractStatus(contract, agreed_at, (*rows, ("agreed", f"on {local_time(agreed_at)}")))

@@ -5,28 +5,22 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from peer.joining.contract import end_of
 from peer.joining.invitation import OwnAdmission
 from peer.node.leaving.plan import LeavingPlan
 from peer.observe.control_bytes import in_all
-from peer.observe.line_bytes import LineBytes
 from peer.observe.progress import Waits
 from peer.observe.status.notices import with_notices
 from peer.observe.status.value import (
     CapsStatus,
     ContractStatus,
-    ControlBytes,
     DaemonStatus,
-    DirectoryStatus,
     KnownFact,
     ManifestStatus,
-    PapersStatus,
     PathStatus,
     PeerStatus,
-    RelayingStatus,
-    RelayPlace,
     RoundsStatus,
     RunAbout,
     TrainingStatus,
@@ -117,9 +111,8 @@ def status_report(
     """Return the status of a peer. Parts that are not there yet are None. `own`: those that a daemon has from its start
     on."""
     manifest, totals, begun = facts.manifest, own.journal.totals, parts is not None and facts.training
-    status = DaemonStatus(
-        **node_facts(node, facts.started_at),
-        role="peer",
+    status = replace(
+        node_status(node, facts.started_at, "peer"),
         run="" if manifest is None else manifest.name,
         status=Status.LEAVING.value if facts.leaving else Status.JOINING.value,
         phase=facts.phase,
@@ -148,38 +141,19 @@ def status_report(
     return with_notices(status)
 
 
-class NodeFacts(TypedDict):
-    """The fields of `DaemonStatus` that a peer and a bootstrap node have from the same parts."""
-
-    peer_id: str
-    run_id: str
-    uptime_s: float
-    log: str
-    endpoints: tuple[str, ...]
-    addresses: tuple[str, ...]
-    reachable: KnownFact
-    port_mapping: KnownFact
-    relays: tuple[RelayPlace, ...]
-    relaying: RelayingStatus
-    amendments: int
-    amended: tuple[str, ...]
-    papers: PapersStatus | None
-    neighbours: int
-    directory: DirectoryStatus
-    clock_correction_s: float
-    bytes_sent: int
-    bytes_received: int
-    control_bytes: ControlBytes
-    line_bytes: LineBytes
-    caps: CapsStatus
-    key_shared: str | None
-
-
-def node_facts(node: OpenNode, began: float) -> NodeFacts:
-    """Return what every daemon knows of its node. `began`: when it started, seconds since the epoch."""
+def node_status(node: OpenNode, began: float, role: str) -> DaemonStatus:
+    """Return what every daemon knows of its node; all else is not there yet. `began`: when it started, seconds since
+    the epoch."""
     local, amendments, papers = node.local, node.handler.parts.amendments, node.handler.papers
     sent, received = local.options.max_upload, local.options.max_download
-    return NodeFacts(
+    return DaemonStatus(
+        role=role,
+        run="",
+        status="",
+        phase="",
+        leaving=None,
+        wait=None,
+        page="",
         peer_id=local.me,
         run_id=local.run_id.hex(),
         uptime_s=round(time.time() - began, 1),

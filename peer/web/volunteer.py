@@ -81,7 +81,7 @@ class VolunteerAccount:
             "paused": to_json(status.paused),
             "conditions": []
             if status.paused is None
-            else [f"{name}: {told}" for name, told in pause_rows(status.paused)],
+            else [f"{name}: {answer}" for name, answer in pause_rows(status.paused)],
             "reachable": status.reachable.value,
             "started": round(self._wall() - status.uptime_s),
             "acts": self._source.act is not None,

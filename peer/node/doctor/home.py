@@ -91,8 +91,8 @@ async def running(path: Path) -> RunningDaemon | None:
     if not _can_look(path):
         return None
     try:
-        told = await ask(Home(path).control_socket, "status", ASK_S)
-        return RunningDaemon(_holder(path) or "unknown", read_status(told))
+        body = await ask(Home(path).control_socket, "status", ASK_S)
+        return RunningDaemon(_holder(path) or "unknown", read_status(body))
     except PeerError:
         holder = _holder(path)
         return RunningDaemon(holder, None) if holder and _is_locked(path / "lock") else None

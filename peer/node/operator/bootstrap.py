@@ -45,7 +45,7 @@ from peer.node.operator.run_view import RunFacts, RunView
 from peer.node.operator.start_time import StartTime
 from peer.node.page import NO_PAGES, DaemonPages, PageSource
 from peer.node.process import freeze_gc, on_stop_signals
-from peer.node.status import manifest_status, node_facts
+from peer.node.status import manifest_status, node_status
 from peer.observe import events
 from peer.observe.status.codec import to_json
 from peer.observe.status.notices import with_notices
@@ -298,15 +298,11 @@ def _has_operators_key(node: OpenNode) -> bool:
 def _status(node: OpenNode, run: OperatorRun, layout: Layout, began: float, keeper: StateKeeper) -> DaemonStatus:
     """`began`: when it started, seconds since the epoch."""
     status = keeper.status.value
-    return DaemonStatus(
-        **node_facts(node, began),
-        role="bootstrap",
+    return replace(
+        node_status(node, began, "bootstrap"),
         run=run.signed.manifest.name,
         status=status,
         phase=status,
-        leaving=None,
-        wait=None,
-        page="",
         manifest=manifest_status(node, run.signed.manifest, layout.elements),
         operators_key=f"on this node: {_offline(run.path)}" if _has_operators_key(node) else "not on this node",
         kept=keeper.report(),

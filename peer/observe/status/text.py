@@ -99,8 +99,8 @@ def pause_rows(paused: PauseStatus) -> Iterator[Row]:
     """Return a row for each reason to pause that the volunteer asked for, whether it holds now or not."""
     if paused.quiet_hours:
         yield "quiet hours", f"every day {paused.quiet_hours}"
-    for name, told in paused.conditions.items():
-        yield name, f"{ANSWERS[told.value]}: {told.why}"
+    for name, condition in paused.conditions.items():
+        yield name, f"{ANSWERS[condition.value]}: {condition.why}"
 
 
 def _notices(status: DaemonStatus, severity: NoticeSeverity) -> Iterator[Row]:
@@ -166,11 +166,11 @@ def hold_out(training: TrainingStatus) -> str:
 def _work(ledger: Ledger) -> str:
     if not (processed := ledger.processed):
         return ""
-    told = (
+    parts = (
         f"{ledger.applied / processed:.0%} is in the model, "
         f"{ledger.outstanding / processed:.0%} waits for the next outer step"
     )
-    return told + (f", {ledger.dropped / processed:.1%} was dropped" if ledger.dropped else "")
+    return parts + (f", {ledger.dropped / processed:.1%} was dropped" if ledger.dropped else "")
 
 
 def _exchanges(progress: RoundsStatus | None) -> Iterator[Row]:
@@ -188,8 +188,8 @@ def _exchanges(progress: RoundsStatus | None) -> Iterator[Row]:
             "refused": params.refused,
             "unchecked": params.unchecked,
         }
-        told = [f"{count:,} {name}" for name, count in counts.items() if count]
-        yield "params", ", ".join(told) and f"of partners, {', '.join(told)}"
+        parts = [f"{count:,} {name}" for name, count in counts.items() if count]
+        yield "params", ", ".join(parts) and f"of partners, {', '.join(parts)}"
     if progress.receipts is not None:
         yield "receipts", f"{progress.receipts.kept:,} signed by partners: `peer contribution show`"
 
@@ -271,14 +271,14 @@ def _on_the_line(line: LineBytes) -> str:
 
 def budget_line(budget: BudgetStatus) -> str:
     """Return what is used of each limit of the upload quota; empty: there is none."""
-    told = []
+    parts = []
     for period, limit in budget.limit.items():
         if limit:
             kept = budget.kept_back.get(period)
             back = "" if kept is None else f", {amount(kept, 'bytes')} kept back"
             used = amount(budget.used.get(period, 0), "bytes")
-            told.append(f"{used} of {amount(limit, 'bytes')} {WHEN.get(period, period)}{back}")
-    return "; ".join(told)
+            parts.append(f"{used} of {amount(limit, 'bytes')} {WHEN.get(period, period)}{back}")
+    return "; ".join(parts)
 
 
 def _machine(status: DaemonStatus) -> Iterator[Row]:

@@ -213,7 +213,7 @@ class ContractTerms:
     guest: str
     """How the trainer gives way to the machine's owner, for a person."""
     summary: bool
-    """Whether the run's nodes are told what this peer does."""
+    """Whether this peer sends the run's nodes a summary of what it does."""
 
 
 @dataclass(frozen=True, slots=True)
