@@ -1,20 +1,25 @@
 """`python -m tests.simulation --seed 7`, or `--seeds 0:1000`: the promises under random faults, replayed. `--day`: a
-day of heavy churn (`tests.simulation.day`), two seeds side by side, a line for each."""
+day of heavy churn (`tests.simulation.day`), two seeds side by side, a line for each.
+
+`--preset all --digests FILE` writes a digest of what every run journaled and ended with. A change that is meant to
+change no behavior gives the same file."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 from tests.simulation.day import HOURS, PEERS, play_day, play_days
-from tests.simulation.scenario import PRESETS, play
+from tests.simulation.scenario import ALL_PRESETS, PRESETS, play
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seed", type=int, help="one seed, told at length")
     parser.add_argument("--seeds", default="0:100", help="FROM:TO")
-    parser.add_argument("--preset", choices=PRESETS, action="append", help="default: each in turn")
+    parser.add_argument("--preset", choices=[*ALL_PRESETS, "all"], action="append", help="default: five")
+    parser.add_argument("--digests", type=Path, help="the file to write: a line for each run")
     parser.add_argument("--day", action="store_true", help="a day of heavy churn instead of many small swarms")
     parser.add_argument("--peers", type=int, default=PEERS, help="of a day")
     parser.add_argument("--hours", type=float, default=HOURS, help="of a day")
@@ -30,13 +35,18 @@ def main() -> None:
         bad = play_days(seeds, given.peers, given.hours)
         print(f"{len(seeds)} days, {bad} bad, {time.monotonic() - began:.0f} s")
         raise SystemExit(1 if bad else 0)
-    for preset in given.preset or PRESETS:
+    presets = list(ALL_PRESETS) if given.preset == ["all"] else given.preset or PRESETS
+    digests = []
+    for preset in presets:
         for seed in seeds:
             played = play(seed, preset)
+            digests.append(f"{preset} {seed} {played.digest}\n")
             bad += bool(played.broken)
             if played.broken or given.seed is not None:
                 print(played)
-    runs = len(seeds) * len(given.preset or PRESETS)
+    runs = len(seeds) * len(presets)
+    if given.digests is not None:
+        given.digests.write_text("".join(digests))
     print(f"{runs} runs, {bad} with a broken promise, {time.monotonic() - began:.0f} s")
     raise SystemExit(1 if bad else 0)
 

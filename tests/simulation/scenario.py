@@ -6,12 +6,16 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
+from blake3 import blake3
+
 from peer.lab.sim.faults import Fault, random_plan
 from peer.lab.sim.links import PROFILES
 from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
+from peer.observe.event_codec import encode
 from peer.protocol.schedule import RoundClock
+from peer.run.presets import PRESETS as ALL_PRESETS
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
@@ -43,6 +47,8 @@ class Played:
     done: int
     outcomes: Counter[str]
     broken: list[str]
+    digest: str
+    """BLAKE3 of all journals with their times, and of the outer params that the peers ended with."""
 
     def __str__(self) -> str:
         plan = "".join(f"\n    {fault!r}," for fault in self.plan)
@@ -61,8 +67,8 @@ def play(seed: int, preset: str) -> Played:
         SyncSection(
             preset=preset,
             clock="seconds",
-            sync_every=ROUND_S * (2 if "streaming" in preset else 1),
-            founders=count if "diloco" in preset else None,
+            sync_every=ROUND_S * (2 if ALL_PRESETS[preset].schedule == "streaming" else 1),
+            founders=count if ALL_PRESETS[preset].topology == "group" else None,
         )
     )
     plan = random_plan(seed, count, ROUNDS * ROUND_S, RATES, round_s=ROUND_S)  # type: ignore[arg-type]
@@ -89,4 +95,14 @@ def play(seed: int, preset: str) -> Played:
 
     swarm, witness = run_virtual(main())
     outcomes = sum((peer.outcomes() for peer in swarm.peers), Counter[str]())
-    return Played(seed, preset, count, plan, len(swarm.mischief.done), outcomes, witness.broken())
+    return Played(seed, preset, count, plan, len(swarm.mischief.done), outcomes, witness.broken(), digest_of(swarm))
+
+
+def digest_of(swarm: SimulatedSwarm) -> str:
+    hasher = blake3()
+    for peer in swarm.peers:
+        for event, at in zip(peer.events, peer.times, strict=True):
+            hasher.update(encode(event, at))
+        if peer.life.outer is not None:
+            hasher.update(peer.outer.params.numpy().tobytes())
+    return hasher.hexdigest(16)
