@@ -70,11 +70,13 @@ docker-try: $(STAMP)
 protos: $(STAMP)
 	$(BIN)/python -m tests.generated --write
 
-# What an index is given: a wheel and a source distribution in dist/, built and checked.
+# What an index is given: a wheel and a source distribution in dist/, built and checked. An index takes no wheel that
+# says only "linux": auditwheel finds out the oldest C library that it runs with, and names that.
 wheel: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,release]'
 	rm -rf dist
 	$(BIN)/python -m build
+	if test "$$(uname)" = Linux; then PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair -w dist dist/*-linux_*.whl && rm dist/*-linux_*.whl; fi
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python -m abi3audit --strict dist/*.whl
 

@@ -1,3 +1,3 @@
 """Train one language model together over the ordinary internet."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -33,7 +36,6 @@ def test_the_tag_is_that_of_the_limited_api_and_of_the_oldest_python() -> None:
     minor = int(api[1], 16)
     assert PYPROJECT["project"]["requires-python"] == f">=3.{minor}"
     assert tool["distutils"]["bdist_wheel"]["py-limited-api"] == f"cp3{minor}"
-    assert tool["cibuildwheel"]["build"] == f"cp3{minor}-*"
     assert kernels["py-limited-api"]
     assert kernels["optional"], "without a compiler the codecs in torch do the same"
 
@@ -51,3 +53,24 @@ def test_people_who_look_at_an_index_find_what_it_is() -> None:
     project = PYPROJECT["project"]
     assert {"authors", "keywords", "classifiers", "license", "readme"} <= project.keys()
     assert project["license-files"] == ["LICENSE"]
+
+
+@pytest.mark.parametrize("repository", ["", "https://forge.invalid/somebody/peer"])
+def test_a_release_names_its_own_repository(tmp_path: Path, repository: str) -> None:
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
+    subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, timeout=180, env=os.environ | {"REPOSITORY_URL": repository}
+    )
+    urls = re.findall(r"^Project-URL: (\w+), (\S+)$", next(tmp_path.glob("*/PKG-INFO")).read_text(), re.MULTILINE)
+    assert [url.startswith(repository) for _, url in urls] == ([True] * 4 if repository else [])
+
+
+def test_the_notes_of_a_release_are_its_section_of_the_changelog() -> None:
+    def notes(version: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([ROOT / ".ci" / "release-notes", version], capture_output=True, text=True, timeout=60)
+
+    now = notes(PYPROJECT["project"]["version"])
+    assert now.returncode == 0, now.stderr
+    assert "### " in now.stdout
+    assert "\n## [" not in now.stdout
+    assert notes("0.1.0").returncode == 1, "the package has another version"
