@@ -6,31 +6,44 @@ STAMP := .venv/.ready
 # Empty: Python keeps what it compiled. The tests start hundreds of processes, and each would compile the libraries anew.
 export PYTHONDONTWRITEBYTECODE :=
 # The tests outnumber the cores. Of two threads of torch one waits until the other has a core too, or spins for it.
-test quick seeds attack: export OMP_NUM_THREADS := 1
-test quick seeds attack: export OMP_WAIT_POLICY := PASSIVE
+test quick seeds attack nightly-tests: export OMP_NUM_THREADS := 1
+test quick seeds attack nightly-tests: export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: swarm test quick seeds attack lint fuzz sanitize bench bench-smallest docker-try protos wheel clean
+.PHONY: swarm test quick seeds attack nightly nightly-tests stress lint fuzz sanitize bench bench-smallest docker-try protos wheel clean
 
 # The main job: a bootstrap node and four peers train together on real text.
 swarm: $(STAMP)
 	$(BIN)/peer swarm --peers 4
 
-# One more than there are cores, and in order: many of them wait for real processes, and would be the last ones.
+# One more than there are cores, as some of them wait for real processes. Without what is played each night.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not nightly"
 
 # The core, codecs, rules, rounds, membership and manifests: what fails first after most changes. No swarm, under a minute.
 quick: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/protocol tests/codec tests/outer tests/rounds tests/membership tests/run
 
 # The simulations with all of their seeds, of which `make test` plays a few.
-seeds: export EVERY_SEED := 1
 seeds: $(STAMP)
 	$(BIN)/python -m pytest -n 2 tests/simulation tests/lab/attack/test_breakdown.py
 
 # What strangers may try: records, donors, sockets and words of keys that cost nothing. Minutes.
 attack: $(STAMP)
 	$(BIN)/python -m pytest -n 2 tests/security/strangers tests/rounds/test_jump.py tests/transport/test_leaf_certificates.py
+
+# What `make test` leaves out, one after the other: two hours.
+nightly: nightly-tests fuzz stress
+
+# Swarms of real processes, all seeds of the simulations, all variants of an attack.
+nightly-tests: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m nightly
+
+# The tests beside two busy loops: none may fail because its machine is slow.
+stress: $(STAMP)
+	trap 'kill $$one $$two' EXIT; \
+	$(BIN)/python -c 'while True: pass' & one=$$!; \
+	$(BIN)/python -c 'while True: pass' & two=$$!; \
+	$(MAKE) test
 
 # NO_MKDOCS_2_WARNING: the theme announces its successor at every build.
 lint: $(STAMP)

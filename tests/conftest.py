@@ -52,8 +52,3 @@ def pytest_collectstart() -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that wait for a router's leases: at the end all others would wait for them."""
-    items.sort(key=lambda item: "port_mapping" not in item.nodeid and "mapped_home" not in item.nodeid)

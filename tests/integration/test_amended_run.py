@@ -40,6 +40,8 @@ from peer.state.sealed_state import OUTER
 from peer.trainer.arena import read_counters
 from tests.integration.test_daemons import SETTINGS, eventually, imbalance, trains_on
 
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
+
 ELEMENTS = 217_664
 SYNC_EVERY_S = 3.0
 PAGE = ("rounds", "val_loss", "total_rounds", "parameters")

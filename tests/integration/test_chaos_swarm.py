@@ -15,7 +15,11 @@ from peer.observe.event_codec import read_lines
 from peer.observe.events import CheckpointFailed, Dropped, HelperBack, RoundEnded, RoundMissed, Started, TrainerDeath
 from peer.run.manifest import default_text
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="chaos needs /proc and prlimit")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="chaos needs /proc and prlimit"),
+    pytest.mark.processes,
+    pytest.mark.nightly,
+]
 
 SETTINGS = ("sync.clock=seconds", "sync.sync_every=5", "train.total_rounds=8", "train.batch=2", "train.eval_windows=16")
 PLAN = (

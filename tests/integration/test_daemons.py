@@ -36,6 +36,8 @@ from peer.run.overrides import apply_overrides
 from peer.trainer.arena import read_counters
 from tests.prometheus_text import Family, parse
 
+pytestmark = pytest.mark.processes
+
 SETTINGS = ["sync.clock=seconds", "sync_every=3", "total_rounds=100000", "eval_every=5", "eval_windows=16", "batch=2"]
 ELEMENTS = 217_664
 METRICS_PAGE = ("--metrics-port", "0")

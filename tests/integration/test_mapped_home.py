@@ -22,7 +22,11 @@ from peer.observe.events import Event, PortMappingChanged, ReachabilityChanged
 from peer.run.manifest import write_new
 from tests.integration.test_daemons import eventually
 
-pytestmark = pytest.mark.skipif(bool(upnp_router.why_not()), reason=upnp_router.why_not())
+pytestmark = [
+    pytest.mark.skipif(bool(upnp_router.why_not()), reason=upnp_router.why_not()),
+    pytest.mark.processes,
+    pytest.mark.nightly,
+]
 PUBLIC, INNER = "45.77.1.1", "192.168.7.10"
 SITES = [Site("upnp", PUBLIC, (INNER,)), Site("open", "45.77.2.1")]
 ANY_HOST = ("--host-maddrs", "/ip4/0.0.0.0/tcp/0")

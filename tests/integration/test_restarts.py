@@ -6,7 +6,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from benchmarks.restarts import measure
+
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 
 
 def test_three_kills(tmp_path: Path) -> None:

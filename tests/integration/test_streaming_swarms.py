@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
+
 ROUNDS = 4
 
 

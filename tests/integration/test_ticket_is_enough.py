@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from tests.integration.test_daemons import eventually, exchanged
+
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 400, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}
 SETTINGS = ("sync_every=3", "total_rounds=100000", "eval_every=5", "eval_windows=8", "batch=2", "context=32")

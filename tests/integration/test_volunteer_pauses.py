@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from peer import identity as identities
@@ -20,6 +21,8 @@ from peer.run.manifest import default_text, sign_text
 from peer.run.overrides import apply_overrides
 from peer.trainer.arena import read_counters
 from tests.integration.test_daemons import eventually, imbalance
+
+pytestmark = pytest.mark.processes
 
 SETTINGS = [
     "sync.clock=steps",

@@ -18,6 +18,7 @@ from peer.protocol.schedule import RoundClock
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
+from tests.support.seeds import nightly
 
 PEERS, SYNC_S, SECONDS, EVERY_S = 8, 10.0, 300.0, 14.0
 LEAST = 0.95
@@ -54,7 +55,7 @@ def attended(swarm: SimulatedSwarm) -> Attendance:
     return attendance(journals, happened, swarm.rounds, swarm.total_rounds, "group")
 
 
-@pytest.mark.parametrize("seed", [3, 5])
+@pytest.mark.parametrize("seed", [3, *nightly([5])])
 def test_rounds_of_the_living_end_in_time_and_with_one_state(seed: int) -> None:
     print(f"seed {seed}")
     swarm, witness = play(seed)

@@ -1,16 +1,19 @@
-"""How many seeds a simulation plays: as few as show its fault, or all with `make seeds`."""
+"""How many seeds a simulation plays: as few as show its fault. The others are played by `make seeds`, each night."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Any
 
-EVERY_SEED = "EVERY_SEED"
-"""Environment variable: set, and all seeds are played."""
+import pytest
 
 
-def seeds(few: int | Sequence[int], all_seeds: int) -> Sequence[int]:
-    """Return the seeds to play: `few` (how many, or which), or `range(all_seeds)` where `EVERY_SEED` is set."""
-    if os.environ.get(EVERY_SEED):
-        return range(all_seeds)
-    return range(few) if isinstance(few, int) else few
+def seeds(few: int | Iterable[int], all_seeds: int) -> list[Any]:
+    """Return `range(all_seeds)` as parameters. All but `few` (how many, or which) are marked `nightly`."""
+    daily = set(range(few) if isinstance(few, int) else few)
+    return [seed if seed in daily else pytest.param(seed, marks=pytest.mark.nightly) for seed in range(all_seeds)]
+
+
+def nightly(values: Iterable[Any]) -> list[Any]:
+    """Return parameters that are played each night only."""
+    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]

@@ -26,7 +26,11 @@ from peer.run.overrides import apply_overrides
 from tests.integration.test_daemons import eventually, exchanged
 from tests.support.http2_abuse import WORST, Job, Played
 
-pytestmark = pytest.mark.skipif(bool(nat_network.why_not()), reason=nat_network.why_not())
+pytestmark = [
+    pytest.mark.skipif(bool(nat_network.why_not()), reason=nat_network.why_not()),
+    pytest.mark.processes,
+    pytest.mark.nightly,
+]
 SETTINGS = ["sync.clock=seconds", "sync_every=4", "total_rounds=100000", "eval_every=1000", "batch=2"]
 BLOCKS = 64
 VARIANTS = int(os.environ.get("HTTP2_ABUSE", "0"))

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from peer.discovery.dht_node.entry_store import DHTLocalStorage
 from peer.discovery.dht_node.health import Unwatched
 from peer.discovery.dht_node.node import DhtNode, DhtNodeOptions
@@ -20,6 +22,8 @@ from peer.protocol.messages import RunId, Status
 from peer.run.options import NodeOptions
 from peer.transport.config import RunTerms
 from peer.transport.wire.payload_stream import NoBudget
+
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 
 RUN = RunId(b"r" * 32)
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)

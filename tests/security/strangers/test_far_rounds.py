@@ -7,6 +7,8 @@ import contextlib
 import time
 from pathlib import Path
 
+import pytest
+
 from peer import identity as identities
 from peer.discovery.directory import DhtDirectory
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
@@ -16,6 +18,8 @@ from peer.run.manifest import default_text, sign_text
 from peer.run.overrides import apply_overrides
 from peer.run.ticket import Ticket
 from tests.integration.test_daemons import eventually
+
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 
 SETTINGS = ["sync.clock=seconds", "sync_every=3", "total_rounds=100000", "eval_every=1000", "batch=2", "context=32"]
 FAR, SHOWN_S = 10**6, 8.0

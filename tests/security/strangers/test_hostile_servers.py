@@ -25,6 +25,8 @@ from peer.transport.grpc_transport import GrpcTransport
 from tests.support.hostile_servers import Play, variants
 from tests.support.http2_abuse import resident
 
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
+
 RUN = RunId(b"R" * 32)
 SERVERS = 10
 CALL_S, PLAY_S = 1.0, 0.3

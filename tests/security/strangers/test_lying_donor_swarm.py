@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
+
 UNTRAINED = math.log(256)
 """Nats of a guess among all bytes. The noise that a liar gives has no less."""
 

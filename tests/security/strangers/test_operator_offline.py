@@ -7,9 +7,13 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from tests.integration.test_daemons import eventually, exchanged
 from tests.integration.test_ticket_is_enough import run
+
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 
 SETTINGS = ("sync_every=3", "total_rounds=100000", "eval_every=1000", "batch=2", "context=32")
 OFFLINE = ("--identity-path", "../safe/operator.key")

@@ -51,6 +51,8 @@ def play(folder: Path) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.nightly
+@pytest.mark.processes
 def test_honest_peers_exchange_and_the_named_address_is_left_alone(tmp_path: Path) -> None:
     told = play(tmp_path)
     sybils = told["sybil_records"]

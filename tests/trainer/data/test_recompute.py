@@ -33,6 +33,8 @@ from peer.trainer.config import TrainerConfig
 from peer.trainer.models.llama import first_params
 from tests.trainer.data.test_token_shards import built
 
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
+
 ME = "peer-1"
 STEPS = 4
 PATIENCE_S = 120.0

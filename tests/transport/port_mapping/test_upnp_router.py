@@ -18,7 +18,11 @@ from benchmarks import upnp_router
 from benchmarks.nat_network import Site, internet
 from benchmarks.upnp_router import UpnpRouter
 
-pytestmark = pytest.mark.skipif(bool(upnp_router.why_not()), reason=upnp_router.why_not())
+pytestmark = [
+    pytest.mark.skipif(bool(upnp_router.why_not()), reason=upnp_router.why_not()),
+    pytest.mark.processes,
+    pytest.mark.nightly,
+]
 PUBLIC, INNER, NEXT_DOOR, PORT = "45.77.1.1", "192.168.7.10", "192.168.7.11", 41000
 WITHIN_S = 40.0
 """Processes start on a busy machine, and a router that is away is looked for at length."""
