@@ -265,6 +265,12 @@ class InnerLoop:
         self.round, self.step_in_round = round_, step
 
     @torch.no_grad()
+    def read(self, fragment: int, into: Tensor) -> None:
+        """Copy a fragment's live params to `into`."""
+        start, end = self._layout.fragment_span(fragment)
+        into.copy_(self.params[start:end])
+
+    @torch.no_grad()
     def merge(self, fragment: int, outer_params: Tensor, alpha: float) -> None:
         """Set a fragment's live params to `alpha * params + (1 - alpha) * outer_params`. The optimizer's moments
         stay."""

@@ -187,7 +187,7 @@ def test_work_by_the_clock_ends_in_time_without_its_shard(
     played = OnShards(home, folder, built(folder), monkeypatch)
     played.line.silent = True
     played.start()
-    monkeypatch.setattr("peer.trainer.worker.boottime", lambda: boottime() - 5000.0 + played.line.now)
+    monkeypatch.setattr("peer.trainer.boundary.boottime", lambda: boottime() - 5000.0 + played.line.now)
     work = played.work(until=boottime() + 20.0)
     assert (work["steps"], work["data_from"], work["data_to"]) == (0, "0.0.0", "0.0.0")
     assert played.line.now == pytest.approx(5020.0, abs=1.5)

@@ -214,7 +214,7 @@ class Watch:
             return real()
 
         monkeypatch.setattr(played.session._loop, "step", slow)
-        monkeypatch.setattr("peer.trainer.worker.boottime", lambda: self.now)
+        monkeypatch.setattr("peer.trainer.boundary.boottime", lambda: self.now)
         monkeypatch.setattr(time, "perf_counter_ns", lambda: int(self.now * 1e9))
 
 
@@ -234,7 +234,7 @@ def test_streaming_goes_on_after_the_snapshot(home: Path, data: Path) -> None:
     played = Played(home, data, HALVES)
     played.start()
     first = played.work(steps=3, fragment=0, hold=False)
-    assert played.session._running
+    assert played.session.boundary.running
     snapshot = played.arena.out[: played.session._layout.fragment_elements(0)].clone()
     played.call("evaluate")
     with pytest.raises(Idle):
@@ -268,7 +268,7 @@ def test_a_result_is_merged_at_its_step_boundary_and_not_before(home: Path, data
     first = played.work(steps=5, fragment=0, hold=False)
     result = torch.full((HALVED.fragment_elements(0),), 0.25)
     played.apply(result, first["processed"], 1, fragment=0, merge=Merge(alpha, after_steps=3))
-    assert played.session._account.steps == 8
+    assert played.session.boundary.account.steps == 8
     expected = straight(
         first_params(MODEL, 1), data, [(0, step) for step in range(5)] + [(1, step) for step in range(3)]
     )
@@ -293,7 +293,7 @@ def test_held_nothing_waits_for_steps_that_do_not_come(home: Path, data: Path) -
     played.apply(torch.zeros(HALVED.fragment_elements(0)), first["processed"], 1, fragment=0, merge=slow)
     played.apply(torch.zeros(HALVED.fragment_elements(1)), second["processed"], 2, fragment=1, merge=slow)
     assert not played.session._loop.params.any()
-    assert played.session._account.steps == 4
+    assert played.session.boundary.account.steps == 4
     assert (played.session._loop.round, played.session._loop.step_in_round) == (2, 0)
 
 
@@ -305,7 +305,7 @@ def test_paused_it_waits_for_the_result_at_its_boundary_and_counts_the_waiting(h
     played.line.stop_at = -1
     with pytest.raises(Idle):
         played.session.run()
-    assert played.session._account.steps == 7, "three behind the snapshot, then nothing but waiting"
+    assert played.session.boundary.account.steps == 7, "three behind the snapshot, then nothing but waiting"
     assert played.counters().seconds_waiting == 0
     result = torch.zeros(HALVED.fragment_elements(0))
     played.apply(result, first["processed"], 1, merge=Merge(0.0, after_steps=3))
@@ -313,7 +313,7 @@ def test_paused_it_waits_for_the_result_at_its_boundary_and_counts_the_waiting(h
     assert played.counters().seconds_waiting > 0
     with pytest.raises(Idle):
         played.session.run()
-    assert played.session._account.steps == 8
+    assert played.session.boundary.account.steps == 8
 
 
 def test_released_it_goes_on_without_a_result(home: Path, data: Path) -> None:
@@ -322,11 +322,11 @@ def test_released_it_goes_on_without_a_result(home: Path, data: Path) -> None:
     played.work(steps=2, fragment=0, hold=False, pause_after=0)
     with pytest.raises(Idle):
         played.session.run()
-    assert played.session._account.steps == 2
+    assert played.session.boundary.account.steps == 2
     played.call_later("release", fragment=0)
     with pytest.raises(Idle):
         _run_steps(played, 3)
-    assert played.session._account.steps == 5
+    assert played.session.boundary.account.steps == 5
     assert played.counters().base == (0, 0)
 
 
@@ -337,10 +337,10 @@ def test_two_results_wait_at_once_and_each_comes_at_its_own_boundary(home: Path,
     played.call_later("apply", fragment=0, base=first["processed"], next_round=1, **asdict(Merge(0.0, after_steps=6)))
     second = played.work(steps=4, fragment=1, round_=1, hold=False)
     played.apply(torch.zeros(HALVED.fragment_elements(1)), second["processed"], 2, 1, Merge(0.0, after_steps=1))
-    assert (played.session._account.steps, played.counters().base) == (9, (0, 8 * TOKENS))
+    assert (played.session.boundary.account.steps, played.counters().base) == (9, (0, 8 * TOKENS))
     with pytest.raises(Idle):
         _run_steps(played, 2)
-    assert (played.session._account.steps, played.counters().base) == (11, (4 * TOKENS, 8 * TOKENS))
+    assert (played.session.boundary.account.steps, played.counters().base) == (11, (4 * TOKENS, 8 * TOKENS))
 
 
 def _run_steps(played: Played, steps: int) -> None:
@@ -409,7 +409,7 @@ class Lull:
         self.commands = deque(commands)
         played.line.get = self.get  # type: ignore[method-assign]
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr("peer.trainer.worker.boottime", lambda: 1000.0 + self.now)
+        monkeypatch.setattr("peer.trainer.boundary.boottime", lambda: 1000.0 + self.now)
 
     def get(self, timeout: float | None = None) -> dict[str, Any]:
         assert timeout is not None
@@ -426,7 +426,7 @@ def test_throttled_it_rests_in_proportion_and_takes_commands_meanwhile(
     played = Played(home, data, speed=0.25)
     played.start()
     played.work(steps=1)
-    played.session._running = True
+    played.session.boundary.running = True
     lull = Lull(monkeypatch, played, (2.5, {"id": 90, "op": "evaluate"}))
     played.session._rest(2.0)
     assert lull.now == pytest.approx(6.0)
@@ -440,7 +440,7 @@ def test_a_step_takes_as_long_as_wished_however_soon_it_is_done(
     played = Played(home, data, speed=0.25, step_seconds=3.0)
     played.start()
     played.work(steps=1)
-    played.session._running = True
+    played.session.boundary.running = True
     lull = Lull(monkeypatch, played)
     played.session._rest(worked_s)
     assert lull.now == pytest.approx(rests_s)
@@ -451,7 +451,7 @@ def test_the_speed_that_is_shown_is_by_the_clock_with_the_rests(home: Path, data
     played = Played(home, data, step_seconds=3.0)
     played.start()
     played.work(steps=1)
-    tokens_per_s = played.session._tokens_per_s
+    tokens_per_s = played.session.boundary.tokens_per_s
     assert tokens_per_s == pytest.approx(TOKENS / 3.0)
 
 

@@ -105,6 +105,10 @@ class DataDesk:
             write_whole(self._folder / PLACE, json.dumps(place).encode())
         return self.account.snapshot(fragment, tokens)
 
+    def rebase(self, fragment: int, tokens: int) -> None:
+        """Make this snapshot the fragment's base."""
+        self.account.rebase(fragment, tokens)
+
 
 def kept_place(folder: Path, digest: str | None = None) -> Cursor | None:
     """Return the place of the last snapshot taken in a run's folder. `digest`: of this data only."""
