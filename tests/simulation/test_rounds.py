@@ -12,7 +12,6 @@ from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.schedule import RoundClock
 from peer.run.presets import Method, resolve
 from peer.run.sections import SyncSection
-from tests.support.seeds import nightly
 
 SECONDS = RoundClock("seconds", 20.0, 1, EPOCH)
 STEPS = RoundClock("steps", 20, 1)
@@ -57,7 +56,9 @@ def paired_rounds(swarm: SimulatedSwarm) -> dict[int, list[frozenset[str]]]:
     return by_round
 
 
-@pytest.mark.parametrize(("count", "total_rounds"), [(3, 40), (5, 60), *nightly([(16, 200)])])
+@pytest.mark.parametrize(
+    ("count", "total_rounds"), [(3, 40), (5, 60), pytest.param(16, 200, marks=pytest.mark.nightly)]
+)
 def test_pairs_form_although_views_miss_a_tenth_and_everybody_meets(count: int, total_rounds: int) -> None:
     swarm = simulate(count, total_rounds, missing_views=0.1)
     by_round = paired_rounds(swarm)
