@@ -27,11 +27,8 @@ def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_errors_are_printed_with_their_fix_and_their_code_is_returned(tmp_path: Path) -> None:
     for arguments, code, words in [
         (("join", "peernonsense"), 21, "fix: Copy the complete ticket again"),
-        (("bootstrap", "absent.toml"), 20, "peer manifest new"),
         (("status", "--home", str(tmp_path)), 50, "fix:"),
         (("join",), 2, "Usage"),
-        (("swarm", "--kill", "x"), 2, "K@SECONDS"),
-        (("swarm", "--set", "sync_evry=2"), 2, "sync_every"),
     ]:
         result = call(*arguments, cwd=tmp_path)
         assert result.returncode == code, (arguments, result)
@@ -39,14 +36,10 @@ def test_errors_are_printed_with_their_fix_and_their_code_is_returned(tmp_path: 
         assert "Traceback" not in result.stderr
 
 
-def test_help_imports_nothing_heavy() -> None:
-    script = (
-        "import sys\nfrom peer.cli.main import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "print([name for name in ('torch', 'grpc', 'hivemind', 'pydantic') if name in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=180, check=True)
-    assert result.stdout.splitlines()[-1] == "[]"
+def test_an_option_that_cannot_be_read_is_refused_with_its_form() -> None:
+    with pytest.raises(UsageError) as refused:
+        CliRunner().invoke(peer, ["swarm", "--kill", "x"], catch_exceptions=False)
+    assert "K@SECONDS" in refused.value.fix
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

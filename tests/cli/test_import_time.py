@@ -59,6 +59,11 @@ def test_help_of_a_command_does_not_wait_for_torch_or_the_network(command: str) 
     assert set(modules) & {"torch", "grpc", "hivemind"} == set()
 
 
+def test_a_comparison_without_a_plot_loads_no_library_for_plots() -> None:
+    modules = loaded("import peer.cli.compare, peer.lab.compare.play, peer.lab.compare.result")
+    assert "matplotlib" not in modules
+
+
 def test_a_daemon_starts_its_trainer_before_it_loads_torch() -> None:
     """Both then load their libraries at the same time."""
     modules = loaded("import peer.trainer.prestart")

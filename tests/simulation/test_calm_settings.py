@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pytest
+
 from peer.lab.sim.directory import MemoryDirectory
 from peer.lab.sim.faults import Fault
 from peer.lab.sim.process import RUN
@@ -76,6 +78,7 @@ def test_two_peers_alone() -> None:
     check(play(["198.51.100.1:1", "203.0.113.1:1"], 20.0, 100), 100)
 
 
+@pytest.mark.nightly
 def test_five_homes_behind_one_address() -> None:
     homes = [f"198.51.100.7:{port}" for port in range(1, 6)]
     others = [f"203.0.{number}.1:1" for number in range(3)]
@@ -86,6 +89,7 @@ def test_a_laboratory_in_one_network() -> None:
     check(play([f"198.51.100.{host}:1" for host in range(1, 17)], 60.0, 60), 60)
 
 
+@pytest.mark.nightly
 def test_a_run_whose_operator_is_gone_for_a_day() -> None:
     """One peer comes back in the meantime with nothing, and gets its state from the others."""
     round_s, away_s = 300.0, 2 * HOUR_S

@@ -87,6 +87,7 @@ def test_a_foreign_model_is_refused_with_what_to_do() -> None:
     assert "peer doctor TICKET" in caught.value.fix
 
 
+@pytest.mark.nightly
 def test_a_foreign_model_is_measured_with_the_files_beside_its_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
