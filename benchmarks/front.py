@@ -116,7 +116,7 @@ def direct() -> None:
         await self._server.start()
         return bound
 
-    listener.ExchangeServer.start = start  # type: ignore[method-assign]
+    listener.ExchangeServer.start = start  # type: ignore[attr-defined]
     CallerTable.origin = lambda self, seen_as: seen_as  # type: ignore[method-assign]
     del sys.argv[1]
     transport_process.main()

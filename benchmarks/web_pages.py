@@ -29,17 +29,14 @@ import psutil
 
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.errors import NotRunning, PartnerRefused
-from peer.membership.reputation import Reputation
 from peer.node.control import ask
-from peer.node.dht_events import DhtNodeEvents
-from peer.node.open import LocalNode, NodeListeners, open_node
+from peer.node.open import LocalNode, open_node
 from peer.protocol.messages import PeerRecord, RunId, Status
 from peer.protocol.summary.values import PeerSummary
 from peer.python_child import start_python
 from peer.run.options import NodeOptions
 from peer.run.ticket import Ticket
 from peer.signed_summary import seal_summary
-from peer.transport.wire.payload_stream import NoBudget
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -288,13 +285,7 @@ async def forge(folder: Path) -> str:
         home=home, initial_peers=ticket.addresses, host_maddrs=("/ip4/127.0.0.1/tcp/0",), lan=False, port_mapping=False
     )
     local = LocalNode.of(wishes, RunId(ticket.run_id), lambda line: None)
-    quiet = NodeListeners(
-        reputation=Reputation(local.clock.now, lambda event: None),
-        quota=NoBudget(),
-        dht_node=DhtNodeEvents(lambda event: None, lambda line: None),
-        reachability=lambda can, why: None,
-    )
-    async with open_node(local, quiet) as node:
+    async with open_node(local) as node:
         found: list[PeerRecord] = []
 
         async def known() -> bool:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from peer.codes import Code
 from peer.discovery.address_cache import AddressCache
@@ -73,16 +74,36 @@ class DhtDirectory:
 
     def __init__(
         self,
+        *,
         identity: Identity,
+        identity_path: Path,
         run_id: RunId,
-        options: DhtNodeOptions,
-        initial_peers: Sequence[str],
-        cache_path: Path | None,
-        now: Callable[[], float],
-        pace: SupervisorTimes,
-        told: DirectoryListeners,
+        initial_peers: Sequence[str] = (),
+        host_maddrs: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
+        announce_maddrs: Sequence[str] = (),
+        cache_path: Path | None = None,
+        now: Callable[[], float] = time.time,
+        pace: SupervisorTimes | None = None,
+        limits: DhtNodeLimits | None = None,
+        told: DirectoryListeners | None = None,
     ) -> None:
+        """`identity_path`: the file of `identity`. `initial_peers`: addresses that end in /p2p/<peer id>. `cache_path`:
+        a file to keep seen addresses in.
+
+        Raises AddressError when an address cannot be parsed."""
+        check_peers(initial_peers)
+        check_announced(announce_maddrs)
+        told = told or DirectoryListeners()
         self._identity, self._run_id, self._now = identity, run_id, now
+        self._is_closed = told.is_closed
+        self._host_maddrs = host_maddrs
+        options = DhtNodeOptions(
+            identity_path,
+            identity.public_key,
+            tuple(announce_maddrs),
+            limits=limits or DhtNodeLimits(),
+            standing=self._standing,
+        )
         self.control = options.control
         """Counter of what is said to other nodes of the DHT, and of what they say."""
         self._buckets = DirectoryBuckets(PeerId(identity.peer_id))
@@ -98,63 +119,27 @@ class DhtDirectory:
         self._gate = RecordGate(now, run_id, lambda: [*told.proven(), *self._view.live(now())])
         self._lan: LanPeers | None = None
         self._operators: Callable[[], Iterable[PeerId]] = lambda: map(PeerId, self._ticket)
-        cache = AddressCache(cache_path, now())
         self._helper = DhtNodeSupervisor(
             options,
             self._gate,
             initial_peers,
-            cache,
+            AddressCache(cache_path, now()),
             now,
             self._publish,
-            pace,
+            pace or SupervisorTimes(),
             told.helper,
             lambda: self._view.live(now()),
         )
 
-    @classmethod
-    async def start(
-        cls,
-        *,
-        identity: Identity,
-        identity_path: Path,
-        run_id: RunId,
-        initial_peers: Sequence[str] = (),
-        host_maddrs: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
-        announce_maddrs: Sequence[str] = (),
-        cache_path: Path | None = None,
-        now: Callable[[], float] = time.time,
-        pace: SupervisorTimes | None = None,
-        limits: DhtNodeLimits | None = None,
-        told: DirectoryListeners | None = None,
-    ) -> DhtDirectory:
-        """Start p2pd with the key at `identity_path` (which is `identity`), and join whoever answers; nobody is no
-        error. `initial_peers`: addresses that end in /p2p/<peer id>. `cache_path`: a file to keep seen addresses in.
+    async def start(self) -> Self:
+        """Start p2pd, and join whoever answers; nobody is no error. Return this directory.
 
-        Raises AddressError (an address cannot be parsed, or is taken) or DirectoryFailed (p2pd cannot start)."""
-        check_peers(initial_peers)
-        check_announced(announce_maddrs)
-        options = DhtNodeOptions(
-            identity_path,
-            identity.public_key,
-            tuple(announce_maddrs),
-            limits=limits or DhtNodeLimits(),
-            standing=lambda: self._standing(told or DirectoryListeners()),
-        )
-        self = cls(
-            identity,
-            run_id,
-            options,
-            initial_peers,
-            cache_path,
-            now,
-            pace or SupervisorTimes(),
-            told or DirectoryListeners(),
-        )
-        await self._helper.start(host_maddrs)
+        Raises AddressError (an address is taken) or DirectoryFailed (p2pd cannot start)."""
+        await self._helper.start(self._host_maddrs)
         return self
 
-    def _standing(self, told: DirectoryListeners) -> NodeStanding:
-        return NodeStanding(told.is_closed(), seldom=self._own is not None and _is_seldom(self._own))
+    def _standing(self) -> NodeStanding:
+        return NodeStanding(self._is_closed(), seldom=self._own is not None and _is_seldom(self._own))
 
     async def announce(self, record: PeerRecord) -> None:
         """Sign and publish a record, which replaces the former one; returns within `STORE_S`.

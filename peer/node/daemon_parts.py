@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,9 +30,8 @@ from peer.membership.proven_file import ProvenFile
 from peer.membership.reputation import Reputation
 from peer.membership.suspend import read_clocks
 from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
-from peer.node.dht_events import DhtNodeEvents
 from peer.node.handler import DonatedState
-from peer.node.open import LocalNode, NodeListeners, OpenNode
+from peer.node.open import LocalNode, OpenNode, network_news, open_node
 from peer.node.own_summary import SummarySource
 from peer.node.upload_quota import UploadQuota
 from peer.observe import events
@@ -112,28 +112,15 @@ class DaemonParts:
             record_changed=changed,
         )
 
-    def listeners(self, local: LocalNode) -> NodeListeners:
-        """The parts that the network side works with."""
+    def open_node(self, local: LocalNode) -> AbstractAsyncContextManager[OpenNode]:
+        """Open the network side, whose events are journaled and told to the person."""
 
-        def reachability(reachable: bool, why: str) -> None:
-            self.journal.append(events.ReachabilityChanged(reachable=reachable, reason=why))
-            local.say(f"reachable by others: {'yes' if reachable else 'no'}: {why}")
-            self.record_changed.set()
+        def emit(event: events.Event) -> None:
+            self.journal.append(event)
+            if news := network_news(event):
+                local.say(news)
 
-        def port_mapping(port: int, why: str) -> None:
-            self.journal.append(events.PortMappingChanged(port=port, reason=why))
-            local.say(f"port mapping: {why}")
-            self.record_changed.set()
-
-        return NodeListeners(
-            reputation=self.reputation,
-            quota=self.quota,
-            dht_node=DhtNodeEvents(self.journal.append, local.say),
-            reachability=reachability,
-            port_mapping=port_mapping,
-            emit=self.journal.append,
-            record_changed=self.record_changed.set,
-        )
+        return open_node(local, self.reputation, self.quota, emit, self.record_changed.set)
 
     def fetch_terms(self, node: OpenNode, manifest: Manifest, trainer: TrainerClient) -> FetchTerms:
         """Return what the state has to be that this volunteer begins with.

@@ -9,13 +9,13 @@ import json
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from peer import identity as identities
 from peer.aio.tasks import background_task
 from peer.clock.run_clock import RunClock
-from peer.discovery.dht_node.health import Watcher
+from peer.discovery.dht_node.health import ordinal
 from peer.discovery.dht_node.process import DhtNodeLimits
 from peer.discovery.directory import DhtDirectory, DirectoryListeners
 from peer.discovery.lan import LanPeers
@@ -38,8 +38,7 @@ from peer.observe.line_bytes import LineBytes, LineMeter, estimated
 from peer.observe.log_file import log_file
 from peer.ports.console import Say
 from peer.protocol.endpoints import host_of, join_host
-from peer.protocol.messages import MAX_ENDPOINTS, PeerId, PeerRecord, RunId
-from peer.protocol.relay.testimony import RelayFault
+from peer.protocol.messages import MAX_ENDPOINTS, PeerId, RunId
 from peer.run.home import Home, RunFolder, write_whole
 from peer.run.options import NodeOptions
 from peer.signed_start import KeyStarts
@@ -47,7 +46,7 @@ from peer.transport.client.dialling import Dialler, OwnPlace, resolve
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import RelayPolicy, TransportPolicy
 from peer.transport.port_mapping.mapper import PortMapper
-from peer.transport.wire.payload_stream import UploadBudget
+from peer.transport.wire.payload_stream import NoBudget, UploadBudget
 from peer.user_folders import expand_user
 
 NODE_LIMITS = DhtNodeLimits(connections=1024, kept=512)
@@ -94,22 +93,23 @@ def key_path(options: NodeOptions, home: Home) -> Path:
     return expand_user(options.identity_path or home.identity)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeListeners:
-    """The parts of a daemon that judge, or are told, what befalls its network side."""
+def unheard(event: events.Event) -> None:
+    """Take an event that nobody keeps."""
 
-    reputation: Reputation
-    quota: UploadBudget
-    dht_node: Watcher
-    """Told when p2pd is lost and when it is back."""
-    reachability: Callable[[bool, str], None]
-    """Told whether others can dial us, and why we think so."""
-    port_mapping: Callable[[int, str], None] = field(default=lambda port, why: None)
-    """Told the router's port that is held (0: none), and what is new of it."""
-    emit: Callable[[events.Event], None] = field(default=lambda event: None)
-    """Told of relays, for the journal."""
-    record_changed: Callable[[], None] = field(default=lambda: None)
-    """Called when others should see our new record soon."""
+
+def network_news(event: events.Event) -> str:
+    """Return what an event of the network side says to a person; empty: nothing."""
+    match event:
+        case events.ReachabilityChanged(reachable=reachable, reason=why):
+            return f"reachable by others: {'yes' if reachable else 'no'}: {why}"
+        case events.PortMappingChanged(reason=why):
+            return f"port mapping: {why}"
+        case events.HelperEnded(cause=cause, times=times):
+            again = f" ({ordinal(times)} time in a row)" if times > 1 else ""
+            return f"directory: {cause}; starting it again{again}, the others are still known"
+        case events.HelperBack(seconds=seconds):
+            return f"directory: back after {seconds:.1f} s"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,78 +188,157 @@ def _host_of(maddr: str) -> str:
     return f"[{parts[2]}]" if parts[1] == "ip6" else parts[2]
 
 
-async def _own_place(options: NodeOptions, endpoints: Callable[[], tuple[str, ...]]) -> OwnPlace:
+async def _ticket_hosts(options: NodeOptions) -> tuple[str, ...]:
     """A node without a ticket is one that the ticket names: then its announced hosts are the ticket's."""
     named = options.initial_peers or options.announce_maddrs
     hosts = list(dict.fromkeys(_host_of(address) for address in named))
     found = await asyncio.gather(*(resolve(f"{host}:1") for host in hosts))  # a laboratory's name has a private address
-    ticket = [host_of(one) for host, ones in zip(hosts, found, strict=True) for one in ones or [f"{host}:1"]]
-    return OwnPlace(endpoints=endpoints, ticket=tuple(ticket), trusted=trusted_of(options))
+    return tuple(host_of(one) for host, ones in zip(hosts, found, strict=True) for one in ones or [f"{host}:1"])
 
 
 @contextlib.asynccontextmanager
 async def open_node(
-    local: LocalNode, listeners: NodeListeners, limits: DhtNodeLimits | None = None
+    local: LocalNode,
+    reputation: Reputation | None = None,
+    quota: UploadBudget | None = None,
+    emit: Callable[[events.Event], None] = unheard,
+    record_changed: Callable[[], None] = lambda: None,
+    limits: DhtNodeLimits | None = None,
 ) -> AsyncIterator[OpenNode]:
     """Open everything in order, close it in reverse, whatever happens in between. The caller holds the home's lock.
-    `limits`: of p2pd; None: a peer's.
+
+    `reputation`: judges callers; None: as one that has met nobody. `quota`: of what is sent; None: none. `emit` takes
+    the events of the network side; `network_news` has their sentences. `record_changed` is called when others should
+    see our new record soon. `limits`: of p2pd; None: a peer's.
 
     Raises AddressError, DirectoryFailed or TicketError."""
     options, clock, handler = local.options, local.clock, RequestHandler()
-    reputation = listeners.reputation
+    reputation = Reputation(clock.now, emit) if reputation is None else reputation
     own = own_invitation(local.folder.path, options.invitation, local.run_id, PeerId(local.proven.peer_id), clock.now())
-    late = _LateParts()
-    policy = TransportPolicy(
-        max_upload=options.max_upload,
-        max_download=options.max_download,
-        quota=listeners.quota,
-        reputation=reputation,
-        invitation=b"" if own is None else own.raw,
-        relaying=late.relay_policy(options),
-        place=await _own_place(options, lambda: late.supposed(options, port)),
-    )
+    trusted, ticket_hosts = trusted_of(options), await _ticket_hosts(options)
     starts = KeyStarts(local.identity, local.run_id, clock.now())
+    ports = _Ports(local.folder.path / "ports.json")
+
+    def reachability_changed(reachable: bool, why: str) -> None:
+        emit(events.ReachabilityChanged(reachable=reachable, reason=why))
+        record_changed()
+
+    def port_mapping_changed(port: int, why: str) -> None:
+        emit(events.PortMappingChanged(port=port, reason=why))
+        record_changed()
+
+    # Transport, directory and the ways to be reached ask one another, so all are made before any of them begins: up to
+    # `serve` nothing is awaited, and no part calls another one.
     transport = GrpcTransport(
         local.proven,
         local.run_id,
         handler,
         clock.now,
-        policy,
+        TransportPolicy(
+            max_upload=options.max_upload,
+            max_download=options.max_download,
+            quota=quota or NoBudget(),
+            reputation=reputation,
+            invitation=b"" if own is None else own.raw,
+            relaying=RelayPolicy(
+                rate=options.relay,
+                left=lambda relay, fault: reservations.left(relay, fault),
+                record_of=lambda peer: directory.known().get(peer),
+                mapped=lambda: mapping.carries(),
+            ),
+            place=OwnPlace(endpoints=lambda: supposed(options, directory, port), ticket=ticket_hosts, trusted=trusted),
+        ),
         correction=lambda: clock.correction,
         starts=starts if local.guest is None else None,  # a guest may stand beside a daemon with the same key
     )
-    key_watch = KeyWatch(starts, transport.greet_copy, clock, listeners.emit, local.say, _new_key(local))
-    ports = _Ports(local.folder.path / "ports.json")
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(_log_of(local))
-        port = await _listen(transport, _hosts(options), options.port, ports)
+        port = _bound(transport, _hosts(options), options.port, ports)
         stack.push_async_callback(transport.close)
-        directory = await _start_directory(local, listeners, late, limits, key_watch)
-        stack.push_async_callback(directory.close)
-        late.has_directory(directory)
-        trusted = trusted_of(options)
-        exchange = PeerExchange(directory, TrustedPeers(trusted, reputation.is_proven), clock, random.Random())
-        handler.tell_of(exchange)
-        await stack.enter_async_context(background_task(exchange.run(transport)))
-        ports.keep(port)
+        key_watch = KeyWatch(starts, transport.greet_copy, clock, emit, local.say, _new_key(local))
+        directory = DhtDirectory(
+            identity=local.identity,
+            identity_path=key_path(options, local.home),
+            run_id=local.run_id,
+            initial_peers=list(options.initial_peers),
+            host_maddrs=list(options.host_maddrs),
+            announce_maddrs=list(options.announce_maddrs),
+            cache_path=local.folder.path / "directory.json",
+            now=clock.now,
+            limits=limits,
+            told=DirectoryListeners(
+                helper=_HelperEvents(emit),
+                bad_record=reputation.bad_record,
+                proven=lambda: reputation.proven,
+                own_found=key_watch.saw,
+                # Others cannot call our DHT node where the router opens a port for the exchange alone. Nobody is to
+                # call a guest, so it gets into no routing table and no cache of addresses.
+                is_closed=lambda: local.guest is not None or mapping.carries() or reach.state.reachable() is False,
+            ),
+        )
         reach = ReachabilityProbe(
             transport,
             clock,
             random.Random(),
             lambda: (*mapping.endpoints(), *supposed(options, directory, port))[:MAX_ENDPOINTS],
-            listeners.reachability,
+            reachability_changed,
             trusted,
             near=lambda: directory.own_network().keys(),
         )
-        reservations = _reservations(local, listeners, transport, directory, reach)
-        await stack.enter_async_context(background_task(reservations.run(directory.known)))
-        mapping = port_mapper(_mapped_port(options, port, ports, listeners), transport.dialler, reach, clock)
-        late.has_ways(mapping, reservations, reach)
-        stack.push_async_callback(mapping.close)
-        _look_around(local, directory, transport.dialler, port)
+        reservations = RelayReservations(
+            transport,
+            clock,
+            random.Random(),
+            RelaySetting(
+                me=local.me,
+                closed=lambda: reach.state.reachable() is False,
+                near=lambda: directory.own_network().keys(),
+                nodes=trusted,
+                emit=emit,
+                changed=record_changed,
+            ),
+        )
+        mapping = port_mapper(
+            MappedPort(
+                port=port,
+                hosts=tuple(_hosts(options)),
+                wanted=options.port_mapping,
+                left_over=ports.mapped if port == ports.exchange else 0,
+                keep=ports.keep_mapped,
+                told=port_mapping_changed,
+            ),
+            transport.dialler,
+            reach,
+            clock,
+        )
+        exchange = PeerExchange(directory, TrustedPeers(trusted, reputation.is_proven), clock, random.Random())
         line = _line_of(transport, directory, port)
+        await transport.serve()
+        await directory.start()
+        stack.push_async_callback(directory.close)
+        handler.tell_of(exchange)
+        await stack.enter_async_context(background_task(exchange.run(transport)))
+        ports.keep(port)
+        await stack.enter_async_context(background_task(reservations.run(directory.known)))
+        stack.push_async_callback(mapping.close)
+        if options.port_mapping:
+            mapping.start()
+        _look_around(local, directory, transport.dialler, port)
         await stack.enter_async_context(background_task(line.watch()))
         yield OpenNode(local, handler, transport, directory, reach, port, mapping, reservations, key_watch, line)
+
+
+class _HelperEvents:
+    """Implements `peer.discovery.dht_node.health.Watcher`."""
+
+    def __init__(self, emit: Callable[[events.Event], None]) -> None:
+        self._emit = emit
+
+    def helper_ended(self, cause: str, times: int) -> None:
+        self._emit(events.HelperEnded(cause=cause, times=times))
+
+    def helper_back(self, seconds: float, times: int) -> None:
+        self._emit(events.HelperBack(seconds=round(seconds, 3), times=times))
 
 
 def _line_of(transport: GrpcTransport, directory: DhtDirectory, port: int) -> LineMeter:
@@ -285,31 +364,6 @@ def _new_key(local: LocalNode) -> str:
         else f"--home {for_shell(local.home.path)}"
     )
     return f"If this is the copy, make a new one with: peer id new {options}   Then start again."
-
-
-async def _start_directory(
-    local: LocalNode, listeners: NodeListeners, late: _LateParts, limits: DhtNodeLimits | None, key_watch: KeyWatch
-) -> DhtDirectory:
-    options, reputation = local.options, listeners.reputation
-    return await DhtDirectory.start(
-        identity=local.identity,
-        identity_path=key_path(options, local.home),
-        run_id=local.run_id,
-        initial_peers=list(options.initial_peers),
-        host_maddrs=list(options.host_maddrs),
-        announce_maddrs=list(options.announce_maddrs),
-        cache_path=local.folder.path / "directory.json",
-        now=local.clock.now,
-        limits=limits,
-        told=DirectoryListeners(
-            helper=listeners.dht_node,
-            bad_record=reputation.bad_record,
-            proven=lambda: reputation.proven,
-            own_found=key_watch.saw,
-            # nobody is to call a guest, so it gets into no routing table and no cache of addresses
-            is_closed=late.is_closed if local.guest is None else lambda: True,
-        ),
-    )
 
 
 @contextlib.contextmanager
@@ -339,88 +393,19 @@ def _look_around(local: LocalNode, directory: DhtDirectory, dialler: Dialler, po
     directory.look_around(lan)
 
 
-class _LateParts:
-    """The parts that the transport asks, and that are made after it."""
-
-    def __init__(self) -> None:
-        self._directory: DhtDirectory | None = None
-        self._mapping: PortMapper | None = None
-        self._reservations: RelayReservations | None = None
-        self._reach: ReachabilityProbe | None = None
-
-    def has_directory(self, directory: DhtDirectory) -> None:
-        """Take note of the directory."""
-        self._directory = directory
-
-    def is_closed(self) -> bool:
-        """Whether others cannot call our DHT node: the router opens a port for the exchange alone."""
-        return self._carries() or (self._reach is not None and self._reach.state.reachable() is False)
-
-    def has_ways(self, mapping: PortMapper, reservations: RelayReservations, reach: ReachabilityProbe) -> None:
-        """Take note of the ways in which others may reach us."""
-        self._mapping, self._reservations, self._reach = mapping, reservations, reach
-
-    def supposed(self, options: NodeOptions, port: int) -> tuple[str, ...]:
-        """Return our own idea of our endpoints, once there is a directory."""
-        return () if self._directory is None else supposed(options, self._directory, port)
-
-    def relay_policy(self, options: NodeOptions) -> RelayPolicy:
-        """Return what the transport asks of relays."""
-        return RelayPolicy(rate=options.relay, left=self._left, record_of=self._record_of, mapped=self._carries)
-
-    def _left(self, relay: PeerId, fault: RelayFault) -> None:
-        if self._reservations is not None:
-            self._reservations.left(relay, fault)
-
-    def _carries(self) -> bool:
-        return self._mapping is not None and self._mapping.carries()
-
-    def _record_of(self, peer: PeerId) -> PeerRecord | None:
-        return None if self._directory is None else self._directory.known().get(peer)
-
-
-def _reservations(
-    local: LocalNode,
-    listeners: NodeListeners,
-    transport: GrpcTransport,
-    directory: DhtDirectory,
-    reach: ReachabilityProbe,
-) -> RelayReservations:
-    setting = RelaySetting(
-        me=local.me,
-        closed=lambda: reach.state.reachable() is False,
-        near=lambda: directory.own_network().keys(),
-        nodes=trusted_of(local.options),
-        emit=listeners.emit,
-        changed=listeners.record_changed,
-    )
-    return RelayReservations(transport, local.clock, random.Random(), setting)
-
-
 def _hosts(options: NodeOptions) -> list[str]:
     """Where the exchange service listens."""
     return [_host_of(address).strip("[]") for address in options.host_maddrs]
 
 
-async def _listen(transport: GrpcTransport, hosts: list[str], port: int, ports: _Ports) -> int:
-    """The port asked for; else the one used last time, so that a restart keeps its address; else any."""
+def _bound(transport: GrpcTransport, hosts: list[str], port: int, ports: _Ports) -> int:
+    """Bind the port asked for; else the one used last time, so that a restart keeps its address; else any."""
     if port or not ports.exchange:
-        return await transport.start(hosts[0], port, *hosts[1:])
+        return transport.bind(hosts[0], port, *hosts[1:])
     try:
-        return await transport.start(hosts[0], ports.exchange, *hosts[1:])
+        return transport.bind(hosts[0], ports.exchange, *hosts[1:])
     except AddressError:
-        return await transport.start(hosts[0], 0, *hosts[1:])
-
-
-def _mapped_port(options: NodeOptions, port: int, ports: _Ports, listeners: NodeListeners) -> MappedPort:
-    return MappedPort(
-        port=port,
-        hosts=tuple(_hosts(options)),
-        wanted=options.port_mapping,
-        left_over=ports.mapped if port == ports.exchange else 0,
-        keep=ports.keep_mapped,
-        told=listeners.port_mapping,
-    )
+        return transport.bind(hosts[0], 0, *hosts[1:])
 
 
 class _Ports:

@@ -44,7 +44,7 @@ from peer.node.handler import ServedParts
 from peer.node.leaving.last_state import keep_last_state
 from peer.node.leaving.plan import leaving_plan
 from peer.node.metrics import DaemonMetrics
-from peer.node.open import LocalNode, OpenNode, open_node
+from peer.node.open import LocalNode, OpenNode
 from peer.node.page import NO_PAGES, DaemonPages, PageSource
 from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.record import describe_self
@@ -91,7 +91,7 @@ async def run_peer(
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, options.run_id, display.say)
         parts = DaemonParts.of(local, options)
-        async with open_node(local, parts.listeners(local)) as node, parts.pause.machine.running():
+        async with parts.open_node(local) as node, parts.pause.machine.running():
             laps.end("network")
             daemon = PeerDaemon(node, parts, display, early, laps)
             return await daemon.run(pages)

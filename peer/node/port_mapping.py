@@ -38,7 +38,7 @@ class MappedPort:
 
 
 def port_mapper(ours: MappedPort, dialler: Dialler, reach: ReachabilityProbe, clock: Clock) -> PortMapper:
-    """Return what keeps the router's port, started where the volunteer wants it. The caller closes it."""
+    """Return what keeps the router's port. The caller starts it, where the volunteer wants that, and closes it."""
     no_library = why_no_library()
 
     def why_not(source: str) -> str:
@@ -62,10 +62,7 @@ def port_mapper(ours: MappedPort, dialler: Dialler, reach: ReachabilityProbe, cl
     everywhere = any(host == "0.0.0.0" for host in four)  # noqa: S104 - compared, not listened at
     lease = PortLease(ours.port, random.Random(), clock.now(), ours.left_over)
     router = IgdRouter(() if everywhere else four)
-    mapper = PortMapper(lease, ours.port, router, clock, around, ours.told, ours.keep)
-    if ours.wanted:
-        mapper.start()
-    return mapper
+    return PortMapper(lease, ours.port, router, clock, around, ours.told, ours.keep)
 
 
 def source_address() -> str:

@@ -84,7 +84,8 @@ ASK_RELAY_S = 8.0
 
 
 class GrpcTransport:
-    """One peer's end of the exchange, client and server. `start` it first, and `close` it in the end."""
+    """One peer's end of the exchange, client and server. `bind` and `serve` it first (or `start`, which does both), and
+    `close` it in the end."""
 
     def __init__(
         self,
@@ -149,11 +150,21 @@ class GrpcTransport:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    async def start(self, host: str, port: int, *more_hosts: str) -> int:
-        """Listen at all hosts on one port and return that port.
+    def bind(self, host: str, port: int, *more_hosts: str) -> int:
+        """Take one port at all hosts and return it. Nobody is answered there before `serve`.
 
         Raises AddressError when the port is occupied or a host is not an address of this machine."""
-        self._port = await self._server.start(host, port, *more_hosts)
+        self._port = self._server.bind(host, port, *more_hosts)
+        return self._port
+
+    async def serve(self) -> None:
+        """Answer callers from here on. Raises AddressError when there is no socket for gRPC."""
+        await self._server.serve()
+
+    async def start(self, host: str, port: int, *more_hosts: str) -> int:
+        """`bind`, then `serve`. Return the port."""
+        self.bind(host, port, *more_hosts)
+        await self.serve()
         return self._port
 
     async def forget_connections(self) -> None:

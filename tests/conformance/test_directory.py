@@ -168,7 +168,7 @@ def write_key(folder: Path, identity: Identity) -> Path:
 async def start(folder: Path, identity: Identity, run_id: RunId = RUN, **options: Any) -> DhtDirectory:
     options = {"host_maddrs": LISTEN, "pace": PACE, **options}
     path = write_key(folder, identity)
-    return await DhtDirectory.start(identity=identity, identity_path=path, run_id=run_id, **options)
+    return await DhtDirectory(identity=identity, identity_path=path, run_id=run_id, **options).start()
 
 
 @contextlib.asynccontextmanager

@@ -84,7 +84,7 @@ async def in_the_dht(folder: Path) -> AsyncIterator[Crowd]:
         path = folder / f"{identity.peer_id}.key"
         path.write_bytes(identity.to_bytes())
         path.chmod(0o600)
-        return await DhtDirectory.start(
+        return await DhtDirectory(
             identity=identity,
             identity_path=path,
             run_id=RUN,
@@ -92,7 +92,7 @@ async def in_the_dht(folder: Path) -> AsyncIterator[Crowd]:
             host_maddrs=("/ip4/127.0.0.1/tcp/0",),
             now=crowd.now,
             pace=pace,
-        )
+        ).start()
 
     first, *middle, last = (Identity.generate() for _ in range(SOME))
     async with contextlib.AsyncExitStack() as stack:

@@ -198,14 +198,14 @@ async def _daemons_that_cannot_begin(tmp_path: Path) -> None:
 
 async def a_directory(folder: Path, *initial_peers: str, dial_s: float = 5.0) -> DhtDirectory:
     identity = load_or_create(folder / "key")
-    return await DhtDirectory.start(
+    return await DhtDirectory(
         identity=identity,
         identity_path=folder / "key",
         run_id=RunId(b"r" * 32),
         initial_peers=initial_peers,
         host_maddrs=[LOOPBACK],
         pace=SupervisorTimes(dial=dial_s, first_join=dial_s + 1),
-    )
+    ).start()
 
 
 def free_port() -> int:

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 from peer.discovery.dht_node.health import Health, ordinal
-from peer.node.dht_events import DhtNodeEvents
+from peer.node.open import _HelperEvents, network_news
 from peer.observe import events
 
 
 def test_journal_and_person_are_told() -> None:
     emitted: list[events.Event] = []
-    said: list[str] = []
-    watch = DhtNodeEvents(emitted.append, said.append)
+    watch = _HelperEvents(emitted.append)
     watch.helper_ended("p2pd was killed", 1)
     watch.helper_ended("it cannot be started", 2)
     watch.helper_back(1.23456, 2)
@@ -17,6 +16,7 @@ def test_journal_and_person_are_told() -> None:
         events.HelperEnded(cause="it cannot be started", times=2),
         events.HelperBack(seconds=1.235, times=2),
     ]
+    said = [network_news(event) for event in emitted]
     assert "p2pd was killed" in said[0]
     assert "in a row" not in said[0]
     assert "2nd time in a row" in said[1]

@@ -19,7 +19,7 @@ from peer.lab.attack.lies import DONOR, ensure_kind
 from peer.node.daemon_parts import DaemonParts, PartMakers
 from peer.node.display import PlainLines
 from peer.node.handler import DonatedState
-from peer.node.open import LocalNode, open_node
+from peer.node.open import LocalNode
 from peer.node.peer import PeerDaemon
 from peer.node.process import leave_with_input
 from peer.protocol.messages import RunId
@@ -75,7 +75,7 @@ async def take_part(liar: PartMakers, options: JoinOptions) -> int:
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, options.run_id, display.say)
         parts = replace(DaemonParts.of(local, options), make=liar)
-        async with open_node(local, parts.listeners(local)) as node:
+        async with parts.open_node(local) as node:
             laps.end("network")
             return await PeerDaemon(node, parts, display, None, laps).run()
 

@@ -130,13 +130,13 @@ async def sybil_records(count: int, ticket: Ticket, home: Path) -> AsyncIterator
     Raises DirectoryFailed."""
     own, run_id = _own_key(home / "identity.key"), RunId(ticket.run_id)
     async with silent_address() as innocent:
-        directory = await DhtDirectory.start(
+        directory = await DhtDirectory(
             identity=own,
             identity_path=home / "identity.key",
             run_id=run_id,
             initial_peers=ticket.addresses,
             host_maddrs=("/ip4/127.0.0.1/tcp/0",),
-        )
+        ).start()
         farm = SybilRecords(run_id, count, directory, innocent)
         announcing = asyncio.create_task(farm.run())
         try:

@@ -12,14 +12,10 @@ from pathlib import Path
 
 from peer.errors import AddressError, DirectoryFailed
 from peer.identity import Identity, load
-from peer.membership.reputation import Reputation
-from peer.node.dht_events import DhtNodeEvents
 from peer.node.doctor.finding import DoctorFinding, failure, fine
 from peer.node.doctor.home import RunningDaemon
-from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
-from peer.observe import events
+from peer.node.open import LocalNode, OpenNode, open_node
 from peer.run.options import JoinOptions, NodeOptions
-from peer.transport.wire.payload_stream import NoBudget
 from peer.user_folders import expand_user
 
 _PORT = re.compile(r"/tcp/\d+")
@@ -83,18 +79,10 @@ def _taken(error: AddressError, daemon: RunningDaemon | None) -> DoctorFinding:
 
 @contextlib.asynccontextmanager
 async def _opened(options: JoinOptions, own: NodeOptions) -> AsyncIterator[OpenNode]:
-    def emit(event: events.Event) -> None: ...
-
     def quiet(text: str) -> None: ...
 
     key = expand_user(options.identity_path or options.home / "identity.key")
     invited = load(key) if options.invitation is not None and key.exists() else None
     local = LocalNode.of(own, options.run_id, quiet, invited or Identity.generate())
-    listeners = NodeListeners(
-        reputation=Reputation(local.clock.now, emit),
-        quota=NoBudget(),
-        dht_node=DhtNodeEvents(emit, quiet),
-        reachability=lambda reachable, why: None,
-    )
-    async with open_node(local, listeners) as node:
+    async with open_node(local) as node:
         yield node

@@ -24,13 +24,11 @@ from peer.joining.invitation import invited_peers
 from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
 from peer.membership.operators_word import ASK_EVERY_S
 from peer.membership.paper_sync import PaperSync
-from peer.membership.reputation import Reputation
 from peer.node.control import ControlServer
 from peer.node.daemon_parts import pace_of
-from peer.node.dht_events import DhtNodeEvents
 from peer.node.handler import ServedParts
 from peer.node.metrics import DaemonMetrics
-from peer.node.open import NODE_LIMITS, LocalNode, NodeListeners, OpenNode, open_node
+from peer.node.open import NODE_LIMITS, LocalNode, OpenNode, network_news, open_node
 from peer.node.operator.collect import StateCollector
 from peer.node.operator.given import GivenState
 from peer.node.operator.home_files import fill_home, hold
@@ -71,7 +69,6 @@ from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.shelf import ArtifactShelf
 from peer.transport.config import RunTerms
 from peer.transport.signing import holds
-from peer.transport.wire.payload_stream import NoBudget
 
 READ_EVERY_S = 2.0
 KEEP_EVERY_S = 600.0
@@ -122,7 +119,7 @@ async def run_bootstrap(options: NodeOptions, manifest_path: Path, wishes: Opera
     check_memory(signed.manifest, need_of(signed.manifest, donates_only=True), free_bytes())
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, run_id, say)
-        async with open_node(local, _listeners(local), NODE_LIMITS) as node:
+        async with open_node(local, emit=partial(_tell_news, local), limits=NODE_LIMITS) as node:
             return await _donate(node, OperatorRun(signed, files, sources, manifest_path), wishes)
 
 
@@ -309,18 +306,14 @@ def _status(node: OpenNode, run: OperatorRun, layout: Layout, began: float, keep
     )
 
 
-def _listeners(local: LocalNode) -> NodeListeners:
-    """A bootstrap node keeps no journal."""
-
-    def emit(event: events.Event) -> None: ...
-
-    return NodeListeners(
-        reputation=Reputation(local.clock.now, emit),
-        quota=NoBudget(),
-        dht_node=DhtNodeEvents(emit, local.say),
-        reachability=lambda can, why: local.say(f"others can reach this node: {'yes' if can else 'NO'}: {why}"),
-        port_mapping=lambda port, why: local.say(f"port mapping: {why}"),
-    )
+def _tell_news(local: LocalNode, event: events.Event) -> None:
+    """Print what an event of the network side says. A bootstrap node keeps no journal."""
+    match event:
+        case events.ReachabilityChanged(reachable=reachable, reason=why):
+            local.say(f"others can reach this node: {'yes' if reachable else 'NO'}: {why}")
+        case _:
+            if news := network_news(event):
+                local.say(news)
 
 
 def _invited(node: OpenNode, manifest: Manifest, amendments: AmendmentSync) -> InvitedPeers:

@@ -22,11 +22,8 @@ from peer.joining.manifest import obtain_manifest
 from peer.joining.papers import catch_up_papers
 from peer.joining.weighing import StateWeighing
 from peer.membership.paper_sync import PaperSync
-from peer.membership.reputation import Reputation
-from peer.node.dht_events import DhtNodeEvents
-from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
+from peer.node.open import LocalNode, OpenNode, open_node
 from peer.node.operator.collect import DONORS
-from peer.observe import events
 from peer.ports.console import Say
 from peer.protocol.messages import RunId
 from peer.result.files import files_to_check, holdout_ref, wanted_files
@@ -43,7 +40,6 @@ from peer.run.ticket import Ticket
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.fetcher import ArtifactFetcher
 from peer.transport.config import RunTerms
-from peer.transport.wire.payload_stream import NoBudget
 from peer.user_folders import expand_user
 
 SHARED_DISK = 2**50
@@ -69,20 +65,10 @@ async def _ticket_model(ticket: Ticket, request: SourceRequest, say: Say) -> Run
 async def _guest(ticket: Ticket, home: Path, asked: GuestRequest, say: Say) -> AsyncIterator[OpenNode]:
     """Open a node that announces nothing. The network side has a new key: the invited one may be in use there."""
 
-    def emit(event: events.Event) -> None: ...
-
-    def quiet(text: str) -> None: ...
-
     options = NodeOptions(home=home, initial_peers=ticket.addresses, invitation=asked.invitation)
     invited = None if asked.key is None else load(expand_user(asked.key), NO_KEY)
     local = LocalNode.of(options, RunId(ticket.run_id), say, invited or Identity.generate())
-    listeners = NodeListeners(
-        reputation=Reputation(local.clock.now, emit),
-        quota=NoBudget(),
-        dht_node=DhtNodeEvents(emit, quiet),
-        reachability=lambda reachable, why: None,
-    )
-    async with open_node(local, listeners) as node:
+    async with open_node(local) as node:
         yield node
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 
 import grpc
 
@@ -47,7 +48,7 @@ SERVER_OPTIONS = [
 
 
 class ExchangeServer:
-    """One peer's server. `start` it first, and `close` it in the end."""
+    """One peer's server. `bind` and `serve` it first, and `close` it in the end."""
 
     def __init__(
         self,
@@ -71,12 +72,20 @@ class ExchangeServer:
         self._front: AcceptingFront | None = None
         self._server: grpc.aio.Server | None = None
         self._inside: InnerSocket | None = None
+        self._bound: list[socket.socket] = []
+        """Sockets that wait for `serve`."""
 
-    async def start(self, host: str, port: int, *more_hosts: str) -> int:
-        """Listen at all hosts on one port and return that port.
+    def bind(self, host: str, port: int, *more_hosts: str) -> int:
+        """Take one port at all hosts and return it. Nobody is answered there before `serve`.
 
         Raises AddressError when the port is occupied or a host is not an address of this machine."""
-        sockets, port = bind([host, *more_hosts], port)
+        self._bound, port = bind([host, *more_hosts], port)
+        return port
+
+    async def serve(self) -> None:
+        """Answer at the bound port from here on. Raises AddressError when there is no socket for gRPC."""
+        sockets, self._bound = self._bound, []
+        assert sockets, "the port is bound first"
         async with contextlib.AsyncExitStack() as undo:
             for one in sockets:
                 undo.callback(one.close)
@@ -87,10 +96,12 @@ class ExchangeServer:
             )
             await self._front.open(sockets, inside)
             undo.pop_all()
-        return port
 
     async def close(self) -> None:
         """End all calls within a second, and stop listening."""
+        for one in self._bound:
+            one.close()
+        self._bound.clear()
         if self._front is not None:
             await self._front.stop_listening()
         await self._desk.close()

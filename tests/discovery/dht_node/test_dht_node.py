@@ -229,7 +229,7 @@ def test_a_directory_refuses_addresses_it_cannot_use(tmp_path: Path) -> None:
 
     async def refused(**changes: Any) -> None:
         with pytest.raises(AddressError):
-            await DhtDirectory.start(identity=identity, identity_path=path, run_id=RUN, **changes)
+            await DhtDirectory(identity=identity, identity_path=path, run_id=RUN, **changes).start()
 
     async def scenario() -> None:
         await refused(host_maddrs=["/ip4/127.0.0.1/udp/0/quic-v1"])
@@ -245,13 +245,13 @@ def test_announced_addresses_are_what_others_are_told(tmp_path: Path) -> None:
     path.write_bytes(identity.to_bytes())
 
     async def scenario() -> None:
-        directory = await DhtDirectory.start(
+        directory = await DhtDirectory(
             identity=identity,
             identity_path=path,
             run_id=RUN,
             host_maddrs=LISTEN,
             announce_maddrs=["/ip4/192.0.2.9/tcp/4001", "/dns4/host.example/tcp/4001"],
-        )
+        ).start()
         try:
             tail = f"/tcp/4001/p2p/{identity.peer_id}"
             assert directory.addresses() == [f"/ip4/192.0.2.9{tail}", f"/dns4/host.example{tail}"]

@@ -60,7 +60,7 @@ async def started(folder: Path, identity: Identity | None = None, **options: Any
     path = folder / f"{identity.peer_id}.key"
     path.write_bytes(identity.to_bytes())
     options = {"host_maddrs": LISTEN, "pace": PACE, **options}
-    directory = await DhtDirectory.start(identity=identity, identity_path=path, run_id=RUN, **options)
+    directory = await DhtDirectory(identity=identity, identity_path=path, run_id=RUN, **options).start()
     try:
         yield directory
     finally:

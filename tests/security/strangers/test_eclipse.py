@@ -11,17 +11,14 @@ from typing import Any
 import pytest
 
 from peer.discovery.dht_node.entry_store import DHTLocalStorage
-from peer.discovery.dht_node.health import Unwatched
 from peer.discovery.dht_node.node import DhtNode, DhtNodeOptions
 from peer.discovery.keys import bucket_key, slot
 from peer.identity import Identity
-from peer.membership.reputation import Reputation
-from peer.node.open import LocalNode, NodeListeners, OpenNode, open_node
+from peer.node.open import LocalNode, OpenNode, open_node
 from peer.node.record import describe_self
 from peer.protocol.messages import RunId, Status
 from peer.run.options import NodeOptions
 from peer.transport.config import RunTerms
-from peer.transport.wire.payload_stream import NoBudget
 
 pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 
@@ -84,14 +81,7 @@ async def home(
     """Open a node as `peer join` and `peer bootstrap` do, and announce it until the end."""
     options = NodeOptions(home=folder, initial_peers=tuple(initial), host_maddrs=LISTEN)
     local = LocalNode.of(options, RUN, lambda line: None)
-
-    listeners = NodeListeners(
-        reputation=Reputation(local.clock.now, lambda event: None),
-        quota=NoBudget(),
-        dht_node=Unwatched(),
-        reachability=lambda reachable, why: None,
-    )
-    node = await stack.enter_async_context(open_node(local, listeners))
+    node = await stack.enter_async_context(open_node(local))
     node.transport.begin_run(RunTerms(b"l" * 32, 1 << 20))
     task = asyncio.create_task(announcing(node, status))
     stack.callback(task.cancel)

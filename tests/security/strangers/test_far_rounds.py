@@ -30,9 +30,9 @@ async def show_a_far_round(folder: Path, ticket: Ticket) -> None:
     """Announce one record for some seconds, then take it back."""
     path, run_id = folder / "stranger.key", RunId(ticket.run_id)
     key = identities.load_or_create(path)
-    stranger = await DhtDirectory.start(
+    stranger = await DhtDirectory(
         identity=key, identity_path=path, run_id=run_id, initial_peers=ticket.addresses, host_maddrs=LISTEN
-    )
+    ).start()
     wire, until = (WIRE_VERSION, WIRE_VERSION), asyncio.get_running_loop().time() + SHOWN_S
     try:
         while asyncio.get_running_loop().time() < until:

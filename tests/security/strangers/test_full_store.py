@@ -60,14 +60,14 @@ async def flood(attacker: DhtNode, target: str, entries: list[Entry]) -> int:
 
 async def joined(bootstrap: DhtDirectory, identity: Identity, path: Path) -> DhtDirectory:
     peers = bootstrap.addresses()
-    return await DhtDirectory.start(
+    return await DhtDirectory(
         identity=identity, identity_path=path, run_id=RUN, initial_peers=peers, host_maddrs=LISTEN
-    )
+    ).start()
 
 
 async def attack(folder: Path) -> None:
     owner, path = key_file(folder, "bootstrap")
-    bootstrap = await DhtDirectory.start(identity=owner, identity_path=path, run_id=RUN, host_maddrs=LISTEN)
+    bootstrap = await DhtDirectory(identity=owner, identity_path=path, run_id=RUN, host_maddrs=LISTEN).start()
     stranger, path = key_file(folder, "stranger")
     attacker = await DhtNode.start(DhtNodeOptions(path, stranger.public_key), LISTEN, None)
     directories = [bootstrap]

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from peer.discovery.dht_node.health import Unwatched
 from peer.identity import Identity
-from peer.membership.reputation import Reputation
-from peer.node.open import LocalNode, NodeListeners, open_node
+from peer.node.open import LocalNode, open_node
 from peer.node.record import describe_self
 from peer.protocol.endpoints import host_of
 from peer.protocol.messages import PeerRecord, RunId, Status
 from peer.run.options import NodeOptions
-from peer.transport.wire.payload_stream import NoBudget
 
 RUN = RunId(b"r" * 32)
 OUTSIDE = "198.51.100.7"
@@ -29,13 +26,7 @@ async def record_of(folder: Path, ticket: str, seen_from: str) -> PeerRecord:
     local = LocalNode.of(
         NodeOptions(home=folder, initial_peers=(nodes,), host_maddrs=LISTEN, lan=False), RUN, lambda line: None
     )
-    listeners = NodeListeners(
-        reputation=Reputation(local.clock.now, lambda event: None),
-        quota=NoBudget(),
-        dht_node=Unwatched(),
-        reachability=lambda reachable, why: None,
-    )
-    async with asyncio.timeout(180), open_node(local, listeners) as node:
+    async with asyncio.timeout(180), open_node(local) as node:
         for _ in range(2):
             node.transport.dialler.seen(Identity.generate().peer_id, f"ipv4:{seen_from}:51234")
         return describe_self(
