@@ -18,14 +18,12 @@ from peer.errors import BadPayload, NotRunning, UsageError, for_shell
 from peer.identity import is_peer_id
 from peer.protocol.messages import WIRE_VERSION, RunId
 from peer.protocol.policy.amendments import Change, describe, superseded
-from peer.run.amendments import MAX_COUNT, MAX_REASON, Chain, beside, keep, load
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed, other_operator
-from peer.run.papers.shelf import PAPERS, PaperShelf
-from peer.run.papers.shelf import beside as beside_papers
-from peer.run.papers.shelf import load as load_papers
-from peer.run.papers.start import known_start
 from peer.run.presets import resolve
+from peer.run.statements.files import beside, keep, known_start, load, load_kept
+from peer.run.statements.kinds import AMENDMENT, MAX_COUNT, MAX_REASON, PAPER
+from peer.run.statements.log import StatementLog
 
 WORDS: dict[str, Change] = {change.value.replace("_", "-"): change for change in Change if change is not Change.GO_ON}
 WORDS["resume"] = Change.GO_ON
@@ -95,8 +93,7 @@ def command(
     operator = signing_key(home, identity_path)
     if operator.peer_id != signed.manifest.operator:
         raise other_operator(file, signed.manifest.operator, operator)
-    chain = Chain(RunId(signed.run_id), signed.manifest.operator)
-    load(beside(file), chain)
+    log = _amendments_of(file, signed)
     kind = WORDS[change]
     if in_rounds is not None:
         if at_round is not None:
@@ -105,10 +102,10 @@ def command(
     if kind is Change.REVOKE and signed.manifest.admission.kind == "open":
         raise UsageError("this run admits everybody, invited or not", "Keep a peer out with: ban PEER")
     if value is not None and kind in (Change.BAN, Change.UNBAN, Change.REVOKE):
-        value = _peer(value, _ids_known(home, signed.run_id) | {str(one.peer) for one in chain.amendments})
+        value = _peer(value, _ids_known(home, signed.run_id) | {str(one.peer) for one in log.amendments})
     fields = _fields(kind, value)
-    _ensure_sane(kind, fields, reason, file, signed, len(chain.signed))
-    now, latest = _round_if_known(signed, home), max(chain.amendments, key=lambda one: one.round, default=None)
+    _ensure_sane(kind, fields, reason, file, signed, len(log.chain))
+    now, latest = _round_if_known(signed, home), max(log.amendments, key=lambda one: one.round, default=None)
     if at_round is not None:
         _ensure_reachable(at_round, signed, home)
         at_round = max(at_round, now or 0)  # rounds that are over stay as they were
@@ -118,13 +115,13 @@ def command(
             same = f"this amendment holds from round {at_round} on, as amendment {latest.number}"
             tell(f"the round is not known here: {same}. With --at-round 0 one holds at once", err=True)
     try:
-        chain.make(operator, at_round, kind, reason, **fields)
+        log.amend(operator, at_round, kind, reason, **fields)
     except BadPayload as bad:
         raise UsageError(bad.reason, f"Give {NEEDS.get(kind, 'nothing')}.") from None
-    keep(beside(file), chain)
-    tell(describe(chain.amendments[-1]))
-    for never, instead in superseded(chain.amendments).items():
-        if instead == len(chain.amendments):
+    keep(beside(file, AMENDMENT), log.chain)
+    tell(describe(log.amendments[-1]))
+    for never, instead in superseded(log.amendments).items():
+        if instead == len(log.amendments):
             tell(f"amendment {never} will not hold: this one replaces it")
     if latest is not None and at_round < latest.round:
         tell(
@@ -135,7 +132,7 @@ def command(
     if kind is Change.REFOUND:
         node = f"peer bootstrap {for_shell(file)} --state FOLDER"
         tell(f"from then on every peer waits until a node gives that state. `{node}` prints its digest", err=True)
-    tell(f"wrote {beside(file)}. A bootstrap node that runs from {file} reads it within seconds")
+    tell(f"wrote {beside(file, AMENDMENT)}. A bootstrap node that runs from {file} reads it within seconds")
 
 
 def _ensure_sane(
@@ -167,9 +164,9 @@ def _ensure_not_a_node(peer: str, file: Path, signed: SignedManifest) -> None:
     """Raise UsageError for the operator's key, and for a node that may sign something: amendments come by the nodes."""
     if peer == signed.manifest.operator:
         raise UsageError(f"{peer} is the operator's own key", "Name another peer.")
-    shelf = PaperShelf(signed.run_id, signed.manifest.operator)
-    load_papers(beside_papers(file), shelf)
-    if peer in shelf.nodes(time.time()):
+    log = StatementLog(signed.run_id, signed.manifest.operator)
+    load(beside(file, PAPER), log)
+    if peer in log.nodes(time.time()):
         raise UsageError(
             f"{peer} is a node of yours, which hands your amendments on",
             f"If it was taken over, first take its rights back: peer manifest delegate {for_shell(file)} {peer} --may "
@@ -197,17 +194,23 @@ def _ensure_reachable(at_round: int, signed: SignedManifest, home: Path) -> None
         )
 
 
+def _amendments_of(file: Path, signed: SignedManifest) -> StatementLog:
+    """Read the operator's file. Raises ManifestError for one that does not check."""
+    log = StatementLog(RunId(signed.run_id), signed.manifest.operator)
+    load(beside(file, AMENDMENT), log)
+    return log
+
+
 def _list(file: Path, signed: SignedManifest, value: str | None) -> None:
     """Show the amendments in the operator's file, oldest first."""
     if value is not None:
         raise UsageError("list takes no value", "Give: peer manifest amend run.toml list")
-    chain = Chain(RunId(signed.run_id), signed.manifest.operator)
-    load(beside(file), chain)
-    never = superseded(chain.amendments)
-    for amendment in chain.amendments:
+    log = _amendments_of(file, signed)
+    never = superseded(log.amendments)
+    for amendment in log.amendments:
         tell(describe(amendment, never.get(amendment.number)))
-    if not chain.amendments:
-        tell(f"no amendments in {beside(file)}", err=True)
+    if not log.amendments:
+        tell(f"no amendments in {beside(file, AMENDMENT)}", err=True)
 
 
 def _ids_known(home: Path, run_id: bytes) -> set[str]:
@@ -257,9 +260,12 @@ def _round_now(signed: SignedManifest, home: Path) -> int:
 
 def _start_if_known(signed: SignedManifest, home: Path) -> float:
     """Return when round 0 began, seconds since the epoch; 0: neither the manifest nor this home knows."""
-    folder, shelf = Home(home, make=False).run(signed.run_id).path, PaperShelf(signed.run_id, signed.manifest.operator)
-    load_papers(folder / PAPERS, shelf)
-    return known_start(signed.manifest, shelf, folder)
+    folder, log = (
+        Home(home, make=False).run(signed.run_id).path,
+        StatementLog.of(signed.run_id, signed.manifest, time.time),
+    )
+    load_kept(folder, log)
+    return known_start(log, folder)
 
 
 def _round_if_known(signed: SignedManifest, home: Path) -> int | None:

@@ -12,13 +12,13 @@ import click
 from peer.cli.durations import MOST_VALID_S, Duration
 from peer.cli.options import home, identity_path, signing_key
 from peer.cli.telling import tell
+from peer.clock.local_time import local_time
 from peer.errors import IdentityError, UsageError
-from peer.observe.formatting import local_time
 
 if TYPE_CHECKING:
     from peer.run.manifest import SignedManifest
-    from peer.run.papers.paper import Duty
-    from peer.run.papers.shelf import PaperShelf
+    from peer.run.statements.kinds import Duty
+    from peer.run.statements.log import StatementLog
 
 DUTIES = ("start", "digests", "invitations")
 
@@ -74,8 +74,10 @@ def command(
     the earlier one, also for what the node has signed: `--may nothing` takes everything back. As the run's start may be
     among it, the operator's key signs the start then: --start. No start that a node signs replaces it afterwards."""
     from peer.run.manifest import load_signed, other_operator
-    from peer.run.papers.paper import delegate
-    from peer.run.papers.shelf import MAX_DELEGATIONS, PaperShelf, beside, keep, load
+    from peer.run.statements.files import beside, keep, load
+    from peer.run.statements.kinds import PAPER, DelegationDocument
+    from peer.run.statements.log import StatementLog
+    from peer.run.statements.statement import delegate
 
     if "nothing" in may and len(may) > 1:
         raise UsageError("a node may sign nothing, or something", "Give `--may nothing` alone.")
@@ -87,31 +89,34 @@ def command(
         raise IdentityError("the operator's key needs no delegation", "NODE is the key of another home.")
     now = int(time.time())
     duties = cast("list[Duty]", [duty for duty in DUTIES if duty in (may or DUTIES)])
-    shelf = PaperShelf(signed.run_id, operator.peer_id)
-    load(beside(file), shelf)
-    issued = max(now, shelf.latest_of(node) + 1)
+    log = StatementLog(signed.run_id, operator.peer_id)
+    load(beside(file, PAPER), log)
+    former = log.newest_delegation(node)
+    issued = now if former is None else max(now, former.issued + 1)
     try:
-        paper = delegate(operator, signed.run_id, node, duties, issued, 0 if expires is None else int(now + expires))
+        delegation = delegate(
+            operator, signed.run_id, node, duties, issued, 0 if expires is None else int(now + expires)
+        )
     except ValueError as error:
         raise UsageError(str(error), "NODE is what `peer id show` tells on the node, 12D3Koo….") from None
-    if shelf.newest_delegation(node) is None and len(shelf.named) >= MAX_DELEGATIONS:
+    if former is None and len(log.named) >= (most := DelegationDocument.most):
         raise UsageError(
-            f"this run has named {MAX_DELEGATIONS} nodes, and one more would push out the first of them",
-            "Let one of the named nodes sign: " + ", ".join(shelf.named),
+            f"this run has named {most} nodes, and one more would push out the first of them",
+            "Let one of the named nodes sign: " + ", ".join(log.named),
         )
-    _settle_start(signed, shelf, node, duties, start, home)
+    _settle_start(signed, log, node, duties, start, home)
     if start:
-        shelf.add(shelf.sign_start(operator, start, now))
+        log.add(log.sign_start(operator, start, now))
         tell(f"round 0 began at {local_time(start)}: signed by the operator, for good")
-    shelf.add(paper)
-    keep(beside(file), shelf)
+    log.add(delegation)
+    keep(beside(file, PAPER), log.papers)
     tell(f"{node} may sign: {', '.join(duties) or 'nothing'}")
-    tell(f"wrote {beside(file)}. A bootstrap node that runs from {file} reads it within seconds")
+    tell(f"wrote {beside(file, PAPER)}. A bootstrap node that runs from {file} reads it within seconds")
 
 
 def _settle_start(
     signed: SignedManifest,
-    shelf: PaperShelf,
+    log: StatementLog,
     node: str,
     duties: list[Duty],
     start: float | None,
@@ -120,23 +125,23 @@ def _settle_start(
     """Make sure that the run does not lose its start with the right of the node that had signed it. Raises UsageError
     for a start that cannot be, and when --start is needed."""
     from peer.run.home import Home
-    from peer.run.papers.shelf import PAPERS, PaperShelf, load
-    from peer.run.papers.start import known_start, wants_paper
     from peer.run.presets import resolve
+    from peer.run.statements.files import known_start, load_kept
+    from peer.run.statements.log import StatementLog, wants_start
 
     manifest = signed.manifest
-    if not wants_paper(manifest):
+    if not wants_start(manifest):
         if start is not None:
             raise UsageError("the start of this run needs no signature of its own", "Leave --start out.")
         return
-    if shelf.start_is_final:
-        if start not in (None, shelf.start_time):
+    if log.start_is_final:
+        if start not in (None, log.start_time):
             raise UsageError(
-                f"the operator has signed that round 0 began at {shelf.start_time!r}, which is final",
+                f"the operator has signed that round 0 began at {log.start_time!r}, which is final",
                 "Leave --start out.",
             )
         return
-    former = shelf.newest_delegation(node)
+    former = log.newest_delegation(node)
     withdrawn = former is not None and "start" in former.may and "start" not in duties
     if start:
         ends = resolve(manifest.sync).round_clock(start).due_at(manifest.rounds - 1)
@@ -147,10 +152,9 @@ def _settle_start(
             )
     if start is not None or not withdrawn:
         return
-    known = PaperShelf(signed.run_id, manifest.operator)
-    folder = Home(home, make=False).run(signed.run_id).path
-    load(folder / PAPERS, known)
-    began = known_start(manifest, known, folder)
+    folder, known = Home(home, make=False).run(signed.run_id).path, StatementLog(signed.run_id, manifest.operator)
+    load_kept(folder, known)
+    began = known_start(known, folder)
     if began:
         hint = f"By the papers in {home} round 0 began at {local_time(began)}, which is --start {began!r}."
     else:

@@ -36,14 +36,16 @@ def command(key: str, run: Path, expires: float, home: Path, identity_path: Path
     from peer.run.admission.invitation import Invitation, day_of
     from peer.run.home import Home
     from peer.run.manifest import load_signed, other_operator
-    from peer.run.papers.shelf import PAPERS, PaperShelf, beside, load
+    from peer.run.statements.files import beside, load, load_kept
+    from peer.run.statements.kinds import PAPER
+    from peer.run.statements.log import StatementLog
 
     signed = load_signed(run)
     inviter = signing_key(home, identity_path)
-    shelf = PaperShelf(signed.run_id, signed.manifest.operator)
-    for papers in (beside(run), Home(home).run(signed.run_id).path / PAPERS):
-        load(papers, shelf)
-    if not shelf.may(inviter.peer_id, "invitations", time.time()):
+    log = StatementLog(signed.run_id, signed.manifest.operator)
+    load(beside(run, PAPER), log)
+    load_kept(Home(home).run(signed.run_id).path, log)
+    if not log.may(inviter.peer_id, "invitations", time.time()):
         advice = "The operator's key invites, or a node's that may: name its file with --identity-path, or its --home."
         raise other_operator(run, signed.manifest.operator, inviter, advice)
     try:

@@ -14,8 +14,8 @@ from peer.protocol.messages import PeerRecord, Welcome
 from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.block_votes import in_turn
 from peer.run.manifest import Manifest
-from peer.run.papers.start import wants_paper
 from peer.run.presets import resolve
+from peer.run.statements.log import wants_start
 
 HELLO_S = 5.0
 GREETED, GREETED_S = 16, 1.0
@@ -32,7 +32,7 @@ async def round_clock(context: JoinContext, manifest: Manifest, start: float) ->
     for welcome in await _greeted(context, some):
         # after the last answer: a Hello under way would count a correction twice
         context.clock.observe(welcome.clock_offset_s, welcome.voice)
-    if not start and wants_paper(manifest):
+    if not start and wants_start(manifest):
         context.say("waiting for the run's signed start: nobody has shown it yet")
     return clock_from(manifest, start)
 

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from peer.clock.local_time import local_time
 from peer.errors import DataError, JoinDeclined
-from peer.observe.formatting import amount, duration, local_time
+from peer.observe.formatting import amount, duration
 from peer.observe.status.value import ContractStatus, ContractTerms
 from peer.ports.console import Say
 from peer.run.costs import cost_of

@@ -14,12 +14,13 @@ from peer.discovery.multiaddr import split
 from peer.errors import RunEnded, for_shell
 from peer.joining.clock import clock_from
 from peer.joining.context import JoinContext
-from peer.joining.papers import catch_up_papers
-from peer.membership.paper_sync import PaperSync
+from peer.joining.statements import catch_up
+from peer.membership.statement_sync import StatementSync
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.schedule import TOGETHER_S, RoundClock
 from peer.run.manifest import Manifest
-from peer.run.papers.start import known_start
+from peer.run.statements.files import known_start
+from peer.run.statements.log import StatementLog
 
 FIRST_LOOK_S = 3.0
 """How long the directory may show nobody before a peer goes on without having heard whether the run is over."""
@@ -32,23 +33,25 @@ def operator_nodes(manifest: Manifest, addresses: Iterable[str]) -> frozenset[Pe
     return frozenset(PeerId(peer) for peer in (manifest.operator, *named) if peer)
 
 
-async def ensure_goes_on(context: JoinContext, manifest: Manifest, addresses: Iterable[str], papers: PaperSync) -> None:
+async def ensure_goes_on(
+    context: JoinContext, manifest: Manifest, addresses: Iterable[str], statements: StatementSync
+) -> None:
     """Get the run's papers, and raise RunEnded when the run is over.
 
     `addresses` are those of the ticket. Waits for the first record at most `FIRST_LOOK_S`."""
     nodes = operator_nodes(manifest, addresses)
-    if manifest.start or papers.shelf.start_is_final:
-        _ensure_time_left(context, manifest, papers)
+    if manifest.start or statements.log.start_is_final:
+        _ensure_time_left(context, manifest, statements.log)
     records = await _first_look(context)
-    await catch_up_papers(context, papers, nodes)
+    await catch_up(context, statements, nodes)
     if manifest.sync.clock == "seconds":
         try:
-            _ensure_time_left(context, manifest, papers)
+            _ensure_time_left(context, manifest, statements.log)
         except RunEnded:  # the start may be of a node whose right was taken back, as the next one asked may know
-            await catch_up_papers(context, papers, nodes, everybody=True)
-            _ensure_time_left(context, manifest, papers)
+            await catch_up(context, statements, nodes, everybody=True)
+            _ensure_time_left(context, manifest, statements.log)
         return
-    nodes = papers.shelf.nodes(context.clock.now(), nodes)
+    nodes = statements.log.nodes(context.clock.now(), nodes)
     if any(_says_ended(record, manifest.rounds) for record in records if record.peer_id in nodes):
         raise _ended(manifest)
 
@@ -84,12 +87,12 @@ def _ended(manifest: Manifest) -> RunEnded:
     return RunEnded(ended_words(manifest))
 
 
-def _ensure_time_left(context: JoinContext, manifest: Manifest, papers: PaperSync) -> None:
+def _ensure_time_left(context: JoinContext, manifest: Manifest, log: StatementLog) -> None:
     """Raise RunEnded when the clock says so. The nodes that were dialled tell how far our own clock is off; before
     that it counts only for what it tells whatever its error."""
     if manifest.sync.clock != "seconds":
         return
-    start = known_start(manifest, papers.shelf, None if context.folder is None else context.folder.path)
+    start = known_start(log, None if context.folder is None else context.folder.path)
     offset = context.directory.contact().clock_offset_s
     now = context.clock.now() + (-manifest.limits.max_clock_offset_s if offset is None else offset)
     ensure_round_left(manifest, clock_from(manifest, start), 0, now)

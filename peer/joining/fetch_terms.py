@@ -10,7 +10,7 @@ from torch import Tensor
 from peer.observe.events import Event
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.pair.state_verdict import StateLosses
-from peer.run.papers.paper import DigestDocument
+from peer.run.statements.kinds import DigestDocument
 
 Weigh = Callable[[Tensor, int, float], Awaitable[StateLosses | str]]
 """As `peer.ports.trainer.Trainer.weigh`."""

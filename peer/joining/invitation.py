@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peer.errors import JoinRefused, TicketError
-from peer.membership.amendment_sync import AmendmentSync
 from peer.observe.status.value import AdmissionStatus
-from peer.protocol.messages import MAX_ROUND, PeerId, RunId
+from peer.protocol.messages import PeerId, RunId
 from peer.run.admission.invitation import ASK, Invitation, InvitedPeers, day_of
 from peer.run.home import write_whole
 from peer.run.manifest import Manifest
-from peer.run.papers.shelf import PaperShelf
+from peer.run.statements.log import StatementLog
 
 FILE = "invitation"
 """File of the run's folder that keeps the invitation."""
@@ -48,24 +47,10 @@ def _kept(path: Path, run_id: RunId, me: PeerId) -> Invitation | None:
 
 
 def invited_peers(
-    run_id: RunId,
-    manifest: Manifest,
-    amendments: AmendmentSync,
-    now: Callable[[], float],
-    nodes: Container[PeerId],
-    papers: PaperShelf | None = None,
+    manifest: Manifest, log: StatementLog, now: Callable[[], float], nodes: Container[PeerId]
 ) -> InvitedPeers:
-    """Return the rule of this run. `nodes`: the operator's, which need no invitation. `papers`: tell which nodes may
-    sign one."""
-    return InvitedPeers(
-        run_id,
-        manifest.operator,
-        now,
-        required=manifest.admission.kind == "invited",
-        revoked=lambda: amendments.ruling(MAX_ROUND).revoked,
-        exempt=nodes,
-        papers=papers,
-    )
+    """Return the rule of this run. `nodes`: the operator's, which need no invitation."""
+    return InvitedPeers(log, now, required=manifest.admission.kind == "invited", exempt=nodes)
 
 
 @dataclass(frozen=True, slots=True)

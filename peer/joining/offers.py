@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from peer.protocol.endpoints import block_of
 from peer.protocol.messages import NODES, PeerId, PeerRecord, StateIndex
 from peer.protocol.swarm.block_votes import BlockVotes, in_turn
-from peer.run.papers.paper import DigestDocument
+from peer.run.statements.kinds import DigestDocument
 from peer.state.snapshot import MARK, mark_of
 
 OLD_ROUNDS = 20

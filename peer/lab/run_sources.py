@@ -16,12 +16,14 @@ from peer.errors import DataError, ManifestError
 from peer.identity import Identity
 from peer.joining.artifacts import RunFiles, operator_files
 from peer.protocol.policy.amendments import Amendment, Change
-from peer.run import amendments as chains
 from peer.run.files.artifact_folder import folder_of, needed
 from peer.run.files.token_folder import shard_files
 from peer.run.files.token_index import TokenIndex, shard_file
 from peer.run.manifest import Manifest, SignedManifest, load_signed, parse_manifest, signature_path
 from peer.run.packages import check_packages
+from peer.run.statements.files import beside, keep, load
+from peer.run.statements.kinds import AMENDMENT
+from peer.run.statements.log import StatementLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +101,15 @@ def _amendments_of(path: Path) -> tuple[tuple[Amendment, ...], tuple[str, ...]]:
     """Return the operator's amendments that can hold in another run of the same manifest, and why others do not.
 
     Raises ManifestError for a file that does not check."""
-    file = chains.beside(path)
+    file = beside(path, AMENDMENT)
     if not file.exists():
         return (), ()
     if not signature_path(path).exists():
         return (), (f"{file.name}: {path.name} is not signed, so nobody can have amended it",)
     signed = load_signed(path)
-    found = chains.load(file, chains.Chain(signed.run_id, signed.manifest.operator))
+    log = StatementLog(signed.run_id, signed.manifest.operator)
+    load(file, log)
+    found = log.amendments
     kept = tuple(one for one in found if one.change is not Change.REFOUND)
     numbers = [str(one.number) for one in found if one.change is Change.REFOUND]
     return kept, (f"amendment {', '.join(numbers)} of {file.name}: its state is of the real run",) if numbers else ()
@@ -127,11 +131,11 @@ def lay_beside(sources: RunSources, signed: SignedManifest, manifest: Path, oper
         except OSError as error:
             raise ManifestError(f"cannot write {folder}: {error.strerror}", "Free some space there.") from error
     if sources.amendments:
-        chain = chains.Chain(signed.run_id, operator.peer_id)
+        log = StatementLog(signed.run_id, operator.peer_id)
         for one in sources.amendments:
             fields = {"value": one.value, "low": one.low, "high": one.high, "peer": one.peer}
-            chain.make(operator, one.round, one.change, one.reason, **fields)
-        chains.keep(chains.beside(manifest), chain)
+            log.amend(operator, one.round, one.change, one.reason, **fields)
+        keep(beside(manifest, AMENDMENT), log.chain)
 
 
 def overridden_values(base: BaseManifest, text: str) -> list[str]:

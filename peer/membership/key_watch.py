@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from peer.aio.events import Signal
+from peer.clock.local_time import local_time
 from peer.errors import ExchangeError, KeyInUse
 from peer.observe import events
-from peer.observe.formatting import local_time
 from peer.ports.clock import Clock
 from peer.protocol.messages import PeerRecord
 from peer.signed_start import KeyStarts, StartClaim

@@ -22,17 +22,16 @@ from peer.exchange.pair.context import PairContext, TrainerOutlook
 from peer.exchange.pair.matchmaker import Matchmaker
 from peer.exchange.pair.strategy import PairStrategy
 from peer.exchange.strategy import ExchangeControls, ExchangeStrategy
-from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.own_record import OwnRecord
 from peer.membership.pair_receipts import PairReceipts
-from peer.membership.paper_sync import PaperSync
 from peer.membership.parts import MembershipParts
 from peer.membership.peer_table import PeerTable, lifetime
 from peer.membership.receipt_log import ReceiptLog
 from peer.membership.relay_words import RelayWords
 from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
+from peer.membership.statement_sync import StatementSync
 from peer.membership.suspend import SuspendRecovery, refresh
 from peer.observe import events
 from peer.outer.state import OuterState
@@ -54,6 +53,7 @@ from peer.rounds.status import RoundStatus
 from peer.rounds.trainer_supervisor import TrainerSupervisor
 from peer.run.costs import receipt_bounds
 from peer.run.plan import RunPlan
+from peer.run.statements.log import StatementLog
 
 FetchReset = Callable[[bytes, list[PeerRecord]], Awaitable[Tensor | None]]
 """Gets the state with this digest from one of these peers; None: nobody gives it yet."""
@@ -90,8 +90,7 @@ class LocalPolicy:
     pause: LocalPause
     quota: Quota
     reputation: Reputation
-    amendments: AmendmentSync
-    papers: PaperSync
+    statements: StatementSync
     invited: Container[PeerId] = ()
     """The peers that have an invitation, as far as they showed it."""
 
@@ -177,7 +176,7 @@ def assemble(
     """Build a peer's parts. Nothing runs yet: the owner runs `loop` and `background`."""
     plan, live, emit, leaving = setting.plan, setting.live, outlets.emit, Shutdown()
     view = (members := _membership(setting, ports, state, policy, emit)).view
-    proven, start = policy.reputation.proven, policy.papers.start
+    proven, start = policy.reputation.proven, policy.statements.log.awaited_start
     schedule = RoundSchedule(setting.rounds, ports.clock, view, emit, live, proven, start)
     policy.reputation.limit_strangers(_stranger_budget(plan, setting.rounds, view), policy.invited)
     matchmaker = _matchmaker(plan, ports, members, schedule, policy)
@@ -185,7 +184,7 @@ def assemble(
     async def fetch_reset(digest: bytes) -> Tensor | None:
         return await outlets.fetch_reset(digest, list(view.peers.values()))
 
-    directives = Directives(policy.amendments.ruling, state.founded, fetch_reset, policy.pause)
+    directives = Directives(policy.statements.log.ruling, state.founded, fetch_reset, policy.pause)
     strategy = setting.make(
         ExchangeContext(
             plan=plan,
@@ -252,7 +251,7 @@ def _membership(
         setting.own,
         watch,
         tempo.look_every_s,
-        banned=lambda: policy.amendments.ruling(live.round).kept_out,
+        banned=lambda: policy.statements.log.ruling(live.round).kept_out,
         changed=lambda peers, reason: emit(events.DirectoryChanged(peers=peers, reason=reason)),
     )
     receipts = _receipts(setting.plan, ports, state, view, policy.reputation.proven, emit)
@@ -290,16 +289,16 @@ def _matchmaker(
             schedule.all_ready_in,
             lambda: schedule.in_steps or ports.trainer.counters().has_work,
         ),
-        _vouched(plan, ports, members, policy.papers),
+        _vouched(plan, ports, members, policy.statements.log),
     )
     return Matchmaker(around, policy.quota.why_not)
 
 
 def _vouched(
-    plan: RunPlan, ports: PeerPorts, members: MembershipParts, papers: PaperSync
+    plan: RunPlan, ports: PeerPorts, members: MembershipParts, log: StatementLog
 ) -> Callable[[PeerRecord], str]:
     def nodes() -> frozenset[PeerId]:
-        return plan.nodes & papers.shelf.nodes(ports.clock.now(), plan.nodes)
+        return plan.nodes & log.nodes(ports.clock.now(), plan.nodes)
 
     words = RelayWords(nodes, ports.signer.verify, members.reputation)
     return lambda record: words.block_of(record, members.view.peers, ports.clock.now())
@@ -363,11 +362,12 @@ def _background(
     def peers() -> Mapping[PeerId, PeerRecord]:
         return view.peers
 
-    amendments, watch = policy.amendments, view.watch
+    watch = view.watch
     duties = [
         view.run(),
-        amendments.run(ports.transport, ports.clock, tempo.rng, view.known, tempo.ask_every_s, watch.answered),
-        policy.papers.run(ports.transport, ports.clock, tempo.rng, view.known, tempo.ask_every_s),
+        *policy.statements.asking(
+            ports.transport, ports.clock, tempo.rng, view.known, tempo.ask_every_s, watch.answered
+        ),
         watch.run(ports.transport, peers, tempo.rng, doze),
         policy.pause.watch(),
         policy.quota.watch(),

@@ -18,16 +18,14 @@ from peer.joining.clock import clock_from
 from peer.joining.ended import operator_nodes
 from peer.joining.fetch_terms import FetchTerms, RunKnowledge
 from peer.joining.invitation import OwnAdmission, invited_peers, own_invitation
-from peer.joining.papers import ask_for_start
 from peer.joining.reset import ResetStates
 from peer.joining.resume import JoinedState
-from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
-from peer.membership.operators_word import ASK_EVERY_S
+from peer.joining.statements import ask_for_start
 from peer.membership.own_record import OwnRecord
-from peer.membership.paper_sync import PaperSync
 from peer.membership.peer_table import pace
 from peer.membership.proven_file import ProvenFile
 from peer.membership.reputation import Reputation
+from peer.membership.statement_sync import ASK_EVERY_S, StatementSync
 from peer.membership.suspend import read_clocks
 from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
 from peer.node.handler import DonatedState
@@ -41,20 +39,19 @@ from peer.ports.memory_store import ExchangeStores
 from peer.ports.peer import PeerPorts
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
-from peer.protocol.policy.amendments import RunPolicy, describe
+from peer.protocol.policy.amendments import RunPolicy
 from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.claimed_round import furthest_round
 from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
 from peer.run.admission.invitation import InvitedPeers, day_of
-from peer.run.amendments import Chain
 from peer.run.manifest import Manifest
 from peer.run.method import Method
 from peer.run.options import JoinOptions
-from peer.run.papers.shelf import PAPERS
-from peer.run.papers.start import known_start, shelf_of, wants_paper
 from peer.run.plan import RunPlan
 from peer.run.presets import resolve
+from peer.run.statements.files import known_start
+from peer.run.statements.log import StatementLog
 from peer.run.sync.common_data import why_unchecked
 from peer.signed_record import seal
 from peer.state.checkpoint import CheckpointStore, checkpoint_bytes
@@ -126,19 +123,20 @@ class DaemonParts:
         """Return what the state has to be that this volunteer begins with.
 
         A run that begins when a paper says so is in round 0 as long as nobody shows that paper."""
-        papers, context = node.handler.papers, node.join_context()
-        assert papers is not None
+        statements, context = node.handler.statements, node.join_context()
+        assert statements is not None
+        log = statements.log
 
         def furthest() -> int | None:
-            most = furthest_round(clock_from(manifest, start_of(node, manifest)), node.local.clock.now())
-            return 0 if most is None and wants_paper(manifest) else most
+            most = furthest_round(clock_from(manifest, start_of(node)), node.local.clock.now())
+            return 0 if most is None and log.wants_start else most
 
         knows = RunKnowledge(
             proven=frozenset(self.reputation.proven),
-            nodes=papers.shelf.nodes(node.local.clock.now(), operator_nodes(manifest, self.options.initial_peers)),
+            nodes=log.nodes(node.local.clock.now(), operator_nodes(manifest, self.options.initial_peers)),
             furthest=furthest,
-            digests=lambda: papers.shelf.digests(node.local.clock.now()),
-            ask_start=partial(ask_for_start, context, papers),
+            digests=lambda: log.digests(node.local.clock.now()),
+            ask_start=partial(ask_for_start, context, statements),
         )
         return FetchTerms(
             momentum=resolve(manifest.sync).topology == "group",
@@ -154,7 +152,7 @@ class JoinedRun:
     """The things that a daemon has when it has joined a run."""
 
     manifest: Manifest
-    amendments: AmendmentSync
+    statements: StatementSync
     invited: InvitedPeers
     rounds: RoundClock
     state: JoinedState
@@ -169,43 +167,29 @@ def pace_of(method: Method) -> float:
     return pace(method.round_length if method.clock == "seconds" else None)
 
 
-def amendments_of(
-    local: LocalNode, manifest: Manifest, journal: Journal, round_now: Callable[[], int]
-) -> AmendmentSync:
-    """Read the amendments that were kept. `round_now`: returns the round under way here; 0: not known."""
-    return AmendmentSync(
-        Chain(local.run_id, manifest.operator),
-        local.folder.path / AMENDMENTS,
-        journal.append,
-        lambda amendment: local.say(describe(amendment)),
-        in_steps=manifest.sync.clock == "steps",
-        rounds=manifest.rounds,
-        round_now=round_now,
-    )
-
-
-def papers_of(node: OpenNode, manifest: Manifest, journal: Journal) -> PaperSync:
-    """Read the papers that were kept, and hand them on from here on."""
-    local, shelf = node.local, shelf_of(node.local.run_id, manifest, node.local.clock.now)
-    held = PaperSync(shelf, local.folder.path / PAPERS, journal.append, wants_start=wants_paper(manifest))
-    node.handler.hand_on(held)
+def statements_of(
+    node: OpenNode, manifest: Manifest, emit: Callable[[events.Event], None], round_now: Callable[[], int]
+) -> StatementSync:
+    """Read the statements that were kept, and hand them on from here on. `round_now`: returns the round under way here;
+    0: not known."""
+    local = node.local
+    log = StatementLog.of(local.run_id, manifest, local.clock.now)
+    node.handler.hand_on(held := StatementSync(log, emit, local.folder.path, round_now))
     return held
 
 
-def start_of(node: OpenNode, manifest: Manifest) -> float:
+def start_of(node: OpenNode) -> float:
     """Return when round 0 began, as far as it was signed; 0: not known yet."""
-    assert node.handler.papers is not None
-    return known_start(manifest, node.handler.papers.shelf, node.local.folder.path)
+    assert node.handler.statements is not None
+    return known_start(node.handler.statements.log, node.local.folder.path)
 
 
-def admission_of(
-    local: LocalNode, manifest: Manifest, options: JoinOptions, amendments: AmendmentSync, papers: PaperSync | None
-) -> OwnAdmission:
+def admission_of(local: LocalNode, manifest: Manifest, options: JoinOptions, log: StatementLog) -> OwnAdmission:
     """Return the rule by which others are let in, and what we show ourselves.
 
     Raises JoinRefused when this run admits invited peers only and this one is not."""
     nodes, now = operator_nodes(manifest, options.initial_peers), local.clock.now
-    invited = invited_peers(local.run_id, manifest, amendments, now, nodes, None if papers is None else papers.shelf)
+    invited = invited_peers(manifest, log, now, nodes)
     own = own_invitation(local.folder.path, None, local.run_id, local.me, now())
     admission = OwnAdmission(invited, local.me, own)
     admission.ensure()
@@ -244,9 +228,8 @@ def assemble_daemon(
 ) -> tuple[PeerParts, Checkpointer]:
     """Assemble the peer of a daemon that has joined a run, and what writes its checkpoints. `record` makes our record;
     `bulk` runs codec and outer step."""
-    local, emit, state, amendments = node.local, parts.journal.append, joined.state, joined.amendments
-    assert node.handler.papers is not None
-    node.directory.believe(nodes := _operators(node.handler.papers, joined, parts, local.clock.now))
+    local, emit, state = node.local, parts.journal.append, joined.state
+    node.directory.believe(nodes := _operators(joined, parts, local.clock.now))
     method = resolve(joined.manifest.sync)
     look_every_s = pace_of(method)
     saving = _checkpointer(local, parts, joined, lambda: built.directives.founded)
@@ -287,8 +270,7 @@ def assemble_daemon(
             pause=parts.pause,
             quota=parts.quota,
             reputation=parts.reputation,
-            amendments=amendments,
-            papers=node.handler.papers,
+            statements=joined.statements,
             invited=joined.invited,
         ),
         PeerOutlets(
@@ -301,12 +283,10 @@ def assemble_daemon(
     return (_with_summaries(node, parts, joined, built, nodes) if parts.options.summary else built), saving
 
 
-def _operators(
-    papers: PaperSync, joined: JoinedRun, parts: DaemonParts, now: Callable[[], float]
-) -> Callable[[], frozenset[PeerId]]:
+def _operators(joined: JoinedRun, parts: DaemonParts, now: Callable[[], float]) -> Callable[[], frozenset[PeerId]]:
     """Return what finds the operator's nodes."""
     named = operator_nodes(joined.manifest, parts.options.initial_peers)
-    return lambda: papers.shelf.nodes(now(), named)
+    return lambda: joined.statements.log.nodes(now(), named)
 
 
 def _with_summaries(

@@ -13,11 +13,10 @@ from peer.aio.threads import Start, at_once
 from peer.codes import Code
 from peer.errors import PartnerRefused
 from peer.exchange.pair.matchmaker import Matchmaker
-from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.pair_receipts import PairReceipts
-from peer.membership.paper_sync import PaperSync
 from peer.membership.peer_exchange import PeerExchange
 from peer.membership.peer_table import PeerTable
+from peer.membership.statement_sync import StatementSync
 from peer.outer.state import OuterState
 from peer.ports.directory import Shown
 from peer.ports.handler import UNWANTED, GroupHandler, SummaryDesk
@@ -92,7 +91,6 @@ class ServedParts:
     """The parts of a peer that answer others, as far as they exist."""
 
     manifest: SignedManifest | None = None
-    amendments: AmendmentSync | None = None
     view: PeerTable | None = None
     matchmaker: Matchmaker | None = None
     group: GroupHandler | None = None
@@ -106,13 +104,13 @@ class RequestHandler:
 
     def __init__(self, parts: ServedParts | None = None) -> None:
         self.parts = parts or ServedParts()
-        self.papers: PaperSync | None = None
+        self.statements: StatementSync | None = None
         self.peers: PeerExchange | None = None
         self.summaries: SummaryDesk | None = None
 
-    def hand_on(self, papers: PaperSync) -> None:
-        """Give these papers to whoever asks."""
-        self.papers = papers
+    def hand_on(self, statements: StatementSync) -> None:
+        """Give these statements to whoever asks."""
+        self.statements = statements
 
     def tell_of(self, peers: PeerExchange) -> None:
         """Tell whoever asks of these peers."""
@@ -154,10 +152,10 @@ class RequestHandler:
         return [] if self.parts.receipts is None else self.parts.receipts.shown()
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
-        return [] if self.parts.amendments is None else self.parts.amendments.since(held, head)
+        return [] if self.statements is None else self.statements.on_amendments(held, head)
 
     def on_papers(self, held: Sequence[bytes]) -> list[bytes]:
-        return [] if self.papers is None else self.papers.lacking(held)
+        return [] if self.statements is None else self.statements.on_papers(held)
 
     def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
         return [] if self.peers is None else self.peers.on_peers(caller, shown)

@@ -11,7 +11,6 @@ from peer.aio.tasks import background_task, cancel_and_wait
 from peer.aio.threads import LowPriorityThread
 from peer.clock.phases import PhaseTimer
 from peer.errors import PeerError
-from peer.joining.amendments import catch_up
 from peer.joining.artifacts import RunFiles
 from peer.joining.clock import round_clock
 from peer.joining.contract import agree, contract_of, look_through
@@ -23,21 +22,21 @@ from peer.joining.report import JoinReport
 from peer.joining.reset import founding_of
 from peer.joining.resume import JoinedState, Staleness
 from peer.joining.state import obtain_state
+from peer.joining.statements import catch_up_amendments
 from peer.joining.trainer import journal_start, launch, trainer_config
-from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.peer_table import LOOK_EVERY_S, lifetime
+from peer.membership.statement_sync import StatementSync
 from peer.node.assemble import PeerParts
 from peer.node.control import ControlServer, pause_or_resume
 from peer.node.daemon_parts import (
     DaemonParts,
     JoinedRun,
     admission_of,
-    amendments_of,
     assemble_daemon,
     begin_run,
     pace_of,
-    papers_of,
     start_of,
+    statements_of,
 )
 from peer.node.display import Display, showing
 from peer.node.handler import ServedParts
@@ -219,8 +218,8 @@ class PeerDaemon:
         self._arrival.end("manifest")
         manifest = signed.manifest
         self._facts.learn(manifest)
-        held = papers_of(node, manifest, self._journal)
-        await ensure_goes_on(node.join_context(), manifest, options.initial_peers, held)
+        statements = statements_of(node, manifest, self._tell_amended, lambda: self._live.round)
+        await ensure_goes_on(node.join_context(), manifest, options.initial_peers, statements)
         self._check_memory(manifest, RunFiles())
         check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
         method = resolve(manifest.sync)
@@ -248,18 +247,16 @@ class PeerDaemon:
         )
         await trainer.prepare()  # it reads its data while we look for the state
         self._arrival.end("files")
-        amendments = amendments_of(node.local, manifest, self._journal, lambda: self._live.round)
-        node.handler.serve(replace(node.handler.parts, amendments=amendments))
-        admission = self._facts.admit(admission_of(node.local, manifest, options, amendments, held))
+        admission = self._facts.admit(admission_of(node.local, manifest, options, statements.log))
         self._pace_s = pace_of(method)
         begin_run(node, manifest, layout, self._ruling, admission.rule, self._record)
         self._reaching = asyncio.create_task(node.reach.run(self._known))
-        await catch_up(self._node.join_context(), amendments)
-        founding = amendments.ruling(MAX_ROUND).founded
+        await catch_up_amendments(self._node.join_context(), statements)
+        founding = statements.log.ruling(MAX_ROUND).founded
         for stranger in checkpoints.strangers(node.local.run_id, layout.digest(), founding):
             node.local.say(f"not resumed from: {stranger}")
         state = await self._obtain_state(manifest, method, layout, checkpoints, trainer)
-        parts = await self._prepare(manifest, state, checkpoints, amendments, admission.rule, trainer)
+        parts = await self._prepare(manifest, state, checkpoints, statements, admission.rule, trainer)
         return await self._train(parts, state)
 
     async def _fetch_manifest(self) -> SignedManifest:
@@ -270,7 +267,7 @@ class PeerDaemon:
         """Tell the volunteer what the run takes, once, and have it agreed to."""
         node, options = self._node, self._options
         texts, secrets = await asyncio.to_thread(look_through, signed.manifest, options)
-        contract = contract_of(signed, options, texts, start=start_of(node, signed.manifest), folder=node.local.folder)
+        contract = contract_of(signed, options, texts, start=start_of(node), folder=node.local.folder)
         self._arrival.end("terms")
         ask = None if options.agreed else self._ask
         self._facts.agree(await agree(contract, node.local.folder.path, ask, node.local.say, secrets))
@@ -319,23 +316,23 @@ class PeerDaemon:
         manifest: Manifest,
         state: JoinedState,
         checkpoints: CheckpointStore,
-        amendments: AmendmentSync,
+        statements: StatementSync,
         invited: InvitedPeers,
         trainer: TrainerClient,
     ) -> PeerParts:
         """Build the peer's parts around the state, and start the trainer from it."""
         node, context = self._node, self._node.join_context()
-        rounds = await round_clock(context, manifest, start_of(node, manifest))
+        rounds = await round_clock(context, manifest, start_of(node))
         ensure_round_left(manifest, rounds, state.round, node.local.clock.now())
         joined = JoinedRun(
             manifest=manifest,
-            amendments=amendments,
+            statements=statements,
             invited=invited,
             rounds=rounds,
             state=state,
             checkpoints=checkpoints,
             trainer=trainer,
-            founded=await self._copying(lambda: founding_of(state, amendments.ruling(MAX_ROUND))),
+            founded=await self._copying(lambda: founding_of(state, statements.log.ruling(MAX_ROUND))),
         )
         parts, self._saving = assemble_daemon(node, self._own, joined, self._record, self._bulk)
         self._parts = parts
@@ -385,8 +382,13 @@ class PeerDaemon:
     # -- the operator's word -----------------------------------------------------------------------------------------
 
     def _ruling(self) -> RunPolicy:
-        held = self._node.handler.parts.amendments
-        return RunPolicy() if held is None else held.ruling(self._live.round)
+        held = self._node.handler.statements
+        return RunPolicy() if held is None else held.log.ruling(self._live.round)
+
+    def _tell_amended(self, event: events.Event) -> None:
+        self._journal.append(event)
+        if isinstance(event, events.Amended):
+            self._node.local.say(event.change)
 
     # -- what others and the person see ------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from peer.observe.status.value import (
 from peer.observe.totals import Totals, ledger
 from peer.protocol.messages import PeerRecord, Reach, Status
 from peer.run.manifest import Manifest
-from peer.run.papers.start import known_start
+from peer.run.statements.files import known_start
 
 if TYPE_CHECKING:
     from peer.joining.report import JoinReport
@@ -144,7 +144,7 @@ def status_report(
 def node_status(node: OpenNode, began: float, role: str) -> DaemonStatus:
     """Return what every daemon knows of its node; all else is not there yet. `began`: when it started, seconds since
     the epoch."""
-    local, amendments, papers = node.local, node.handler.parts.amendments, node.handler.papers
+    local, statements = node.local, node.handler.statements
     sent, received = local.options.max_upload, local.options.max_download
     return DaemonStatus(
         role=role,
@@ -164,9 +164,9 @@ def node_status(node: OpenNode, began: float, role: str) -> DaemonStatus:
         port_mapping=node.mapping.report(),
         relays=node.reservations.report(),
         relaying=node.transport.desk.report(),
-        amendments=0 if amendments is None else amendments.count,
-        amended=() if amendments is None else tuple(amendments.latest(SHOWN_AMENDMENTS)),
-        papers=None if papers is None else papers.report(local.clock.now()),
+        amendments=0 if statements is None else len(statements.log.chain),
+        amended=() if statements is None else tuple(statements.latest(SHOWN_AMENDMENTS)),
+        papers=None if statements is None else statements.report(local.clock.now()),
         neighbours=node.directory.neighbours(),
         directory=node.directory.report(),
         clock_correction_s=local.clock.correction,
@@ -181,8 +181,8 @@ def node_status(node: OpenNode, began: float, role: str) -> DaemonStatus:
 
 def manifest_status(node: OpenNode, manifest: Manifest, parameters: int) -> ManifestStatus:
     """Return what is known of a run by its manifest."""
-    sync, papers = manifest.sync, node.handler.papers
-    start = manifest.start if papers is None else known_start(manifest, papers.shelf, None)
+    sync, statements = manifest.sync, node.handler.statements
+    start = manifest.start if statements is None else known_start(statements.log, None)
     about = RunAbout(manifest.model.kind, manifest.data.kind, sync.preset, sync.clock, sync.sync_every)
     return ManifestStatus(parameters, manifest.rounds, about, end_of(manifest, start))
 

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from peer.clock.local_time import local_time
 from peer.errors import StartChanged
-from peer.membership.amendment_sync import ensure_admitted
-from peer.membership.paper_sync import PaperSync
-from peer.observe.formatting import local_time
+from peer.membership.statement_sync import ensure_admitted
 from peer.ports.console import Say
 from peer.protocol.policy.amendments import RunPolicy
 from peer.protocol.schedule import RoundClock
 from peer.rounds.loop import RoundLoop
 from peer.rounds.status import RoundStatus
 from peer.run.presets import resolve
+from peer.run.statements.log import StatementLog
 
 if TYPE_CHECKING:
     from peer.joining.report import JoinReport
@@ -71,11 +71,11 @@ async def obey(
 
     Ends with JoinRefused when the operator keeps us out, or our invitation is over, and with StartChanged when the
     operator signed another start than that of the clock."""
-    papers = node.handler.papers
-    assert papers is not None
+    statements = node.handler.statements
+    assert statements is not None
     while True:
         now = ruling()
-        ensure_start_holds(papers, rounds())
+        ensure_start_holds(statements.log, rounds())
         ensure_admitted(now, node.local.me)
         assert facts.admission is not None
         facts.admission.ensure()
@@ -84,11 +84,11 @@ async def obey(
         await asyncio.sleep(1.0)
 
 
-def ensure_start_holds(papers: PaperSync, rounds: RoundClock) -> None:
+def ensure_start_holds(log: StatementLog, rounds: RoundClock) -> None:
     """Raise StartChanged when this clock counts from another start than the operator's own key signed. A start that a
     node signed moves no peer that has begun: the node may be a thief's."""
-    start = papers.start()
-    if papers.shelf.start_is_final and start and rounds.start and start != rounds.start:
+    start = log.awaited_start()
+    if log.start_is_final and start and rounds.start and start != rounds.start:
         former, holds = local_time(rounds.start), local_time(start)
         raise StartChanged(f"the operator signed that round 0 began at {holds}. This peer counted from {former}")
 

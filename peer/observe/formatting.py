@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 
@@ -65,11 +64,3 @@ def duration(seconds: float) -> str:
     if hours < 48:
         return f"{hours} h {minutes % 60} min"
     return f"{hours // 24} days" + (f" {hours % 24} h" if hours % 24 and hours < 240 else "")
-
-
-def local_time(at: float) -> str:
-    """`2026-11-25 18:00` in local time. `at`: seconds since the epoch. One without a date is written in seconds."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-    except (OverflowError, ValueError, OSError):
-        return f"{at:g} s after 1970"

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from peer.aio.events import Latch, Signal
+from peer.clock.local_time import local_time
 from peer.clock.quiet_hours import QuietHours
 from peer.clock.run_clock import wall_time
 from peer.errors import HomeUnusable, UsageError
 from peer.guest.conditions import UNMETERED
 from peer.guest.watch import MachineWatch
-from peer.observe.formatting import local_time
 from peer.observe.status.value import ConditionStatus, PauseStatus
 from peer.protocol.messages import LATEST
 from peer.run.home import write_whole

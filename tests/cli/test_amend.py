@@ -14,12 +14,12 @@ from peer.errors import ManifestError, UsageError
 from peer.identity import Identity, load_or_create
 from peer.protocol.messages import RunId
 from peer.protocol.policy.amendments import NO_REASON, Change, policy_at
-from peer.run.amendments import Chain, load
 from peer.run.home import Home
 from peer.run.manifest import load_signed, write_new
-from peer.run.papers.paper import delegate
-from peer.run.papers.shelf import PAPERS, PaperShelf, beside, keep
-from peer.run.papers.start import FORMER
+from peer.run.statements.files import FORMER_START, beside, keep, load
+from peer.run.statements.kinds import PAPER
+from peer.run.statements.log import StatementLog
+from peer.run.statements.statement import delegate
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def amend(manifest: Path, *words: str, home: str = "home") -> str:
     return result.output
 
 
-def held(manifest: Path) -> Chain:
+def held(manifest: Path) -> StatementLog:
     signed = load_signed(manifest)
-    chain = Chain(RunId(signed.run_id), signed.manifest.operator)
-    load(manifest.with_suffix(".amendments"), chain)
-    return chain
+    log = StatementLog(RunId(signed.run_id), signed.manifest.operator)
+    load(manifest.with_suffix(".amendments"), log)
+    return log
 
 
 def test_amendments_follow_one_another(manifest: Path) -> None:
@@ -136,16 +136,16 @@ def test_a_round_more_than_a_year_ahead_is_refused(tmp_path: Path) -> None:
 def test_the_operators_key_and_nodes_are_not_kept_out(manifest: Path) -> None:
     signed, operator = load_signed(manifest), load_or_create(manifest.parent / "home" / "identity.key")
     node = load_or_create(manifest.parent / "node.key").peer_id
-    shelf = PaperShelf(signed.run_id, operator.peer_id)
-    shelf.add(delegate(operator, signed.run_id, node, ["start"], 1))
-    keep(beside(manifest), shelf)
+    log = StatementLog(signed.run_id, operator.peer_id)
+    log.add(delegate(operator, signed.run_id, node, ["start"], 1))
+    keep(beside(manifest, PAPER), log.papers)
     with pytest.raises(UsageError, match="the operator's own key"):
         amend(manifest, "ban", operator.peer_id)
     with pytest.raises(UsageError, match="a node of yours") as caught:
         amend(manifest, "ban", node)
     assert f"{node} --may nothing" in caught.value.fix
-    shelf.add(delegate(operator, signed.run_id, node, [], 2))
-    keep(beside(manifest), shelf)
+    log.add(delegate(operator, signed.run_id, node, [], 2))
+    keep(beside(manifest, PAPER), log.papers)
     amend(manifest, "ban", node)
 
 
@@ -154,11 +154,11 @@ def began(manifest: Path, seconds_ago: float, former: bool = False) -> None:
     start, run = time.time() - seconds_ago, load_signed(manifest)
     folder = Home(manifest.parent / "home").run(run.run_id).path
     if former:
-        (folder / FORMER).write_text(repr(start))
+        (folder / FORMER_START).write_text(repr(start))
         return
-    shelf = PaperShelf(run.run_id, run.manifest.operator)
-    shelf.add(shelf.sign_start(load_or_create(Home(manifest.parent / "home").identity), start, start))
-    keep(folder / PAPERS, shelf)
+    log = StatementLog(run.run_id, run.manifest.operator)
+    log.add(log.sign_start(load_or_create(Home(manifest.parent / "home").identity), start, start))
+    keep(folder / PAPER.kept, log.papers)
 
 
 @pytest.mark.parametrize("former", [False, True])

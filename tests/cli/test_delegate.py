@@ -14,8 +14,10 @@ from peer.identity import Identity, load_or_create
 from peer.run.admission.invitation import Invitation, InvitedPeers
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed
-from peer.run.papers.paper import delegate
-from peer.run.papers.shelf import MAX_DELEGATIONS, PAPERS, PaperShelf, beside, keep, load
+from peer.run.statements.files import beside, keep, load
+from peer.run.statements.kinds import PAPER, DelegationDocument
+from peer.run.statements.log import StatementLog
+from peer.run.statements.statement import delegate
 
 NOW = 1_800_000_000.0
 OFFLINE = ("--identity-path", "operator.key")
@@ -44,11 +46,11 @@ def node(signed: SignedManifest) -> str:
     return str(json.loads(call("id", "show", "--home", "node", "--json").stdout)["peer_id"])
 
 
-def held() -> PaperShelf:
+def held() -> StatementLog:
     run = load_signed(Path("run.toml"))
-    shelf = PaperShelf(run.run_id, run.manifest.operator)
-    load(beside(Path("run.toml")), shelf)
-    return shelf
+    log = StatementLog(run.run_id, run.manifest.operator)
+    load(beside(Path("run.toml"), PAPER), log)
+    return log
 
 
 def test_an_operators_key_lies_in_a_file_of_its_own_for_its_owner_alone(signed: SignedManifest, node: str) -> None:
@@ -84,7 +86,7 @@ def test_others_delegate_nothing(signed: SignedManifest, node: str) -> None:
     ):
         with pytest.raises(error):
             call("manifest", "delegate", "run.toml", *words)
-    assert not beside(Path("run.toml")).exists()
+    assert not beside(Path("run.toml"), PAPER).exists()
 
 
 @pytest.mark.parametrize(
@@ -164,29 +166,29 @@ def test_a_node_invites_as_long_as_it_may_and_never_amends(signed: SignedManifes
         call(*invite)
     call("manifest", "delegate", "run.toml", node, *OFFLINE, "--may", "invitations")
     shown = Invitation.named(call(*invite).stdout.strip()).raw
-    rule = InvitedPeers(signed.run_id, signed.manifest.operator, lambda: NOW, required=True, papers=held())
+    rule = InvitedPeers(held(), lambda: NOW, required=True)
     assert rule.why_not(load_or_create(Path("ada.key")).peer_id, shown) is None  # type: ignore[arg-type]
-    without = InvitedPeers(signed.run_id, signed.manifest.operator, lambda: NOW, required=True)
+    without = InvitedPeers(StatementLog(signed.run_id, signed.manifest.operator), lambda: NOW, required=True)
     assert without.why_not(ada, shown) is not None  # type: ignore[arg-type]
     with pytest.raises(ManifestError, match="names"):
         call("manifest", "amend", "run.toml", "pause", "--home", "node")
     call("manifest", "delegate", "run.toml", node, *OFFLINE, "--may", "start")
-    taken_back = InvitedPeers(signed.run_id, signed.manifest.operator, lambda: NOW, required=True, papers=held())
+    taken_back = InvitedPeers(held(), lambda: NOW, required=True)
     assert taken_back.why_not(ada, shown) is not None  # type: ignore[arg-type]
     call("manifest", "amend", "run.toml", "pause", *OFFLINE)
 
 
 def kept_start(signed: SignedManifest, at: float) -> None:
     """The home of a volunteer knows when the run began, by the node's word."""
-    shelf, key = held(), load_or_create(Path("node/identity.key"))
-    shelf.add(shelf.sign_start(key, at, NOW))
-    keep(Home(Path("volunteer")).run(signed.run_id).path / PAPERS, shelf)
+    log, key = held(), load_or_create(Path("node/identity.key"))
+    log.add(log.sign_start(key, at, NOW))
+    keep(Home(Path("volunteer")).run(signed.run_id).path / PAPER.kept, log.papers)
 
 
 def test_a_revocation_asks_for_the_start_and_signs_it_for_good(signed: SignedManifest, node: str) -> None:
     words = ("manifest", "delegate", "run.toml", node, *OFFLINE)
     call(*words)
-    before = beside(Path("run.toml")).read_bytes()
+    before = beside(Path("run.toml"), PAPER).read_bytes()
     with pytest.raises(UsageError, match="may have signed when the run began") as caught:
         call(*words, "--may", "nothing")
     assert "--start none if the run has not begun" in caught.value.fix
@@ -195,7 +197,7 @@ def test_a_revocation_asks_for_the_start_and_signs_it_for_good(signed: SignedMan
     with pytest.raises(UsageError) as caught:
         call(*words, "--may", "digests", "--home", "volunteer")
     assert f"--start {NOW - 500.25!r}" in caught.value.fix
-    assert beside(Path("run.toml")).read_bytes() == before
+    assert beside(Path("run.toml"), PAPER).read_bytes() == before
     assert "for good" in call(*words, "--may", "nothing", "--start", repr(NOW - 500.25)).output
     assert held().start_is_final
     assert held().start_time == NOW - 500.25
@@ -217,7 +219,7 @@ def test_a_renewal_needs_no_start(signed: SignedManifest, node: str) -> None:
 def test_what_is_no_past_time_is_no_start(signed: SignedManifest, node: str, start: str) -> None:
     words = ("manifest", "delegate", "run.toml", node, *OFFLINE, "--start", start)
     assert "is no past time" in CliRunner().invoke(peer, words).output
-    assert not beside(Path("run.toml")).exists()
+    assert not beside(Path("run.toml"), PAPER).exists()
 
 
 def test_a_start_by_which_the_run_would_be_over_is_refused(signed: SignedManifest, node: str) -> None:
@@ -240,13 +242,11 @@ def test_nobody_is_trusted_for_longer_than_ten_years(signed: SignedManifest, nod
 
 
 def test_one_node_too_many_is_refused(signed: SignedManifest, node: str) -> None:
-    shelf = held()
-    for age in range(MAX_DELEGATIONS):
+    log = held()
+    for age in range(DelegationDocument.most):
         other = Identity.generate()
-        shelf.add(
-            delegate(load_or_create(Path("operator.key")), signed.run_id, other.peer_id, ["start"], int(NOW) + age)
-        )
-    keep(beside(Path("run.toml")), shelf)
+        log.add(delegate(load_or_create(Path("operator.key")), signed.run_id, other.peer_id, ["start"], int(NOW) + age))
+    keep(beside(Path("run.toml"), PAPER), log.papers)
     with pytest.raises(UsageError, match="has named 16 nodes"):
         call("manifest", "delegate", "run.toml", node, *OFFLINE)
-    assert held().named == shelf.named
+    assert held().named == log.named

@@ -8,17 +8,14 @@ from typing import Any
 
 from peer.errors import BadPayload, ManifestError, PeerError, TicketError, UsageError
 from peer.identity import Identity
-from peer.membership.paper_sync import describe as describe_paper
 from peer.node.control import COMMANDS, _parse, _parse_reply, _Refused
 from peer.protocol.policy.amendments import Change, RunPolicy, describe, policy_at
-from peer.run.amendments import DOMAIN as AMENDMENT_DOMAIN
-from peer.run.amendments import Chain, SignedAmendment
 from peer.run.manifest import default_text
 from peer.run.overrides import SECTIONS, apply_overrides
-from peer.run.papers.paper import DOMAIN as PAPER_DOMAIN
-from peer.run.papers.paper import delegate
-from peer.run.papers.shelf import PaperShelf
 from peer.run.schema import FORMAT, parse_manifest
+from peer.run.statements.kinds import AMENDMENT, PAPER
+from peer.run.statements.log import StatementLog
+from peer.run.statements.statement import delegate
 from peer.run.ticket import _MAGIC, Ticket, _checksum, _to_base32
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import LITERALS
@@ -69,18 +66,19 @@ def amendment() -> Target:
     """What a chain takes is signed, of this run, and its successor."""
 
     def first(change: Change, **fields: Any) -> bytes:
-        return Chain(RUN, OWNER.peer_id).make(OWNER, 3, change, "plateau", **fields).raw
+        return StatementLog(RUN, OWNER.peer_id).amend(OWNER, 3, change, "plateau", **fields).raw
 
     wire, banned = first(Change.WIRE, low=1, high=2), first(Change.BAN, peer=OWNER.peer_id)
     refound = first(Change.REFOUND, digest="ab" * 32)
 
     def run(raw: bytes) -> None:
         """Signed by the operator whatever it says, so that the checks behind the signature are reached."""
-        chain = Chain(RUN, OWNER.peer_id)
-        got = chain.extend(SignedAmendment(raw, OWNER.sign(AMENDMENT_DOMAIN, raw)))
-        assert (got.number, len(chain.signed)) == (1, 1)
+        log = StatementLog(RUN, OWNER.peer_id)
+        assert log.add(log.open_amendment(raw, OWNER.sign(AMENDMENT.domain, raw)))
+        (got,) = log.amendments
+        assert got.number == 1
         assert describe(got).isprintable()
-        changed = policy_at(chain.amendments, got.round) != RunPolicy()
+        changed = policy_at(log.amendments, got.round) != RunPolicy()
         assert changed or got.change in (Change.GO_ON, Change.UNBAN, Change.LR_SCALE)
 
     corpus = (first(Change.LR_SCALE, value=0.5), first(Change.PAUSE), wire, banned, refound)
@@ -100,21 +98,21 @@ def amendment() -> Target:
 
 
 def paper() -> Target:
-    """What a shelf takes is signed, of this run, and read the same again."""
+    """What a log takes is signed, of this run, and read the same again."""
     node = Identity.generate()
-    shelf = PaperShelf(RUN, OWNER.peer_id)
+    log = StatementLog(RUN, OWNER.peer_id)
     given = delegate(OWNER, RUN, node.peer_id, ["start"], 0)
 
     def run(raw: bytes) -> None:
         """The document signed by the operator whatever it says, so that the checks behind the signature are reached."""
         text = raw.decode(errors="replace")
-        entry = {"paper": text, "signature": OWNER.sign(PAPER_DOMAIN, text.encode()).hex()}
-        got = shelf.open(json.dumps(entry).encode())
-        assert shelf.open(got.line) == got
-        assert describe_paper(got).isprintable()
-        assert PaperShelf(RUN, OWNER.peer_id).add(got)
+        entry = {"paper": text, "signature": OWNER.sign(PAPER.domain, text.encode()).hex()}
+        got = log.open(json.dumps(entry).encode())
+        assert log.open(got.line) == got
+        assert got.document.sentence().isprintable()
+        assert StatementLog(RUN, OWNER.peer_id).add(got)
 
-    corpus = (given.raw, shelf.sign_start(OWNER, 9.5, 0).raw, shelf.sign_digest(OWNER, 3, b"d" * 32, 0).raw)
+    corpus = (given.raw, log.sign_start(OWNER, 9.5, 0).raw, log.sign_digest(OWNER, 3, b"d" * 32, 0).raw)
     tokens = (b'"start"', b'"digest"', b'"delegation"', b"NaN", b"1e999", b"-1", b"\\u001b", b"[" * 50, b"null")
     return Target(name="paper", run=run, corpus=corpus, refuses=(BadPayload,), tokens=tokens, limit=2000)
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from peer.observe.totals import replay
-from peer.run.amendments import Chain, load
 from peer.run.manifest import load_signed
 from peer.run.model_layout import layout_for
 from peer.run.presets import resolve
+from peer.run.statements.files import load
+from peer.run.statements.log import StatementLog
 from peer.state.checkpoint import CheckpointStore
 from peer.trainer.arena import read_counters
 from tests.golden import live, names
@@ -50,8 +51,8 @@ def kept_run(folder: Path) -> Any:
     checkpoint, skipped = CheckpointStore(RUN / "checkpoints").latest(signed.run_id, layout.digest())
     assert checkpoint is not None, skipped
     totals, damaged = replay(RUN / "journal.jsonl")
-    chain = Chain(signed.run_id, manifest.operator)
-    load(RUN / "amendments.jsonl", chain)
+    log = StatementLog(signed.run_id, manifest.operator)
+    load(RUN / "amendments.jsonl", log)
     return {
         "run id": signed.run_id.hex(),
         "layout": layout.digest().hex(),
@@ -59,7 +60,7 @@ def kept_run(folder: Path) -> Any:
         "counters": asdict(read_counters(RUN, len(layout.fragments))),
         "sums": totals.to_json(),
         "damaged lines": damaged,
-        "head of the amendments": chain.head.hex(),
+        "head of the amendments": log.head.hex(),
     }
 
 

@@ -31,10 +31,12 @@ from peer.observe.status.value import Notice
 from peer.protocol.messages import PeerId, PeerTimings, SwapReport, TransferTimings
 from peer.protocol.policy.amendments import Change, RunPolicy
 from peer.rounds.pause import LocalPause
-from peer.run.amendments import Chain, beside, keep
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, default_text, load_signed, sign_text, signature_path
 from peer.run.overrides import apply_overrides
+from peer.run.statements.files import beside, keep
+from peer.run.statements.kinds import AMENDMENT
+from peer.run.statements.log import StatementLog
 from tests.golden.names import identity
 from tests.golden.shapes import Shape, both, differences, shape
 
@@ -137,13 +139,13 @@ class Swarm:
         if self.kept is not None:
             for name, ours in (("manifest.toml", "run.toml"), ("manifest.toml.sig", "run.toml.sig")):
                 shutil.copy(self.kept / name, self.folder / ours)
-            shutil.copy(self.kept / "amendments.jsonl", beside(self.manifest))
+            shutil.copy(self.kept / "amendments.jsonl", beside(self.manifest, AMENDMENT))
             return load_signed(self.manifest)
         settings = [*MODEL, *TRAIN, *SYNC, f"preset={self.preset}"]
         signed = sign_text(apply_overrides(default_text(), settings), operator, self.manifest)
-        chain = Chain(signed.run_id, operator.peer_id)
-        chain.make(operator, 0, Change.LR_SCALE, "a try", value=0.5)
-        keep(beside(self.manifest), chain)
+        log = StatementLog(signed.run_id, operator.peer_id)
+        log.amend(operator, 0, Change.LR_SCALE, "a try", value=0.5)
+        keep(beside(self.manifest, AMENDMENT), log.chain)
         return signed
 
     def _take_up(self, kept: Path) -> None:

@@ -55,13 +55,13 @@ from peer.protocol.pair.receipt_chain import Countersigned
 from peer.protocol.policy.amendments import Change
 from peer.protocol.wire.frames import HEADER, MAGIC, VERSION, Kind, PayloadWriter, pack
 from peer.protocol.wire.payload import BytesSource
-from peer.run.amendments import DOMAIN as AMENDMENT_DOMAIN
-from peer.run.amendments import Chain, lines_of
 from peer.run.manifest import DOMAIN as MANIFEST_DOMAIN
 from peer.run.manifest import Manifest
 from peer.run.method import Method
-from peer.run.papers.paper import DOMAIN as PAPER_DOMAIN
 from peer.run.presets import PRESETS
+from peer.run.statements.files import lines_of
+from peer.run.statements.kinds import AMENDMENT, PAPER
+from peer.run.statements.log import StatementLog
 from peer.run.ticket import Ticket
 from peer.signed_record import DOMAIN as RECORD_DOMAIN
 from peer.signed_record import seal, unseal
@@ -291,8 +291,8 @@ def wire() -> Any:
             "hello": HELLO_DOMAIN.decode(),
             "record": RECORD_DOMAIN.decode(),
             "roster": ROSTER_DOMAIN.decode(),
-            "amendment": AMENDMENT_DOMAIN.decode(),
-            "paper": PAPER_DOMAIN.decode(),
+            "amendment": AMENDMENT.domain.decode(),
+            "paper": PAPER.domain.decode(),
             "manifest": MANIFEST_DOMAIN.decode(),
         },
         "words": {
@@ -329,14 +329,14 @@ def _roster() -> Roster:
     return Roster(RUN, RoundKey(5, 1), members[0], Base(b"d" * 32, members[:2], 4), members, members[1:])
 
 
-def _chain() -> Chain:
+def _amended() -> StatementLog:
     operator = identity(1)
-    chain = Chain(RUN, operator.peer_id)
-    chain.make(operator, 3, Change.LR_SCALE, "slower", value=0.5)
-    chain.make(operator, 4, Change.WIRE, "", low=1, high=2)
-    chain.make(operator, 4, Change.BAN, "", peer=identity(2).peer_id)
-    chain.make(operator, 5, Change.REFOUND, "back", digest="ab" * 32)
-    return chain
+    log = StatementLog(RUN, operator.peer_id)
+    log.amend(operator, 3, Change.LR_SCALE, "slower", value=0.5)
+    log.amend(operator, 4, Change.WIRE, "", low=1, high=2)
+    log.amend(operator, 4, Change.BAN, "", peer=identity(2).peer_id)
+    log.amend(operator, 5, Change.REFOUND, "back", digest="ab" * 32)
+    return log
 
 
 def _rosters() -> bytes:
@@ -358,7 +358,7 @@ def wire_bytes(scratch: Path) -> Any:
     """Bytes that others verify, or that another version of this program reads: by what they are, in hex."""
     operator, roster = identity(1), _roster()
     assert unseal(seal(record(), operator)) == record()
-    chain = _chain()
+    amended = _amended()
     opening = ContributionHeader(RoundKey(5, 1), roster.name(), 2, 300, 4000, 77, 88)
     given = digest_of(b"mean", [0, 2])
     counters = CounterFile(scratch, 2)
@@ -369,7 +369,7 @@ def wire_bytes(scratch: Path) -> Any:
     written = {
         "roster": roster.to_bytes(),
         "rosters kept": _rosters(),
-        "amendments": lines_of(chain),
+        "amendments": lines_of(amended.chain),
         "DHT key": bucket_key(RUN, "01"),
     }
     made: dict[str, bytes] = {
@@ -392,7 +392,7 @@ def wire_bytes(scratch: Path) -> Any:
         "chain of receipts": file_of(chained(Signing(operator), [_receipt_of_a_swap()])),
         "joined": encode_joined(_values(9)),
         "relayed": _relayed(),
-        "head of the amendments": chain.head,
+        "head of the amendments": amended.head,
         "DHT slot": slot(bucket_key(RUN)),
         "counters": (scratch / "counters.bin").read_bytes(),
     }

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from peer.clock.local_time import local_time
 from peer.clock.quiet_hours import QuietHours
 from peer.errors import DataError, JoinDeclined, UsageError
 from peer.guest.options import GuestOptions
 from peer.joining.contract import AGREED, JoinContract, agree, contract_of
 from peer.joining.preflight import check_cuda, check_data_folder
-from peer.observe.formatting import local_time
 from peer.observe.question import read_answer
 from peer.protocol.policy.upload_quota import DAY_S, UploadLimits, control_rate
 from peer.run.home import RunFolder

@@ -15,13 +15,13 @@ from peer.joining.clock import clock_from
 from peer.joining.context import JoinContext
 from peer.joining.ended import FIRST_LOOK_S, ensure_goes_on, ensure_round_left, farewell, operator_nodes
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.membership.paper_sync import PaperSync
+from peer.membership.statement_sync import StatementSync
 from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.home import RunFolder
 from peer.run.manifest import Manifest
-from peer.run.papers.shelf import PaperShelf
-from peer.run.papers.start import FORMER, wants_paper
+from peer.run.statements.files import FORMER_START
+from peer.run.statements.log import StatementLog
 
 RUN = RunId(b"r" * 32)
 KEY = Identity.generate()
@@ -90,8 +90,8 @@ def hear(
             rng=random.Random(0),
         )
         began = clock.now()
-        papers = PaperSync(PaperShelf(RUN, OPERATOR), None, lambda event: None, wants_start=wants_paper(run))
-        await ensure_goes_on(context, run, TICKET, papers)
+        statements = StatementSync(StatementLog.of(RUN, run, clock.now), lambda event: None)
+        await ensure_goes_on(context, run, TICKET, statements)
         return clock.now() - began
 
     return run_virtual(ask())
@@ -110,7 +110,7 @@ def test_the_operators_nodes_are_believed(who: str, status: Status, round_: int)
 def test_what_a_stranger_says_of_the_end_changes_nothing(clock: str) -> None:
     stranger = Identity.generate().peer_id
     lies = [record(stranger, Status.ENDED, ROUNDS), record(stranger, Status.SERVING, ROUNDS)]
-    forged = PaperShelf(RUN, (liar := Identity.generate()).peer_id).sign_start(liar, 1.0, EPOCH)
+    forged = StatementLog(RUN, (liar := Identity.generate()).peer_id).sign_start(liar, 1.0, EPOCH)
     for lie in lies:
         assert hear(manifest(clock), lie, shown=[forged.line]) == 0.0
         assert hear(manifest(clock), lie, record(NODE, Status.SERVING, 5), shown=[forged.line]) == 0.0
@@ -127,8 +127,8 @@ def test_in_seconds_the_signed_start_alone_tells_the_end(who: str) -> None:
 def test_a_clock_in_seconds_tells_the_end_and_the_last_round(source: str, tmp_path: Path) -> None:
     run = manifest("seconds", EPOCH if source == "manifest" else 0.0)
     if source == "home":
-        (tmp_path / FORMER).write_text(repr(EPOCH))
-    shown = [PaperShelf(RUN, OPERATOR).sign_start(KEY, EPOCH, EPOCH).line] if source == "paper" else []
+        (tmp_path / FORMER_START).write_text(repr(EPOCH))
+    shown = [StatementLog(RUN, OPERATOR).sign_start(KEY, EPOCH, EPOCH).line] if source == "paper" else []
     anybody, end = record("anybody", Status.TRAINING, 5), ROUND_S * ROUNDS
     hear(run, anybody, at=end - 2 * ROUND_S - 0.1, folder=tmp_path, shown=shown)
     with pytest.raises(RunEnded, match="ends after 20 rounds, and a newcomer can do none"):

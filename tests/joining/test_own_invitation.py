@@ -13,8 +13,9 @@ from peer.identity import Identity
 from peer.joining.invitation import FILE, OwnAdmission, invited_peers, own_invitation
 from peer.observe.status.value import AdmissionStatus
 from peer.protocol.messages import PeerId, RunId
-from peer.protocol.policy.amendments import RunPolicy
+from peer.protocol.policy.amendments import Change
 from peer.run.admission.invitation import Invitation
+from peer.run.statements.log import StatementLog
 
 RUN, OPERATOR, ME = RunId(b"r" * 32), Identity.generate(), Identity.generate()
 HERE, NOW = PeerId(ME.peer_id), 1000.0
@@ -53,8 +54,10 @@ def admission(
     kind: str, now: list[float], revoked: dict[PeerId, str], own: Invitation | None, me: PeerId = HERE
 ) -> OwnAdmission:
     manifest = SimpleNamespace(operator=OPERATOR.peer_id, admission=SimpleNamespace(kind=kind))
-    amendments = SimpleNamespace(ruling=lambda round_: RunPolicy(revoked=revoked))
-    rule = invited_peers(RUN, cast(Any, manifest), cast(Any, amendments), lambda: now[0], ())
+    log = StatementLog(RUN, OPERATOR.peer_id)
+    for peer, why in revoked.items():
+        log.amend(OPERATOR, 0, Change.REVOKE, why, peer=peer)
+    rule = invited_peers(cast(Any, manifest), log, lambda: now[0], ())
     return OwnAdmission(rule, me, own)
 
 

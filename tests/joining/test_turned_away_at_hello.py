@@ -17,14 +17,13 @@ from peer.identity import Identity
 from peer.joining.context import JoinContext
 from peer.joining.invitation import invited_peers
 from peer.joining.manifest import fetch_manifest
-from peer.membership.amendment_sync import AmendmentSync
 from peer.node.handler import RequestHandler, ServedParts
 from peer.observe.progress import Waits
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.policy.amendments import Change
 from peer.run.admission.invitation import Invitation
-from peer.run.amendments import Chain
 from peer.run.manifest import SignedManifest, write_new
+from peer.run.statements.log import StatementLog
 from peer.transport.client import connections
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
@@ -44,9 +43,8 @@ class Door:
         self.clock = RunClock()
         self.ahead_s = 0.0
         """How far the served peer's days are ahead of the invitations."""
-        self._chain = Chain(self.run_id, OPERATOR.peer_id)
-        amendments = AmendmentSync(self._chain, None, lambda event: None)
-        rule = invited_peers(self.run_id, self.signed.manifest, amendments, self._now, ())
+        self._log = StatementLog(self.run_id, OPERATOR.peer_id)
+        rule = invited_peers(self.signed.manifest, self._log, self._now, ())
         self._served = GrpcTransport(OTHER, self.run_id, self._handler(), self.clock.now)
         self._served.begin_run(RunTerms(why_uninvited=rule.why_not))
 
@@ -62,7 +60,7 @@ class Door:
         return Invitation.make(by, run_id or self.run_id, key.peer_id, int(self.clock.now() + DAY_S))
 
     def revoke(self, reason: str) -> None:
-        self._chain.make(OPERATOR, 0, Change.REVOKE, reason, peer=ADA.peer_id)
+        self._log.amend(OPERATOR, 0, Change.REVOKE, reason, peer=ADA.peer_id)
 
     async def join(self, shown: bytes, then: Callable[[], None] = lambda: None) -> SignedManifest:
         """Do what `peer join` does first, and once more after `then`."""

@@ -26,9 +26,11 @@ from peer.lab.run_sources import BaseManifest, RunSources, find_sources, lay_bes
 from peer.node.new_run import make_run
 from peer.protocol.policy.amendments import Change
 from peer.run.admission.invitation import Invitation
-from peer.run.amendments import Chain, beside, keep, load
 from peer.run.files.artifact_folder import folder_of, needed
 from peer.run.manifest import derive, load_signed, parse_manifest, sign_text
+from peer.run.statements.files import beside, keep, load
+from peer.run.statements.kinds import AMENDMENT
+from peer.run.statements.log import StatementLog
 from tests.support.made_home import KEY, shards
 from tests.support.sandbox_here import open_here
 
@@ -184,15 +186,17 @@ def test_amendments_are_signed_again_for_the_tools_run(tmp_path: Path, data: Pat
     """But not those whose state only the real run has."""
     base = own(tmp_path, data)
     assert base.path is not None
-    chain = Chain(load_signed(base.path).run_id, KEY.peer_id)
-    chain.make(KEY, 2, Change.LR_SCALE, "plateau", value=0.5)
-    chain.make(KEY, 3, Change.REFOUND, "spoilt", digest="ab" * 32)
-    keep(beside(base.path), chain)
+    log = StatementLog(load_signed(base.path).run_id, KEY.peer_id)
+    log.amend(KEY, 2, Change.LR_SCALE, "plateau", value=0.5)
+    log.amend(KEY, 3, Change.REFOUND, "spoilt", digest="ab" * 32)
+    keep(beside(base.path, AMENDMENT), log.chain)
     sources = find_sources(base, parse_manifest(base.text.encode()), data)
     assert sources.left_out == ("amendment 2 of own.amendments: its state is of the real run",)
     played = laid(base, base.text, sources, tmp_path)
     signed = load_signed(played)
-    (amendment,) = load(beside(played), Chain(signed.run_id, signed.manifest.operator))
+    again = StatementLog(signed.run_id, signed.manifest.operator)
+    load(beside(played, AMENDMENT), again)
+    (amendment,) = again.amendments
     assert (amendment.round, amendment.change, amendment.value, amendment.reason) == (
         2,
         Change.LR_SCALE,

@@ -18,7 +18,13 @@ from peer.lab.sim.setting import SwarmSetting, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.node.assemble import PeerParts
-from peer.node.daemon_parts import DaemonParts, JoinedRun, admission_of, amendments_of, assemble_daemon, papers_of
+from peer.node.daemon_parts import (
+    DaemonParts,
+    JoinedRun,
+    admission_of,
+    assemble_daemon,
+    statements_of,
+)
 from peer.node.handler import RequestHandler
 from peer.node.open import LocalNode, OpenNode
 from peer.outer.state import OuterState
@@ -101,12 +107,11 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
         node = OpenNode(local, handler, transport, directory, *later)
         outer = OuterState.fresh(layout, torch.zeros(layout.elements))
         rounds = RoundClock("seconds", manifest.sync.sync_every, len(layout.fragments), EPOCH)
+        statements = statements_of(node, manifest, own.journal.append, lambda: 0)
         joined = JoinedRun(
             manifest=manifest,
-            amendments=amendments_of(local, manifest, own.journal, lambda: 0),
-            invited=admission_of(
-                local, manifest, options, amendments_of(local, manifest, own.journal, lambda: 0), None
-            ).rule,
+            statements=statements,
+            invited=admission_of(local, manifest, options, statements.log).rule,
             rounds=rounds,
             state=JoinedState(outer, 0, ""),
             checkpoints=CheckpointStore(local.folder.checkpoints, 2),
@@ -117,7 +122,6 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
         def record() -> PeerRecord:
             raise AssertionError("nothing runs here")
 
-        papers_of(node, manifest, own.journal)
         parts, _ = assemble_daemon(node, own, joined, record, bulk)
         try:
             return connections(parts)
@@ -142,4 +146,4 @@ def test_the_simulator_plays_the_daemons_peer(preset: str, tmp_path: Path) -> No
     assert ours == theirs
     held = {kind for _, _, kind in ours}
     assert {"PeerTable", "FailureDetector", "Reputation", "Matchmaker", "RoundLoop", "SuspendRecovery"} <= held
-    assert {"LocalPause", "AmendmentSync", "TrainerSupervisor"} <= held
+    assert {"LocalPause", "StatementLog", "TrainerSupervisor"} <= held

@@ -12,7 +12,7 @@ import pytest
 from peer.node.daemon_parts import DaemonParts
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.options import JoinOptions
-from peer.run.papers.shelf import PaperShelf
+from peer.run.statements.log import StatementLog
 
 MANIFEST = parse_manifest(default_text().encode())
 RUN = b"r" * 32
@@ -25,8 +25,8 @@ def test_the_wait_for_a_donor_is_the_one_asked_for(wait_s: float) -> None:
     others["reputation"] = SimpleNamespace(proven=())
     others["journal"] = SimpleNamespace(append=None)
     parts = DaemonParts(**cast(Any, {**others, "options": options}))
-    papers = SimpleNamespace(shelf=PaperShelf(cast(Any, RUN), MANIFEST.operator))
-    local = SimpleNamespace(clock=SimpleNamespace(now=lambda: 1e9))
-    node = SimpleNamespace(handler=SimpleNamespace(papers=papers), local=local, join_context=lambda: None)
+    statements = SimpleNamespace(log=StatementLog.of(cast(Any, RUN), MANIFEST, lambda: 1e9))
+    local = SimpleNamespace(clock=SimpleNamespace(now=lambda: 1e9), folder=SimpleNamespace(path=None))
+    node = SimpleNamespace(handler=SimpleNamespace(statements=statements), local=local, join_context=lambda: None)
     terms = parts.fetch_terms(cast(Any, node), MANIFEST, cast(Any, SimpleNamespace(weigh=None)))
     assert terms.patience_s == wait_s

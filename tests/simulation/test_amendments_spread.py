@@ -15,14 +15,16 @@ from peer.lab.sim.process import OPERATOR, RUN
 from peer.lab.sim.setting import LAYOUT, SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
-from peer.membership.amendment_sync import MAX_HANDED_ON
+from peer.membership.statement_sync import MAX_HANDED_ON
 from peer.observe.events import Amended, AmendmentRefused, Paused, Refounded, RoundEnded, Skipped, WentOn
 from peer.protocol.messages import PeerRecord, Status
 from peer.protocol.policy.amendments import Amendment, Change
 from peer.protocol.schedule import RoundClock
-from peer.run.amendments import Chain, SignedAmendment
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
+from peer.run.statements.kinds import AMENDMENT, AmendmentDocument
+from peer.run.statements.log import StatementLog
+from peer.run.statements.statement import Statement
 
 METHOD = resolve(SyncSection(preset="noloco", codec="fp32"))
 SECONDS = RoundClock("seconds", 20.0, 1, EPOCH)
@@ -33,12 +35,12 @@ class Operator:
     """Hands amendments to peer 0 alone, as its node would."""
 
     def __init__(self, swarm: SimulatedSwarm) -> None:
-        self.chain = Chain(RUN, OPERATOR.peer_id)
-        self._first = swarm.peers[0].amendments
+        self.log = StatementLog(RUN, OPERATOR.peer_id)
+        self._first = swarm.peers[0].statements
 
-    def amend(self, round_: int, change: Change, **fields: Any) -> SignedAmendment:
-        signed = self.chain.make(OPERATOR, round_, change, "because", **fields)
-        self._first._chain.extend(signed)
+    def amend(self, round_: int, change: Change, **fields: Any) -> Statement[AmendmentDocument]:
+        signed = self.log.amend(OPERATOR, round_, change, "because", **fields)
+        self._first.hold([signed])
         return signed
 
 
@@ -71,7 +73,7 @@ def test_all_change_the_learning_rate_in_the_same_round_within_a_minute() -> Non
     async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
         await asyncio.sleep(60)
         operator.amend(7, Change.LR_SCALE, value=0.5)
-        while any(peer.amendments.count == 0 for peer in swarm.peers):
+        while any(not peer.statements.log.chain for peer in swarm.peers):
             await asyncio.sleep(0.5)
             heard.append(0.5)
 
@@ -79,7 +81,7 @@ def test_all_change_the_learning_rate_in_the_same_round_within_a_minute() -> Non
     assert sum(heard) < 60
     for peer in swarm.peers:
         assert peer.trainer.lr_scales == [1.0] * 7 + [0.5] * 13
-    assert sum(isinstance(event, Amended) for peer in swarm.peers for event in peer.events) == 4  # all but the first
+    assert sum(isinstance(event, Amended) for peer in swarm.peers for event in peer.events) == 5
 
 
 @pytest.mark.parametrize("rounds", [SECONDS, STEPS], ids=["seconds", "steps"])
@@ -123,7 +125,7 @@ def test_nobody_pairs_with_a_banned_peer_until_it_is_unbanned() -> None:
     async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
         bad = swarm.peers[2].peer_id  # a simulation's ids are no keys, so the chain would not take them
         for peer in swarm.peers:
-            peer.amendments._chain.amendments += [
+            peer.statements.log.amendments += [
                 Amendment(1, 5, Change.BAN, "because", peer=bad),
                 Amendment(2, 12, Change.UNBAN, "", peer=bad),
             ]
@@ -145,11 +147,11 @@ def test_a_peer_that_was_cut_off_gets_the_rest() -> None:
         for factor in (0.5, 0.25, 0.125):
             operator.amend(4, Change.LR_SCALE, value=factor)
         await asyncio.sleep(100)
-        assert swarm.peers[3].amendments.count == 0
+        assert not swarm.peers[3].statements.log.chain
         swarm.network.connected = lambda one, other: True
 
     swarm = simulate(play)
-    assert [peer.amendments.count for peer in swarm.peers] == [3] * 5
+    assert [len(peer.statements.log.chain) for peer in swarm.peers] == [3] * 5
     assert swarm.peers[3].trainer.lr_scales[-1] == 0.125
 
 
@@ -182,8 +184,8 @@ def test_a_newcomer_has_them_all_from_one_peer_before_it_trains() -> None:
         for number in range(1, many + 1):
             operator.amend(0, Change.LR_SCALE, value=number / 100)
         record = PeerRecord(first.peer_id, RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, EPOCH, EPOCH + 60)
-        await newcomer.amendments.ask(newcomer.transport, record)
-        assert newcomer.amendments.count == many
+        await newcomer.statements.ask(newcomer.transport, record, AMENDMENT)
+        assert len(newcomer.statements.log.chain) == many
         await swarm.run()
         return swarm
 
@@ -193,8 +195,8 @@ def test_a_newcomer_has_them_all_from_one_peer_before_it_trains() -> None:
 def test_two_amendments_under_one_number_are_journaled_and_the_first_stays() -> None:
     async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
         await asyncio.sleep(1)
-        other = Chain(RUN, OPERATOR.peer_id)
-        swarm.peers[1].amendments._chain.extend(other.make(OPERATOR, 8, Change.LR_SCALE, "", value=0.25))
+        other = StatementLog(RUN, OPERATOR.peer_id)
+        swarm.peers[1].statements.hold([other.amend(OPERATOR, 8, Change.LR_SCALE, "", value=0.25)])
         operator.amend(8, Change.LR_SCALE, value=0.5)
 
     swarm = simulate(play)
@@ -211,9 +213,9 @@ def test_two_amendments_under_one_number_are_journaled_and_the_first_stays() -> 
 
 def test_a_forged_amendment_is_journaled_once_and_obeyed_by_nobody() -> None:
     async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
-        signed = operator.chain.make(OPERATOR, 0, Change.PAUSE, "")
+        signed = operator.log.amend(OPERATOR, 0, Change.PAUSE, "")
         forged = (signed.raw, signed.signature[::-1])
-        swarm.peers[0].amendments.since = lambda held, head: [forged]  # type: ignore[method-assign]
+        swarm.peers[0].statements.on_amendments = lambda held, head: [forged]  # type: ignore[method-assign]
 
     swarm = simulate(play)
     for peer in swarm.peers[1:]:

@@ -120,12 +120,12 @@ def test_homes_hear_the_signed_start_from_the_one_node_that_can_be_dialled() -> 
     async def main() -> SimulatedSwarm:
         setting = SwarmSetting(method=METHOD, rounds=RoundClock("seconds", 20.0, 1, 0.0), total_rounds=10, seed=3)
         swarm = SimulatedSwarm(5, setting, SwarmWorld(only_dial_out={1, 2, 3, 4}))
-        node = swarm.peers[0].papers
+        node = swarm.peers[0].statements
 
         async def sign() -> None:
             await asyncio.sleep(ready_s)
             begins = EPOCH + ready_s + soon_s
-            node.hold([node.shelf.sign_start(OPERATOR, begins, EPOCH + ready_s)])
+            node.hold([node.log.sign_start(OPERATOR, begins, EPOCH + ready_s)])
 
         async with asyncio.timeout(3600.0), asyncio.TaskGroup() as group:
             group.create_task(sign())

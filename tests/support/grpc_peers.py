@@ -16,11 +16,10 @@ from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.fake_trainer import FakeTrainer
-from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.own_record import OwnRecord
-from peer.membership.paper_sync import PaperSync
 from peer.membership.peer_table import LOOK_EVERY_S, RECORD_TTL_S
 from peer.membership.reputation import Reputation
+from peer.membership.statement_sync import StatementSync
 from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
 from peer.node.handler import RequestHandler, ServedParts
 from peer.node.upload_quota import UploadQuota
@@ -33,10 +32,9 @@ from peer.protocol.model.layout import Layout
 from peer.protocol.policy.upload_quota import UploadLimits
 from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
-from peer.run.amendments import Chain
 from peer.run.method import Method
-from peer.run.papers.shelf import PaperShelf
 from peer.run.plan import RunPlan
+from peer.run.statements.log import StatementLog
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.signing import KeySigner
@@ -139,8 +137,7 @@ async def _made(
             pause=LocalPause(),
             quota=UploadQuota(UploadLimits(), None, journal.append, lambda line: None),
             reputation=Reputation(clock.now, journal.append),
-            amendments=AmendmentSync(Chain(RUN, me), None, journal.append),
-            papers=PaperSync(PaperShelf(RUN, me), None, journal.append),
+            statements=StatementSync(StatementLog(RUN, me), journal.append),
         ),
         PeerOutlets(emit=journal.append, fetch_reset=_nowhere),
     )

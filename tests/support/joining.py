@@ -27,7 +27,7 @@ from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.pair.state_verdict import StateLosses
 from peer.run.home import RunFolder
-from peer.run.papers.paper import DigestDocument
+from peer.run.statements.kinds import DigestDocument
 from peer.state.checkpoint import CheckpointStore
 from peer.state.snapshot import digest_of_state
 

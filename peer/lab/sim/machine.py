@@ -19,11 +19,10 @@ from peer.lab.sim.directory import MemoryDirectory
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import Gate
-from peer.membership.amendment_sync import AmendmentSync
-from peer.membership.paper_sync import PaperSync
 from peer.membership.peer_table import PeerTable
 from peer.membership.reachability import ReachabilityProbe
 from peer.membership.relay_reservations import RelayReservations
+from peer.membership.statement_sync import StatementSync
 from peer.node.assemble import LocalPolicy, PeerParts
 from peer.node.handler import RequestHandler
 from peer.observe.events import Event, RoundEnded
@@ -256,12 +255,8 @@ class SimulatedPeer:
         return self.life.reach
 
     @property
-    def amendments(self) -> AmendmentSync:
-        return self.life.policy.amendments
-
-    @property
-    def papers(self) -> PaperSync:
-        return self.life.policy.papers
+    def statements(self) -> StatementSync:
+        return self.life.policy.statements
 
     def journal(self, event: Event) -> None:
         self.events.append(event)

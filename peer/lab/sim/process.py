@@ -20,23 +20,21 @@ from peer.exchange.deadlines import ASSUMED_RATE
 from peer.identity import Identity
 from peer.joining.context import JoinContext
 from peer.joining.fetch_terms import FetchTerms
-from peer.joining.papers import catch_up_papers
 from peer.joining.resume import Staleness
 from peer.joining.state import obtain_state
+from peer.joining.statements import catch_up
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.lab.sim.machine import Life, SimulatedPeer
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.setting import SwarmSetting, SwarmWorld
 from peer.lab.sim.virtual_clock import Gate, VirtualClock, nap
-from peer.membership.amendment_sync import AmendmentSync
-from peer.membership.operators_word import ASK_EVERY_S
 from peer.membership.own_record import OwnRecord
-from peer.membership.paper_sync import PaperSync
 from peer.membership.peer_table import lifetime, pace
 from peer.membership.reachability import ReachabilityProbe
 from peer.membership.relay_reservations import RelayReservations, RelaySetting
 from peer.membership.reputation import Reputation
+from peer.membership.statement_sync import ASK_EVERY_S, StatementSync
 from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
 from peer.node.handler import DonatedState, RequestHandler, ServedParts
 from peer.node.record import PeerAddress, describe_self
@@ -53,10 +51,9 @@ from peer.protocol.swarm.suspend_detection import Reading
 from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
 from peer.run.admission.invitation import InvitedPeers
-from peer.run.amendments import Chain
 from peer.run.codec_specs import FORMS
-from peer.run.papers.shelf import PaperShelf
 from peer.run.plan import RunPlan
+from peer.run.statements.log import StatementLog
 from peer.state.checkpoint import CheckpointStore
 from peer.transport.policy import TransportPolicy
 
@@ -120,7 +117,9 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
     rng = random.Random(run.setting.seed * 1000 + peer.number + len(peer.lives) * 10**9)
     gate = run.network.gates[peer.peer_id] = Gate()
     in_steps = run.setting.rounds.kind == "steps"
-    waits_for_paper = not in_steps and not run.setting.rounds.start
+    log = StatementLog(
+        RUN, OPERATOR.peer_id, wants_start=not in_steps and not run.setting.rounds.start, in_steps=in_steps
+    )
     made: list[Life] = []
 
     def emit(event: events.Event) -> None:
@@ -131,9 +130,8 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
         pause=LocalPause(now=clock.now),
         quota=quota,
         reputation=Reputation(clock.now, emit),
-        amendments=AmendmentSync(Chain(RUN, OPERATOR.peer_id), None, emit, in_steps=in_steps),
-        papers=PaperSync(PaperShelf(RUN, OPERATOR.peer_id), None, emit, wants_start=waits_for_paper),
-        invited=InvitedPeers(RUN, OPERATOR.peer_id, clock.now, required=False),
+        statements=StatementSync(log, emit),
+        invited=InvitedPeers(log, clock.now, required=False),
     )
     transport = MemoryTransport(
         run.network,
@@ -141,7 +139,7 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
         handler,
         clock,
         TransportPolicy(quota=quota, reputation=policy.reputation),
-        lambda other: policy.amendments.ruling(live.round).kept_out.get(other, ""),
+        lambda other: log.ruling(live.round).kept_out.get(other, ""),
     )
     life = Life(
         gate,
@@ -156,8 +154,7 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
     made.append(life)
     if run.world.closed is not None:
         life.is_relayed(_reservations(run, peer, life))
-    handler.serve(ServedParts(amendments=policy.amendments))
-    handler.hand_on(policy.papers)
+    handler.hand_on(policy.statements)
     peer.lives.append(life)
     return life
 
@@ -285,7 +282,6 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
     )
     life.handler.serve(
         ServedParts(
-            amendments=life.policy.amendments,
             view=parts.view,
             matchmaker=parts.matchmaker,
             receipts=parts.members.receipts,
@@ -351,7 +347,7 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
         say=lambda text: None,
         rng=life.rng,
     )
-    await catch_up_papers(context, life.policy.papers, run.world.nodes)
+    await catch_up(context, life.policy.statements, run.world.nodes)
     checkpoints, momentum = cast(CheckpointStore, peer.kept), run.setting.method.topology == "group"
     terms = FetchTerms(momentum=momentum, weigh=peer.trainer.weigh, emit=lambda event: journal(peer, life, event))
     state = await obtain_state(context, run.layout, checkpoints, terms)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from peer.lab.sim.directory import MemoryDirectory
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.process import OPERATOR, RUN, SimulatedRun
 from peer.lab.sim.virtual_clock import VirtualClock, nap
-from peer.membership.amendment_sync import AmendmentSync
 from peer.membership.peer_table import lifetime
-from peer.node.handler import RequestHandler, ServedParts
+from peer.membership.statement_sync import StatementSync
+from peer.node.handler import RequestHandler
 from peer.node.record import PeerAddress, describe_self
-from peer.observe.events import Event
 from peer.protocol.messages import PeerId, Status
-from peer.run.amendments import Chain
+from peer.run.statements.log import StatementLog
 
 
 class RelayNode:
@@ -25,7 +23,8 @@ class RelayNode:
         self.peer_id = node
         self._run = run
         self._directory = MemoryDirectory(run.hub, node, RUN)
-        handler = RequestHandler(ServedParts(amendments=AmendmentSync(Chain(RUN, OPERATOR.peer_id), None, _unheard())))
+        handler = RequestHandler()
+        handler.hand_on(StatementSync(StatementLog(RUN, OPERATOR.peer_id), lambda event: None))  # it keeps no journal
         self.transport = MemoryTransport(run.network, node, handler, VirtualClock())
         self._task: asyncio.Task[None] | None = None
 
@@ -49,8 +48,3 @@ class RelayNode:
             )
             await self._directory.announce(record)
             await nap(lasts_s / 3)
-
-
-def _unheard() -> Callable[[Event], None]:
-    """Nobody reads a node's journal here."""
-    return lambda event: None

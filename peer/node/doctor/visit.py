@@ -18,7 +18,7 @@ from peer.joining.donors import candidates, described
 from peer.joining.ended import ensure_goes_on
 from peer.joining.manifest import obtain_manifest
 from peer.joining.messages import CLOCK_LIMIT_S, unreachable
-from peer.membership.paper_sync import PaperSync
+from peer.membership.statement_sync import StatementSync
 from peer.node.doctor.finding import DoctorFinding, Severity, failure, fine, unchecked, warning
 from peer.node.doctor.network import MeasuredLine, OutsideLook, clock, line, outside
 from peer.node.open import OpenNode
@@ -29,8 +29,9 @@ from peer.protocol.schedule import RoundClock
 from peer.run.load import load_of
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.options import JoinOptions
-from peer.run.papers.start import known_start, shelf_of, wants_paper
 from peer.run.presets import resolve
+from peer.run.statements.files import known_start
+from peer.run.statements.log import StatementLog
 from peer.state.transfer.scheduler import DonorRates
 
 LOOK_S = 0.25
@@ -108,14 +109,13 @@ class RunVisit:
     async def _goes_on(self, manifest: Manifest) -> DoctorFinding:
         """Look whether the run is over, and who takes part."""
         node, context = self.node, self.node.join_context()
-        shelf = shelf_of(node.local.run_id, manifest, node.local.clock.now)
-        papers = PaperSync(shelf, None, lambda event: None, wants_start=wants_paper(manifest))
+        log = StatementLog.of(node.local.run_id, manifest, node.local.clock.now)
         try:
-            await ensure_goes_on(context, manifest, self.options.initial_peers, papers)
+            await ensure_goes_on(context, manifest, self.options.initial_peers, StatementSync(log, lambda event: None))
         except RunEnded as error:
             return failure("run", error)
         finally:
-            self.start = known_start(manifest, shelf, None)
+            self.start = known_start(log, None)
         self.records = await node.directory.peers()
         train = sum(record.status is Status.TRAINING for record in self.records.values())
         begun = "" if self.start or manifest.sync.clock == "steps" else ", and it has not begun"

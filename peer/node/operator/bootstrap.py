@@ -21,11 +21,9 @@ from peer.joining.artifacts import RunFiles, check_foreign, operator_files
 from peer.joining.clock import clock_from
 from peer.joining.ended import operator_nodes
 from peer.joining.invitation import invited_peers
-from peer.membership.amendment_sync import AMENDMENTS, AmendmentSync
-from peer.membership.operators_word import ASK_EVERY_S
-from peer.membership.paper_sync import PaperSync
+from peer.membership.statement_sync import ASK_EVERY_S, StatementSync
 from peer.node.control import ControlServer
-from peer.node.daemon_parts import pace_of
+from peer.node.daemon_parts import pace_of, statements_of
 from peer.node.handler import ServedParts
 from peer.node.metrics import DaemonMetrics
 from peer.node.open import NODE_LIMITS, LocalNode, OpenNode, network_news, open_node
@@ -51,20 +49,16 @@ from peer.observe.status.value import DaemonStatus
 from peer.ports.console import Say
 from peer.protocol.messages import MAX_ROUND, PeerId, RunId
 from peer.protocol.model.layout import Layout
-from peer.protocol.policy.amendments import describe
 from peer.protocol.schedule import RoundClock
-from peer.run.admission.invitation import InvitedPeers
-from peer.run.amendments import Chain, beside
 from peer.run.costs import receipt_bounds
 from peer.run.home import Home
-from peer.run.manifest import Manifest, SignedManifest, load_signed
+from peer.run.manifest import SignedManifest, load_signed
 from peer.run.memory import check_memory, free_bytes, need_of
 from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
-from peer.run.papers.shelf import PAPERS
-from peer.run.papers.shelf import beside as beside_papers
-from peer.run.papers.start import shelf_of, wants_paper
 from peer.run.presets import resolve
+from peer.run.statements.files import beside
+from peer.run.statements.kinds import FORMS, PAPER
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.shelf import ArtifactShelf
 from peer.transport.config import RunTerms
@@ -129,14 +123,14 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     if method.topology == "group":
         node.directory.read_everybody()
     layout = layout_for(signed.manifest.model, method, run.files.tensors)
-    amendments = _amendments(node.local, signed, lambda: progress.value)
-    papers = _papers(node.local, signed.manifest, beside_papers(run.path))
-    node.handler.hand_on(papers)
+    statements = _statements(node, run, lambda: progress.value)
+    log = statements.log
+    nodes = operator_nodes(signed.manifest, node.local.options.initial_peers)  # let in without an invitation
     terms = RunTerms(
         layout.digest(),
         signed.manifest.limits.max_fragment_bytes,
-        why_banned=lambda peer: amendments.ruling(MAX_ROUND).kept_out.get(peer, ""),
-        why_uninvited=_invited(node, signed.manifest, amendments).why_not,
+        why_banned=lambda peer: log.ruling(MAX_ROUND).kept_out.get(peer, ""),
+        why_uninvited=invited_peers(signed.manifest, log, node.local.clock.now, nodes).why_not,
     )
     node.transport.begin_run(terms)
     copying = LowPriorityThread()
@@ -144,11 +138,11 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     await asyncio.to_thread(fill_home, folder, cache, signed, run.files, run.sources, say)
     shelf = ArtifactShelf(cache, run.sources, copying.start)
     shelf.on_artifacts([bytes.fromhex(digest) for digest in run.sources])  # begins to check them
-    node.handler.serve(ServedParts(manifest=signed, amendments=amendments, artifacts=shelf))
+    node.handler.serve(ServedParts(manifest=signed, artifacts=shelf))
     first = FirstFiles(
         run.files.tensors, run.files.config, run.sources.get(signed.manifest.init), folder.path, run.path
     )
-    run_start = StartTime(node, papers, signed.manifest, wishes.min_peers, run.path)
+    run_start = StartTime(node, statements, wishes.min_peers, run.path)
 
     def clock() -> RoundClock:
         return clock_from(signed.manifest, run_start.value)
@@ -159,7 +153,7 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
         end=RunEnd(clock, signed.manifest.rounds, progress),
         progress=progress,
         activity=RunActivity(),
-        ruling=lambda: amendments.ruling(MAX_ROUND),
+        ruling=lambda: log.ruling(MAX_ROUND),
     )
     giving = GivenState(node, watched, copying.start, momentum=method.topology == "group")
     making = asyncio.to_thread(first_state, signed.manifest, layout, wishes.state, say, first)
@@ -167,7 +161,7 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     keeper = _keeper(node, watched, wishes, layout, copying, giving)
     tell_ticket(node, ticket := own_ticket(node), wishes.ticket_file)
     began, page = time.time(), ""
-    view = _view(node, run, watched, run_start, keeper, ticket)
+    view = _view(node, run, watched, statements, run_start, keeper, ticket)
     node.handler.hear(view)
 
     def status() -> DaemonStatus:
@@ -183,7 +177,7 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
         source = PageSource(home=node.local.home.path, report=status, metrics=DaemonMetrics(status))
         async with wishes.pages.opened(source, say, show_page), background_task(view.run(asyncio.to_thread, say)):
             try:
-                await _serve(node, run_start, giving, keeper, status, run.path, pace_of(method))
+                await _serve(node, statements, run_start, giving, keeper, status, run.path, pace_of(method))
             finally:
                 copying.close()
     return 0
@@ -212,11 +206,16 @@ def _keeper(
 
 
 def _view(
-    node: OpenNode, run: OperatorRun, watched: WatchedRun, run_start: StartTime, keeper: StateKeeper, ticket: str
+    node: OpenNode,
+    run: OperatorRun,
+    watched: WatchedRun,
+    statements: StatementSync,
+    run_start: StartTime,
+    keeper: StateKeeper,
+    ticket: str,
 ) -> RunView:
     """Return the run's view, which peers' summaries fill."""
-    manifest, amendments, directory = run.signed.manifest, node.handler.parts.amendments, node.directory
-    assert amendments is not None
+    manifest, directory = run.signed.manifest, node.directory
     facts = RunFacts(
         run_id=node.local.run_id,
         manifest=manifest,
@@ -224,7 +223,7 @@ def _view(
         progress=watched.progress,
         started=lambda: run_start.value,
         ended=lambda: keeper.ended,
-        amendments=amendments.newest,
+        amendments=statements.newest,
         ticket=ticket,
         bounds=receipt_bounds(resolve(manifest.sync), manifest.model.parameters, manifest.rounds),
         activity=watched.activity,
@@ -238,6 +237,7 @@ def _view(
 
 async def _serve(
     node: OpenNode,
+    statements: StatementSync,
     run_start: StartTime,
     giving: GivenState,
     keeper: StateKeeper,
@@ -263,7 +263,7 @@ async def _serve(
         stopping = asyncio.create_task(stop.wait())
         duties = {announcing, asyncio.create_task(keeper.run()), asyncio.create_task(_ask_who_reaches(node))}
         duties.add(asyncio.create_task(node.key_watch.run()))
-        duties |= {asyncio.create_task(duty) for duty in _about_operators_word(node, manifest, look_every_s)}
+        duties |= {asyncio.create_task(duty) for duty in _about_statements(node, statements, manifest, look_every_s)}
         try:
             await asyncio.wait({stopping, *duties}, return_when=asyncio.FIRST_COMPLETED)
             for duty in duties:
@@ -288,8 +288,8 @@ def _offline(manifest: Path) -> str:
 
 def _has_operators_key(node: OpenNode) -> bool:
     """Whether whoever takes this node over can amend the run."""
-    held = node.handler.papers
-    return held is not None and node.local.me == held.shelf.operator
+    held = node.handler.statements
+    return held is not None and node.local.me == held.log.operator
 
 
 def _status(node: OpenNode, run: OperatorRun, layout: Layout, began: float, keeper: StateKeeper) -> DaemonStatus:
@@ -316,61 +316,36 @@ def _tell_news(local: LocalNode, event: events.Event) -> None:
                 local.say(news)
 
 
-def _invited(node: OpenNode, manifest: Manifest, amendments: AmendmentSync) -> InvitedPeers:
-    """Return who is let in here: the other nodes of --initial-peers without an invitation."""
-    local = node.local
-    nodes = operator_nodes(manifest, local.options.initial_peers)
-    held = node.handler.papers
-    assert held is not None
-    return invited_peers(local.run_id, manifest, amendments, local.clock.now, nodes, held.shelf)
+def _statements(node: OpenNode, run: OperatorRun, round_now: Callable[[], int]) -> StatementSync:
+    """Read the statements that were kept, and the operator's delegations. A bootstrap node keeps no journal: it prints
+    what is new."""
 
+    def say(event: events.Event) -> None:
+        match event:
+            case events.Amended(change=change):
+                node.local.say(change)
+            case events.PaperHeld(by=by, says=says):
+                node.local.say(f"{says} (signed by {by})")
+            case events.PaperRefused(code=Code.TAKEN_BACK, reason=reason):
+                node.local.say(reason)
+            case events.PaperRefused(peer=peer, reason=reason):
+                node.local.say(f"refused a paper of {peer or 'this home'}: {reason}")
 
-def _amendments(local: LocalNode, signed: SignedManifest, round_now: Callable[[], int]) -> AmendmentSync:
-    chain = Chain(local.run_id, signed.manifest.operator)
-    kept = local.folder.path / AMENDMENTS
-    return AmendmentSync(
-        chain,
-        kept,
-        lambda event: None,
-        lambda amendment: local.say(describe(amendment)),
-        in_steps=signed.manifest.sync.clock == "steps",
-        rounds=signed.manifest.rounds,
-        round_now=round_now,
-    )
-
-
-def _papers(local: LocalNode, manifest: Manifest, operators_file: Path) -> PaperSync:
-    """Read the papers that were kept, and the operator's delegations."""
-    shelf, kept = shelf_of(local.run_id, manifest, local.clock.now), local.folder.path / PAPERS
-    held = PaperSync(shelf, kept, lambda event: _tell_paper(local, event), wants_start=wants_paper(manifest))
-    with contextlib.suppress(ManifestError):  # said when the file is read again, in a moment
-        held.read(operators_file)
+    held = statements_of(node, run.signed.manifest, say, round_now)
+    with contextlib.suppress(ManifestError):  # printed when the file is read again, in a moment
+        held.read(beside(run.path, PAPER))
     return held
 
 
-def _tell_paper(local: LocalNode, event: events.Event) -> None:
-    """A bootstrap node keeps no journal."""
-    match event:
-        case events.PaperHeld(by=by, says=says):
-            local.say(f"{says} (signed by {by})")
-        case events.PaperRefused(code=Code.TAKEN_BACK, reason=reason):
-            local.say(reason)
-        case events.PaperRefused(peer=peer, reason=reason):
-            local.say(f"refused a paper of {peer or 'this home'}: {reason}")
-
-
-def _about_operators_word(node: OpenNode, manifest: Path, look_every_s: float) -> list[Coroutine[Any, Any, None]]:
+def _about_statements(
+    node: OpenNode, statements: StatementSync, manifest: Path, look_every_s: float
+) -> list[Coroutine[Any, Any, None]]:
     """Read the operator's files whenever they changed, and ask other nodes of the run, which may hold more."""
-    amendments, papers = node.handler.parts.amendments, node.handler.papers
-    assert amendments is not None
-    assert papers is not None
-    files = {beside(manifest): amendments.read, beside_papers(manifest): papers.read}
-    reading = [_read(node, file, read) for file, read in files.items()]
-    ask, every_s = partial(known, node), max(ASK_EVERY_S, look_every_s / 2)
-    asking = [
-        word.run(node.transport, node.local.clock, random.Random(), ask, every_s) for word in (amendments, papers)
+    every_s = max(ASK_EVERY_S, look_every_s / 2)
+    return [
+        *(_read(node, beside(manifest, form), statements.read) for form in FORMS),
+        *statements.asking(node.transport, node.local.clock, random.Random(), partial(known, node), every_s),
     ]
-    return [*reading, *asking]
 
 
 async def _read(node: OpenNode, operators_file: Path, read: Callable[[Path], None]) -> None:

@@ -76,10 +76,10 @@ class GivenState:
 
     def _sign(self, round_: int, digest: bytes) -> None:
         """Sign what the state of a round is, and hand it on. A node that may not sign digests signs none."""
-        local, papers = self._node.local, self._node.handler.papers
-        assert papers is not None
+        local, statements = self._node.local, self._node.handler.statements
+        assert statements is not None
         with contextlib.suppress(BadPayload):
-            papers.hold([papers.shelf.sign_digest(local.identity, round_, digest, local.clock.now())])
+            statements.hold([statements.log.sign_digest(local.identity, round_, digest, local.clock.now())])
 
     def _serve(self, outer: OuterState, round_: Callable[[], int], why_not: Callable[[], str]) -> None:
         state = DonatedState(

@@ -7,11 +7,11 @@ import random
 from pathlib import Path
 
 from peer.errors import BadPayload, for_shell
-from peer.membership.paper_sync import PaperSync
+from peer.membership.statement_sync import StatementSync
 from peer.node.open import OpenNode
 from peer.protocol.messages import PeerRecord, Status
-from peer.run.manifest import Manifest
-from peer.run.papers.start import former_start, known_start, wants_paper
+from peer.run.statements.files import former_start, known_start
+from peer.run.statements.kinds import PAPER
 
 START_DELAY_S = 4.0
 """Between the last peer's being ready and round 0: by then all have been told the paper."""
@@ -20,40 +20,40 @@ ASKED = 8
 
 
 class StartTime:
-    """When round 0 began: the manifest's word, else a paper's, which this node signs when enough peers were first
+    """When round 0 began: the manifest's word, else a signed start, which this node signs when enough peers were first
     ready. A node whose key may not sign says so as soon as it starts, since the run cannot begin by it."""
 
     def __init__(
-        self, node: OpenNode, papers: PaperSync, manifest: Manifest, min_peers: int, file: Path = Path("run.toml")
+        self, node: OpenNode, statements: StatementSync, min_peers: int, file: Path = Path("run.toml")
     ) -> None:
         """`file`: the manifest's, for the command that the operator has to run."""
         self._node = node
-        self._papers = papers
-        self._manifest = manifest
+        self._statements = statements
+        self._log = statements.log
         self._min_peers = min_peers
         self._file = file
         self._told = set[str]()
-        if not papers.wanting:
+        if not self._log.wanting:
             return
         if kept := former_start(node.local.folder.path):
             self._sign(kept)
-        elif not papers.shelf.may(node.local.identity.peer_id, "start", node.local.clock.now()):
+        elif not self._log.may(node.local.identity.peer_id, "start", node.local.clock.now()):
             self._tell_not_allowed()
 
     @property
     def value(self) -> float:
         """Seconds since the epoch; 0: not known yet."""
-        return known_start(self._manifest, self._papers.shelf, self._node.local.folder.path)
+        return known_start(self._log, self._node.local.folder.path)
 
     async def settle(self) -> bool:
         """Look once; True when the start is known."""
-        if not self.value and wants_paper(self._manifest):
+        if not self.value and self._log.wants_start:
             records = list((await self._node.directory.peers()).values())
             if sum(record.status is Status.TRAINING for record in records) >= self._min_peers:
                 await self._ask(records)
-                if self._papers.wanting and not self._papers.start_taken_back:
+                if self._log.wanting and not self._statements.start_taken_back:
                     self._sign(self._node.local.clock.now() + START_DELAY_S)
-                elif self._papers.wanting:
+                elif self._log.wanting:
                     self._tell_taken_back()
         return bool(self.value)
 
@@ -61,13 +61,13 @@ class StartTime:
         """A node that lost its home, or another one of the operator, may have signed it already."""
         able = [record for record in records if record.reach]
         some = random.sample(able, min(ASKED, len(able)))
-        await asyncio.gather(*(self._papers.ask(self._node.transport, record) for record in some))
+        await asyncio.gather(*(self._statements.ask(self._node.transport, record, PAPER) for record in some))
 
     def _sign(self, start: float) -> None:
         """Sign and keep it; say so when this node's key may not."""
         local = self._node.local
         try:
-            self._papers.hold([self._papers.shelf.sign_start(local.identity, start, local.clock.now())])
+            self._statements.hold([self._log.sign_start(local.identity, start, local.clock.now())])
         except BadPayload:
             self._tell_not_allowed()
 

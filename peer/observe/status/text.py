@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from peer.observe.formatting import amount, duration, harmless, local_time, loss_words, participation
+from peer.clock.local_time import local_time
+from peer.observe.formatting import amount, duration, harmless, loss_words, participation
 from peer.observe.line_bytes import LineBytes
 from peer.observe.progress import words, worth_showing
 from peer.observe.status.columns import Row, ago, ahead, counted, group, short, shortened

@@ -1,5 +1,5 @@
 """The policy of a live run: the changes that an operator may make, and the policy of each round. The chain of
-amendments is append-only and signed (`peer.run.amendments`). This module computes only the effects.
+amendments is append-only and signed (`peer.run.statements`). This module computes only the effects.
 
 An amendment holds from its round on, until a later one of the chain on the same matter holds. A later one may name an
 earlier round: the one before it then never holds, and so an operator can correct what has not happened yet."""

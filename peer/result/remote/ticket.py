@@ -18,10 +18,11 @@ from peer.identity import Identity, load
 from peer.joining.artifacts import check_foreign, opened
 from peer.joining.ended import operator_nodes
 from peer.joining.fetch_terms import FetchTerms
+from peer.joining.invitation import invited_peers
 from peer.joining.manifest import obtain_manifest
-from peer.joining.papers import catch_up_papers
+from peer.joining.statements import catch_up
 from peer.joining.weighing import StateWeighing
-from peer.membership.paper_sync import PaperSync
+from peer.membership.statement_sync import StatementSync
 from peer.node.open import LocalNode, OpenNode, open_node
 from peer.node.operator.collect import DONORS
 from peer.ports.console import Say
@@ -30,12 +31,11 @@ from peer.result.files import files_to_check, holdout_ref, wanted_files
 from peer.result.model import GuestRequest, OpenedRun, ResultFiles, RunModel, SourceRequest
 from peer.result.remote.fetch import GuestFetch
 from peer.result.remote.judge import HoldOutJudge
-from peer.run.admission.invitation import InvitedPeers
 from peer.run.files.artifact import ArtifactRef
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.options import CACHE_DISK, NodeOptions
-from peer.run.papers.shelf import PaperShelf
 from peer.run.presets import resolve
+from peer.run.statements.log import StatementLog
 from peer.run.ticket import Ticket
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.fetcher import ArtifactFetcher
@@ -100,7 +100,7 @@ class _Guest:
             if request.guest.donors is not None and request.guest.donors > 1:
                 self._say("the peers of a group have one state: --donors changes nothing")
         run = await self._files(signed, judged=not group)
-        node.transport.begin_run(self._terms(run, await self._papers(manifest)))
+        node.transport.begin_run(self._terms(run, await self._statements(manifest)))
         judge = HoldOutJudge(run, request.device, request.scratch, self._work)
         weighing = StateWeighing(FetchTerms(weigh=judge.weigh), self._say, self._work)
         scratch = node.local.home.path
@@ -119,25 +119,20 @@ class _Guest:
             left_out={str(donor): why for donor, why in found.left_out.items()},
         )
 
-    async def _papers(self, manifest: Manifest) -> PaperShelf:
+    async def _statements(self, manifest: Manifest) -> StatementLog:
         """Learn which nodes may invite, where only the invited take part."""
-        papers = PaperSync(PaperShelf(self._node.local.run_id, manifest.operator), None, lambda event: None)
+        local = self._node.local
+        log = StatementLog.of(local.run_id, manifest, local.clock.now)
         if manifest.admission.kind == "invited":
-            nodes = operator_nodes(manifest, self._node.local.options.initial_peers)
-            await catch_up_papers(self._node.join_context(), papers, nodes)
-        return papers.shelf
+            nodes = operator_nodes(manifest, local.options.initial_peers)
+            await catch_up(self._node.join_context(), StatementSync(log, lambda event: None), nodes)
+        return log
 
-    def _terms(self, run: OpenedRun, papers: PaperShelf) -> RunTerms:
+    def _terms(self, run: OpenedRun, log: StatementLog) -> RunTerms:
         """Only peers of the run give a state. Which invitations the operator took back, a guest does not know."""
         local, manifest = self._node.local, run.manifest
-        invited = InvitedPeers(
-            local.run_id,
-            manifest.operator,
-            local.clock.now,
-            required=manifest.admission.kind == "invited",
-            exempt=operator_nodes(manifest, local.options.initial_peers),
-            papers=papers,
-        )
+        nodes = operator_nodes(manifest, local.options.initial_peers)
+        invited = invited_peers(manifest, log, local.clock.now, nodes)
         return RunTerms(run.layout.digest(), manifest.limits.max_fragment_bytes, why_uninvited=invited.why_not)
 
     async def _files(self, signed: SignedManifest, *, judged: bool) -> OpenedRun:

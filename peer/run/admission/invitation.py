@@ -20,9 +20,9 @@ from itertools import islice
 from peer.codes import Code
 from peer.errors import TicketError
 from peer.identity import Identity, peer_id_of, public_key_of, verify
-from peer.protocol.messages import LATEST, PeerId, RunId
-from peer.run.papers.shelf import PaperShelf
+from peer.protocol.messages import LATEST, MAX_ROUND, PeerId
 from peer.run.pasted import MOST_STARTS, characters_of, given_text, token_at
+from peer.run.statements.log import StatementLog
 
 DOMAIN = b"peer invitation v1"
 BYTES = 1 + 32 + 32 + 8 + 64
@@ -137,32 +137,26 @@ class InvitedPeers:
 
     def __init__(
         self,
-        run_id: RunId,
-        operator: str,
+        log: StatementLog,
         now: Callable[[], float],
         *,
         required: bool,
-        revoked: Callable[[], Mapping[PeerId, str]] = dict,
         exempt: Container[PeerId] = (),
-        papers: PaperShelf | None = None,
     ) -> None:
-        """`required`: only the invited take part. `revoked`: whose invitations the operator took back, and why.
-        `exempt`: the operator's nodes as the ticket names them, which need no invitation. `papers`: tell which nodes
-        may sign one, and from which the operator took everything back."""
-        self._run_id = run_id
-        self._operator = operator
+        """`log`: its statements name the nodes that may invite, and the invitations that the operator took back.
+        `required`: only the invited take part. `exempt`: the operator's nodes as the ticket names them, which need no
+        invitation."""
+        self._log = log
         self._now = now
         self.required = required
-        self._revoked = revoked
         self._exempt = exempt
-        self._papers = papers or PaperShelf(run_id, operator)
         self._known: OrderedDict[PeerId, tuple[int, str]] = OrderedDict()
         """When the invitation that a peer showed expires, and the key that signed it."""
 
     def why_not(self, peer: PeerId, shown: bytes) -> Refused | None:
         """Return why a peer that shows this at Hello is not let in: a code and a sentence. None: it is."""
-        named = {self._operator, peer} if peer in self._exempt else {self._operator}
-        if peer in self._papers.nodes(self._now(), map(PeerId, named)):
+        named = {self._log.operator, peer} if peer in self._exempt else {self._log.operator}
+        if peer in self._log.nodes(self._now(), named):
             return None
         found = self._why_not(peer, shown)
         return found if self.required else None
@@ -174,10 +168,10 @@ class InvitedPeers:
         if invitation is None:
             return Code.INVITATION_ALTERED, f"the invitation of {peer} cannot be read"
         now = self._now()
-        signers = self._papers.signers("invitations", now)
-        if found := invitation.why_not(self._run_id, signers, peer, now):
+        signers = self._log.signers("invitations", now)
+        if found := invitation.why_not(self._log.run_id, signers, peer, now):
             return found
-        if (why := self._revoked().get(peer)) is not None:
+        if (why := self._revoked.get(peer)) is not None:
             return Code.INVITATION_REVOKED, f"the operator took back the invitation of {peer}: {why}"
         signer = invitation.signed_by(signers)
         assert signer is not None, "`why_not` has checked it"
@@ -187,9 +181,13 @@ class InvitedPeers:
             self._known.popitem(last=False)
         return None
 
+    @property
+    def _revoked(self) -> Mapping[PeerId, str]:
+        return self._log.ruling(MAX_ROUND).revoked
+
     def __contains__(self, peer: object) -> bool:
         """Whether this peer showed an invitation that still holds, and whose signer may still invite."""
         if not isinstance(peer, str) or (known := self._known.get(PeerId(peer))) is None:
             return False
         (expires, signer), now = known, self._now()
-        return expires > now and self._papers.may(signer, "invitations", now) and peer not in self._revoked()
+        return expires > now and self._log.may(signer, "invitations", now) and peer not in self._revoked

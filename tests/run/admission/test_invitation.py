@@ -10,12 +10,14 @@ from peer.codes import Code
 from peer.errors import TicketError
 from peer.identity import Identity
 from peer.protocol.messages import PeerId, RunId
+from peer.protocol.policy.amendments import Change
 from peer.run.admission import invitation
 from peer.run.admission.invitation import (
     BYTES,
     Invitation,
     InvitedPeers,
 )
+from peer.run.statements.log import StatementLog
 
 RUN, OTHER_RUN = RunId(b"r" * 32), RunId(b"s" * 32)
 OPERATOR, ADA, BOB = (Identity.generate() for _ in range(3))
@@ -29,9 +31,10 @@ def made(**other: object) -> Invitation:
 
 def rule(*, required: bool = True, revoked: dict[PeerId, str] | None = None, now: float = NOW) -> InvitedPeers:
     exempt = {PeerId(BOB.peer_id)}
-    return InvitedPeers(
-        RUN, OPERATOR.peer_id, lambda: now, required=required, revoked=lambda: revoked or {}, exempt=exempt
-    )
+    log = StatementLog(RUN, OPERATOR.peer_id)
+    for peer, why in (revoked or {}).items():
+        log.amend(OPERATOR, 0, Change.REVOKE, why, peer=peer)
+    return InvitedPeers(log, lambda: now, required=required, exempt=exempt)
 
 
 def test_an_invitation_survives_its_text_and_its_bytes() -> None:
@@ -45,7 +48,7 @@ def test_an_invitation_survives_its_text_and_its_bytes() -> None:
 
 def test_whoever_is_invited_is_let_in_and_remembered_until_it_is_over() -> None:
     now = [NOW]
-    gate = InvitedPeers(RUN, OPERATOR.peer_id, lambda: now[0], required=True)
+    gate = InvitedPeers(StatementLog(RUN, OPERATOR.peer_id), lambda: now[0], required=True)
     ada = PeerId(ADA.peer_id)
     assert ada not in gate
     assert gate.why_not(ada, made().raw) is None

@@ -9,38 +9,39 @@ import pytest
 
 from peer.identity import Identity
 from peer.lab.sim.virtual_clock import run_virtual
-from peer.membership.amendment_sync import AmendmentSync
+from peer.membership.statement_sync import StatementSync
 from peer.observe.events import AmendmentRefused, Event
 from peer.protocol.messages import MAX_ROUND, PeerId, RunId
 from peer.protocol.policy.amendments import Change
-from peer.run.amendments import Chain
+from peer.run.statements.kinds import AMENDMENT
+from peer.run.statements.log import StatementLog
 
 RUN, ROUNDS = RunId(b"F" * 32), 8000
 OPERATOR, LIAR = Identity.generate(), PeerId(Identity.generate().peer_id)
 
 
-def peer(journal: list[Event] | None = None) -> tuple[Chain, AmendmentSync]:
+def peer(journal: list[Event] | None = None) -> StatementSync:
     emit = (lambda event: None) if journal is None else journal.append
-    return (chain := Chain(RUN, OPERATOR.peer_id)), AmendmentSync(chain, None, emit, rounds=ROUNDS)
+    return StatementSync(StatementLog(RUN, OPERATOR.peer_id, rounds=ROUNDS), emit)
 
 
 @pytest.mark.parametrize("far", [ROUNDS - 1, ROUNDS, MAX_ROUND - 1])
 @pytest.mark.parametrize("slip", [Change.PAUSE, Change.REFOUND, Change.WIRE])
 def test_a_ban_holds_at_once_behind_a_slip_and_the_slip_can_be_replaced(slip: Change, far: int) -> None:
     more: dict[Change, dict[str, Any]] = {Change.REFOUND: {"digest": "ab" * 32}, Change.WIRE: {"low": 900, "high": 999}}
-    chain, operators = peer()
-    chain.make(OPERATOR, far, slip, "a slip", **more.get(slip, {}))
-    chain.make(OPERATOR, 333, Change.BAN, "lies", peer=LIAR)
+    operators = peer()
+    operators.log.amend(OPERATOR, far, slip, "a slip", **more.get(slip, {}))
+    operators.log.amend(OPERATOR, 333, Change.BAN, "lies", peer=LIAR)
 
     async def told(record: Any, held: int, head: bytes, timeout_s: float) -> list[tuple[bytes, bytes]]:
-        return operators.since(held, head)
+        return operators.on_amendments(held, head)
 
     journal = list[Event]()
-    _, other = peer(journal)
+    other = peer(journal)
     network = cast(Any, SimpleNamespace(fetch_amendments=told))
-    run_virtual(other.ask(network, cast(Any, SimpleNamespace(peer_id="o"))))
-    assert list(other.ruling(333).banned) == [LIAR]
-    before = other.ruling(ROUNDS - 2)
+    run_virtual(other.ask(network, cast(Any, SimpleNamespace(peer_id="o")), AMENDMENT))
+    assert list(other.log.ruling(333).banned) == [LIAR]
+    before = other.log.ruling(ROUNDS - 2)
     assert (before.paused, before.founded, before.wire) == (None, b"", None)
     mended: dict[Change, tuple[Change, dict[str, Any]]] = {
         Change.PAUSE: (Change.GO_ON, {}),
@@ -48,9 +49,9 @@ def test_a_ban_holds_at_once_behind_a_slip_and_the_slip_can_be_replaced(slip: Ch
         Change.WIRE: (Change.WIRE, {"low": 1, "high": 9}),
     }
     change, fields = mended[slip]
-    chain.make(OPERATOR, 334, change, "mended", **fields)
-    run_virtual(other.ask(network, cast(Any, SimpleNamespace(peer_id="o"))))
-    last = other.ruling(MAX_ROUND)
+    operators.log.amend(OPERATOR, 334, change, "mended", **fields)
+    run_virtual(other.ask(network, cast(Any, SimpleNamespace(peer_id="o")), AMENDMENT))
+    last = other.log.ruling(MAX_ROUND)
     assert last.paused is None
     assert last.founded == (b"\xcd" * 32 if slip is Change.REFOUND else b"")
     assert last.wire == ((1, 9) if slip is Change.WIRE else None)

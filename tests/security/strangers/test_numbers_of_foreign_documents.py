@@ -22,16 +22,15 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import DecodeError, Message
 
+from peer.clock.local_time import local_time
 from peer.errors import BadPayload, DataError, ManifestError
 from peer.joining.contract import contract_of
-from peer.observe.formatting import local_time
 from peer.observe.status.codec import to_json
 from peer.protocol.learning_rate import schedule
 from peer.protocol.messages import PeerId, RoundKey, RunId
 from peer.protocol.model.layout import TensorSpec
 from peer.protocol.round_lengths import slots_before
 from peer.protocol.wire.frames import Kind, pack
-from peer.run.amendments import Chain
 from peer.run.costs import cost_of, receipt_bounds
 from peer.run.description import cost_rows, growth_rows, memory_rows, method_rows, optimizer_rows, round_rows
 from peer.run.files.layout_file import format_layout, parse_layout
@@ -52,6 +51,7 @@ from peer.run.options import JoinOptions
 from peer.run.overrides import SECTIONS, TOP, dump, fields_of
 from peer.run.presets import resolve
 from peer.run.schema import FORMAT, Manifest
+from peer.run.statements.log import StatementLog
 from peer.run.sync.cautions import cautions
 from peer.signed_start import DOMAIN as START_DOMAIN
 from peer.signed_start import START_NONCE_BYTES, open_start
@@ -169,7 +169,7 @@ def probe(raw: bytes) -> None:
 
 def amendments_since(raw: bytes) -> None:
     request = pb.AmendmentsRequest.FromString(raw)
-    assert len(Chain(RunId(RUN), OWNER.peer_id).since(request.held, request.head)) == 0
+    assert len(StatementLog(RunId(RUN), OWNER.peer_id).behind(request.held, request.head)) == 0
 
 
 def run_view_of(raw: bytes) -> None:

@@ -16,7 +16,7 @@ from peer.joining.clock import clock_from
 from peer.joining.context import JoinContext
 from peer.joining.ended import ensure_goes_on
 from peer.joining.invitation import OwnAdmission
-from peer.membership.paper_sync import PaperSync
+from peer.membership.statement_sync import StatementSync
 from peer.node.handler import RequestHandler
 from peer.node.supervise import ensure_start_holds
 from peer.observe.events import Event, PaperRefused
@@ -24,21 +24,13 @@ from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.run.admission.invitation import Invitation, InvitedPeers
 from peer.run.manifest import Manifest
-from peer.run.papers.paper import (
-    DUTIES,
-    MAX_LINE,
-    DigestDocument,
-    Duty,
-    Paper,
-    StartDocument,
-    delegate,
-    open_paper,
-    sign_paper,
-)
-from peer.run.papers.shelf import MAX_DELEGATIONS, MAX_DIGESTS, PaperShelf, load
-from peer.run.papers.start import known_start, shelf_of
+from peer.run.statements.files import known_start, load
+from peer.run.statements.kinds import DUTIES, PAPER, DelegationDocument, DigestDocument, Duty, StartDocument
+from peer.run.statements.log import StatementLog
+from peer.run.statements.statement import Statement, delegate, open_line, sign
 from peer.transport.grpc_transport import GrpcTransport
 
+Paper = Statement[Any]
 RUN = RunId(b"V" * 32)
 OPERATOR, NODE, STOLEN = (Identity.generate() for _ in range(3))
 ROUND_S, ROUNDS, ROUND = 300.0, 7000, 333
@@ -62,31 +54,31 @@ def delegation(to: Identity, may: tuple[Duty, ...] = DUTIES, issued: float = EAR
 
 
 def start(at: float, by: Identity, given: Paper | None) -> Paper:
-    return sign_paper(StartDocument(run=RUN.hex(), by=by.peer_id, start=at), by, given)
+    return sign(StartDocument(run=RUN.hex(), by=by.peer_id, start=at), by, given)
 
 
 def digest(round_: int, by: Identity, given: Paper | None, of: int = 0) -> Paper:
     document = DigestDocument(run=RUN.hex(), by=by.peer_id, round=round_, digest=bytes([of] * 32).hex())
-    return sign_paper(document, by, given)
+    return sign(document, by, given)
 
 
 GIVEN, TRUSTED = delegation(STOLEN), delegation(NODE)
 REVOKED = delegation(STOLEN, (), issued=NOW - 60)
 TRUE_START, FALSE_START = start(BEGAN, NODE, TRUSTED), start(EARLIER, STOLEN, GIVEN)
-FALSE_DIGESTS = [digest(ROUND, STOLEN, GIVEN, of) for of in range(MAX_DIGESTS)]
+FALSE_DIGESTS = [digest(ROUND, STOLEN, GIVEN, of) for of in range(DigestDocument.most)]
 FINAL_START = start(BEGAN, OPERATOR, None)
 
 
-def shelf(*papers: Paper) -> PaperShelf:
-    made = shelf_of(RUN, manifest(), lambda: NOW)
+def holding(*papers: Paper) -> StatementLog:
+    made = StatementLog.of(RUN, manifest(), lambda: NOW)
     for paper in papers:
         made.add(paper)
     return made
 
 
-def sync(heard: list[Event] | None = None) -> PaperSync:
+def sync(heard: list[Event] | None = None) -> StatementSync:
     emit = (lambda event: None) if heard is None else heard.append
-    return PaperSync(shelf(), None, emit, wants_start=True)
+    return StatementSync(holding(), emit)
 
 
 class Liar(RequestHandler):
@@ -103,7 +95,7 @@ def honest(*papers: Paper) -> RequestHandler:
     return handler
 
 
-async def visited(held: PaperSync, *handlers: RequestHandler) -> None:
+async def visited(held: StatementSync, *handlers: RequestHandler) -> None:
     """Have a newcomer with these papers look over gRPC whether the run goes on."""
     now, opened, records = RunClock().now, list[GrpcTransport](), dict[PeerId, PeerRecord]()
 
@@ -133,8 +125,8 @@ async def visited(held: PaperSync, *handlers: RequestHandler) -> None:
             await transport.close()
 
 
-def round_by(held: PaperSync) -> int:
-    return clock_from(manifest(), known_start(manifest(), held.shelf, None)).round_at(NOW)
+def round_by(held: StatementSync) -> int:
+    return clock_from(manifest(), known_start(held.log, None)).round_at(NOW)
 
 
 def test_a_newcomer_that_holds_the_revocation_stays_in_the_runs_round() -> None:
@@ -143,7 +135,7 @@ def test_a_newcomer_that_holds_the_revocation_stays_in_the_runs_round() -> None:
     held.hold([REVOKED, TRUE_START])
     asyncio.run(visited(held, Liar(), Liar(), Liar()))
     assert round_by(held) == ROUND
-    assert held.shelf.digests(NOW) == []
+    assert held.log.digests(NOW) == []
     assert {event.code for event in heard if isinstance(event, PaperRefused)} == {"paper_delegation"}
 
 
@@ -162,7 +154,7 @@ def test_a_newcomer_among_thieves_asks_on_before_it_says_that_the_run_is_over() 
 def test_whatever_comes_first_the_same_counts_in_the_end(signed: Paper) -> None:
     true_digest = digest(ROUND - 1, NODE, TRUSTED)
     for order in itertools.permutations((GIVEN, REVOKED, FALSE_START, FALSE_DIGESTS[0], signed, true_digest)):
-        held = shelf(*order, true_digest)  # as it waits for the start, and is offered again
+        held = holding(*order, true_digest)  # as it waits for the start, and is offered again
         assert held.start == signed
         assert [one.by for one in held.digests(NOW)] == [NODE.peer_id]
         lines = held.lacking(())
@@ -176,10 +168,10 @@ def test_a_peer_that_believed_the_thief_corrects_itself_and_journals_it() -> Non
     held = sync(heard)
     held.hold([TRUE_START, FALSE_START, FALSE_DIGESTS[0]])
     assert round_by(held) == LONG_AGO
-    ensure_start_holds(held, clock_from(manifest(), held.start()))
+    ensure_start_holds(held.log, clock_from(manifest(), held.log.awaited_start()))
     held.hold([REVOKED])
     assert round_by(held) == ROUND, "the other node's start was kept beside it"
-    assert held.shelf.digests(NOW) == []
+    assert held.log.digests(NOW) == []
     taken = [event.reason for event in heard if isinstance(event, PaperRefused) and event.code == "taken_back"]
     assert len(taken) == 2
     assert all(STOLEN.peer_id in reason for reason in taken)
@@ -188,25 +180,25 @@ def test_a_peer_that_believed_the_thief_corrects_itself_and_journals_it() -> Non
 def test_a_running_peer_stops_for_the_operators_start_alone() -> None:
     held = sync()
     held.hold([TRUE_START])
-    rounds = clock_from(manifest(), held.start())
+    rounds = clock_from(manifest(), held.log.awaited_start())
     held.hold([FALSE_START])
-    ensure_start_holds(held, rounds)  # a thief stops nobody
+    ensure_start_holds(held.log, rounds)  # a thief stops nobody
     held.hold([REVOKED, FINAL_START])
-    ensure_start_holds(held, rounds)  # as the operator signed the start it goes by
+    ensure_start_holds(held.log, rounds)  # as the operator signed the start it goes by
     with pytest.raises(StartChanged, match="round 0 began at"):
-        ensure_start_holds(held, clock_from(manifest(), EARLIER))
+        ensure_start_holds(held.log, clock_from(manifest(), EARLIER))
 
 
 def test_no_start_of_a_node_replaces_the_operators() -> None:
     for order in itertools.permutations((FINAL_START, FALSE_START, TRUE_START)):
-        held = shelf(*order)
+        held = holding(*order)
         assert list(held)[-1] == held.start == FINAL_START
         assert held.start_is_final
         assert not held.add(start(EARLIER + 1, STOLEN, GIVEN))
 
 
 def test_a_narrower_delegation_takes_back_what_it_no_longer_names() -> None:
-    held = shelf(GIVEN, FALSE_START, digest(0, STOLEN, GIVEN))
+    held = holding(GIVEN, FALSE_START, digest(0, STOLEN, GIVEN))
     held.add(delegation(STOLEN, ("digests",), issued=NOW - 60))
     assert held.start is None
     assert len(held.digests(NOW)) == 1
@@ -221,16 +213,16 @@ def test_a_narrower_delegation_takes_back_what_it_no_longer_names() -> None:
 
 
 def test_a_renewed_delegation_keeps_the_start() -> None:
-    held = shelf(GIVEN, FALSE_START)
+    held = holding(GIVEN, FALSE_START)
     held.add(delegation(STOLEN, issued=NOW, expires=NOW + 90 * 86400))
     assert held.start == FALSE_START
-    newcomer = shelf(*(open_paper(line, RUN, OPERATOR.peer_id) for line in held.lacking(())))
+    newcomer = holding(*(open_line(line, RUN, OPERATOR.peer_id) for line in held.lacking(())))
     assert newcomer.start == FALSE_START
 
 
 @pytest.mark.parametrize("round_", [ROUND + 2, ROUNDS + 1, 2**53])
 def test_a_digest_of_a_round_that_nobody_can_have_reached_waits(round_: int) -> None:
-    held, far = shelf(TRUE_START), digest(round_, NODE, TRUSTED)
+    held, far = holding(TRUE_START), digest(round_, NODE, TRUSTED)
     for of in range(9):
         held.add(digest(round_, NODE, TRUSTED, of))
     assert held.digests(NOW) == []
@@ -239,19 +231,19 @@ def test_a_digest_of_a_round_that_nobody_can_have_reached_waits(round_: int) -> 
         held.open(far.line)
     assert caught.value.code == "paper_round"
     if round_ < ROUNDS:
-        later = shelf_of(RUN, manifest(), lambda: NOW + 2 * ROUND_S)
+        later = StatementLog.of(RUN, manifest(), lambda: NOW + 2 * ROUND_S)
         assert later.add(TRUE_START)
         assert later.add(far), "it is offered again, and counts when the run is there"
 
 
 def test_no_digest_but_that_of_round_0_counts_before_the_start_is_known() -> None:
-    held = shelf(digest(1, NODE, TRUSTED), digest(0, NODE, TRUSTED))
+    held = holding(digest(1, NODE, TRUSTED), digest(0, NODE, TRUSTED))
     assert [one.round for one in held.digests(NOW)] == [0]
 
 
 def test_with_a_clock_in_steps_no_digest_is_past_the_last_round() -> None:
     whole = {"format": 1, "name": "v", "operator": OPERATOR.peer_id, "sync": {"clock": "steps", "sync_every": 4}}
-    held = shelf_of(RUN, Manifest.model_validate({**whole, "train": {"total_rounds": 50}}), lambda: NOW)
+    held = StatementLog.of(RUN, Manifest.model_validate({**whole, "train": {"total_rounds": 50}}), lambda: NOW)
     assert held.add(digest(50, NODE, TRUSTED))
     assert not held.add(digest(51, NODE, TRUSTED))
 
@@ -259,15 +251,15 @@ def test_with_a_clock_in_steps_no_digest_is_past_the_last_round() -> None:
 def test_no_signer_fills_all_places() -> None:
     true_digest = digest(1, NODE, TRUSTED)
     for order in itertools.permutations((*FALSE_DIGESTS, true_digest)):
-        held = shelf(TRUE_START, *order)
+        held = holding(TRUE_START, *order)
         assert true_digest.document in held.digests(NOW)
-        assert len(held.digests(NOW)) == MAX_DIGESTS
+        assert len(held.digests(NOW)) == DigestDocument.most
 
 
 def test_the_revoked_node_is_no_node_of_the_operator_whoever_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     named = {PeerId(STOLEN.peer_id)}
-    held = shelf(GIVEN)
-    rule = InvitedPeers(RUN, OPERATOR.peer_id, lambda: NOW, required=True, exempt=named, papers=held)
+    held = holding(GIVEN)
+    rule = InvitedPeers(held, lambda: NOW, required=True, exempt=named)
     assert rule.why_not(PeerId(STOLEN.peer_id), b"") is None
     held.add(REVOKED)
     assert held.nodes(NOW, named) == frozenset()
@@ -277,16 +269,16 @@ def test_the_revoked_node_is_no_node_of_the_operator_whoever_names_it(monkeypatc
 
 
 def test_a_node_is_one_of_the_operator_as_long_as_its_delegation_holds() -> None:
-    held = shelf(delegation(NODE, expires=NOW))
+    held = holding(delegation(NODE, expires=NOW))
     assert held.nodes(NOW - 1) == {NODE.peer_id}
     assert held.nodes(NOW) == frozenset()
     assert held.nodes(NOW, [PeerId(NODE.peer_id)]) == {NODE.peer_id}, "the ticket still names it"
 
 
 def test_invitations_of_a_revoked_key_let_nobody_in_and_those_inside_leave() -> None:
-    guest, held = PeerId(Identity.generate().peer_id), shelf(GIVEN)
+    guest, held = PeerId(Identity.generate().peer_id), holding(GIVEN)
     invitation = Invitation.make(STOLEN, RUN, guest, int(NOW) + 1000)
-    rule = InvitedPeers(RUN, OPERATOR.peer_id, lambda: NOW, required=True, papers=held)
+    rule = InvitedPeers(held, lambda: NOW, required=True)
     own = OwnAdmission(rule, guest, invitation)
     own.ensure()
     assert guest in rule
@@ -301,24 +293,24 @@ def test_what_an_earlier_version_kept_is_read_without_what_was_taken_back(tmp_pa
     kept = tmp_path / "papers.jsonl"
     kept.write_bytes(b"".join(paper.line + b"\n" for paper in (REVOKED, FALSE_START, *FALSE_DIGESTS)))
     heard = list[Event]()
-    ours = PaperSync(shelf(), kept, heard.append, wants_start=True)
-    assert [paper.document for paper in ours.shelf] == [REVOKED.document]
+    ours = StatementSync(holding(), heard.append, tmp_path)
+    assert [paper.document for paper in ours.log] == [REVOKED.document]
     assert heard == []
     ours.hold([FINAL_START])
-    again = shelf()
+    again = holding()
     assert load(kept, again) == [REVOKED, FINAL_START], "and kept without it from here on"
 
 
 def test_revocations_are_not_pushed_out_by_what_the_thief_shows_again() -> None:
-    others = [delegation(Identity.generate(), issued=BEGAN + age) for age in range(MAX_DELEGATIONS)]
-    held = shelf(REVOKED, *others, GIVEN, FALSE_START)
+    others = [delegation(Identity.generate(), issued=BEGAN + age) for age in range(DelegationDocument.most)]
+    held = holding(REVOKED, *others, GIVEN, FALSE_START)
     assert held.newest_delegation(STOLEN.peer_id) == REVOKED.document
     assert held.start is None
-    full = shelf(*(delegation(Identity.generate(), issued=NOW + age) for age in range(MAX_DELEGATIONS)))
+    full = holding(*(delegation(Identity.generate(), issued=NOW + age) for age in range(DelegationDocument.most)))
     full.add(REVOKED)
     full.add(FALSE_START)
     assert full.start is None, "nor where the operator named many nodes since"
 
 
 def test_papers_fit_the_wire() -> None:
-    assert all(len(paper.line) < MAX_LINE // 2 for paper in (FALSE_START, *FALSE_DIGESTS))
+    assert all(len(paper.line) < PAPER.max_line // 2 for paper in (FALSE_START, *FALSE_DIGESTS))

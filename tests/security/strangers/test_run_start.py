@@ -21,18 +21,19 @@ from peer.lab.sim.process import RUN as SIMULATED
 from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
-from peer.membership.paper_sync import PaperSync
+from peer.membership.statement_sync import StatementSync
 from peer.node.handler import RequestHandler
 from peer.observe.events import Event, PaperRefused, RoundEnded
 from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.schedule import RoundClock
 from peer.run.manifest import Manifest
-from peer.run.papers.paper import StartDocument, sign_paper
-from peer.run.papers.shelf import PaperShelf
-from peer.run.papers.start import known_start
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
+from peer.run.statements.files import known_start
+from peer.run.statements.kinds import StartDocument
+from peer.run.statements.log import StatementLog
+from peer.run.statements.statement import sign
 from peer.signed_record import DOMAIN as RECORD_DOMAIN
 from peer.signed_record import open_record, seal
 from peer.transport.grpc_transport import GrpcTransport
@@ -51,9 +52,9 @@ def manifest(start: float = 0.0) -> Manifest:
     return Manifest.model_validate(whole)
 
 
-def papers(heard: list[Event] | None = None) -> PaperSync:
+def statements(heard: list[Event] | None = None) -> StatementSync:
     emit = (lambda event: None) if heard is None else heard.append
-    return PaperSync(PaperShelf(RUN, OWNER.peer_id), None, emit, wants_start=True)
+    return StatementSync(StatementLog(RUN, OWNER.peer_id, wants_start=True), emit)
 
 
 def wild_record(record: PeerRecord, key: Identity) -> PeerRecord:
@@ -68,7 +69,7 @@ class Forger(RequestHandler):
 
     def __init__(self, key: Identity) -> None:
         super().__init__()
-        foreign = PaperShelf(RUN, key.peer_id)
+        foreign = StatementLog(RUN, key.peer_id)
         claimed = StartDocument(run=RUN.hex(), by=OWNER.peer_id, start=1.0)
         raw = claimed.model_dump_json().encode()
         as_if = b'{"paper": %s, "signature": "%s"}'
@@ -88,7 +89,7 @@ def pb_text(raw: bytes) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def swarm(honest: PaperSync | None) -> AsyncIterator[JoinContext]:
+async def swarm(honest: StatementSync | None) -> AsyncIterator[JoinContext]:
     """Liars, and an honest peer that holds these papers: over gRPC, as a newcomer sees them."""
     now, opened, records = RunClock().now, list[GrpcTransport](), dict[PeerId, PeerRecord]()
 
@@ -130,17 +131,17 @@ async def swarm(honest: PaperSync | None) -> AsyncIterator[JoinContext]:
 def test_records_and_forged_papers_of_many_move_no_newcomers_clock() -> None:
     async def main() -> None:
         began, heard = RunClock().now() - 100_000.0, list[Event]()
-        honest = papers()
-        honest.hold([honest.shelf.sign_start(OWNER, began, began)])
+        honest = statements()
+        honest.hold([honest.log.sign_start(OWNER, began, began)])
         async with swarm(honest) as context:
-            held = papers(heard)
+            held = statements(heard)
             await ensure_goes_on(context, manifest(), (), held)  # a start of 1970 would be over
-            rounds = await round_clock(context, manifest(), known_start(manifest(), held.shelf, None))
+            rounds = await round_clock(context, manifest(), known_start(held.log, None))
             assert rounds.start == began
             assert rounds.round_at(context.clock.now()) == 333
         refused = {event.code for event in heard if isinstance(event, PaperRefused)}
         assert refused <= {"paper", "paper_delegation", "paper_signature"}
-        assert held.refused >= 3 * len({event.peer for event in heard if isinstance(event, PaperRefused)})
+        assert held.refused.total() >= 3 * len({event.peer for event in heard if isinstance(event, PaperRefused)})
 
     asyncio.run(main())
 
@@ -148,12 +149,12 @@ def test_records_and_forged_papers_of_many_move_no_newcomers_clock() -> None:
 def test_a_newcomer_that_finds_no_signed_start_waits() -> None:
     async def main() -> None:
         async with swarm(None) as context:
-            held = papers()
+            held = statements()
             await ensure_goes_on(context, manifest(), (), held)
-            rounds = await round_clock(context, manifest(), known_start(manifest(), held.shelf, None))
+            rounds = await round_clock(context, manifest(), known_start(held.log, None))
             assert rounds.start == 0.0
-            assert held.refused >= 3 * LIARS
-            assert held.wanting
+            assert held.refused.total() >= 3 * LIARS
+            assert held.log.wanting
 
     asyncio.run(main())
 
@@ -180,16 +181,16 @@ def test_a_run_whose_operator_is_gone_for_a_day_takes_newcomers(forged: bool) ->
         if forged:
             stranger = Identity.generate()
             claimed = StartDocument(run=SIMULATED.hex(), by=stranger.peer_id, start=EPOCH - DAY_S)
-            line = sign_paper(claimed, stranger).line
-            liar.papers.lacking = lambda held: [line]  # type: ignore[method-assign]
+            line = sign(claimed, stranger).line
+            liar.statements.on_papers = lambda held: [line]  # type: ignore[method-assign]
         async with asyncio.timeout(2 * DAY_S), asyncio.TaskGroup() as group:
             group.create_task(swarm.run())
             await asyncio.sleep(FIRST_S)
             assert all(not rounds_of(peer) for peer in swarm.peers)
             phases = {peer.life.live.phase for peer in swarm.peers}
             assert phases == {"waiting for the run's signed start: nobody has shown it yet"}
-            shelf = operators.papers.shelf
-            operators.papers.hold([shelf.sign_start(OPERATOR, EPOCH + FIRST_S + 4.0, EPOCH)])
+            log = operators.statements.log
+            operators.statements.hold([log.sign_start(OPERATOR, EPOCH + FIRST_S + 4.0, EPOCH)])
             await asyncio.sleep(10.0)
             swarm.kill(operators)
             swarm.kill(newcomer)

@@ -1,4 +1,4 @@
-"""Papers: who may sign what, and what a shelf makes of them in any order."""
+"""Papers: who may sign what, and what a log makes of them in any order."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from peer.errors import BadPayload, ManifestError
 from peer.identity import Identity
 from peer.protocol.messages import RunId
 from peer.protocol.policy.amendments import Change
-from peer.run.amendments import Chain
-from peer.run.papers.paper import (
+from peer.run.statements.files import beside, keep, load
+from peer.run.statements.kinds import (
     BEFORE_ISSUE_S,
-    DOMAIN,
     DUTIES,
-    MAX_LINE,
+    PAPER,
+    DelegationDocument,
+    DigestDocument,
     Duty,
-    Paper,
     StartDocument,
-    delegate,
-    open_paper,
-    sign_paper,
 )
-from peer.run.papers.shelf import MAX_DELEGATIONS, MAX_DIGESTS, PaperShelf, beside, keep, load
+from peer.run.statements.log import StatementLog
+from peer.run.statements.statement import Statement, delegate, open_line, sign
 
+Paper = Statement[Any]
 RUN, NOW = RunId(b"r" * 32), 1_700_000_000
 OPERATOR, NODE, SOMEBODY = Identity.generate(), Identity.generate(), Identity.generate()
 
 
-def shelf(*papers: Paper) -> PaperShelf:
-    made = PaperShelf(RUN, OPERATOR.peer_id)
+def holding(*papers: Paper) -> StatementLog:
+    made = StatementLog(RUN, OPERATOR.peer_id)
     for paper in papers:
         made.add(paper)
     return made
@@ -44,21 +43,21 @@ def delegation(*may: Duty, issued: int = NOW, expires: int = 0, to: Identity = N
 
 
 def start(at: float, by: Identity = OPERATOR, given: Paper | None = None) -> Paper:
-    return sign_paper(StartDocument(run=RUN.hex(), by=by.peer_id, start=at), by, given)
+    return sign(StartDocument(run=RUN.hex(), by=by.peer_id, start=at), by, given)
 
 
 def resigned(paper: Paper, key: Identity, /, **fields: Any) -> bytes:
     """The line of a paper with other fields, signed by somebody."""
     raw = json.dumps(json.loads(paper.raw) | fields)
-    return json.dumps({"paper": raw, "signature": key.sign(DOMAIN, raw.encode()).hex()}).encode()
+    return json.dumps({"paper": raw, "signature": key.sign(PAPER.domain, raw.encode()).hex()}).encode()
 
 
 def test_what_is_written_is_read_again() -> None:
     given = delegation("start", "digests", expires=NOW + 60)
-    both = shelf(given)
+    both = holding(given)
     for paper in (given, both.sign_start(NODE, NOW + 5.5, NOW), both.sign_digest(NODE, 7, b"d" * 32, NOW)):
-        assert open_paper(paper.line, RUN, OPERATOR.peer_id) == paper
-        assert len(paper.line) < MAX_LINE // 2
+        assert open_line(paper.line, RUN, OPERATOR.peer_id) == paper
+        assert len(paper.line) < PAPER.max_line // 2
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_what_is_written_is_read_again() -> None:
         (b"{}", "paper"),
         (b'{"paper": 1, "signature": ""}', "paper"),
         (b'{"paper": "\\ud800", "signature": ""}', "paper"),
-        (b" " * (MAX_LINE + 1), "paper"),
+        (b" " * (PAPER.max_line + 1), "paper"),
         (resigned(start(NOW), OPERATOR, start=-1), "paper"),
         (resigned(start(NOW), OPERATOR, start=1e300), "paper"),
         (resigned(start(NOW), OPERATOR, start="now"), "paper"),
@@ -93,7 +92,7 @@ def test_what_is_written_is_read_again() -> None:
 )
 def test_what_does_not_check_is_refused(line: bytes, code: str) -> None:
     with pytest.raises(BadPayload) as caught:
-        open_paper(line, RUN, OPERATOR.peer_id)
+        open_line(line, RUN, OPERATOR.peer_id)
     assert caught.value.code == code
 
 
@@ -102,61 +101,61 @@ def test_a_paper_that_was_changed_is_refused() -> None:
     changed = paper.line.replace(b"1700000000", b"1700000001")
     assert changed != paper.line
     with pytest.raises(BadPayload, match="did not sign"):
-        open_paper(changed, RUN, OPERATOR.peer_id)
+        open_line(changed, RUN, OPERATOR.peer_id)
 
 
 def test_a_node_cannot_pass_its_delegation_on() -> None:
     to_another = delegate(NODE, RUN, SOMEBODY.peer_id, ["start"], NOW)
     with pytest.raises(BadPayload):
-        open_paper(start(NOW, SOMEBODY, to_another).line, RUN, OPERATOR.peer_id)
-    chained = sign_paper(to_another.document, NODE, delegation(*DUTIES))
+        open_line(start(NOW, SOMEBODY, to_another).line, RUN, OPERATOR.peer_id)
+    chained = sign(to_another.document, NODE, delegation(*DUTIES))
     with pytest.raises(BadPayload, match="did not delegate"):
-        open_paper(chained.line, RUN, OPERATOR.peer_id)
+        open_line(chained.line, RUN, OPERATOR.peer_id)
 
 
 def test_of_two_starts_one_holds_in_whatever_order_they_come() -> None:
     given = delegation("start")
     nodes, later, earlier = start(NOW - 50, NODE, given), start(NOW + 9.0), start(NOW + 3.0)
     for order in itertools.permutations((nodes, later, earlier)):
-        assert shelf(*order).start == earlier, "the operator's own before a node's, then the earlier"
+        assert holding(*order).start == earlier, "the operator's own before a node's, then the earlier"
     other = start(NOW - 70, NODE, given)
-    assert shelf(nodes, other).start_time == shelf(other, nodes).start_time == NOW - 70
+    assert holding(nodes, other).start_time == holding(other, nodes).start_time == NOW - 70
 
 
 def test_two_starts_are_disputed_and_the_same_one_twice_is_not() -> None:
     one, node = start(NOW), start(NOW, NODE, delegation("start"))
-    assert shelf(one).disputes(node) == ""
-    assert shelf(one).disputes(one) == ""
-    assert f"the start {NOW:.1f} holds" in shelf(one).disputes(start(NOW + 5))
-    assert f"the start {NOW:.1f} holds" in shelf(start(NOW + 5)).disputes(one)
+    assert holding(one).disputes(node) == ""
+    assert holding(one).disputes(one) == ""
+    assert f"the start {NOW:.1f} holds" in holding(one).disputes(start(NOW + 5))
+    assert f"the start {NOW:.1f} holds" in holding(start(NOW + 5)).disputes(one)
 
 
 def test_a_later_delegation_replaces_the_earlier_and_may_take_everything_back() -> None:
     first, last = delegation("invitations"), delegation(issued=NOW + 1)
     for order in ((first, last), (last, first)):
-        held = shelf(*order)
+        held = holding(*order)
         assert not held.may(NODE.peer_id, "invitations", NOW)
         assert held.nodes(NOW) == frozenset()
         assert held.signers("invitations", NOW) == [OPERATOR.peer_id]
-    assert shelf(first).signers("invitations", NOW) == [OPERATOR.peer_id, NODE.peer_id]
-    assert shelf(first).nodes(NOW) == {NODE.peer_id}
+    assert holding(first).signers("invitations", NOW) == [OPERATOR.peer_id, NODE.peer_id]
+    assert holding(first).nodes(NOW) == {NODE.peer_id}
 
 
 def test_an_expired_delegation_lets_sign_nothing_more_but_the_start_stays() -> None:
-    held = shelf(delegation("start", "digests", expires=NOW + 60))
+    held = holding(delegation("start", "digests", expires=NOW + 60))
     held.add(held.sign_start(NODE, NOW + 5, NOW))
     held.add(held.sign_digest(NODE, 3, b"d" * 32, NOW))
     assert [document.round for document in held.digests(NOW)] == [3]
     assert not held.may(NODE.peer_id, "digests", NOW + 60)
     assert held.digests(NOW + 60) == []
-    newcomer = shelf(*(open_paper(line, RUN, OPERATOR.peer_id) for line in held.lacking(())))
+    newcomer = holding(*(open_line(line, RUN, OPERATOR.peer_id) for line in held.lacking(())))
     assert newcomer.start_time == NOW + 5
     with pytest.raises(BadPayload):
         held.sign_digest(NODE, 4, b"d" * 32, NOW + 60)
 
 
 def test_nobody_signs_what_was_not_delegated() -> None:
-    held = shelf(delegation("digests"))
+    held = holding(delegation("digests"))
     with pytest.raises(BadPayload):
         held.sign_start(NODE, NOW, NOW)
     with pytest.raises(BadPayload):
@@ -164,19 +163,19 @@ def test_nobody_signs_what_was_not_delegated() -> None:
     assert held.sign_digest(OPERATOR, 1, b"d" * 32, NOW).delegation is None
 
 
-def test_a_shelf_is_bounded_and_the_latest_stay() -> None:
-    nodes = [Identity.generate() for _ in range(MAX_DELEGATIONS + 3)]
-    held = shelf(*(delegation("digests", issued=NOW + age, to=node) for age, node in enumerate(nodes)))
+def test_a_log_is_bounded_and_the_latest_stay() -> None:
+    nodes = [Identity.generate() for _ in range(DelegationDocument.most + 3)]
+    held = holding(*(delegation("digests", issued=NOW + age, to=node) for age, node in enumerate(nodes)))
     assert held.nodes(NOW) == {node.peer_id for node in nodes[3:]}
     for round_ in (5, 1, 9, 7, 3, 2):
         held.add(held.sign_digest(OPERATOR, round_, b"d" * 32, NOW))
-    assert [document.round for document in held.digests(NOW)] == [9, 7, 5, 3][:MAX_DIGESTS]
+    assert [document.round for document in held.digests(NOW)] == [9, 7, 5, 3][: DigestDocument.most]
 
 
 def test_one_who_asks_gets_what_it_lacks() -> None:
     given = delegation("start")
-    held = shelf(given, start(NOW, NODE, given))
-    other = shelf(given)
+    held = holding(given, start(NOW, NODE, given))
+    other = holding(given)
     for line in held.lacking(other.held()):
         other.add(other.open(line))
     assert other.start == held.start
@@ -184,26 +183,26 @@ def test_one_who_asks_gets_what_it_lacks() -> None:
 
 
 def test_a_file_keeps_them_and_names_the_line_that_does_not_check(tmp_path: Path) -> None:
-    path = beside(tmp_path / "run.toml")
+    path = beside(tmp_path / "run.toml", PAPER)
     assert path.name == "run.delegations"
-    held = shelf(delegation("start"), start(NOW))
-    keep(path, held)
-    again = shelf()
+    held = holding(delegation("start"), start(NOW))
+    keep(path, held.papers)
+    again = holding()
     assert load(path, again) == list(held) == list(again)
     assert load(path, again) == []
     with path.open("ab") as file:
         file.write(b"garbage\n")
-    fresh = shelf()
+    fresh = holding()
     with pytest.raises(ManifestError, match="line 3"):
         load(path, fresh)
     assert fresh.start == held.start
-    assert load(tmp_path / "none", shelf()) == []
+    assert load(tmp_path / "none", holding()) == []
 
 
 def test_a_node_with_every_duty_amends_nothing() -> None:
-    held, chain = shelf(delegation(*DUTIES)), Chain(RUN, OPERATOR.peer_id)
+    held = holding(delegation(*DUTIES))
     assert held.may(NODE.peer_id, "start", NOW)
-    theirs = Chain(RUN, NODE.peer_id).make(NODE, 3, Change.PAUSE, "mine now")
+    theirs = StatementLog(RUN, NODE.peer_id).amend(NODE, 3, Change.PAUSE, "mine now")
     with pytest.raises(BadPayload) as caught:
-        chain.extend(theirs)
+        held.open_amendment(theirs.raw, theirs.signature)
     assert caught.value.code == "amendment_signature"

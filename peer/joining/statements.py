@@ -1,4 +1,4 @@
-"""Get the papers of a run, before anything depends on them."""
+"""Get the signed statements of a run, before anything depends on them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Container, Sequence
 
 from peer.joining.context import JoinContext
-from peer.membership.paper_sync import PaperSync
+from peer.joining.donors import live_round
+from peer.membership.statement_sync import StatementSync, ensure_admitted
 from peer.protocol.messages import PeerId, PeerRecord
+from peer.run.statements.kinds import AMENDMENT, PAPER
 
 ASKED_AT_ONCE = 4
 ASKED = 16
@@ -17,8 +19,8 @@ MORE_S = 0.5
 """Seconds that the others asked at once have after the first answer."""
 
 
-async def catch_up_papers(
-    context: JoinContext, held: PaperSync, nodes: Container[PeerId], *, everybody: bool = False
+async def catch_up(
+    context: JoinContext, statements: StatementSync, nodes: Container[PeerId], *, everybody: bool = False
 ) -> None:
     """Take over the papers that others hold. `nodes`: the operator's, which are asked first.
 
@@ -28,25 +30,35 @@ async def catch_up_papers(
     context.rng.shuffle(able)
     able.sort(key=lambda record: record.peer_id not in nodes)
     for at in range(0, min(len(able), ASKED), ASKED_AT_ONCE):
-        if await _asked(context, held, able[at : at + ASKED_AT_ONCE]) and not held.wanting and not everybody:
+        answered = await _asked(context, statements, able[at : at + ASKED_AT_ONCE])
+        if answered and not statements.log.wanting and not everybody:
             return
 
 
-async def ask_for_start(context: JoinContext, held: PaperSync, records: Sequence[PeerRecord]) -> None:
+async def catch_up_amendments(context: JoinContext, statements: StatementSync) -> None:
+    """Take over the amendments that the others hold. Raises JoinRefused when the operator keeps us out."""
+    records = list((await context.directory.peers()).values())
+    able = [record for record in records if record.reach]
+    for record in able[:ASKED_AT_ONCE]:
+        await statements.ask(context.transport, record, AMENDMENT)
+    ensure_admitted(statements.log.ruling(live_round(records) or 0), context.me)
+
+
+async def ask_for_start(context: JoinContext, statements: StatementSync, records: Sequence[PeerRecord]) -> None:
     """Ask these for the run's signed start while it is wanted and unknown. Never raises."""
-    if held.wanting and records:
-        await _asked(context, held, records[:ASKED])
+    if statements.log.wanting and records:
+        await _asked(context, statements, records[:ASKED])
 
 
-async def _asked(context: JoinContext, held: PaperSync, records: Sequence[PeerRecord]) -> bool:
+async def _asked(context: JoinContext, statements: StatementSync, records: Sequence[PeerRecord]) -> bool:
     """Ask these at once. Return whether somebody answered.
 
     Once one answer has brought what is wanted, the others have `MORE_S`: what one peer shows may have been taken back
     by a paper that another one holds."""
-    asking = {asyncio.create_task(held.ask(context.transport, record)) for record in records}
+    asking = {asyncio.create_task(statements.ask(context.transport, record, PAPER)) for record in records}
     answered, left = False, asking
     try:
-        while left and not (answered and not held.wanting):
+        while left and not (answered and not statements.log.wanting):
             done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
             answered = answered or any(one.result() for one in done)
         if left:

@@ -1,0 +1,282 @@
+"""The signed statements that a daemon holds: kept in its run folder, asked of others, and handed on to whoever asks.
+They reach all peers in a few hops, even when the operator's node is seen by some only, and outlive that node.
+
+There are two questions, as the wire has them: for the amendments behind ours, which are asked for often, and for the
+papers that we lack, which is a longer question about what seldom changes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from peer.codes import Code
+from peer.errors import BadPayload, ExchangeError, HomeUnusable, JoinRefused, ManifestError
+from peer.observe import events
+from peer.observe.status.value import PapersStatus
+from peer.ports.clock import Clock
+from peer.ports.transport import Transport
+from peer.protocol.messages import NODES, WIRE_VERSION, PeerId, PeerRecord
+from peer.protocol.policy.amendments import Amendment, RunPolicy, describe, superseded
+from peer.run.statements.files import discard_former_start, keep, load
+from peer.run.statements.kinds import (
+    AMENDMENT,
+    FORMS,
+    MAX_PAPERS,
+    PAPER,
+    AmendmentDocument,
+    Document,
+    Form,
+    PaperDocument,
+)
+from peer.run.statements.log import StatementLog
+from peer.run.statements.statement import Statement
+
+ASK_EVERY_S = 5.0
+ASK_TIMEOUT_S = 5.0
+SOON_S = 1.0
+"""Between two questions for papers while the run's start is wanted."""
+SELDOM = 12.0
+"""Later on papers are asked for so much more seldom than amendments."""
+MAX_HANDED_ON = 64
+"""Amendments in one answer; a peer that lacks more asks again."""
+TRIES = 8
+"""Draws before the search for a peer that can be called is given up, until the next time."""
+MAX_NAMED = 1024
+"""Most pairs of peer and code that are journaled."""
+REFUSED = {AMENDMENT: events.AmendmentRefused, PAPER: events.PaperRefused}
+
+Peers = Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]]
+Answered = Callable[[PeerId, float], None]
+
+
+def unheard(peer: PeerId, took_s: float) -> None:
+    """Take how long an answer took, and drop it."""
+
+
+class StatementSync:
+    """One daemon's log of statements, its files, and its questions to others."""
+
+    def __init__(
+        self,
+        log: StatementLog,
+        emit: Callable[[events.Event], None],
+        folder: Path | None = None,
+        round_now: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Reads what `folder`, the run's, keeps (None: nothing is kept, as in simulations). A kept file that does not
+        check counts as far as it does; the rest is asked anew. `round_now`: returns the round under way here (0: not
+        known), in which an amendment that comes begins to hold at the earliest."""
+        self.log = log
+        self.refused = Counter[Form]()
+        """Statements of others that did not check."""
+        self.start_taken_back = False
+        """Whether a start that counted here went with the delegation of its signer."""
+        self._emit = emit
+        self._folder = folder
+        self._round_now = round_now
+        self._came_in: dict[int, int] = {}
+        """The round in which an amendment came, by its number. Those kept by an earlier process are not in it."""
+        self._journaled: set[tuple[PeerId, Code]] = set()
+        if folder is not None:
+            self._read_kept(folder)
+        log.new.clear()
+        self._noted = log.taken
+
+    def _read_kept(self, folder: Path) -> None:
+        for form in FORMS:
+            try:
+                load(folder / form.kept, self.log)
+            except ManifestError as damaged:
+                self._emit(REFUSED[form](peer="", code=Code.KEPT, reason=damaged.found))
+
+    # -- what holds --------------------------------------------------------------------------------------------------
+
+    def newest(self, count: int) -> list[Amendment]:
+        """Return the last amendments, each from the round on in which it began to hold here. Those that never hold are
+        left out."""
+        never = superseded(self.log.amendments)
+        return [self._as_held(one) for one in self.log.amendments if one.number not in never][-count:]
+
+    def latest(self, count: int) -> list[str]:
+        """Return the last amendments, for a person."""
+        never = superseded(self.log.amendments)
+        return [describe(self._as_held(one), never.get(one.number)) for one in self.log.amendments[-count:]]
+
+    def _as_held(self, amendment: Amendment) -> Amendment:
+        return replace(amendment, round=max(amendment.round, self._came_in.get(amendment.number, 0)))
+
+    def report(self, now: float) -> PapersStatus:
+        """For `peer status`. `now`: seconds since the epoch."""
+        return PapersStatus(
+            held=len(self.log.papers),
+            refused=self.refused[PAPER],
+            start=self.log.start_time,
+            delegated_to=tuple(sorted(self.log.nodes(now))),
+        )
+
+    # -- taking them -------------------------------------------------------------------------------------------------
+
+    def hold(self, statements: Sequence[Statement[Document]]) -> None:
+        """Take checked statements of our own, signed here."""
+        for statement in statements:
+            self._add(PeerId(""), statement)
+        self._note()
+
+    def read(self, operators_file: Path) -> None:
+        """Take what the operator has added to a file beside the manifest. Raises ManifestError."""
+        try:
+            load(operators_file, self.log)
+        finally:
+            self._note()
+
+    def _add(self, giver: PeerId, statement: Statement[Document]) -> None:
+        if why := self.log.disputes(statement):
+            self._refuse(giver, PAPER, Code.SECOND_START, why)
+        self.log.add(statement)
+
+    def _refuse(self, peer: PeerId, form: Form, code: Code, reason: str) -> None:
+        self.refused[form] += 1
+        if (peer, code) not in self._journaled and len(self._journaled) < MAX_NAMED:
+            self._journaled.add((peer, code))
+            self._emit(REFUSED[form](peer=peer, code=code, reason=reason))
+
+    def _note(self) -> None:
+        """Journal and keep what is new."""
+        if self.log.taken == self._noted:
+            return
+        self._noted = self.log.taken
+        for new in self.log.new:
+            match new.document:
+                case AmendmentDocument(number=number) as document:
+                    self._came_in[number] = self._round_now()
+                    held = self._as_held(document.amendment())
+                    self._emit(events.Amended(number=number, round=held.round, change=describe(held)))
+                case PaperDocument() as document:
+                    says = document.sentence()
+                    self._emit(events.PaperHeld(paper=document.kind, by=document.by, says=says))
+        self.log.new.clear()
+        for paper in self.log.dropped:
+            self.start_taken_back |= paper.document.kind == "start"
+            why = f"{paper.document.by} may not sign this any more, by the operator's latest word"
+            reason = f"{why}: {paper.document.sentence()}"
+            self._emit(events.PaperRefused(peer="", code=Code.TAKEN_BACK, reason=reason))
+        self.log.dropped.clear()
+        if self._folder is not None:
+            self._keep(self._folder)
+
+    def _keep(self, folder: Path) -> None:
+        for form, statements in ((AMENDMENT, self.log.chain), (PAPER, self.log.papers)):
+            try:
+                keep(folder / form.kept, statements)
+            except HomeUnusable as error:  # they count all the same; after a restart the others hand them on again
+                self._emit(REFUSED[form](peer="", code=Code.NOT_KEPT, reason=error.found))
+        if self.log.start is not None:
+            discard_former_start(folder)
+
+    # -- asking others -----------------------------------------------------------------------------------------------
+
+    async def ask(self, transport: Transport, record: PeerRecord, *forms: Form) -> bool:
+        """Get all statements of these forms (default: all) that we lack from one peer. Return whether a single answer
+        of each form was good and complete. Never raises: what does not check is journaled, once a peer and code."""
+        ask, whole = {AMENDMENT: self._ask_amendments, PAPER: self._ask_papers}, True
+        for form in forms or FORMS:
+            try:
+                whole &= await ask[form](transport, record)
+            except BadPayload as bad:
+                self._refuse(record.peer_id, form, bad.code, bad.reason)
+                whole = False
+            except ExchangeError:
+                return False
+            finally:
+                self._note()
+        return whole
+
+    async def _ask_amendments(self, transport: Transport, record: PeerRecord) -> bool:
+        """Ask until there are no more. Return whether one answer was all. Raises ExchangeError, BadPayload."""
+        answers, count = 0, -1
+        while count < len(self.log.chain):
+            count = len(self.log.chain)
+            given = await transport.fetch_amendments(record, count, self.log.head, ASK_TIMEOUT_S)
+            for raw, signature in given[:MAX_HANDED_ON]:
+                self.log.add(self.log.open_amendment(raw, signature))
+            answers += 1
+        return answers == 1
+
+    async def _ask_papers(self, transport: Transport, record: PeerRecord) -> bool:
+        """Ask once: one answer holds all that a peer has. Return True. Raises ExchangeError."""
+        given = await transport.fetch_papers(record, self.log.held(), ASK_TIMEOUT_S)
+        for line in given[:MAX_PAPERS]:
+            try:
+                self._add(record.peer_id, self.log.open(line[: PAPER.max_line + 1]))
+            except BadPayload as bad:  # the next one may be good: programs of two ages know different kinds
+                self._refuse(record.peer_id, PAPER, bad.code, bad.reason)
+        return True
+
+    def asking(
+        self,
+        transport: Transport,
+        clock: Clock,
+        rng: random.Random,
+        peers: Peers,
+        every_s: float = ASK_EVERY_S,
+        answered: Answered = unheard,
+    ) -> list[Coroutine[Any, Any, None]]:
+        """Make the duties that ask for ever: now the operator's node, now anybody. The owner cancels.
+
+        `every_s`: between two questions for amendments. `answered` is called with how many seconds an answer about them
+        took: a peer that all others call, and that calls nobody for an exchange, learns only so that its line is
+        slow."""
+
+        async def ask_for_ever(form: Form, pace: Callable[[], float], answered: Answered) -> None:
+            while True:
+                if (record := _whom(list((await peers()).values()), rng)) is not None:
+                    began = clock.now()
+                    if await self.ask(transport, record, form):  # several answers do not show how long one takes
+                        answered(record.peer_id, clock.now() - began)
+                await clock.sleep(pace() * rng.uniform(0.8, 1.2))
+
+        def pace_of_papers() -> float:
+            return SOON_S if self.log.wanting else SELDOM * every_s
+
+        return [
+            ask_for_ever(AMENDMENT, lambda: every_s, answered),
+            ask_for_ever(PAPER, pace_of_papers, unheard),
+        ]
+
+    # -- being asked -------------------------------------------------------------------------------------------------
+
+    def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
+        """As `peer.ports.handler.Handler.on_amendments`."""
+        return [(one.raw, one.signature) for one in self.log.behind(held, head)[:MAX_HANDED_ON]]
+
+    def on_papers(self, held: Sequence[bytes]) -> list[bytes]:
+        """As `peer.ports.handler.Handler.on_papers`."""
+        return self.log.lacking(frozenset(held[:MAX_PAPERS]))
+
+
+def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
+    """The operator's node every other time, if there is one, else anybody who can be called."""
+    if rng.random() < 0.5:
+        records = [record for record in records if record.status in NODES] or records
+    drawn = (rng.choice(records) for _ in range(TRIES if records else 0))
+    return next((record for record in drawn if record.reach), None)
+
+
+def ensure_admitted(now: RunPolicy, me: PeerId) -> None:
+    """Raises JoinRefused when the operator keeps this peer out."""
+    if me in now.banned:
+        why = now.banned[me]
+        raise JoinRefused(f"the operator of this run has banned this peer: {why}", "Ask the operator of the run.")
+    if me in now.revoked:
+        why = now.revoked[me]
+        raise JoinRefused(f"the operator of this run revoked your invitation: {why}", "Ask the operator of the run.")
+    if now.wire is not None and not now.wire[0] <= WIRE_VERSION <= now.wire[1]:
+        low, high = now.wire
+        raise JoinRefused(
+            f"the operator has moved this run to wire versions {low} to {high}; this program speaks {WIRE_VERSION}",
+            "Update this program: peer help install update",
+        )

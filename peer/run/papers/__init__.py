@@ -1,1 +1,0 @@
-"""Papers: short documents of a run that every peer keeps and hands on."""

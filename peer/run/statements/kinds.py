@@ -1,0 +1,270 @@
+"""The kinds of signed statements. A kind is one class: its fields and their checks, who may sign it, which of several
+is held, and its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
+
+from peer.clock.local_time import local_time
+from peer.codes import Code
+from peer.identity import public_key_of
+from peer.protocol.messages import LATEST, MAX_ROUND, PeerId
+from peer.protocol.policy.amendments import Amendment, Change, describe
+
+MAX_COUNT = 1024
+"""Amendments of a run."""
+MAX_REASON = 300
+"""Characters of the longest reason."""
+BEFORE_ISSUE_S = 86_400
+"""A node may sign a start at most so long before the delegation that the start carries: two clocks differ."""
+
+Duty = Literal["start", "digests", "invitations"]
+DUTIES: tuple[Duty, ...] = ("start", "digests", "invitations")
+"""What an operator may delegate. Amendments are not among it."""
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How some kinds are encoded, signed, refused and kept."""
+
+    name: str
+    """Key of the document in a line of a file."""
+    domain: bytes
+    """The domain of signatures."""
+    max_bytes: int
+    """Bytes of the largest document."""
+    max_line: int
+    """Bytes of the longest line, which holds a whole statement."""
+    garbled: Code
+    other_run: Code
+    unsigned: Code
+    kept: str
+    """File of a run's folder that keeps them."""
+    beside: str
+    """Suffix of the operator's own file, which lies beside the manifest."""
+
+
+AMENDMENT = Form(
+    "amendment",
+    b"peer amendment v1",
+    4096,
+    6 * 4096 + 256,
+    Code.AMENDMENT,
+    Code.AMENDMENT_RUN,
+    Code.AMENDMENT_SIGNATURE,
+    "amendments.jsonl",
+    ".amendments",
+)
+PAPER = Form(
+    "paper",
+    b"peer paper v1",
+    1024,
+    4096,
+    Code.PAPER,
+    Code.PAPER_RUN,
+    Code.PAPER_SIGNATURE,
+    "papers.jsonl",
+    ".delegations",
+)
+FORMS = (AMENDMENT, PAPER)
+
+
+class Document(BaseModel):
+    """The base of all kinds."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+    form: ClassVar[Form]
+    duty: ClassVar[Duty | None] = None
+    """What a delegation has to name so that its node may sign this kind; None: the operator alone signs it."""
+
+    format: Literal[1] = 1
+    run: Hash
+
+    def signer(self, operator: str) -> str:
+        """Return the peer id of the key that has to sign it."""
+        return operator
+
+    def sentence(self) -> str:
+        """Describe it for a person."""
+        raise NotImplementedError
+
+
+class AmendmentDocument(Document):
+    """A change of the run under way, and its place in the chain."""
+
+    form = AMENDMENT
+
+    format: Literal[1]  # no default: earlier versions refuse one without it
+    number: int = Field(ge=1, le=MAX_COUNT)
+    previous: Hash
+    """Digest of the amendment before it, or the run id."""
+    round: int = Field(ge=0, le=2**53)
+    change: Change
+    reason: str = Field(default="", max_length=MAX_REASON)
+    value: float = Field(default=1.0, gt=0, le=100)
+    low: int = Field(default=0, ge=0, le=2**20)
+    high: int = Field(default=0, ge=0, le=2**20)
+    peer: str = Field(default="", max_length=64)
+    digest: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+
+    @model_validator(mode="after")
+    def _whole(self) -> AmendmentDocument:
+        if self.change in (Change.BAN, Change.UNBAN, Change.REVOKE):
+            public_key_of(self.peer)
+        if self.change is Change.WIRE and not 1 <= self.low <= self.high:
+            raise ValueError("a wire range from low to high")
+        if self.change is Change.REFOUND and not self.digest:
+            raise ValueError("refound names a digest")
+        if not self.reason.isprintable():
+            raise ValueError("the reason holds what cannot be printed")
+        return self
+
+    def amendment(self) -> Amendment:
+        """Return what the policy of a round is computed from."""
+        return Amendment(
+            self.number,
+            self.round,
+            self.change,
+            self.reason,
+            self.value,
+            self.low,
+            self.high,
+            PeerId(self.peer),
+            bytes.fromhex(self.digest),
+        )
+
+    def sentence(self) -> str:
+        return describe(self.amendment())
+
+
+class PaperDocument(Document):
+    """The base of the papers. `most` of a kind are held, and of those with one `place` the one of the least rank."""
+
+    form = PAPER
+    most: ClassVar[int]
+    final: ClassVar[bool] = False
+    """Whether one of the operator's own key leaves no place for those of nodes."""
+
+    by: str = Field(max_length=64)
+    """Peer id of the key that signs."""
+    kind: str
+
+    @field_validator("by")
+    @classmethod
+    def _is_a_key(cls, value: str) -> str:
+        public_key_of(value)
+        return value
+
+    def signer(self, operator: str) -> str:
+        return self.by
+
+    @property
+    def place(self) -> Hashable:
+        """The place that it takes."""
+        return self.by
+
+    def rank(self, operator: str, tie: int) -> tuple[float, ...]:
+        """Return its rank, of which the least is the best. `tie`: differs between any two statements."""
+        raise NotImplementedError
+
+    def exceeds(self, delegation: DelegationDocument) -> str:
+        """Return why a delegation does not let its node sign this, as a sentence. Empty: it does."""
+        return "" if self.duty in delegation.may else f"{self.by} may not sign: {self.duty}"
+
+
+class DelegationDocument(PaperDocument):
+    """The operator's word on what a node may sign. A later one for the same node replaces it, also for what the node
+    signed before. Those that take everything back stay, too, so that an earlier one does not count again."""
+
+    most = 16
+
+    kind: Literal["delegation"] = "delegation"
+    node: str = Field(max_length=64)
+    """Peer id of the node."""
+    may: list[Duty] = Field(max_length=len(DUTIES))
+    issued: int = Field(ge=0, le=LATEST)
+    expires: int = Field(default=0, ge=0, le=LATEST)
+    """Seconds since the epoch; 0: never."""
+
+    @field_validator("node")
+    @classmethod
+    def _node_is_a_key(cls, value: str) -> str:
+        public_key_of(value)
+        return value
+
+    @property
+    def place(self) -> Hashable:
+        return self.node
+
+    def rank(self, operator: str, tie: int) -> tuple[float, ...]:
+        return -self.issued, -tie
+
+    def holds(self, now: float) -> bool:
+        """Return whether it has not expired. `now`: seconds since the epoch."""
+        return not self.expires or now < self.expires
+
+    def sentence(self) -> str:
+        return f"{self.node} may sign: {', '.join(self.may) or 'nothing'}"
+
+
+class StartDocument(PaperDocument):
+    """When round 0 begins. The operator's own is final. Without it the earliest of the nodes' starts holds."""
+
+    duty = "start"
+    most = 4
+    final = True
+
+    kind: Literal["start"] = "start"
+    start: float = Field(gt=0, le=LATEST)
+    """Seconds since the epoch."""
+
+    def rank(self, operator: str, tie: int) -> tuple[float, ...]:
+        return self.by != operator, self.start, tie
+
+    def exceeds(self, delegation: DelegationDocument) -> str:
+        """A start does not expire, so its own time counts."""
+        late = delegation.expires and self.start >= delegation.expires
+        return super().exceeds(delegation) or (f"{self.by} may not sign a start of {self.start:.0f}" if late else "")
+
+    def sentence(self) -> str:
+        return f"round 0 begins at {local_time(self.start)}"
+
+
+class DigestDocument(PaperDocument):
+    """What the state of all peers was in a round: BLAKE3 as `peer.state.snapshot.digest_of_state` makes it. In pairs
+    all have the same state in round 0 alone. Those of the newest rounds are held."""
+
+    duty = "digests"
+    most = 4
+
+    kind: Literal["digest"] = "digest"
+    round: int = Field(ge=0, le=MAX_ROUND)
+    digest: Hash
+
+    @property
+    def place(self) -> Hashable:
+        return self.by, self.round, self.digest
+
+    def rank(self, operator: str, tie: int) -> tuple[float, ...]:
+        return -self.round, -tie
+
+    def sentence(self) -> str:
+        return f"the state of round {self.round} is {self.digest[:16]}"
+
+
+PAPERS: tuple[type[PaperDocument], ...] = (DelegationDocument, StartDocument, DigestDocument)
+"""In the order in which they are kept and handed on: a delegation comes before what its node signed."""
+MAX_PAPERS = sum(kind.most for kind in PAPERS)
+DOCUMENTS: dict[Form, TypeAdapter[Any]] = {
+    AMENDMENT: TypeAdapter(AmendmentDocument),
+    PAPER: TypeAdapter(
+        Annotated[DelegationDocument | StartDocument | DigestDocument, Field(discriminator="kind")],
+    ),
+}
+"""What reads a document, by its form."""

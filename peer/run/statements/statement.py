@@ -1,0 +1,145 @@
+"""One signed statement: how it is signed, and how one from outside is opened.
+
+The exact bytes count, as with the manifest: no peer encodes a document again. One line of text holds a whole statement,
+in files and, for papers, on the wire: the document, its signature, and the delegation of a signer who is not the
+operator."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from peer.codes import Code
+from peer.errors import BadPayload
+from peer.identity import Identity, public_key_of, verify
+from peer.protocol.messages import PeerId, RunId
+from peer.run.statements.kinds import (
+    AMENDMENT,
+    BEFORE_ISSUE_S,
+    DOCUMENTS,
+    PAPER,
+    DelegationDocument,
+    Document,
+    Duty,
+    Form,
+    StartDocument,
+)
+
+D = TypeVar("D", bound=Document)
+D_co = TypeVar("D_co", bound=Document, covariant=True)
+
+
+@dataclass(frozen=True)
+class Statement(Generic[D_co]):
+    """A document and its signature, both checked."""
+
+    document: D_co
+    raw: bytes
+    signature: bytes
+    delegation: Statement[DelegationDocument] | None = None
+    """What let its signer sign it, for a peer that does not hold that yet; None: the operator signed."""
+
+    @property
+    def form(self) -> Form:
+        return self.document.form
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256: of an amendment's document, which the next one names; of a paper's line."""
+        return hashlib.sha256(self.raw if self.form is AMENDMENT else self.line).digest()
+
+    @cached_property
+    def line(self) -> bytes:
+        """One line, without its end."""
+        return json.dumps(self._entry()).encode()
+
+    def _entry(self) -> dict[str, Any]:
+        entry: dict[str, Any] = {self.form.name: self.raw.decode(), "signature": self.signature.hex()}
+        return entry if self.delegation is None else {**entry, "delegation": self.delegation._entry()}
+
+
+def sign(document: D, key: Identity, delegation: Statement[DelegationDocument] | None = None) -> Statement[D]:
+    """Sign a document. `delegation`: of a node that signs for the operator."""
+    assert document.signer(key.peer_id) == key.peer_id, "a key signs for itself alone"
+    raw = document.model_dump_json().encode()
+    return Statement(document, raw, key.sign(document.form.domain, raw), delegation)
+
+
+def delegate(
+    operator: Identity, run_id: RunId, node: str, may: list[Duty], issued: int, expires: int = 0
+) -> Statement[DelegationDocument]:
+    """Sign a delegation. Raises ValueError for a node that is no peer id."""
+    document = DelegationDocument(
+        run=run_id.hex(), by=operator.peer_id, node=PeerId(node), may=may, issued=issued, expires=expires
+    )
+    return sign(document, operator)
+
+
+def open_line(line: bytes, run_id: RunId, operator: str) -> Statement[Document]:
+    """Read and check a statement of this run. `operator`: peer id of the key that the manifest names.
+
+    Raises BadPayload: `paper` or `amendment` (garbled, or of a kind that this program does not know), `…_run`,
+    `…_signature`, `paper_delegation` (the operator did not let its signer sign it)."""
+    try:
+        entry = json.loads(line[: AMENDMENT.max_line + 1])
+        form = AMENDMENT if AMENDMENT.name in entry else PAPER
+        if len(line) > form.max_line:
+            raise BadPayload(form.garbled, f"the {form.name} has {len(line)} bytes, at most {form.max_line} are read")
+        statement = _of_entry(form, entry, run_id, operator)
+        if (carried := entry.get("delegation")) is not None:
+            statement = replace(statement, delegation=_of_entry(PAPER, carried, run_id, operator))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise BadPayload(Code.PAPER, "a statement that cannot be read") from None
+    _ensure_delegated(statement, operator)
+    return statement
+
+
+def _of_entry(form: Form, entry: Mapping[str, Any], run_id: RunId, operator: str) -> Statement[Any]:
+    raw, signature = entry[form.name].encode(), bytes.fromhex(entry["signature"])
+    return open_document(form, raw, signature, run_id, operator)
+
+
+def open_document(form: Form, raw: bytes, signature: bytes, run_id: RunId, operator: str) -> Statement[Any]:
+    """Read and check a document and its signature. Whether the operator let its signer sign it, is not looked at.
+
+    Raises BadPayload, as `open_line`."""
+    if len(raw) > form.max_bytes:
+        raise BadPayload(form.garbled, f"the {form.name} has {len(raw)} bytes, at most {form.max_bytes} are read")
+    try:
+        document = DOCUMENTS[form].validate_json(raw)
+    except (ValidationError, ValueError, RecursionError) as error:
+        text = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise BadPayload(form.garbled, f"the {form.name} does not check: {_printable(text)}") from None
+    if bytes.fromhex(document.run) != run_id:
+        raise BadPayload(form.other_run, f"the {form.name} is of another run")
+    if not verify(public_key_of(signer := document.signer(operator)), form.domain, raw, signature):
+        raise BadPayload(form.unsigned, f"{signer} did not sign this {form.name}")
+    return Statement(document, raw, signature)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:200])
+
+
+def _ensure_delegated(statement: Statement[Any], operator: str) -> None:
+    """Check a statement against the delegation that it carries. A newer one decides in the end: see `StatementLog`."""
+    document, carried = statement.document, statement.delegation
+    if (signer := document.signer(operator)) == operator:
+        if carried is not None:
+            raise BadPayload(Code.PAPER_DELEGATION, "the operator needs no delegation")
+        return
+    if carried is None or document.duty is None:
+        raise BadPayload(Code.PAPER_DELEGATION, f"a paper of {signer}, whom the operator did not delegate it to")
+    said: Document = carried.document
+    if not isinstance(said, DelegationDocument) or said.by != operator or said.node != signer:
+        raise BadPayload(Code.PAPER_DELEGATION, f"the delegation of {signer} is not by the operator, or another's")
+    if why := document.exceeds(said):
+        raise BadPayload(Code.PAPER_DELEGATION, why)
+    if isinstance(document, StartDocument) and document.start < said.issued - BEFORE_ISSUE_S:
+        raise BadPayload(Code.PAPER_DELEGATION, f"{signer} may not sign a start of {document.start:.0f}")
