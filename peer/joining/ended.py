@@ -36,7 +36,7 @@ def operator_nodes(manifest: Manifest, addresses: Iterable[str]) -> frozenset[Pe
 async def ensure_goes_on(
     context: JoinContext, manifest: Manifest, addresses: Iterable[str], statements: StatementSync
 ) -> None:
-    """Get the run's papers, and raise RunEnded when the run is over.
+    """Get the run's statements, and raise RunEnded when the run is over.
 
     `addresses` are those of the ticket. Waits for the first record at most `FIRST_LOOK_S`."""
     nodes = operator_nodes(manifest, addresses)

@@ -9,7 +9,7 @@ from peer.joining.context import JoinContext
 from peer.joining.donors import live_round
 from peer.membership.statement_sync import StatementSync, ensure_admitted
 from peer.protocol.messages import PeerId, PeerRecord
-from peer.run.statements.kinds import AMENDMENT, PAPER
+from peer.run.statements.kinds import FORMS, PAPER, Form
 
 ASKED_AT_ONCE = 4
 ASKED = 16
@@ -20,9 +20,14 @@ MORE_S = 0.5
 
 
 async def catch_up(
-    context: JoinContext, statements: StatementSync, nodes: Container[PeerId], *, everybody: bool = False
+    context: JoinContext,
+    statements: StatementSync,
+    nodes: Container[PeerId],
+    forms: Sequence[Form] = FORMS,
+    *,
+    everybody: bool = False,
 ) -> None:
-    """Take over the papers that others hold. `nodes`: the operator's, which are asked first.
+    """Take over the statements that others hold. `nodes`: the operator's, which are asked first.
 
     Stops at the first few who answer, and goes on to more of them only while the run's start is wanted and unknown, or
     for `everybody`."""
@@ -30,32 +35,33 @@ async def catch_up(
     context.rng.shuffle(able)
     able.sort(key=lambda record: record.peer_id not in nodes)
     for at in range(0, min(len(able), ASKED), ASKED_AT_ONCE):
-        answered = await _asked(context, statements, able[at : at + ASKED_AT_ONCE])
+        answered = await _asked(context, statements, able[at : at + ASKED_AT_ONCE], forms)
         if answered and not statements.log.wanting and not everybody:
             return
 
 
-async def catch_up_amendments(context: JoinContext, statements: StatementSync) -> None:
-    """Take over the amendments that the others hold. Raises JoinRefused when the operator keeps us out."""
+async def ensure_still_admitted(context: JoinContext, statements: StatementSync, nodes: Container[PeerId]) -> None:
+    """Catch up once more, as a person's answer or large files may have taken long, and raise JoinRefused when the
+    operator keeps us out."""
+    await catch_up(context, statements, nodes)
     records = list((await context.directory.peers()).values())
-    able = [record for record in records if record.reach]
-    for record in able[:ASKED_AT_ONCE]:
-        await statements.ask(context.transport, record, AMENDMENT)
     ensure_admitted(statements.log.ruling(live_round(records) or 0), context.me)
 
 
 async def ask_for_start(context: JoinContext, statements: StatementSync, records: Sequence[PeerRecord]) -> None:
     """Ask these for the run's signed start while it is wanted and unknown. Never raises."""
     if statements.log.wanting and records:
-        await _asked(context, statements, records[:ASKED])
+        await _asked(context, statements, records[:ASKED], [PAPER])
 
 
-async def _asked(context: JoinContext, statements: StatementSync, records: Sequence[PeerRecord]) -> bool:
+async def _asked(
+    context: JoinContext, statements: StatementSync, records: Sequence[PeerRecord], forms: Sequence[Form]
+) -> bool:
     """Ask these at once. Return whether somebody answered.
 
     Once one answer has brought what is wanted, the others have `MORE_S`: what one peer shows may have been taken back
     by a paper that another one holds."""
-    asking = {asyncio.create_task(statements.ask(context.transport, record, PAPER)) for record in records}
+    asking = {asyncio.create_task(statements.ask(context.transport, record, forms)) for record in records}
     answered, left = False, asking
     try:
         while left and not (answered and not statements.log.wanting):

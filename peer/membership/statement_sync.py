@@ -179,24 +179,26 @@ class StatementSync:
 
     # -- asking others -----------------------------------------------------------------------------------------------
 
-    async def ask(self, transport: Transport, record: PeerRecord, *forms: Form) -> bool:
-        """Get all statements of these forms (default: all) that we lack from one peer. Return whether a single answer
-        of each form was good and complete. Never raises: what does not check is journaled, once a peer and code."""
-        ask, whole = {AMENDMENT: self._ask_amendments, PAPER: self._ask_papers}, True
-        for form in forms or FORMS:
+    async def ask(self, transport: Transport, record: PeerRecord, forms: Sequence[Form] = FORMS) -> int:
+        """Get all statements of these forms that we lack from one peer. Return how many answers that took; 0: one did
+        not come, or an amendment of it did not check. Never raises: what does not check is journaled, once a peer and
+        code."""
+        ask = {AMENDMENT: self._ask_amendments, PAPER: self._ask_papers}
+        answers, good = 0, True
+        for form in forms:
             try:
-                whole &= await ask[form](transport, record)
+                answers += await ask[form](transport, record)
             except BadPayload as bad:
                 self._refuse(record.peer_id, form, bad.code, bad.reason)
-                whole = False
+                good = False
             except ExchangeError:
-                return False
+                return 0
             finally:
                 self._note()
-        return whole
+        return answers if good else 0
 
-    async def _ask_amendments(self, transport: Transport, record: PeerRecord) -> bool:
-        """Ask until there are no more. Return whether one answer was all. Raises ExchangeError, BadPayload."""
+    async def _ask_amendments(self, transport: Transport, record: PeerRecord) -> int:
+        """Ask until there are no more. Return the number of answers. Raises ExchangeError, BadPayload."""
         answers, count = 0, -1
         while count < len(self.log.chain):
             count = len(self.log.chain)
@@ -204,17 +206,17 @@ class StatementSync:
             for raw, signature in given[:MAX_HANDED_ON]:
                 self.log.add(self.log.open_amendment(raw, signature))
             answers += 1
-        return answers == 1
+        return answers
 
-    async def _ask_papers(self, transport: Transport, record: PeerRecord) -> bool:
-        """Ask once: one answer holds all that a peer has. Return True. Raises ExchangeError."""
+    async def _ask_papers(self, transport: Transport, record: PeerRecord) -> int:
+        """Ask once: one answer holds all that a peer has. Raises ExchangeError."""
         given = await transport.fetch_papers(record, self.log.held(), ASK_TIMEOUT_S)
         for line in given[:MAX_PAPERS]:
             try:
                 self._add(record.peer_id, self.log.open(line[: PAPER.max_line + 1]))
             except BadPayload as bad:  # the next one may be good: programs of two ages know different kinds
                 self._refuse(record.peer_id, PAPER, bad.code, bad.reason)
-        return True
+        return 1
 
     def asking(
         self,
@@ -235,7 +237,7 @@ class StatementSync:
             while True:
                 if (record := _whom(list((await peers()).values()), rng)) is not None:
                     began = clock.now()
-                    if await self.ask(transport, record, form):  # several answers do not show how long one takes
+                    if await self.ask(transport, record, [form]) == 1:  # several answers do not show how long one takes
                         answered(record.peer_id, clock.now() - began)
                 await clock.sleep(pace() * rng.uniform(0.8, 1.2))
 

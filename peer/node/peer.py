@@ -14,7 +14,7 @@ from peer.errors import PeerError
 from peer.joining.artifacts import RunFiles
 from peer.joining.clock import round_clock
 from peer.joining.contract import agree, contract_of, look_through
-from peer.joining.ended import ensure_goes_on, ensure_round_left, farewell
+from peer.joining.ended import ensure_goes_on, ensure_round_left, farewell, operator_nodes
 from peer.joining.manifest import fetch_manifest, kept_manifest
 from peer.joining.messages import check_clock
 from peer.joining.preflight import check_volunteer
@@ -22,7 +22,7 @@ from peer.joining.report import JoinReport
 from peer.joining.reset import founding_of
 from peer.joining.resume import JoinedState, Staleness
 from peer.joining.state import obtain_state
-from peer.joining.statements import catch_up_amendments
+from peer.joining.statements import ensure_still_admitted
 from peer.joining.trainer import journal_start, launch, trainer_config
 from peer.membership.peer_table import LOOK_EVERY_S, lifetime
 from peer.membership.statement_sync import StatementSync
@@ -251,7 +251,8 @@ class PeerDaemon:
         self._pace_s = pace_of(method)
         begin_run(node, manifest, layout, self._ruling, admission.rule, self._record)
         self._reaching = asyncio.create_task(node.reach.run(self._known))
-        await catch_up_amendments(self._node.join_context(), statements)
+        nodes = operator_nodes(manifest, options.initial_peers)
+        await ensure_still_admitted(self._node.join_context(), statements, nodes)
         founding = statements.log.ruling(MAX_ROUND).founded
         for stranger in checkpoints.strangers(node.local.run_id, layout.digest(), founding):
             node.local.say(f"not resumed from: {stranger}")

@@ -62,6 +62,11 @@ class Shows:
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines
 
+    async def fetch_amendments(
+        self, to: PeerRecord, held: int, head: bytes, timeout_s: float
+    ) -> list[tuple[bytes, bytes]]:
+        return []
+
     async def fetch_papers(self, to: PeerRecord, held: list[bytes], timeout_s: float) -> list[bytes]:
         return self._lines
 

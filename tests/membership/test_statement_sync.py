@@ -47,8 +47,8 @@ def sync(heard: list[Event] | None = None, folder: Path | None = None, round_: i
     return StatementSync(StatementLog(RUN, OPERATOR.peer_id, **more), emit, folder, lambda: round_)
 
 
-def ask(ours: StatementSync, network: Network) -> bool:
-    return run_virtual(ours.ask(cast(Any, network), OTHER, PAPER))
+def ask(ours: StatementSync, network: Network) -> int:
+    return run_virtual(ours.ask(cast(Any, network), OTHER, [PAPER]))
 
 
 def test_a_paper_goes_from_peer_to_peer_and_stays_in_the_home(tmp_path: Path) -> None:
@@ -272,11 +272,24 @@ def test_one_log_goes_from_peer_to_peer_and_is_kept_whole(tmp_path: Path, banned
     first.hold([first.log.sign_digest(node, 0, b"d" * 32, EPOCH)])
     heard = list[Event]()
     second = sync(heard, tmp_path)
-    assert run_virtual(second.ask(cast(Any, first), OTHER)) is False, "there were two answers"
+    answers = run_virtual(second.ask(cast(Any, first), OTHER))
+    assert answers == (0 if banned else 3), "two about amendments, and one about papers"
     held = list(first.log)[-1:] if banned else list(first.log)
     assert list(second.log) == held
     assert len(heard) == len(held)
     assert list(sync(folder=tmp_path).log) == held
+
+
+def test_papers_count_beside_amendments_that_do_not_check() -> None:
+    first = Everything(StatementLog(RUN, OPERATOR.peer_id), lambda event: None)
+    first.hold([first.log.sign_start(OPERATOR, EPOCH, EPOCH), first.log.amend(OPERATOR, 0, Change.PAUSE, "")])
+    heard = list[Event]()
+    second = sync(heard)
+    second.hold([second.log.amend(OPERATOR, 0, Change.PAUSE, "another")])
+    heard.clear()
+    assert run_virtual(second.ask(cast(Any, first), OTHER)) == 0
+    assert second.log.start_time == EPOCH
+    assert [getattr(event, "code", "held") for event in heard] == ["amendment_fork", "held"]
 
 
 def test_a_damaged_file_of_amendments_counts_as_far_as_it_checks_and_the_papers_stay(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_a_newcomer_has_them_all_from_one_peer_before_it_trains() -> None:
         for number in range(1, many + 1):
             operator.amend(0, Change.LR_SCALE, value=number / 100)
         record = PeerRecord(first.peer_id, RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, EPOCH, EPOCH + 60)
-        await newcomer.statements.ask(newcomer.transport, record, AMENDMENT)
+        await newcomer.statements.ask(newcomer.transport, record, [AMENDMENT])
         assert len(newcomer.statements.log.chain) == many
         await swarm.run()
         return swarm

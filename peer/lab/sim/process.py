@@ -53,6 +53,7 @@ from peer.rounds.status import RoundStatus
 from peer.run.admission.invitation import InvitedPeers
 from peer.run.codec_specs import FORMS
 from peer.run.plan import RunPlan
+from peer.run.statements.kinds import PAPER
 from peer.run.statements.log import StatementLog
 from peer.state.checkpoint import CheckpointStore
 from peer.transport.policy import TransportPolicy
@@ -347,7 +348,7 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
         say=lambda text: None,
         rng=life.rng,
     )
-    await catch_up(context, life.policy.statements, run.world.nodes)
+    await catch_up(context, life.policy.statements, run.world.nodes, [PAPER])
     checkpoints, momentum = cast(CheckpointStore, peer.kept), run.setting.method.topology == "group"
     terms = FetchTerms(momentum=momentum, weigh=peer.trainer.weigh, emit=lambda event: journal(peer, life, event))
     state = await obtain_state(context, run.layout, checkpoints, terms)

@@ -61,7 +61,7 @@ class StartTime:
         """A node that lost its home, or another one of the operator, may have signed it already."""
         able = [record for record in records if record.reach]
         some = random.sample(able, min(ASKED, len(able)))
-        await asyncio.gather(*(self._statements.ask(self._node.transport, record, PAPER) for record in some))
+        await asyncio.gather(*(self._statements.ask(self._node.transport, record, [PAPER]) for record in some))
 
     def _sign(self, start: float) -> None:
         """Sign and keep it; say so when this node's key may not."""

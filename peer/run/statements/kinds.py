@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
@@ -258,13 +258,12 @@ class DigestDocument(PaperDocument):
         return f"the state of round {self.round} is {self.digest[:16]}"
 
 
-PAPERS: tuple[type[PaperDocument], ...] = (DelegationDocument, StartDocument, DigestDocument)
+Paper = DelegationDocument | StartDocument | DigestDocument
 """In the order in which they are kept and handed on: a delegation comes before what its node signed."""
+PAPERS: tuple[type[PaperDocument], ...] = get_args(Paper)
 MAX_PAPERS = sum(kind.most for kind in PAPERS)
 DOCUMENTS: dict[Form, TypeAdapter[Any]] = {
     AMENDMENT: TypeAdapter(AmendmentDocument),
-    PAPER: TypeAdapter(
-        Annotated[DelegationDocument | StartDocument | DigestDocument, Field(discriminator="kind")],
-    ),
+    PAPER: TypeAdapter(Annotated[Paper, Field(discriminator="kind")]),
 }
 """What reads a document, by its form."""
