@@ -26,6 +26,7 @@ from peer.data.sources import find
 from peer.errors import DataError
 from peer.run.files.token_index import Part, ShardEntry, parse_index, shard_bytes, shard_file
 from tests.data.conftest import SHARD_TOKENS, files_of, story
+from tests.support.seeds import nightly
 
 Build = Callable[..., tuple[Built, Path]]
 PARTS: tuple[Part, ...] = ("train", "holdout")
@@ -212,6 +213,7 @@ def killed(texts: Path, tokenizer: Path, out: Path, moment: str, share: int = 0,
     return subprocess.run(command, env=environment, timeout=180, check=False).returncode
 
 
+@pytest.mark.nightly
 def test_a_build_that_is_killed_again_and_again_gives_the_same_files(
     texts: Path, tokenizer: Path, tmp_path: Path, build_from: Build
 ) -> None:
@@ -228,7 +230,7 @@ def test_a_build_that_is_killed_again_and_again_gives_the_same_files(
     assert files_of(out) == files_of(whole)
 
 
-@pytest.mark.parametrize("moment", ["document:40", "document:90", "after:30"])
+@pytest.mark.parametrize("moment", ["document:40", *nightly(["document:90", "after:30"])])
 def test_a_build_with_another_share_than_usual_is_killed(
     tokenizer: Path, tmp_path: Path, build_from: Build, moment: str
 ) -> None:

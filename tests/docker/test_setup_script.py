@@ -66,6 +66,7 @@ def test_it_makes_what_the_swarm_needs_and_keeps_it_when_run_again(setup: Setup)
     assert setup.files() == made
 
 
+@pytest.mark.nightly
 def test_an_attempt_that_was_cut_short_is_mended(setup: Setup) -> None:
     (setup.run / "run.toml").touch()
     assert setup().returncode == 0
@@ -76,6 +77,7 @@ def test_an_attempt_that_was_cut_short_is_mended(setup: Setup) -> None:
     assert setup.files() == kept
 
 
+@pytest.mark.nightly
 def test_an_edit_under_the_signature_is_refused(setup: Setup) -> None:
     assert setup().returncode == 0
     ticket = setup.files()["ticket"]
@@ -87,6 +89,7 @@ def test_an_edit_under_the_signature_is_refused(setup: Setup) -> None:
     assert setup.files()["ticket"] == ticket
 
 
+@pytest.mark.nightly
 def test_it_says_what_is_missing(setup: Setup) -> None:
     result = setup(PEER_BOOTSTRAP_ADDRESS="")
     assert result.returncode == 2

@@ -53,6 +53,7 @@ DAEMONS = ("bootstrap", "join")
 UNHURRIED = " --speed 0.1"
 """Option of a volunteer's daemon, which trains while its page is read and would slow the other tests down."""
 PLAYED_ELSEWHERE = {
+    "--attack": "tests/security/strangers/test_lying_donor_swarm.py",
     "--manifest": "tests/integration/test_ticket_is_enough.py",
     "--preset": "tests/integration/test_streaming_swarms.py",
 }
@@ -88,7 +89,7 @@ class Background:
 
     def is_ready(self) -> bool:
         """Whether a bootstrap node has printed its ticket, or a peer trains."""
-        if _verb(self.command.words) == "bootstrap":
+        if verb_of(self.command.words) == "bootstrap":
             return _TICKET.search(self.output) is not None
         try:
             return bool(asyncio.run(ask(Home(self.home).control_socket, "status", 3.0))["status"] == "training")
@@ -164,16 +165,16 @@ class Terminal:
         """Choose what HOME stands for: a folder for more homes of the page, or the home of the shared peer."""
         second = self.folder / "second-home"
         own = self.shared is None or any(daemon.home.is_relative_to(second) for daemon in self.daemons)
-        return second if own or _verb(command.words) not in ASKING else self._swarm().volunteer
+        return second if own or verb_of(command.words) not in ASKING else self._swarm().volunteer
 
     def _home_of(self, command: Command) -> Path:
         """Choose the home of the daemon that a command starts or asks, or of the key that it signs with."""
         words = shlex.split(self._filled(command), comments=True)
         if "--home" in words:
             return (self.folder / Path(words[words.index("--home") + 1])).resolve()
-        if _verb(words) == "join":
+        if verb_of(words) == "join":
             return self.volunteer
-        if _verb(words) not in ASKING:
+        if verb_of(words) not in ASKING:
             return self.home
         own = self.shared is None or any(one.running() and one.home == self.volunteer for one in self.daemons)
         return self.volunteer if own else self._swarm().volunteer
@@ -183,7 +184,7 @@ class Terminal:
         home = self._home_of(command)
         for daemon in self.daemons:
             if daemon.running() and daemon.home == home:
-                if _verb(daemon.command.words) == _verb(command.words):
+                if verb_of(daemon.command.words) == verb_of(command.words):
                     daemon.end()
                 else:
                     home = self.volunteer = self.folder / "volunteer"
@@ -200,12 +201,12 @@ class Terminal:
     def run(self, command: Command, later: Sequence[Command] = ()) -> str:
         """Execute a command and check its exit code; its output. `later`: the rest of the page's commands."""
         words = command.words
-        verb = "" if "--help" in words else _verb(words)
+        verb = "" if "--help" in words else verb_of(words)
         self._lay_out(words)
         self.typed.append(_without_comment(command.text))
         if verb in DAEMONS:
             if self._is_shared():
-                return next(one.output for one in reversed(self._swarm().daemons) if _verb(one.command.words) == verb)
+                return next(one.output for one in reversed(self._swarm().daemons) if verb_of(one.command.words) == verb)
             if _is_replaced(verb, later):
                 return self._read(command)
             return self.start(command)
@@ -236,7 +237,7 @@ class Terminal:
             patch.object(peer.cli.run, "run_daemon", lambda main: main.close()),
             patch.object(peer.cli.swarm, "_carry_out", lambda *_: None),
         ):
-            more = AGREED if _verb(command.words) == "join" else ""
+            more = AGREED if verb_of(command.words) == "join" else ""
             return self._call(command, f"{_without_comment(self._filled(command))}{more}", home)
 
     def _call(self, command: Command, text: str, home: Path) -> str:
@@ -289,7 +290,7 @@ class Terminal:
         home = self._make_room(command)
         log = self.folder / f"daemon-{len(self.daemons)}.log"
         more = ""
-        if _verb(command.words) == "join":
+        if verb_of(command.words) == "join":
             more = AGREED if "--speed" in command.words else AGREED + UNHURRIED
         text = f"exec env {_without_comment(self._filled(command))}{more}"
         with log.open("wb") as file:
@@ -307,7 +308,7 @@ class Terminal:
     def close(self) -> None:
         """End every daemon as a reader would, the bootstrap node last."""
         try:
-            for daemon in sorted(self.daemons, key=lambda daemon: _verb(daemon.command.words) == "bootstrap"):
+            for daemon in sorted(self.daemons, key=lambda daemon: verb_of(daemon.command.words) == "bootstrap"):
                 daemon.end()
         finally:
             for daemon in self.daemons:
@@ -316,7 +317,7 @@ class Terminal:
                     daemon.process.wait()
 
 
-def _verb(words: list[str]) -> str:
+def verb_of(words: list[str]) -> str:
     """The command of `peer` that these words call; nothing for another program."""
     return words[1] if words[:1] == ["peer"] and len(words) > 1 else ""
 
@@ -325,7 +326,7 @@ def _is_replaced(verb: str, later: Sequence[Command]) -> bool:
     """Whether the page starts a daemon of this kind again before any command that would need the first one."""
     for command in later:
         words = command.words
-        if (now := _verb(words)) == verb:
+        if (now := verb_of(words)) == verb:
             return "--home" not in words
         if now in (*DAEMONS, *ASKING) or "TICKET" in command.text or words[0] == "curl":
             return False

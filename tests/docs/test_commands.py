@@ -7,13 +7,14 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from peer.cli.main import peer
 from tests.docs.pages import OTHER_SHELLS, ROOT, Block, Command, Page, all_pages
-from tests.docs.terminal import PLAYED_ELSEWHERE, SHARED, Terminal
+from tests.docs.terminal import ASKING, DAEMONS, PLAYED_ELSEWHERE, SHARED, Terminal, verb_of
 
 PAGES = all_pages()
 BLOCKS = [pytest.param(page, block, id=f"{page.path}:{block.line}") for page in PAGES for block in page.blocks()]
@@ -45,7 +46,18 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Ter
         terminal.close()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.is_run for b in page.blocks())], ids=lambda p: p.path)
+def run_pages() -> Iterator[Any]:
+    """Yield every page with commands. Of those that start daemons, the README alone is not nightly."""
+    for page in PAGES:
+        commands = [command for block in page.blocks() if block.is_run for command in block.commands()]
+        starts = {verb_of(command.words) for command in commands} & {*DAEMONS, *ASKING, "swarm"}
+        if commands:
+            marks = [pytest.mark.nightly] if starts and page.path != "README.md" else []
+            yield pytest.param(page, marks=marks, id=page.path)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("page", [*run_pages()])
 def test_commands_do_what_the_page_says(
     page: Page, swarm: Callable[[], Terminal], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -108,6 +120,14 @@ def test_blocks_keep_to_what_the_tests_read(page: Page, block: Block) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
+def test_commands_of_blocks_exist(page: Page) -> None:
+    """Each time, and of pages too whose commands are run each night only."""
+    commands = [command for block in page.blocks() if block.is_run for command in block.commands()]
+    texts = [" ".join(command.words) for command in commands if verb_of(command.words)]
+    assert [text for text in texts if not exists(re.split(r" [|>&;]", text)[0])] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 def test_commands_within_sentences_exist(page: Page) -> None:
     """Names of commands and options: `peer pause --for 2h` needs a command `pause` and an option `--for`."""
     assert [text for text in _SHOWN.findall(page.text) if not exists(text)] == []
@@ -125,10 +145,10 @@ def exists(text: str) -> bool:
         below = command.get_command(click.Context(command), words[0].strip(",."))
         if below is None:
             return bool(options)  # an argument of a group that is a command, too
-        options |= {name for parameter in below.params for name in parameter.opts}
+        options |= {name for parameter in below.params for name in (*parameter.opts, *parameter.secondary_opts)}
         command, words = below, words[1:]
     named = {word.split("=")[0].strip(",.") for word in words if word.startswith("--")}
-    return named <= {*options, "--help", "--version"}
+    return named <= {*options, *(name for parameter in peer.params for name in parameter.opts), "--help"}
 
 
 # -- the reader of pages -----------------------------------------------------------------------------------------------
@@ -209,6 +229,7 @@ def test_a_daemon_that_is_only_read_checks_its_options(tmp_path: Path) -> None:
         terminal.run(Command("peer bootstrap nothing.toml", 3), [second])
 
 
+@pytest.mark.processes
 def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "t")
     terminal.run(Command("cd texts", 1))

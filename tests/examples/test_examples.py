@@ -55,6 +55,7 @@ def test_an_empty_home_is_told(tmp_path: Path) -> None:
         run(tmp_path, sys.executable, str(EXAMPLES / "read_a_journal.py"), str(tmp_path))
 
 
+@pytest.mark.nightly
 def test_a_run_on_own_texts_is_planned(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("A text of one's own. " * 5000)

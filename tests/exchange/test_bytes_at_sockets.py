@@ -16,11 +16,13 @@ from peer.run.manifest import default_text, derive, parse_manifest
 from peer.run.model_layout import layout_for
 from peer.run.presets import PRESETS, resolve
 from tests.support.grpc_peers import GrpcPeer, GrpcRun, play
+from tests.support.seeds import nightly
 
 MEMBERS = 4
 SETTINGS = ("clock=steps", "sync_every=10", "model.hidden_size=128", "model.intermediate_size=384")
 SPARSE = ("model.hidden_size=256", "model.intermediate_size=768")
 """Payloads of the sparse codec are short, and messages are as long as ever."""
+DAILY = ("gossip", "streaming-diloco", "none")
 
 
 def passed(peers: list[GrpcPeer]) -> int:
@@ -32,7 +34,7 @@ def exchanged(peers: list[GrpcPeer]) -> bool:
     return all(end.outcome == "exchanged" and len(end.partner.split()) == len(peers) - 1 for end in ends)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [*DAILY, *nightly(one for one in PRESETS if one not in DAILY)])
 def test_as_many_bytes_pass_as_are_told(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of the second period. The first one connects."""
     monkeypatch.setattr(audit, "CHANCE", 0.0)  # one draw of fifty fetches a whole shard more

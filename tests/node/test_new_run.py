@@ -74,6 +74,7 @@ def run_of(tmp_path: Path, *settings: str, **files: Path) -> tuple[SignedManifes
     return make_run(path, KEY, settings, quiet, **files), path
 
 
+@pytest.mark.usefixtures("here")
 def test_a_run_names_its_files_and_they_lie_beside_it(tmp_path: Path) -> None:
     signed, path = run_of(
         tmp_path, "sync.preset=streaming-noloco", "context=32", model=config(tmp_path), data=data(tmp_path / "data")

@@ -102,5 +102,6 @@ def test_a_run_whose_operator_is_gone_for_a_day() -> None:
     assert len(swarm.peers[3].lives) == 2
 
 
+@pytest.mark.nightly
 def test_a_first_hour_in_which_everybody_is_a_stranger() -> None:
     check(play([f"203.0.{number}.1:1" for number in range(16)], 60.0, 60), 60)

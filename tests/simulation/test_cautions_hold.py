@@ -28,9 +28,14 @@ def loss(*settings: str) -> float:
     [
         (("preset=streaming-noloco", "fragment_sync_delay=17", "fragment_update_alpha=0.0"), "fragment_sync_delay"),
         (("preset=diloco", "outer_lr=3"), "outer_lr"),
-        (("preset=gasloc", "outer_lr=2", "outer_momentum=0.5"), "outer_lr"),
-        (("preset=noloco", "outer_lr=0.1"), "outer_lr"),
-        (("preset=diloco", "mean=rda", "outer_lr=2"), "outer_lr"),
+        *(
+            pytest.param(*row, marks=pytest.mark.nightly)
+            for row in (
+                (("preset=gasloc", "outer_lr=2", "outer_momentum=0.5"), "outer_lr"),
+                (("preset=noloco", "outer_lr=0.1"), "outer_lr"),
+                (("preset=diloco", "mean=rda", "outer_lr=2"), "outer_lr"),
+            )
+        ),
     ],
 )
 def test_what_is_cautioned_is_worse_than_silence(settings: tuple[str, ...], key: str) -> None:
@@ -43,5 +48,6 @@ def test_the_default_is_better_than_silence() -> None:
     assert loss("preset=noloco") < 0.95 * loss("preset=none")
 
 
+@pytest.mark.nightly
 def test_the_radial_mean_with_its_default_is_better_than_silence() -> None:
     assert loss("preset=diloco", "mean=rda") < 0.95 * loss("preset=none")

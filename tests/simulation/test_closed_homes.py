@@ -24,6 +24,7 @@ def relays_left(swarm: SimulatedSwarm) -> set[str]:
     return {e.relay for peer in swarm.peers for e in peer.events if isinstance(e, events.RelayLeft)}
 
 
+@pytest.mark.nightly
 def test_a_swarm_of_strangers_that_is_nearly_closed_exchanges_from_the_first_round_on() -> None:
     """They are more strangers than have places without a word on their addresses, and each is relayed."""
     given = ClosedSwarm(seed=1, peers=20, closed=0.9, hours=0.7)
@@ -116,7 +117,14 @@ def test_a_payload_that_no_relay_can_pass_on_in_time_is_not_begun() -> None:
     assert play.broken == []
 
 
-@pytest.mark.parametrize(("preset", "cap"), [("diloco", 1e6), ("streaming-diloco", 128e3), ("streaming-noloco", 128e3)])
+@pytest.mark.parametrize(
+    ("preset", "cap"),
+    [
+        ("streaming-diloco", 128e3),
+        pytest.param("diloco", 1e6, marks=pytest.mark.nightly),
+        pytest.param("streaming-noloco", 128e3, marks=pytest.mark.nightly),
+    ],
+)
 def test_other_methods_work_over_relays_too(preset: str, cap: float) -> None:
     """The trainers of `diloco` wait for 4 MB a round to pass, so it takes a faster relay."""
     given = ClosedSwarm(

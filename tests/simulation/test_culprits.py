@@ -16,6 +16,7 @@ def test_the_culprit_is_named_and_nobody_else(fault: str) -> None:
     assert not said.wrong(), said.wrong()
 
 
+@pytest.mark.nightly
 def test_where_nobody_is_slow_nobody_is_named() -> None:
     said = watch("none", seed=1, peers=8, rounds=30)
     assert not any(said.changes.values()), said.changes

@@ -55,6 +55,19 @@ def sections() -> Iterator[tuple[str, SyncSection]]:
 CLEAN = {name: section for name, section in sections() if not method_findings(section)}
 
 
+def daily() -> set[str]:
+    """Name a combination for each topology, rule and schedule, and for each codec and further choice of a topology."""
+    of: dict[tuple[str, ...], str] = {}
+    for name in CLEAN:
+        topology, rule, schedule, *rest = name.split(", ")
+        of.setdefault((topology, rule, schedule), name)
+        of.setdefault((topology, *rest), name)
+    return set(of.values())
+
+
+PLAYED = [pytest.param(CLEAN[name], marks=[] if name in daily() else [pytest.mark.nightly], id=name) for name in CLEAN]
+
+
 def test_the_combinations_are_those_of_the_manifest() -> None:
     assert {value for name in CLEAN for value in name.split(", ")} >= {
         *values_of("topology"),
@@ -96,7 +109,7 @@ def played(method: Method) -> tuple[SimulatedSwarm, list[str]]:
     return swarm, witness.broken()
 
 
-@pytest.mark.parametrize("section", CLEAN.values(), ids=CLEAN)
+@pytest.mark.parametrize("section", PLAYED)
 def test_what_checks_clean_plays(section: SyncSection) -> None:
     method = resolve(section)
     swarm, broken = played(method)

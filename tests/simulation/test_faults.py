@@ -34,7 +34,7 @@ def no_third_value(peers: list[SimulatedPeer]) -> None:
         assert len(rounds) == len(set(rounds))
 
 
-@pytest.mark.parametrize("seed", seeds(3, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_killed_trainers_come_back_and_their_lost_work_is_named(seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -62,7 +62,7 @@ def test_killed_trainers_come_back_and_their_lost_work_is_named(seed: int) -> No
     no_third_value(swarm.peers)
 
 
-@pytest.mark.parametrize("seed", seeds(3, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_a_killed_peer_costs_the_others_one_window_at_most(seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -90,7 +90,7 @@ def test_a_killed_peer_costs_the_others_one_window_at_most(seed: int) -> None:
     no_third_value(swarm.peers)
 
 
-@pytest.mark.parametrize("seed", seeds(3, 10))
+@pytest.mark.parametrize("seed", seeds(1, 10))
 def test_a_partition_heals_and_each_side_goes_on(seed: int) -> None:
     print(f"seed {seed}")
 

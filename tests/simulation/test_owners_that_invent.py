@@ -106,7 +106,7 @@ def test_where_only_some_can_tell_the_next_rounds_bring_all_together(
     run_virtual(scenario())
 
 
-REPLICAS, LIAR, STEPS, ROUNDS, SEED = 8, 3, 15, 16, 5
+REPLICAS, LIAR, STEPS, ROUNDS, SEED = 8, 3, 15, 8, 5
 
 
 def learnt() -> tuple[float, int, int]:

