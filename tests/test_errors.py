@@ -47,6 +47,7 @@ def test_the_page_has_a_section_for_every_code() -> None:
         assert ("may help" in section) == kind.retry
 
 
+@pytest.mark.processes
 def test_generated_files_are_current() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "tests.generated"], cwd=ROOT, capture_output=True, text=True, timeout=180, check=False

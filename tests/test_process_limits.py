@@ -7,6 +7,8 @@ import resource
 import subprocess
 import sys
 
+import pytest
+
 from peer.discovery.dht_node.launch import launched
 from peer.process_limits import open_file_limits
 from tests.support.refused_calls import RESOURCES, command, needs_seccomp
@@ -25,11 +27,13 @@ def test_limits_are_the_systems() -> None:
     assert open_file_limits() == tuple(math.inf if one == resource.RLIM_INFINITY else one for one in limits)
 
 
+@pytest.mark.processes
 @needs_seccomp
 def test_a_daemon_starts_where_limits_are_refused() -> None:
     assert subprocess.check_output(command(RESOURCES, sys.executable, "-c", ASK), text=True) == "inf inf 8192\n"
 
 
+@pytest.mark.processes
 @needs_seccomp
 def test_p2pd_starts_where_limits_are_refused() -> None:
     program = launched(["/bin/echo", "started"], files=256, heap=2**28, data=2**30)

@@ -82,6 +82,7 @@ def by_run(module: str, *arguments: str) -> str:
     return str(run_python(module, *arguments, stdout=subprocess.PIPE, text=True, check=False).stdout)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("how", [by_asyncio, by_popen, by_run])
 def test_a_child_and_its_own_children_run_nothing_of_the_working_folder(
     shadow: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[..., str]
@@ -91,12 +92,14 @@ def test_a_child_and_its_own_children_run_nothing_of_the_working_folder(
     assert how(module, "1", "2") == "fine 1 2\n"
 
 
+@pytest.mark.processes
 def test_the_launcher_of_p2pd_runs_nothing_of_the_working_folder(shadow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", ".")
     command = launched(["/bin/echo", "p2pd"], files=64, heap=2**20, data=2**30)
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "p2pd\n"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("start", [(sys.executable, "-m", "peer"), (str(Path(sys.executable).parent / "peer"),)])
 def test_the_program_itself_runs_nothing_of_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: tuple[str, ...]
@@ -128,6 +131,7 @@ def left(shadow: Path, *start: str, **env: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.processes
 def test_a_process_leaves_the_working_folder(shadow: Path) -> None:
     here, other = str(shadow.parent), str(shadow.parent / "other")
     plain = left(shadow)
@@ -145,12 +149,14 @@ def test_a_process_leaves_the_working_folder(shadow: Path) -> None:
     assert alone["PYTHONPATH"] is alone["LD_LIBRARY_PATH"] is None
 
 
+@pytest.mark.processes
 def test_an_absolute_entry_stays_even_if_it_is_the_working_folder(shadow: Path) -> None:
     here = str(shadow.parent)
     for entries in (here, f".:{here}"):
         assert here in left(shadow, "-P", PYTHONPATH=entries)["path"]
 
 
+@pytest.mark.processes
 def test_a_child_finds_the_packages_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of `pip install --user`, which a virtual environment leaves out."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -10,6 +10,8 @@ import pytest
 from peer.aio.threads import BULK_NICE, LOWEST
 from tests.support.refused_calls import command, needs_seccomp
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = """
 import os, threading
 from peer.aio.threads import LowPriorityThread

@@ -24,6 +24,7 @@ def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.processes
 def test_errors_are_printed_with_their_fix_and_their_code_is_returned(tmp_path: Path) -> None:
     for arguments, code, words in [
         (("join", "peernonsense"), 21, "fix: Copy the complete ticket again"),

@@ -137,6 +137,7 @@ WITHOUT = (
 """A program in which two packages of the extra `data` are not installed."""
 
 
+@pytest.mark.processes
 def test_a_missing_package_stops_only_what_uses_it(texts: Path, tmp_path: Path) -> None:
     def call(*words: str | Path) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-P", "-c", WITHOUT, *map(str, words)]

@@ -27,6 +27,7 @@ doctor.command(["--home", "/nowhere/at/all"])
 """
 
 
+@pytest.mark.processes
 def test_the_first_line_waits_for_no_heavy_module() -> None:
     program = FIRST.replace("HEAVY", repr(sorted(HEAVY)))
     done = subprocess.run(

@@ -40,6 +40,7 @@ def _handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells when a process has a handler")
 @pytest.mark.parametrize("numbers", [(TERM,), (HUP,), (HUP, TERM)])
 @pytest.mark.usefixtures("_handlers")

@@ -37,6 +37,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("words", [("join", WORD), ("bootstrap", "run.toml")], ids=lambda words: words[0])
 def test_the_first_line_waits_for_no_library(words: tuple[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", AT_FIRST_LINE, *words, "--home", str(tmp_path / "home")]

@@ -85,6 +85,7 @@ def test_an_unsupported_system_is_told_in_one_line(
     assert "WSL2" in line
 
 
+@pytest.mark.processes
 def test_the_system_is_looked_at_before_imports_that_fail_there() -> None:
     program = (
         "import sys\n"
@@ -114,6 +115,7 @@ def test_commands_presets_and_topics_are_completed() -> None:
     assert completed("help", "reach") == ["reachability"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("shell", "files"),
     [

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 HEAVY = {"torch", "grpc", "hivemind", "numpy", "pydantic", "safetensors", "cryptography", "rich", "google"}
 NETWORK = {"grpc", "hivemind", "google.protobuf", "peer.transport", "peer.discovery", "peer.node", "peer.lab"}
 
@@ -77,12 +79,15 @@ def test_a_fresh_trainer_listens_to_its_daemon_before_it_loads_torch() -> None:
     assert set(modules) & {"torch", "numpy", *NETWORK} == set()
 
 
-def test_a_trainer_loads_no_network() -> None:
-    modules = loaded("import peer.trainer.worker")
-    assert set(modules) & {"torch", *NETWORK} == {"torch"}
+def test_a_trainer_loads_no_network_and_no_compiler() -> None:
+    """Torch's compiler takes seconds to load, and a trainer that lays its parameters out needs none of it."""
+    code = "from peer.trainer.models.llama import LlamaSection, layout_of\nlayout_of(LlamaSection())"
+    modules = loaded(f"import peer.trainer.worker\n{code}")
+    assert set(modules) & {"torch", "torch._dynamo", "sympy", *NETWORK} == {"torch"}
 
 
-def test_settings_of_grpc_come_before_grpc() -> None:
+def test_a_daemon_loads_grpc_after_its_settings_and_of_hivemind_only_the_directory() -> None:
     """gRPC reads its environment when it is imported."""
-    order = loaded("import peer.node.peer")
+    order = loaded("import peer.node.peer, hivemind.p2p, hivemind.dht\nassert hivemind.__path__")
     assert order.index("peer.transport") < order.index("grpc")
+    assert set(order) & {"scipy", "hivemind.averaging", "hivemind.moe", "hivemind.optim"} == set()

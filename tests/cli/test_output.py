@@ -11,6 +11,8 @@ import pytest
 
 from peer.errors import OutputLost
 
+pytestmark = pytest.mark.processes
+
 STREAMS = "from peer.observe.output import *; prepare_streams(); import os, sys; "
 
 

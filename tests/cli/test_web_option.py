@@ -49,6 +49,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded() -> None:
     assert pages_at(None, ()) == NO_PAGES
 
 
+@pytest.mark.processes
 def test_no_library_of_the_page_is_loaded_without_it() -> None:
     code = HELP.format(arguments=["join", "--help"]) + "\nimport peer.node.page"
     assert set(loaded(code)) & {"starlette", "uvicorn", "anyio", "h11"} == set()

@@ -218,6 +218,7 @@ def play(request: pytest.FixtureRequest) -> Play:
     return lambda scenario: asyncio.run(scenario(MemoryBench()))
 
 
+@pytest.mark.processes
 def test_an_announced_peer_is_seen_by_the_others_and_not_by_itself(play: Play) -> None:
     async def scenario(bench: Bench) -> None:
         for identity, directory in zip(bench.identities, bench.directories, strict=True):
@@ -431,6 +432,7 @@ async def pair(folder: Path, stack: contextlib.AsyncExitStack) -> tuple[list[Ide
     return identities, [first, second]
 
 
+@pytest.mark.processes
 def test_a_killed_p2pd_is_rebuilt_under_the_same_name_and_address(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -461,6 +463,7 @@ async def done(value: bool) -> bool:
     return value
 
 
+@pytest.mark.processes
 def test_a_dead_bootstrap_is_no_error_and_is_joined_when_it_appears(tmp_path: Path) -> None:
     async def scenario() -> None:
         bootstrap, own = Identity.generate(), Identity.generate()
@@ -481,6 +484,7 @@ def test_a_dead_bootstrap_is_no_error_and_is_joined_when_it_appears(tmp_path: Pa
     run(scenario())
 
 
+@pytest.mark.processes
 def test_the_cached_addresses_replace_a_dead_bootstrap(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -495,6 +499,7 @@ def test_the_cached_addresses_replace_a_dead_bootstrap(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.nightly
 def test_it_works_on_uvloop(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:

@@ -23,6 +23,8 @@ from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.swarm.buckets import SPLIT, DirectoryBuckets, across
 
+pytestmark = pytest.mark.processes
+
 RUN = RunId(b"r" * 32)
 TTL_S = 45.0
 MANY, SOME, LEFT = 150, 80, 6

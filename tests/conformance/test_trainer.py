@@ -36,6 +36,7 @@ from peer.trainer.data import BLOCK_BYTES, load_corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.models.llama import first_params, layout_of
+from tests.support.seeds import nightly
 
 MODEL = LlamaSection(
     hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1
@@ -582,10 +583,12 @@ def test_the_tiny_trainer_steps_as_a_straight_loop_does(tmp_path: Path) -> None:
     play(tiny_stage, tmp_path, (the_path_is_that_of_a_straight_loop,), run_virtual)
 
 
-def test_a_real_process(tmp_path: Path) -> None:
+@pytest.mark.processes
+@pytest.mark.parametrize("scenes", [(*SCENES[:4], *DEATHS[1:]), *nightly([(*SCENES, *DEATHS)])], ids=len)
+def test_a_real_process(scenes: tuple[Scene, ...], tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in the process: sums in the same order
     try:
-        play(real_stage, tmp_path, (the_path_is_that_of_a_straight_loop, *SCENES, *DEATHS), asyncio.run)
+        play(real_stage, tmp_path, (the_path_is_that_of_a_straight_loop, *scenes), asyncio.run)
     finally:
         torch.set_num_threads(threads)

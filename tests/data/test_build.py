@@ -213,6 +213,7 @@ def killed(texts: Path, tokenizer: Path, out: Path, moment: str, share: int = 0,
     return subprocess.run(command, env=environment, timeout=180, check=False).returncode
 
 
+@pytest.mark.processes
 @pytest.mark.nightly
 def test_a_build_that_is_killed_again_and_again_gives_the_same_files(
     texts: Path, tokenizer: Path, tmp_path: Path, build_from: Build
@@ -230,6 +231,7 @@ def test_a_build_that_is_killed_again_and_again_gives_the_same_files(
     assert files_of(out) == files_of(whole)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("moment", ["document:40", *nightly(["document:90", "after:30"])])
 def test_a_build_with_another_share_than_usual_is_killed(
     tokenizer: Path, tmp_path: Path, build_from: Build, moment: str
@@ -245,6 +247,7 @@ def test_a_build_with_another_share_than_usual_is_killed(
     assert files_of(tmp_path / "killed") == files_of(whole)
 
 
+@pytest.mark.processes
 def test_the_number_of_threads_does_not_change_the_files(texts: Path, tokenizer: Path, tmp_path: Path) -> None:
     for threads in ("1", "4"):
         assert killed(texts, tokenizer, tmp_path / threads, "never", threads=threads) == 0

@@ -30,6 +30,7 @@ train_tokenizer(find([Path(sys.argv[1])]), 600, Path(sys.argv[2]), lambda read, 
 """
 
 
+@pytest.mark.processes
 def test_the_same_texts_give_the_same_file(texts: Path, tokenizer: Path, tmp_path: Path) -> None:
     for threads in ("1", "4"):
         path = tmp_path / f"{threads}.json"

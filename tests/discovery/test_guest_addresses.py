@@ -9,6 +9,8 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from peer.discovery.address_cache import AddressCache
 from peer.discovery.ticket_entries import met_in
 from peer.identity import Identity
@@ -23,6 +25,7 @@ def peers_in(cache: Path) -> set[str]:
     return {address.rpartition("/")[2] for address in AddressCache(cache, time.time()).addresses()}
 
 
+@pytest.mark.processes
 def test_only_peers_with_a_record_get_into_the_cache(tmp_path: Path) -> None:
     async def scenario() -> None:
         node, peer, other = (Identity.generate() for _ in range(3))
@@ -49,6 +52,7 @@ def test_only_peers_with_a_record_get_into_the_cache(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 40.0))
 
 
+@pytest.mark.processes
 def test_a_guest_is_in_nobodys_routing_table(tmp_path: Path) -> None:
     async def scenario() -> None:
         cache = tmp_path / "directory.json"

@@ -9,6 +9,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from peer.discovery.dht_node.node import DhtNode, DhtNodeOptions, PeerID, p2pd_pb2
 from peer.discovery.directory import DhtDirectory, DirectoryListeners
 from peer.discovery.keys import bucket_key
@@ -17,6 +19,8 @@ from peer.identity import Identity
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.signed_record import seal, unseal
 from tests.discovery.dht_node.test_dht_node_supervisor import LISTEN, started
+
+pytestmark = pytest.mark.processes
 
 RUN = RunId(b"r" * 32)
 KEY = bucket_key(RUN)

@@ -13,6 +13,8 @@ from peer.identity import load_or_create
 from peer.run.manifest import load_signed
 from peer.run.ticket import Ticket
 
+pytestmark = pytest.mark.processes
+
 SCRIPT = Path(__file__).resolve().parents[2] / "docker" / "setup.sh"
 ADDRESS = "/dns4/bootstrap/tcp/4810"
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 KEPT = ROOT / "tests" / "golden" / "frozen" / "run"

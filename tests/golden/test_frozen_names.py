@@ -32,6 +32,7 @@ from tests.golden import freeze, live, names
 from tests.golden.shapes import differences, plain
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", freeze.STILL)
 def test_names_are_as_they_were(name: str, tmp_path: Path) -> None:
     assert freeze.changes(name, freeze.STILL[name](tmp_path)) == []
@@ -83,6 +84,7 @@ def test_an_old_checkpoint_is_gone_on_from() -> None:
     assert not torch.equal(loop.params, first)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("role", freeze.PRESETS)
 def test_daemons_say_and_keep_what_they_did(role: str, tmp_path: Path) -> None:
     """Real processes. The first of the pair goes on from the run folder that an older program left."""

@@ -8,7 +8,7 @@ import copy
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -118,7 +118,14 @@ IN_STATE = {what: mutant for what, mutant in mutants(state) if not what.startswi
 """Taking over another's state is no rule."""
 
 
-@pytest.mark.parametrize("mutant", IN_RULES.values(), ids=IN_RULES)
+def some(of: Mapping[str, Any]) -> list[Any]:
+    """Return them as parameters. All but each fourth are nightly: they show that the games can fail, and these change
+    seldom."""
+    marks = [[], *[[pytest.mark.nightly]] * 3]
+    return [pytest.param(one, id=name, marks=marks[at % 4]) for at, (name, one) in enumerate(of.items())]
+
+
+@pytest.mark.parametrize("mutant", some(IN_RULES))
 def test_an_operation_of_a_rule_matters(mutant: Callable[[], ast.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, made in namespace(mutant(), rules).items():
         if inspect.isfunction(made):
@@ -128,7 +135,7 @@ def test_an_operation_of_a_rule_matters(mutant: Callable[[], ast.Module], monkey
     assert noticed(Driver)
 
 
-@pytest.mark.parametrize("mutant", IN_STATE.values(), ids=IN_STATE)
+@pytest.mark.parametrize("mutant", some(IN_STATE))
 def test_a_constant_handed_to_a_rule_matters(mutant: Callable[[], ast.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "OuterState", namespace(mutant(), state)["OuterState"])
     assert noticed(Driver)
@@ -166,7 +173,7 @@ def _each_alone(game: Game) -> Any:
     return tuple(tuple((who,) for meeting in round_ for who in meeting) for round_ in game.meetings)
 
 
-@pytest.mark.parametrize("change", ARGUMENTS.values(), ids=ARGUMENTS)
+@pytest.mark.parametrize("change", some(ARGUMENTS))
 def test_an_argument_matters(change: Callable[[Game], Game]) -> None:
     assert noticed(lambda game: Driver(change(game)))
 

@@ -94,6 +94,7 @@ stop.set()
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere priorities are of processes, and there is no /proc")
 def test_every_thread_and_child_gives_way() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=90, check=True)

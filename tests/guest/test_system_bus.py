@@ -15,7 +15,10 @@ from peer.guest.sources import LOGIN, NETWORK, POWER, IdleSource, PluggedInSourc
 from peer.guest.system_bus import SystemBus
 from tests.support.fake_system_bus import SEATLESS, FakeSystem, fake_system
 
-pytestmark = pytest.mark.skipif(shutil.which("dbus-daemon") is None, reason="needs the dbus-daemon program")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("dbus-daemon") is None, reason="needs the dbus-daemon program"),
+    pytest.mark.processes,
+]
 
 
 def play(

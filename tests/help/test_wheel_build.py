@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
+@pytest.mark.processes
 def test_a_build_copies_every_page(tmp_path: Path) -> None:
     built = tmp_path / "lib" / "peer" / "help" / "docs"
     (built / "guides").mkdir(parents=True)
@@ -55,6 +56,7 @@ def test_people_who_look_at_an_index_find_what_it_is() -> None:
     assert project["license-files"] == ["LICENSE"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("repository", ["", "https://forge.invalid/somebody/peer"])
 def test_a_release_names_its_own_repository(tmp_path: Path, repository: str) -> None:
     command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
@@ -65,6 +67,7 @@ def test_a_release_names_its_own_repository(tmp_path: Path, repository: str) -> 
     assert [url.startswith(repository) for _, url in urls] == ([True] * 4 if repository else [])
 
 
+@pytest.mark.processes
 def test_the_notes_of_a_release_are_its_section_of_the_changelog() -> None:
     def notes(version: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([ROOT / ".ci" / "release-notes", version], capture_output=True, text=True, timeout=60)

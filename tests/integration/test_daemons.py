@@ -334,6 +334,7 @@ def key_shared(daemon: Daemon) -> list[dict[str, Any]]:
     return [line for line in lines if line["kind"] == "key_shared"]
 
 
+@pytest.mark.nightly
 def test_the_daemon_of_a_copied_home_stops_and_the_first_goes_on(swarm: SharedSwarm) -> None:
     swarm.play(a_copied_home(swarm))
 
@@ -368,6 +369,7 @@ async def a_killed_helper_costs_no_round(swarm: SharedSwarm) -> None:
     assert not [event for event in since if isinstance(event, events.RoundMissed)]
 
 
+@pytest.mark.nightly
 def test_a_killed_helper_costs_no_round(swarm: SharedSwarm) -> None:
     swarm.play(a_killed_helper_costs_no_round(swarm))
 
@@ -384,6 +386,7 @@ async def a_killed_trainer_comes_back(swarm: SharedSwarm) -> None:
     await trains_on([daemon])
 
 
+@pytest.mark.nightly
 def test_a_killed_trainer_comes_back(swarm: SharedSwarm) -> None:
     swarm.play(a_killed_trainer_comes_back(swarm))
 
@@ -462,6 +465,7 @@ async def stopped(pid: int) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_was_stopped_says_so_and_goes_on(swarm: SharedSwarm) -> None:
     swarm.play(a_sleeper(swarm))
 

@@ -98,6 +98,8 @@ sync_evry = 5
 """
 
 
+@pytest.mark.processes
+@pytest.mark.nightly
 def test_tickets_and_manifests_that_cannot_be(tmp_path: Path) -> None:
     ticket = Ticket(b"r" * 32, (f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}",)).encode()
     signed = sign_text(default_text(), Identity.generate(), tmp_path / "good.toml")
@@ -130,6 +132,7 @@ def test_tickets_and_manifests_that_cannot_be(tmp_path: Path) -> None:
     assert not home.exists()
 
 
+@pytest.mark.processes
 def test_another_torch_or_a_broken_one_is_named_before_it_is_loaded(tmp_path: Path) -> None:
     other, broken = tmp_path / "other", tmp_path / "broken"
     (other / "torch-2.0.0.dist-info").mkdir(parents=True)
@@ -150,6 +153,8 @@ def test_another_torch_or_a_broken_one_is_named_before_it_is_loaded(tmp_path: Pa
 # -- daemons that cannot begin -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
+@pytest.mark.nightly
 def test_daemons_that_cannot_begin(tmp_path: Path) -> None:
     asyncio.run(_daemons_that_cannot_begin(tmp_path))
 
@@ -214,6 +219,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.processes
 def test_each_address_has_its_own_reason_and_the_wait_ends(tmp_path: Path) -> None:
     asyncio.run(_each_address_has_its_own_reason(tmp_path))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 
 PATIENCE_S = 180.0
 
@@ -94,7 +94,6 @@ def test_ctrl_c_lets_the_peers_finish_what_is_under_way(swarm: Foreground) -> No
     assert book["processed"] == book["applied"] + book["dropped"] + book["outstanding"] > 0
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("swarm", [False], indirect=True)
 def test_a_swarm_that_is_killed_leaves_nobody_behind(swarm: Foreground) -> None:
     """Without a terminal: one that goes would tell them."""

@@ -57,6 +57,7 @@ def command(request: pytest.FixtureRequest, tmp_path: Path, node: NodeOptions) -
     return "bootstrap", tmp_path / "run.toml", "--home", node.home
 
 
+@pytest.mark.processes
 def test_a_second_daemon_of_a_home_is_refused_before_torch_is_loaded(
     command: tuple[str | Path, ...], node: NodeOptions
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_second_daemon_of_a_home_is_refused_before_torch_is_loaded(
     assert "peer leave" in fix
 
 
+@pytest.mark.processes
 def test_a_key_that_cannot_be_used_is_refused_before_torch_is_loaded(
     command: tuple[str | Path, ...], node: NodeOptions
 ) -> None:
@@ -76,6 +78,7 @@ def test_a_key_that_cannot_be_used_is_refused_before_torch_is_loaded(
     assert "can be read by other users" in found
 
 
+@pytest.mark.processes
 def test_too_few_open_files_are_refused_in_words_before_torch_is_loaded(
     command: tuple[str | Path, ...], node: NodeOptions
 ) -> None:

@@ -3,6 +3,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.processes
+
 ASKED = """
 import resource
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

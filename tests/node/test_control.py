@@ -132,6 +132,7 @@ asyncio.run(main(pathlib.Path(sys.argv[1])))
 """
 
 
+@pytest.mark.processes
 @needs_seccomp
 def test_a_socket_that_the_umask_made_private_needs_no_chmod(path):
     program = command("chmod,fchmod,fchmodat,fchmodat2", sys.executable, "-c", WITHOUT_CHMOD, str(path))
@@ -392,6 +393,7 @@ except NotRunning as error:
 """
 
 
+@pytest.mark.processes
 def test_a_home_that_cannot_be_entered_is_no_daemon(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0)

@@ -7,7 +7,11 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from peer.node.process import ARENAS, tune
+
+pytestmark = pytest.mark.processes
 
 PROGRAM = """
 import ctypes, sys, threading

@@ -201,6 +201,7 @@ def test_no_command_takes_a_model_that_sees_later_tokens(tmp_path: Path, monkeyp
         asyncio.run(store.obtain(signed.manifest, 1.0, untold))
 
 
+@pytest.mark.processes
 def test_a_tokenizer_that_is_not_the_datas_is_refused(tmp_path: Path) -> None:
     folder = data(tmp_path / "data")
     other = tmp_path / "tokenizer.json"
@@ -213,12 +214,14 @@ def test_a_tokenizer_that_is_not_the_datas_is_refused(tmp_path: Path) -> None:
     assert not folder_of(tmp_path / "run.toml").exists()
 
 
+@pytest.mark.processes
 def test_the_built_in_model_takes_as_many_tokens_as_its_tokenizer_has(tmp_path: Path) -> None:
     signed, _ = run_of(tmp_path, data=data(tmp_path / "data"))
     assert isinstance(signed.manifest.model, LlamaSection)
     assert signed.manifest.model.vocab_size == signed.manifest.tokenizer.vocab_size == 4
 
 
+@pytest.mark.processes
 def test_the_built_in_model_takes_a_tokenizer_too_and_nothing_is_overwritten(tmp_path: Path) -> None:
     folder, file = data(tmp_path / "data"), tmp_path / "run.toml"
     command = ["manifest", "new", str(file), "--data", str(folder), "--home", str(tmp_path / "home")]

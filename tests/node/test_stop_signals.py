@@ -44,6 +44,7 @@ sys.exit(7)
 """
 
 
+@pytest.mark.processes
 def test_a_closed_terminal_drains(tmp_path: Path) -> None:
     outer, inner = pty.openpty()
     log = tmp_path / "peer.log"
@@ -75,6 +76,7 @@ trainer.main()
 """
 
 
+@pytest.mark.processes
 def test_a_trainer_leaves_it_to_its_daemon() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -280,6 +280,7 @@ for n in itertools.count(1):
 """
 
 
+@pytest.mark.processes
 def test_a_real_kill_loses_nothing_that_append_returned_from(tmp_path: Path):
     path = tmp_path / "journal"
     child = subprocess.Popen([sys.executable, "-c", SCRIPT, str(path)], stdout=subprocess.PIPE)

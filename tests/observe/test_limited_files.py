@@ -38,6 +38,7 @@ print(sorted(path.name for path in folder.iterdir()))
 """
 
 
+@pytest.mark.processes
 def test_a_limit_of_file_sizes_is_named(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, timeout=180)
     assert ended.returncode == 0, ended.stderr

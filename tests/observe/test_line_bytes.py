@@ -57,6 +57,7 @@ def transfer(listener: socket.socket, counted: LineMeter) -> LineBytes:
     return LineBytes(after.sent - before.sent, after.received - before.received, after.measured)
 
 
+@pytest.mark.processes
 def test_what_a_connection_carried_is_counted_within_two_percent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found = transfer(listener, meter(listener.getsockname()[1]))
@@ -65,6 +66,7 @@ def test_what_a_connection_carried_is_counted_within_two_percent() -> None:
     assert 4 < found.received < 0.02 * NBYTES
 
 
+@pytest.mark.processes
 def test_a_connection_between_two_looks_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a probe of reachability, which takes less than a tenth of a second."""
     monkeypatch.setattr(line_bytes, "LOOK_EVERY_S", 0.01)
@@ -85,6 +87,7 @@ def test_a_connection_between_two_looks_is_counted(monkeypatch: pytest.MonkeyPat
         assert NBYTES < asyncio.run(scenario(listener)) < 1.02 * NBYTES
 
 
+@pytest.mark.processes
 def test_a_local_server_such_as_the_page_is_not_counted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found = transfer(listener, meter(port=1))
@@ -100,6 +103,7 @@ def test_a_connection_inside_is_not_counted() -> None:
             assert counted.read() == LineBytes(0, 0, measured=True)
 
 
+@pytest.mark.processes
 def test_another_program_is_not_counted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         counted = LineMeter(tuple, lambda: 0, not_estimated)

@@ -36,6 +36,7 @@ def try_lock(home: Path) -> str:
     ).stdout
 
 
+@pytest.mark.processes
 def test_a_second_process_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
     with Home(tmp_path).lock():
         assert f"process {os.getpid()}" in try_lock(tmp_path)

@@ -85,6 +85,7 @@ def test_a_foreign_key_cannot_sign(tmp_path: Path) -> None:
         forged.verify()
 
 
+@pytest.mark.processes
 def test_line_ends_of_windows_are_told_with_a_command_that_mends_them(tmp_path: Path) -> None:
     """git's core.autocrlf changes both files when they are checked out."""
     path = tmp_path / "run.toml"

@@ -99,6 +99,7 @@ def plan(tmp_path: Path) -> ServicePlan:
     return ServicePlan("peer", odd, odd / "service.ticket", "/usr/bin/python3", odd / "config.toml")
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd to read the unit with")
 def test_systemd_reads_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / "peer.service"
@@ -124,6 +125,7 @@ def test_the_drain_has_the_time_that_it_takes() -> None:
     assert STOP_S > 3 * (EXCHANGE_LEAST_S + EXCHANGE_MOST_S)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("system", ["linux", "darwin"])
 def test_without_systemd_nothing_is_written_and_the_fix_is_another_way(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, system: str
@@ -153,6 +155,7 @@ def test_every_home_has_a_service_of_its_own(machine: Machine) -> None:
     assert other != name_of(machine.folder / "third")
 
 
+@pytest.mark.processes
 def test_installing_twice_is_installing_once(machine: Machine, ticket: str) -> None:
     told = done("service", "install", ticket, "--yes")
     assert str(machine.unit) in told
@@ -169,6 +172,7 @@ def test_installing_twice_is_installing_once(machine: Machine, ticket: str) -> N
     assert machine.asked()[-1] == "restart peer.service"
 
 
+@pytest.mark.processes
 def test_a_service_asks_nobody(machine: Machine, ticket: str) -> None:
     error = fails("service", "install", ticket)
     assert "not agreed" in error.found
@@ -183,6 +187,7 @@ def started(machine: Machine) -> str:
     return next(line for line in machine.unit.read_text().splitlines() if line.startswith("ExecStart="))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("between", [["--"], []])
 def test_options_of_join_go_to_the_service_and_are_kept(machine: Machine, ticket: str, between: list[str]) -> None:
     told = done("service", "install", "--yes", ticket, *between, "--max-upload", "1MB", "--when", "idle,plugged-in")
@@ -227,6 +232,7 @@ def test_an_option_that_no_service_can_have_is_refused(
     assert not machine.unit.exists()
 
 
+@pytest.mark.processes
 def test_kept_options_that_cannot_be_read_are_told(machine: Machine, ticket: str) -> None:
     done("service", "install", "--yes", ticket, "--", "--lan")
     (machine.home / "service.options").write_text("{")
@@ -234,6 +240,7 @@ def test_kept_options_that_cannot_be_read_are_told(machine: Machine, ticket: str
     done("service", "install", "--yes", "--", "--lan")
 
 
+@pytest.mark.processes
 def test_state_and_last_end_are_told(machine: Machine, ticket: str) -> None:
     assert "not installed" in done("service", "status")
     done("service", "install", ticket, "--yes")
@@ -244,6 +251,7 @@ def test_state_and_last_end_are_told(machine: Machine, ticket: str) -> None:
     assert "exit code 18: The run is over" in done("service", "status")
 
 
+@pytest.mark.processes
 def test_logs_are_the_daemons(machine: Machine, ticket: str) -> None:
     done("service", "install", ticket, "--yes")
     assert "no log yet" in fails("service", "logs").found
@@ -251,6 +259,7 @@ def test_logs_are_the_daemons(machine: Machine, ticket: str) -> None:
     assert done("service", "logs", "--lines", "2") == "two\nthree\n"
 
 
+@pytest.mark.processes
 def test_removing_takes_its_own_files_alone(machine: Machine, ticket: str) -> None:
     done("service", "install", ticket, "--yes")
     machine.says(RUNS)
@@ -265,6 +274,7 @@ def test_removing_takes_its_own_files_alone(machine: Machine, ticket: str) -> No
     assert "somebody" in machine.unit.read_text()
 
 
+@pytest.mark.processes
 def test_without_a_service_manager_nothing_is_written(machine: Machine, ticket: str) -> None:
     machine.systemctl.write_text("#!/bin/sh\necho 'Failed to connect to bus: No medium found' >&2\nexit 1\n")
     error = fails("service", "install", ticket, "--yes")
@@ -275,6 +285,7 @@ def test_without_a_service_manager_nothing_is_written(machine: Machine, ticket: 
     assert done("service", "install", "--print").startswith("# Written by `peer service install`")
 
 
+@pytest.mark.processes
 def test_a_daemon_in_the_home_is_left_alone(machine: Machine, ticket: str) -> None:
     with Home(machine.home).lock():
         assert holder_of(machine.home) == str(os.getpid())
@@ -284,6 +295,7 @@ def test_a_daemon_in_the_home_is_left_alone(machine: Machine, ticket: str) -> No
     assert machine.home.exists()
 
 
+@pytest.mark.processes
 def test_variables_of_the_shell_are_told(machine: Machine, ticket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEER_THREADS", "2")
     assert "PEER_THREADS of this shell does not reach the service" in done("service", "install", ticket, "--yes")
@@ -292,6 +304,7 @@ def test_variables_of_the_shell_are_told(machine: Machine, ticket: str, monkeypa
 # -- uninstalling ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_all_that_is_ours_goes_and_nothing_else(machine: Machine, ticket: str) -> None:
     done("service", "install", ticket, "--yes")
     done("config", "set", "join.threads", "2", "--config", str(machine.folder / "config" / "peer" / "config.toml"))

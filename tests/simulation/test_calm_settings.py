@@ -85,6 +85,7 @@ def test_five_homes_behind_one_address() -> None:
     check(play([*homes, *others], 60.0, 100), 100)
 
 
+@pytest.mark.nightly
 def test_a_laboratory_in_one_network() -> None:
     check(play([f"198.51.100.{host}:1" for host in range(1, 17)], 60.0, 60), 60)
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.culprits import watch
+from tests.support.seeds import nightly
 
 
-@pytest.mark.parametrize("fault", ["slow_uplink", "late_trainer"])
+@pytest.mark.parametrize("fault", ["late_trainer", *nightly(["slow_uplink"])])
 def test_the_culprit_is_named_and_nobody_else(fault: str) -> None:
     said = watch(fault, seed=1, peers=8, rounds=30)
     assert said.confesses(), said.said

@@ -11,11 +11,11 @@ from tests.support.seeds import seeds
 
 @pytest.mark.parametrize("seed", seeds(1, 3))
 def test_a_few_hours_of_heavy_churn_break_no_promise(seed: int) -> None:
-    day = play_day(seed, peers=16, hours=3.0)
+    day = play_day(seed, peers=16, hours=1.5)
     report = day.report
     assert not day.broken, str(day)
     assert report.ledger_imbalance == 0, str(day)
-    assert report.faults["kill"] > 30, "a day without churn shows nothing"
+    assert report.faults["kill"] > 15, "a day without churn shows nothing"
     assert report.live_missed == 0, str(day)
     assert report.participation is not None
     assert report.participation > 0.8, str(day)

@@ -20,6 +20,8 @@ from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
 from tests.support.seeds import nightly
 
+pytestmark = pytest.mark.nightly
+
 PEERS, SYNC_S, SECONDS, EVERY_S = 8, 10.0, 300.0, 14.0
 LEAST = 0.95
 

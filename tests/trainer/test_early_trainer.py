@@ -24,6 +24,7 @@ MODEL = LlamaSection(
 )
 
 
+@pytest.mark.processes
 def test_it_is_put_to_work_and_only_once(tmp_path: Path) -> None:
     home, data = tmp_path / "home", tmp_path / "data"
     home.mkdir()
@@ -63,6 +64,7 @@ def test_it_is_put_to_work_and_only_once(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.processes
 def test_one_that_is_not_needed_ends_and_leaves_nothing(tmp_path: Path) -> None:
     async def scenario() -> int:
         async with asyncio.timeout(90), early_trainer(tmp_path, 1) as early:
@@ -84,6 +86,7 @@ def test_where_none_can_be_started_there_is_none(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.processes
 def test_one_that_is_prepared_tells_at_the_start_what_went_wrong_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
     config = TrainerConfig(model=MODEL, data=DataSection(kind="text"), sync_every=30, seed=1, peer_id="a", device="cpu")
 

@@ -7,6 +7,10 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.processes
+
 READER = """
 import socket, sys
 from peer.trainer.ipc import DaemonPipe

@@ -75,6 +75,7 @@ def test_replacing_a_fragment_touches_its_tensors_and_no_other() -> None:
     assert all(".layers.1." in name for name in inside)
 
 
+@pytest.mark.processes
 def test_a_trainer_process_is_told_the_order(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -71,6 +71,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     open_here(monkeypatch)
 
 
+@pytest.mark.processes
 def test_a_config_is_told_without_making_its_model(tmp_path: Path) -> None:
     told = inspect_config(config(tmp_path, vocab_size=2**20, hidden_size=2**12), ANY)
     assert isinstance(told, Inspected)
@@ -107,6 +108,7 @@ def test_a_hostile_config_is_refused(change: dict[str, Any], words: str, tmp_pat
     refused_in_time(lambda: inspect_config(config(tmp_path, **change), 10**8), words)
 
 
+@pytest.mark.processes
 def test_a_config_that_takes_too_long_to_look_at_is_refused(tmp_path: Path) -> None:
     deep = {"num_hidden_layers": 10**4, "hidden_size": 8, "head_dim": 2, "intermediate_size": 1, "vocab_size": 2}
     refused_in_time(lambda: inspect_config(config(tmp_path, **deep), 10**8, 1.0), "more processor time than allowed")
@@ -138,6 +140,7 @@ def test_a_config_of_no_model_is_refused(change: dict[str, Any], words: str, tmp
         inspect_config(config(tmp_path, **change), 10**8, context=8)
 
 
+@pytest.mark.processes
 def test_memory_is_limited_from_when_the_libraries_are_loaded(tmp_path: Path) -> None:
     with mock.patch.object(sandbox, "MEMORY", 2**20):
         refused_in_time(lambda: inspect_tokenizer(wide_tokenizer(tmp_path)), "memory")
@@ -145,6 +148,7 @@ def test_memory_is_limited_from_when_the_libraries_are_loaded(tmp_path: Path) ->
     assert MEMORY == 512 * 2**20
 
 
+@pytest.mark.processes
 def test_processor_time_is_limited_and_not_the_time_of_waiting(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="more processor time than allowed"):
         inspect_tokenizer(wide_tokenizer(tmp_path), processor_s=0.05)
@@ -189,6 +193,7 @@ def test_files_that_are_not_there_are_told(tmp_path: Path) -> None:
             work()
 
 
+@pytest.mark.processes
 def test_a_library_that_is_missing_is_told(tmp_path: Path) -> None:
     (tmp_path / "tokenizers.py").write_text("raise ImportError('no tokenizers here')")
     with mock.patch.dict("os.environ", {"PYTHONPATH": str(tmp_path)}), pytest.raises(ModelError) as caught:

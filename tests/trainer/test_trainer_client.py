@@ -25,6 +25,8 @@ from peer.trainer.client import TrainerClient, TrainerConfig
 from peer.trainer.data import BLOCK_BYTES
 from peer.trainer.models.llama import first_params, layout_of
 
+pytestmark = pytest.mark.processes
+
 MODEL = LlamaSection(hidden_size=32, intermediate_size=48, num_hidden_layers=2)
 LAYOUT = layout_of(MODEL)
 PATIENCE_S = 60.0

@@ -50,6 +50,7 @@ def script(folder: Path, body: str) -> Path:
     return path
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -73,6 +74,7 @@ def test_a_p2pd_that_does_not_start_is_named(
     run(scenario())
 
 
+@pytest.mark.processes
 def test_only_a_p2pd_that_is_missing_or_damaged_is_to_be_installed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +99,7 @@ def test_only_a_p2pd_that_is_missing_or_damaged_is_to_be_installed_again(
     assert "hivemind" not in gone.fix
 
 
+@pytest.mark.processes
 def test_a_port_taken_from_under_us_is_named(tmp_path: Path) -> None:
     async def scenario() -> None:
         with socket.socket() as holder:
@@ -109,6 +112,7 @@ def test_a_port_taken_from_under_us_is_named(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.processes
 def test_ctrl_c_in_our_terminal_does_not_reach_p2pd(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = await DhtNode.start(options(tmp_path), LISTEN, None)
@@ -121,6 +125,7 @@ def test_ctrl_c_in_our_terminal_does_not_reach_p2pd(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.processes
 def test_close_ends_the_process_its_sockets_and_its_tasks(tmp_path: Path) -> None:
     async def scenario() -> None:
         before = asyncio.all_tasks()
@@ -136,6 +141,7 @@ def test_close_ends_the_process_its_sockets_and_its_tasks(tmp_path: Path) -> Non
     run(scenario())
 
 
+@pytest.mark.processes
 def test_calls_fail_at_once_when_p2pd_is_gone(tmp_path: Path) -> None:
     async def scenario() -> None:
         (tmp_path / "a").mkdir()
@@ -156,6 +162,7 @@ def test_calls_fail_at_once_when_p2pd_is_gone(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.processes
 def test_a_search_that_still_reads_an_answer_ends_before_the_node_does(tmp_path: Path) -> None:
     """hivemind's search would die of a reading that is dropped, and print that when the daemon is gone."""
 
@@ -239,6 +246,7 @@ def test_a_directory_refuses_addresses_it_cannot_use(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.processes
 def test_announced_addresses_are_what_others_are_told(tmp_path: Path) -> None:
     identity = Identity.generate()
     path = tmp_path / "key"

@@ -27,6 +27,8 @@ from peer.observe.process_stats import resident_bytes
 from peer.observe.status.codec import to_json
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 
+pytestmark = pytest.mark.processes
+
 RUN = RunId(b"r" * 32)
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 PACE = SupervisorTimes(heal=0.5, alone=0.1, rebuild=RebuildTimes(first=0.05), pulse=0.1, answer=0.5)
@@ -341,6 +343,7 @@ def test_a_dead_and_a_mute_bootstrap_do_not_delay_the_third(tmp_path: Path) -> N
     run(scenario())
 
 
+@pytest.mark.nightly
 def test_two_swarms_become_one_when_one_peer_knows_both(tmp_path: Path) -> None:
     async def scenario() -> None:
         own = [Identity.generate() for _ in range(5)]

@@ -6,6 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from peer.discovery.dht_node.holders import MAX_KEYS, SEARCH_EVERY_S, Holders
 from peer.discovery.dht_node.supervisor import SupervisorTimes
 from peer.discovery.directory import DhtDirectory
@@ -61,6 +63,7 @@ class Calls:
         return asked
 
 
+@pytest.mark.processes
 def test_in_a_calm_swarm_a_look_asks_one_node_and_a_record_is_only_stored(tmp_path: Path) -> None:
     async def scenario() -> None:
         own = [Identity.generate() for _ in range(PEERS)]

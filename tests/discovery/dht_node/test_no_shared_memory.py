@@ -27,7 +27,15 @@ print("loaded")
 """
 
 
-@pytest.mark.parametrize("number", [30, 28, 38], ids=["read-only", "full", "missing"])
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(38, id="missing"),
+        pytest.param(30, id="read-only", marks=pytest.mark.nightly),
+        pytest.param(28, id="full", marks=pytest.mark.nightly),
+    ],
+)
 def test_hivemind_is_loaded_without_shared_memory(number: int) -> None:
     command = [sys.executable, "-c", LOADED, str(number)]
     assert subprocess.check_output(command, text=True, timeout=120) == "loaded\n"

@@ -87,6 +87,7 @@ def test_a_foreign_model_is_refused_with_what_to_do() -> None:
     assert "peer doctor TICKET" in caught.value.fix
 
 
+@pytest.mark.processes
 @pytest.mark.nightly
 def test_a_foreign_model_is_measured_with_the_files_beside_its_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,6 +106,7 @@ def test_a_foreign_model_is_measured_with_the_files_beside_its_manifest(
     assert "does not hold the run's config, layout" in str(missing.exception)
 
 
+@pytest.mark.processes
 def test_the_command_tells_the_rates_of_a_real_trainer() -> None:
     tiny = ["--set", "model.hidden_size=16", "--set", "model.num_hidden_layers=1", "--set", "train.batch=2"]
     result = CliRunner().invoke(command, ["trainer", "--json", "--steps", "5", *tiny], catch_exceptions=False)

@@ -11,6 +11,8 @@ import pytest
 from benchmarks.lying_relay import DROP_AFTER, TLS, LyingBox
 from benchmarks.nat_network import home_site, inside, internet, open_site, why_not
 
+pytestmark = pytest.mark.processes
+
 RELAY, PORT = open_site("relay", 1), 4811
 HOME = "home1/192.168.7.2"
 SENT = bytes(2 * DROP_AFTER)

@@ -43,6 +43,7 @@ def test_the_peak_is_counted_anew() -> None:
     again.close()
 
 
+@pytest.mark.processes
 def test_the_commit_is_that_of_the_program_alone(tmp_path: Path) -> None:
     """A virtual environment often lies within the checkout of another project."""
     for words in (

@@ -34,6 +34,8 @@ from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.models.llama import first_params, layout_of
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(autouse=True)
 def _few_windows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ def test_a_figure_holds_when_it_keeps_its_bounds(figure: Figure, holds: bool | N
     assert figure.as_json()["holds"] is holds
 
 
+@pytest.mark.processes
 def test_a_result_tells_what_where_and_under_which_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "deep" / "found.json"
     monkeypatch.setattr(sys, "argv", ["tried.py", "--json", str(file), "--mb", "4"])
@@ -85,6 +86,7 @@ def test_a_kept_result_names_no_folder_of_a_machine(file: Path) -> None:
     assert "=/" not in command
 
 
+@pytest.mark.processes
 def test_results_go_into_their_folder_and_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result, "RESULTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["tried.py", "--results"])
@@ -95,6 +97,7 @@ def test_results_go_into_their_folder_and_overwrite(tmp_path: Path, monkeypatch:
     assert json.loads((tmp_path / "tried-home.json").read_text())["figures"][0]["value"] == 3.0
 
 
+@pytest.mark.processes
 def test_nothing_is_written_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result, "RESULTS", tmp_path)
 
@@ -102,6 +105,7 @@ def test_nothing_is_written_unless_asked_for(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.processes
 def test_the_page_shows_a_broken_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result, "RESULTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["tried.py", "--results"])

@@ -44,6 +44,7 @@ def play(monkeypatch: pytest.MonkeyPatch, name: str, *options: str) -> int:
     return int(done or 0)
 
 
+@pytest.mark.processes
 @pytest.mark.nightly
 @EVERY
 def test_its_smallest_size_is_played(

@@ -26,6 +26,8 @@ from peer.trainer.loss import TokenLoss
 from peer.trainer.models.factory import bind
 from peer.trainer.models.llama import empty_model, first_params, layout_of
 
+pytestmark = pytest.mark.nightly
+
 SHORT = WorthRun(method="none", peers=2, steps=6, every=3, batch=2, lr=3e-3, seed=5)
 
 

@@ -48,11 +48,6 @@ def test_an_exchange_pays_at_equal_tokens(tmp_path: Path) -> None:
     assert sum(row["bytes"] for row in last) / 8 == pytest.approx(group["curve"][-1]["bytes"], abs=1)
 
 
-def test_the_same_seed_gives_the_same_numbers() -> None:
-    one, other = (run("streaming-noloco", *SHORT, "--link", "home", "--json") for _ in range(2))
-    assert one == other
-
-
 def test_a_person_reads_a_table() -> None:
     assert "to the target" in run("noloco", *SHORT)
 
@@ -121,6 +116,7 @@ def test_a_file_that_fails_at_the_end_costs_nobody_the_table(
     assert "to the target" in ended.stdout
 
 
+@pytest.mark.processes
 @pytest.mark.nightly
 def test_a_damaged_matplotlibrc_in_the_working_folder_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "matplotlibrc").write_bytes(b"\xff\xfe")

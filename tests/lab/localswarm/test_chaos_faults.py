@@ -45,6 +45,7 @@ async def until(pid: int, states: str) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.processes
 def test_a_stopped_process_goes_on_whatever_happens() -> None:
     async def main() -> None:
         child = await asyncio.create_subprocess_exec("sleep", "30")
@@ -61,6 +62,7 @@ def test_a_stopped_process_goes_on_whatever_happens() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.processes
 def test_a_full_disk_takes_small_files_only(tmp_path: Path) -> None:
     async def main() -> None:
         pipe = asyncio.subprocess.PIPE

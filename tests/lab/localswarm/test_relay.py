@@ -146,6 +146,7 @@ def test_a_slow_link_is_as_slow_as_it_says() -> None:
     assert 0.09 < asyncio.run(main()) < 2.0
 
 
+@pytest.mark.processes
 def test_processes_are_known_by_their_sockets_and_parents() -> None:
     async def main() -> None:
         server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)

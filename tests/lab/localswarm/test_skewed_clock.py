@@ -27,6 +27,7 @@ def test_the_offset_is_read_anew_now_and_then(tmp_path: Path) -> None:
     assert now() == 1600.4, "half a file changes nothing"
 
 
+@pytest.mark.processes
 def test_the_program_under_it_is_peer(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "peer.lab.localswarm.skewed_clock", str(tmp_path / "offset"), "join", "--help"],

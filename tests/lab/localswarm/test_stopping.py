@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from peer.lab.localswarm.processes import Daemon, announced_of
 from peer.node.control import ControlServer
 from peer.run.home import Home
@@ -48,10 +50,12 @@ def stopped(folder: Path, status: dict[str, Any]) -> int | None:
     return asyncio.run(main())
 
 
+@pytest.mark.processes
 def test_twice_what_it_announces_is_waited_for(tmp_path: Path) -> None:
     assert stopped(tmp_path / "home", {"leaving": {"announced_s": 10.0}}) == 0
 
 
+@pytest.mark.processes
 def test_without_a_word_it_is_killed_after_the_grace(tmp_path: Path) -> None:
     assert stopped(tmp_path / "home", {"leaving": None}) == -signal.SIGKILL
 

@@ -71,6 +71,7 @@ def test_bad_values_name_the_flag_and_a_fix() -> None:
         told("latency", "--peers", "1", "--std", "0.5")
 
 
+@pytest.mark.processes
 def test_planning_needs_neither_torch_nor_the_network() -> None:
     script = (
         "import sys\nfrom peer.cli.main import main\n"

@@ -21,6 +21,7 @@ def can_unshare() -> bool:
         return False
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not can_unshare(), reason="no network namespace can be made here")
 @pytest.mark.parametrize(
     ("commands", "told"),

@@ -135,6 +135,7 @@ def test_no_temporary_folder_is_a_finding(tmp_path: Path, monkeypatch: pytest.Mo
     assert found(told, "disk")
 
 
+@pytest.mark.processes
 def test_a_taken_port_is_found_and_the_guest_goes_on_at_another(tmp_path: Path) -> None:
     """The real transport and p2pd, at a port that somebody listens at."""
 

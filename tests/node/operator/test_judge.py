@@ -40,11 +40,13 @@ def loss_by(made: StateJudge) -> float:
     return asyncio.run(made.loss_of(Path("/folder")))
 
 
+@pytest.mark.processes
 def test_the_last_line_tells_the_loss(judging: Judging) -> None:
     assert loss_by(judging(f"print('loading')\n{COMES_UP}print('{{\"loss\": 2.5, \"tokens\": 3}}')")) == 2.5
     assert math.isnan(loss_by(judging(COMES_UP + "print('{\"loss\": null}')")))
 
 
+@pytest.mark.processes
 def test_it_is_called_with_the_folder_at_the_lowest_priority(judging: Judging) -> None:
     program = (
         "import os, sys, time\n"
@@ -55,6 +57,7 @@ def test_it_is_called_with_the_folder_at_the_lowest_priority(judging: Judging) -
     assert loss_by(judging(COMES_UP + program)) == 1.0
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("program", "why"),
     [
@@ -69,6 +72,7 @@ def test_a_failure_is_no_verdict_and_has_a_reason(judging: Judging, program: str
         loss_by(judging(COMES_UP + program))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("program", "why"),
     [
@@ -94,6 +98,7 @@ def test_a_program_that_cannot_be_run_is_an_error(monkeypatch: pytest.MonkeyPatc
         asyncio.run(StateJudge().ensure_starts())
 
 
+@pytest.mark.processes
 def test_one_that_came_up_once_is_tried_again(judging: Judging, tmp_path: Path) -> None:
     """The machine may be short of memory for a moment."""
     marks = tmp_path / "marks"
@@ -112,6 +117,7 @@ def test_one_that_came_up_once_is_tried_again(judging: Judging, tmp_path: Path) 
     assert len(list(marks.iterdir())) == 7
 
 
+@pytest.mark.processes
 def test_the_operators_options_and_folder_are_not_its_own(
     judging: Judging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +143,7 @@ def test_the_real_program_reports_its_start_before_it_opens_a_state() -> None:
     assert [json.loads(line) for line in ended.stdout.splitlines()] == [STARTED]
 
 
+@pytest.mark.processes
 def test_one_that_takes_too_long_is_ended(judging: Judging, monkeypatch: pytest.MonkeyPatch) -> None:
     started, children = judge.start_python, list[asyncio.subprocess.Process]()
 

@@ -64,6 +64,7 @@ def test_a_healthy_peer_finds_nothing_and_says_of_how_many() -> None:
     assert diagnosis.nothing() == "nothing unusual in the last 56 exchanges"
 
 
+@pytest.mark.nightly
 def test_false_alarms_are_rare_under_strong_noise() -> None:
     """Promised: under 1 % of verdicts."""
     lags = random.Random(5)

@@ -15,6 +15,8 @@ import pytest
 from peer.discovery.dht_node.node import DhtNode, DhtNodeLimits, DhtNodeOptions
 from peer.identity import Identity
 
+pytestmark = pytest.mark.processes
+
 if sys.platform != "linux":
     pytest.skip("/proc tells what a process may do", allow_module_level=True)
 

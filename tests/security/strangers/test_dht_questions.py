@@ -166,5 +166,6 @@ async def attack(folder: Path) -> None:
         await victim.close()
 
 
+@pytest.mark.processes
 def test_a_real_question_for_very_many_keys_is_refused(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(attack(tmp_path), 60.0))

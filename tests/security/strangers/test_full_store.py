@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from peer.discovery.dht_node.entry_store import EntryStore
 from peer.discovery.dht_node.node import DHTID, DhtNode, DhtNodeOptions, PeerID
 from peer.discovery.directory import DhtDirectory
@@ -87,6 +89,8 @@ async def attack(folder: Path) -> None:
             await directory.close()
 
 
+@pytest.mark.nightly
+@pytest.mark.processes
 def test_one_key_does_not_fill_a_node(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(attack(tmp_path), 60.0))
 

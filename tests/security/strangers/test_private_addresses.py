@@ -14,6 +14,8 @@ from peer.protocol.endpoints import host_of
 from peer.protocol.messages import PeerRecord, RunId, Status
 from peer.run.options import NodeOptions
 
+pytestmark = pytest.mark.processes
+
 RUN = RunId(b"r" * 32)
 OUTSIDE = "198.51.100.7"
 """Of the operator's node, and how it sees us."""

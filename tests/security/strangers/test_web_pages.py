@@ -75,6 +75,7 @@ def crowd(port: int, many: int, request: bytes) -> list[socket.socket]:
     return ends
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("which", ["page", "metrics"])
 def test_idle_connections_of_one_address_leave_places_to_others(ports: Ports, which: str) -> None:
     port, path = (ports.page, "/") if which == "page" else (ports.metrics, "/healthz")

@@ -347,6 +347,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
+@pytest.mark.processes
 def test_what_another_process_uses_stays_until_it_is_free_or_dead(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     for killed in (False, True):
@@ -368,6 +369,7 @@ def test_what_another_process_uses_stays_until_it_is_free_or_dead(tmp_path: Path
             assert not cache.has(ref_of(content(0, SIZE)).digest)
 
 
+@pytest.mark.processes
 def test_a_fetch_that_is_killed_in_the_middle_is_taken_over(tmp_path: Path) -> None:
     folder, ref = tmp_path / "cache", ref_of(content(0, SIZE))
     with other_process(FETCHES, folder, 3) as process:
@@ -384,6 +386,7 @@ def test_a_fetch_that_is_killed_in_the_middle_is_taken_over(tmp_path: Path) -> N
         draft.close()
 
 
+@pytest.mark.processes
 def test_one_that_another_process_completes_is_used_here(tmp_path: Path) -> None:
     folder, ref = tmp_path / "cache", ref_of(content(0, SIZE))
     with other_process(FETCHES, folder, 3) as process:
@@ -395,6 +398,7 @@ def test_one_that_another_process_completes_is_used_here(tmp_path: Path) -> None
         assert cache.check(ref.digest, ref.size) is not None
 
 
+@pytest.mark.processes
 def test_two_processes_that_churn_keep_one_limit(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     with other_process(CHURNS, folder, 6) as process:

@@ -44,21 +44,25 @@ def asked(program: Callable[[str], None]) -> Ask:
     return ask
 
 
+@pytest.mark.processes
 def test_an_answer_is_read(asked: Ask) -> None:
     found = asked(f"import json; print(json.dumps({GIVEN!r}))")
     assert found == PortMapping(port=4811, router="192.168.7.1", address="45.77.1.1", lease_s=3600.0)
 
 
+@pytest.mark.processes
 def test_the_job_is_told_and_the_port_is_closed(program: Callable[[str], None]) -> None:
     program("import sys, json; print(json.dumps({'refused': str(json.loads(sys.argv[1])['ports'])}))")
     assert asyncio.run(IgdRouter().close(4811, 4811, WITHIN_S)) == "[4811]"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("text", ["", "raise SystemExit(3)", "print('nonsense')", "print('[' * 4000)", "print('[1]')"])
 def test_a_process_that_breaks_is_a_refusal(asked: Ask, text: str) -> None:
     assert asked(text) == RouterRefusal("the router's answer could not be read")
 
 
+@pytest.mark.processes
 def test_an_answer_without_end_is_not_read(asked: Ask) -> None:
     found = asked("import sys\nwhile True: sys.stdout.write('x' * 4096)")
     assert found == RouterRefusal("the router's answer is too long")
@@ -67,6 +71,7 @@ def test_an_answer_without_end_is_not_read(asked: Ask) -> None:
 SLOW = "import os, time, pathlib; pathlib.Path({path!r}).write_text(str(os.getpid())); time.sleep(600)"
 
 
+@pytest.mark.processes
 def test_a_slow_router_is_given_up(asked: Ask, tmp_path: Path) -> None:
     began = time.monotonic()
     found = asked(SLOW.format(path=str(tmp_path / "pid")), 1.0)
@@ -75,6 +80,7 @@ def test_a_slow_router_is_given_up(asked: Ask, tmp_path: Path) -> None:
     assert not is_alive(tmp_path / "pid")
 
 
+@pytest.mark.processes
 def test_a_cancelled_question_leaves_no_process(program: Callable[[str], None], tmp_path: Path) -> None:
     program(SLOW.format(path=str(tmp_path / "pid")))
 
