@@ -1,4 +1,5 @@
-"""What holds for every test: examples drawn alike each time, no options from outside, leaks blamed on their file."""
+"""What holds for every test: examples drawn alike each time, no options from outside, leaks blamed on their file, and
+processes only where the marker `processes` says so."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -52,3 +54,41 @@ def pytest_collectstart() -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"})
+"""Audit events of Python that say that a process is started."""
+_ASKED = frozenset({"ldconfig", "gcc", "cc", "ld", "uname", "ninja"})
+"""Programs that libraries ask about the machine. They end within milliseconds."""
+_started: list[str] = []
+"""What the present test has started."""
+
+
+def _watch_starts(started: list[str], starts: frozenset[str] = _STARTS, asked: frozenset[str] = _ASKED) -> None:
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in starts:
+            program = str(arguments[0]).rpartition("/")[2] if arguments else event
+            if program not in asked:
+                started.append(program)
+
+    sys.addaudithook(note)
+
+
+_watch_starts(_started)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[Any]:
+    _started.clear()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
+    """Fail a test that starts processes without the marker, so that `-m processes` lists all of them."""
+    outcome = yield
+    if _started and not item.get_closest_marker("processes"):
+        pytest.fail(f"starts {sorted(set(_started))}: mark it `@pytest.mark.processes`, or start nothing")
+    return outcome

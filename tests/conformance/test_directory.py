@@ -32,6 +32,8 @@ from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, 
 from peer.signed_record import InvalidRecord, seal, unseal
 from peer.v1 import exchange_pb2 as pb
 
+pytestmark = pytest.mark.processes
+
 RUN = RunId(b"r" * 32)
 OTHER_RUN = RunId(b"o" * 32)
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
@@ -218,7 +220,6 @@ def play(request: pytest.FixtureRequest) -> Play:
     return lambda scenario: asyncio.run(scenario(MemoryBench()))
 
 
-@pytest.mark.processes
 def test_an_announced_peer_is_seen_by_the_others_and_not_by_itself(play: Play) -> None:
     async def scenario(bench: Bench) -> None:
         for identity, directory in zip(bench.identities, bench.directories, strict=True):
@@ -432,7 +433,6 @@ async def pair(folder: Path, stack: contextlib.AsyncExitStack) -> tuple[list[Ide
     return identities, [first, second]
 
 
-@pytest.mark.processes
 def test_a_killed_p2pd_is_rebuilt_under_the_same_name_and_address(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -463,7 +463,6 @@ async def done(value: bool) -> bool:
     return value
 
 
-@pytest.mark.processes
 def test_a_dead_bootstrap_is_no_error_and_is_joined_when_it_appears(tmp_path: Path) -> None:
     async def scenario() -> None:
         bootstrap, own = Identity.generate(), Identity.generate()
@@ -484,7 +483,6 @@ def test_a_dead_bootstrap_is_no_error_and_is_joined_when_it_appears(tmp_path: Pa
     run(scenario())
 
 
-@pytest.mark.processes
 def test_the_cached_addresses_replace_a_dead_bootstrap(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:

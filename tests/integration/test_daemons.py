@@ -478,7 +478,7 @@ async def all_leave(swarm: SharedSwarm) -> None:
         daemon.process.send_signal(signal.SIGINT)
         began = time.monotonic()
         assert await daemon.wait() == 0, daemon.last_words()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30, "seconds, also beside busy loops"
     for daemon in swarm.peers:
         assert imbalance(daemon, swarm.signed, ELEMENTS) == 0, daemon.name
 

@@ -272,6 +272,7 @@ async def _an_occupied_port() -> None:
     await transport.close()
 
 
+@pytest.mark.processes
 def test_a_p2pd_that_may_not_be_run_is_named_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     binary = tmp_path / "p2pd"
     binary.write_text("")

@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks.nat_network import Site, dropped, home_site, inside, internet, open_site, why_not
 
+pytestmark = pytest.mark.processes
+
 RELAYS = {name: open_site(name, number, six=True) for number, name in enumerate(("relay", "other"), 1)}
 HOME = "192.168.7.2"
 SITES = [
@@ -93,7 +95,6 @@ def ports_seen(network: dict[str, str], home: str) -> tuple[int, list[int]]:
         return first.getsockname()[1], [seen_at(network, r, s)[1] for r, s in (("relay", first), ("other", second))]
 
 
-@pytest.mark.processes
 def test_a_router_keeps_the_port_towards_everybody(network: dict[str, str]) -> None:
     local, seen = ports_seen(network, f"home1/{HOME}")
     assert seen == [local, local]
@@ -113,7 +114,6 @@ def test_a_symmetric_router_draws_a_port_for_each_connection(network: dict[str, 
     assert len({local, *seen}) == 3
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("router", "address"), [("home1", "60.1.0.1"), ("home4", "2600:4::2"), ("carrier", "60.9.0.1")]
 )
@@ -152,7 +152,6 @@ def test_the_outer_router_is_what_others_see(network: dict[str, str]) -> None:
         assert seen_at(network, "relay", caller)[0] == "60.9.0.1"
 
 
-@pytest.mark.processes
 def test_ipv6_is_not_translated(network: dict[str, str]) -> None:
     with dialler(network[f"home4/{HOME}"], 0, socket.AF_INET6) as caller:
         assert seen_at(network, "relay", caller, "2610:1::1")[0] == "2600:4::2"

@@ -18,6 +18,8 @@ from peer.lab.localswarm.processes import Daemon, start_bootstrap
 from peer.run.home import Home
 from peer.run.manifest import default_text, sign_text
 
+pytestmark = pytest.mark.processes
+
 GREEDY, OTHER = "127.0.0.1", "127.0.0.9"
 CONNECTIONS, STREAMS = 256, 100
 ANSWER_S = 5.0
@@ -75,7 +77,6 @@ def crowd(port: int, many: int, request: bytes) -> list[socket.socket]:
     return ends
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("which", ["page", "metrics"])
 def test_idle_connections_of_one_address_leave_places_to_others(ports: Ports, which: str) -> None:
     port, path = (ports.page, "/") if which == "page" else (ports.metrics, "/healthz")
