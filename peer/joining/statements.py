@@ -9,7 +9,7 @@ from peer.joining.context import JoinContext
 from peer.joining.donors import live_round
 from peer.membership.statement_sync import StatementSync, ensure_admitted
 from peer.protocol.messages import PeerId, PeerRecord
-from peer.run.statements.kinds import FORMS, PAPER, Form
+from peer.run.statements.kinds import FAMILIES, PAPER, Family
 
 ASKED_AT_ONCE = 4
 ASKED = 16
@@ -23,7 +23,7 @@ async def catch_up(
     context: JoinContext,
     statements: StatementSync,
     nodes: Container[PeerId],
-    forms: Sequence[Form] = FORMS,
+    families: Sequence[Family] = FAMILIES,
     *,
     everybody: bool = False,
 ) -> None:
@@ -35,7 +35,7 @@ async def catch_up(
     context.rng.shuffle(able)
     able.sort(key=lambda record: record.peer_id not in nodes)
     for at in range(0, min(len(able), ASKED), ASKED_AT_ONCE):
-        answered = await _asked(context, statements, able[at : at + ASKED_AT_ONCE], forms)
+        answered = await _asked(context, statements, able[at : at + ASKED_AT_ONCE], families)
         if answered and not statements.log.wanting and not everybody:
             return
 
@@ -55,13 +55,13 @@ async def ask_for_start(context: JoinContext, statements: StatementSync, records
 
 
 async def _asked(
-    context: JoinContext, statements: StatementSync, records: Sequence[PeerRecord], forms: Sequence[Form]
+    context: JoinContext, statements: StatementSync, records: Sequence[PeerRecord], families: Sequence[Family]
 ) -> bool:
     """Ask these at once. Return whether somebody answered.
 
     Once one answer has brought what is wanted, the others have `MORE_S`: what one peer shows may have been taken back
     by a paper that another one holds."""
-    asking = {asyncio.create_task(statements.ask(context.transport, record, forms)) for record in records}
+    asking = {asyncio.create_task(statements.ask(context.transport, record, families)) for record in records}
     answered, left = False, asking
     try:
         while left and not (answered and not statements.log.wanting):

@@ -24,12 +24,12 @@ from peer.protocol.policy.amendments import Amendment, RunPolicy, describe, supe
 from peer.run.statements.files import discard_former_start, keep, load
 from peer.run.statements.kinds import (
     AMENDMENT,
-    FORMS,
+    FAMILIES,
     MAX_PAPERS,
     PAPER,
     AmendmentDocument,
     Document,
-    Form,
+    Family,
     PaperDocument,
 )
 from peer.run.statements.log import StatementLog
@@ -71,7 +71,7 @@ class StatementSync:
         check counts as far as it does; the rest is asked anew. `round_now`: returns the round under way here (0: not
         known), in which an amendment that comes begins to hold at the earliest."""
         self.log = log
-        self.refused = Counter[Form]()
+        self.refused = Counter[Family]()
         """Statements of others that did not check."""
         self.start_taken_back = False
         """Whether a start that counted here went with the delegation of its signer."""
@@ -87,11 +87,11 @@ class StatementSync:
         self._noted = log.taken
 
     def _read_kept(self, folder: Path) -> None:
-        for form in FORMS:
+        for family in FAMILIES:
             try:
-                load(folder / form.kept, self.log)
+                load(folder / family.kept, self.log)
             except ManifestError as damaged:
-                self._emit(REFUSED[form](peer="", code=Code.KEPT, reason=damaged.found))
+                self._emit(REFUSED[family](peer="", code=Code.KEPT, reason=damaged.found))
 
     # -- what holds --------------------------------------------------------------------------------------------------
 
@@ -138,11 +138,11 @@ class StatementSync:
             self._refuse(giver, PAPER, Code.SECOND_START, why)
         self.log.add(statement)
 
-    def _refuse(self, peer: PeerId, form: Form, code: Code, reason: str) -> None:
-        self.refused[form] += 1
+    def _refuse(self, peer: PeerId, family: Family, code: Code, reason: str) -> None:
+        self.refused[family] += 1
         if (peer, code) not in self._journaled and len(self._journaled) < MAX_NAMED:
             self._journaled.add((peer, code))
-            self._emit(REFUSED[form](peer=peer, code=code, reason=reason))
+            self._emit(REFUSED[family](peer=peer, code=code, reason=reason))
 
     def _note(self) -> None:
         """Journal and keep what is new."""
@@ -169,27 +169,27 @@ class StatementSync:
             self._keep(self._folder)
 
     def _keep(self, folder: Path) -> None:
-        for form, statements in ((AMENDMENT, self.log.chain), (PAPER, self.log.papers)):
+        for family, statements in ((AMENDMENT, self.log.chain), (PAPER, self.log.papers)):
             try:
-                keep(folder / form.kept, statements)
+                keep(folder / family.kept, statements)
             except HomeUnusable as error:  # they count all the same; after a restart the others hand them on again
-                self._emit(REFUSED[form](peer="", code=Code.NOT_KEPT, reason=error.found))
+                self._emit(REFUSED[family](peer="", code=Code.NOT_KEPT, reason=error.found))
         if self.log.start is not None:
             discard_former_start(folder)
 
     # -- asking others -----------------------------------------------------------------------------------------------
 
-    async def ask(self, transport: Transport, record: PeerRecord, forms: Sequence[Form] = FORMS) -> int:
-        """Get all statements of these forms that we lack from one peer. Return how many answers that took; 0: one did
-        not come, or an amendment of it did not check. Never raises: what does not check is journaled, once a peer and
-        code."""
+    async def ask(self, transport: Transport, record: PeerRecord, families: Sequence[Family] = FAMILIES) -> int:
+        """Get all statements of these families that we lack from one peer. Return how many answers that took; 0: an
+        answer did not come, or an amendment did not check. Never raises: what does not check is journaled, once a peer
+        and code."""
         ask = {AMENDMENT: self._ask_amendments, PAPER: self._ask_papers}
         answers, good = 0, True
-        for form in forms:
+        for family in families:
             try:
-                answers += await ask[form](transport, record)
+                answers += await ask[family](transport, record)
             except BadPayload as bad:
-                self._refuse(record.peer_id, form, bad.code, bad.reason)
+                self._refuse(record.peer_id, family, bad.code, bad.reason)
                 good = False
             except ExchangeError:
                 return 0
@@ -233,11 +233,13 @@ class StatementSync:
         took: a peer that all others call, and that calls nobody for an exchange, learns only so that its line is
         slow."""
 
-        async def ask_for_ever(form: Form, pace: Callable[[], float], answered: Answered) -> None:
+        async def ask_for_ever(family: Family, pace: Callable[[], float], answered: Answered) -> None:
             while True:
                 if (record := _whom(list((await peers()).values()), rng)) is not None:
                     began = clock.now()
-                    if await self.ask(transport, record, [form]) == 1:  # several answers do not show how long one takes
+                    if (
+                        await self.ask(transport, record, [family]) == 1
+                    ):  # several answers do not show how long one takes
                         answered(record.peer_id, clock.now() - began)
                 await clock.sleep(pace() * rng.uniform(0.8, 1.2))
 

@@ -58,7 +58,7 @@ from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
 from peer.run.presets import resolve
 from peer.run.statements.files import beside
-from peer.run.statements.kinds import FORMS, PAPER
+from peer.run.statements.kinds import FAMILIES, PAPER
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.shelf import ArtifactShelf
 from peer.transport.config import RunTerms
@@ -343,7 +343,7 @@ def _about_statements(
     """Read the operator's files whenever they changed, and ask other nodes of the run, which may hold more."""
     every_s = max(ASK_EVERY_S, look_every_s / 2)
     return [
-        *(_read(node, beside(manifest, form), statements.read) for form in FORMS),
+        *(_read(node, beside(manifest, family), statements.read) for family in FAMILIES),
         *statements.asking(node.transport, node.local.clock, random.Random(), partial(known, node), every_s),
     ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from peer.codes import Code
 from peer.errors import BadPayload, ManifestError
 from peer.run.home import write_whole
-from peer.run.statements.kinds import AMENDMENT, FORMS, MAX_COUNT, Document, Form
+from peer.run.statements.kinds import AMENDMENT, FAMILIES, MAX_COUNT, Document, Family
 from peer.run.statements.log import StatementLog
 from peer.run.statements.statement import Statement, open_line
 
@@ -19,9 +19,9 @@ FORMER_START = "run_start"
 """File of a run's folder in which earlier versions kept the start. It counts until a statement says otherwise."""
 
 
-def beside(manifest: Path, form: Form) -> Path:
+def beside(manifest: Path, family: Family) -> Path:
     """Return the path of the operator's own file: `run.toml` to `run.amendments` or `run.delegations`."""
-    return manifest.with_suffix(form.beside)
+    return manifest.with_suffix(family.beside)
 
 
 def lines_of(statements: Iterable[Statement[Document]]) -> bytes:
@@ -52,7 +52,7 @@ def load(path: Path, log: StatementLog) -> list[Statement[Document]]:
     for number, line in enumerate(raw.splitlines(), 1):
         try:
             statement = open_line(line, log.run_id, log.operator)
-            if statement.form is AMENDMENT:
+            if statement.family is AMENDMENT:
                 log.ensure_counts(statement)
         except BadPayload as bad:
             fix = "Restore the file from a copy."
@@ -66,8 +66,8 @@ def load(path: Path, log: StatementLog) -> list[Statement[Document]]:
 
 def load_kept(folder: Path, log: StatementLog) -> None:
     """Add what a run's folder keeps. Raises ManifestError for the first file that does not check."""
-    for form in FORMS:
-        load(folder / form.kept, log)
+    for family in FAMILIES:
+        load(folder / family.kept, log)
 
 
 def known_start(log: StatementLog, folder: Path | None) -> float:

@@ -29,8 +29,8 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """How some kinds are encoded, signed, refused and kept."""
+class Family:
+    """The kinds that are encoded, signed, refused and kept alike: amendments, or papers."""
 
     name: str
     """Key of the document in a line of a file."""
@@ -49,29 +49,29 @@ class Form:
     """Suffix of the operator's own file, which lies beside the manifest."""
 
 
-AMENDMENT = Form(
-    "amendment",
-    b"peer amendment v1",
-    4096,
-    6 * 4096 + 256,
-    Code.AMENDMENT,
-    Code.AMENDMENT_RUN,
-    Code.AMENDMENT_SIGNATURE,
-    "amendments.jsonl",
-    ".amendments",
+AMENDMENT = Family(
+    name="amendment",
+    domain=b"peer amendment v1",
+    max_bytes=4096,
+    max_line=6 * 4096 + 256,  # JSON in a JSON string: a byte takes six at most
+    garbled=Code.AMENDMENT,
+    other_run=Code.AMENDMENT_RUN,
+    unsigned=Code.AMENDMENT_SIGNATURE,
+    kept="amendments.jsonl",
+    beside=".amendments",
 )
-PAPER = Form(
-    "paper",
-    b"peer paper v1",
-    1024,
-    4096,
-    Code.PAPER,
-    Code.PAPER_RUN,
-    Code.PAPER_SIGNATURE,
-    "papers.jsonl",
-    ".delegations",
+PAPER = Family(
+    name="paper",
+    domain=b"peer paper v1",
+    max_bytes=1024,
+    max_line=4096,
+    garbled=Code.PAPER,
+    other_run=Code.PAPER_RUN,
+    unsigned=Code.PAPER_SIGNATURE,
+    kept="papers.jsonl",
+    beside=".delegations",
 )
-FORMS = (AMENDMENT, PAPER)
+FAMILIES = (AMENDMENT, PAPER)
 
 
 class Document(BaseModel):
@@ -79,7 +79,7 @@ class Document(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
-    form: ClassVar[Form]
+    family: ClassVar[Family]
     duty: ClassVar[Duty | None] = None
     """What a delegation has to name so that its node may sign this kind; None: the operator alone signs it."""
 
@@ -98,7 +98,7 @@ class Document(BaseModel):
 class AmendmentDocument(Document):
     """A change of the run under way, and its place in the chain."""
 
-    form = AMENDMENT
+    family = AMENDMENT
 
     format: Literal[1]  # no default: earlier versions refuse one without it
     number: int = Field(ge=1, le=MAX_COUNT)
@@ -146,7 +146,7 @@ class AmendmentDocument(Document):
 class PaperDocument(Document):
     """The base of the papers. `most` of a kind are held, and of those with one `place` the one of the least rank."""
 
-    form = PAPER
+    family = PAPER
     most: ClassVar[int]
     final: ClassVar[bool] = False
     """Whether one of the operator's own key leaves no place for those of nodes."""
@@ -262,8 +262,8 @@ Paper = DelegationDocument | StartDocument | DigestDocument
 """In the order in which they are kept and handed on: a delegation comes before what its node signed."""
 PAPERS: tuple[type[PaperDocument], ...] = get_args(Paper)
 MAX_PAPERS = sum(kind.most for kind in PAPERS)
-DOCUMENTS: dict[Form, TypeAdapter[Any]] = {
+DOCUMENTS: dict[Family, TypeAdapter[Any]] = {
     AMENDMENT: TypeAdapter(AmendmentDocument),
     PAPER: TypeAdapter(Annotated[Paper, Field(discriminator="kind")]),
 }
-"""What reads a document, by its form."""
+"""What reads the documents of a family."""

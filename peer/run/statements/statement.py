@@ -27,7 +27,7 @@ from peer.run.statements.kinds import (
     DelegationDocument,
     Document,
     Duty,
-    Form,
+    Family,
     StartDocument,
 )
 
@@ -46,13 +46,13 @@ class Statement(Generic[D_co]):
     """What let its signer sign it, for a peer that does not hold that yet; None: the operator signed."""
 
     @property
-    def form(self) -> Form:
-        return self.document.form
+    def family(self) -> Family:
+        return self.document.family
 
     @cached_property
     def digest(self) -> bytes:
         """SHA-256: of an amendment's document, which the next one names; of a paper's line."""
-        return hashlib.sha256(self.raw if self.form is AMENDMENT else self.line).digest()
+        return hashlib.sha256(self.raw if self.family is AMENDMENT else self.line).digest()
 
     @cached_property
     def line(self) -> bytes:
@@ -60,7 +60,7 @@ class Statement(Generic[D_co]):
         return json.dumps(self._entry()).encode()
 
     def _entry(self) -> dict[str, Any]:
-        entry: dict[str, Any] = {self.form.name: self.raw.decode(), "signature": self.signature.hex()}
+        entry: dict[str, Any] = {self.family.name: self.raw.decode(), "signature": self.signature.hex()}
         return entry if self.delegation is None else {**entry, "delegation": self.delegation._entry()}
 
 
@@ -68,7 +68,7 @@ def sign(document: D, key: Identity, delegation: Statement[DelegationDocument] |
     """Sign a document. `delegation`: of a node that signs for the operator."""
     assert document.signer(key.peer_id) == key.peer_id, "a key signs for itself alone"
     raw = document.model_dump_json().encode()
-    return Statement(document, raw, key.sign(document.form.domain, raw), delegation)
+    return Statement(document, raw, key.sign(document.family.domain, raw), delegation)
 
 
 def delegate(
@@ -88,10 +88,12 @@ def open_line(line: bytes, run_id: RunId, operator: str) -> Statement[Document]:
     `…_signature`, `paper_delegation` (the operator did not let its signer sign it)."""
     try:
         entry = json.loads(line[: AMENDMENT.max_line + 1])
-        form = AMENDMENT if AMENDMENT.name in entry else PAPER
-        if len(line) > form.max_line:
-            raise BadPayload(form.garbled, f"the {form.name} has {len(line)} bytes, at most {form.max_line} are read")
-        statement = _of_entry(form, entry, run_id, operator)
+        family = AMENDMENT if AMENDMENT.name in entry else PAPER
+        if len(line) > family.max_line:
+            raise BadPayload(
+                family.garbled, f"the {family.name} has {len(line)} bytes, at most {family.max_line} are read"
+            )
+        statement = _of_entry(family, entry, run_id, operator)
         if (carried := entry.get("delegation")) is not None:
             statement = replace(statement, delegation=_of_entry(PAPER, carried, run_id, operator))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -100,26 +102,26 @@ def open_line(line: bytes, run_id: RunId, operator: str) -> Statement[Document]:
     return statement
 
 
-def _of_entry(form: Form, entry: Mapping[str, Any], run_id: RunId, operator: str) -> Statement[Any]:
-    raw, signature = entry[form.name].encode(), bytes.fromhex(entry["signature"])
-    return open_document(form, raw, signature, run_id, operator)
+def _of_entry(family: Family, entry: Mapping[str, Any], run_id: RunId, operator: str) -> Statement[Any]:
+    raw, signature = entry[family.name].encode(), bytes.fromhex(entry["signature"])
+    return open_document(family, raw, signature, run_id, operator)
 
 
-def open_document(form: Form, raw: bytes, signature: bytes, run_id: RunId, operator: str) -> Statement[Any]:
+def open_document(family: Family, raw: bytes, signature: bytes, run_id: RunId, operator: str) -> Statement[Any]:
     """Read and check a document and its signature. Whether the operator let its signer sign it, is not looked at.
 
     Raises BadPayload, as `open_line`."""
-    if len(raw) > form.max_bytes:
-        raise BadPayload(form.garbled, f"the {form.name} has {len(raw)} bytes, at most {form.max_bytes} are read")
+    if len(raw) > family.max_bytes:
+        raise BadPayload(family.garbled, f"the {family.name} has {len(raw)} bytes, at most {family.max_bytes} are read")
     try:
-        document = DOCUMENTS[form].validate_json(raw)
+        document = DOCUMENTS[family].validate_json(raw)
     except (ValidationError, ValueError, RecursionError) as error:
         text = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise BadPayload(form.garbled, f"the {form.name} does not check: {_printable(text)}") from None
+        raise BadPayload(family.garbled, f"the {family.name} does not check: {_printable(text)}") from None
     if bytes.fromhex(document.run) != run_id:
-        raise BadPayload(form.other_run, f"the {form.name} is of another run")
-    if not verify(public_key_of(signer := document.signer(operator)), form.domain, raw, signature):
-        raise BadPayload(form.unsigned, f"{signer} did not sign this {form.name}")
+        raise BadPayload(family.other_run, f"the {family.name} is of another run")
+    if not verify(public_key_of(signer := document.signer(operator)), family.domain, raw, signature):
+        raise BadPayload(family.unsigned, f"{signer} did not sign this {family.name}")
     return Statement(document, raw, signature)
 
 
