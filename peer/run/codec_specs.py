@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CodecSpec:
     """The form of a codec's payload: `code_bits` an element, the sum in full bytes, and `chunk_bytes` for each `chunk`
     of elements that has begun."""
 
@@ -26,15 +26,15 @@ class Form:
 
 
 FORMS = {
-    "fp32": Form(32),
-    "bf16": Form(16),
-    "fp16": Form(16),
-    "int8": Form(8, chunk=128, chunk_bytes=4),
-    "int4": Form(4, chunk=128, chunk_bytes=4),
-    "e3m0": Form(4, chunk=128, chunk_bytes=4),
-    "topk": Form(0, chunk=4096, chunk_bytes=120),
-    "modulo7": Form(7, chunk=128, chunk_bytes=4),
-    "modulo6": Form(6, chunk=128, chunk_bytes=4),
+    "fp32": CodecSpec(32),
+    "bf16": CodecSpec(16),
+    "fp16": CodecSpec(16),
+    "int8": CodecSpec(8, chunk=128, chunk_bytes=4),
+    "int4": CodecSpec(4, chunk=128, chunk_bytes=4),
+    "e3m0": CodecSpec(4, chunk=128, chunk_bytes=4),
+    "topk": CodecSpec(0, chunk=4096, chunk_bytes=120),
+    "modulo7": CodecSpec(7, chunk=128, chunk_bytes=4),
+    "modulo6": CodecSpec(6, chunk=128, chunk_bytes=4),
 }
 
 KINDS = {

@@ -102,6 +102,10 @@ class PendingMerge:
     outer_params: Tensor
     """The fragment's slot of the arena, or a copy of it."""
 
+    def leave_slot(self) -> None:
+        """Copy the values, so that the daemon may use their slot again."""
+        self.outer_params = self.outer_params.clone()
+
 
 class Boundary:
     """The boundary of one process. `commands`: the orders that its loop carries out itself, by name."""
@@ -234,7 +238,7 @@ class Boundary:
     def _clear(self, message: Message) -> Message:
         """Free the slots for the daemon: copy the results that are not merged yet."""
         for arrival in self._arrivals:
-            arrival.outer_params = arrival.outer_params.clone()
+            arrival.leave_slot()
         return {"ok": {}}
 
     def _hold(self, message: Message) -> None:
