@@ -13,7 +13,7 @@ from peer.protocol.policy.amendments import Change, RunPolicy, describe, policy_
 from peer.run.manifest import default_text
 from peer.run.overrides import SECTIONS, apply_overrides
 from peer.run.schema import FORMAT, parse_manifest
-from peer.run.statements.kinds import AMENDMENT, PAPER
+from peer.run.statements.kinds import AMENDMENT, FAMILIES, PAPER
 from peer.run.statements.log import StatementLog
 from peer.run.statements.statement import delegate
 from peer.run.ticket import _MAGIC, Ticket, _checksum, _to_base32
@@ -117,6 +117,38 @@ def paper() -> Target:
     return Target(name="paper", run=run, corpus=corpus, refuses=(BadPayload,), tokens=tokens, limit=2000)
 
 
+def statement_line() -> Target:
+    """A line of a file, of either family: what a log takes, it writes as a line that is read the same again."""
+    node = Identity.generate()
+    log = StatementLog(RUN, OWNER.peer_id)
+    log.add(given := delegate(OWNER, RUN, node.peer_id, ["digests"], 0))
+    lines = [given.line, log.sign_start(OWNER, 9.5, 0).line, log.sign_digest(node, 3, b"d" * 32, 0).line]
+
+    def run(raw: bytes) -> None:
+        fresh = StatementLog(RUN, OWNER.peer_id)
+        got = fresh.open(raw)
+        assert fresh.add(got)
+        assert fresh.open(got.line) == got
+        assert list(fresh)[-1] == got
+
+    def mend(raw: bytes) -> bytes:
+        """Sign the document again, whatever it says now."""
+        try:
+            entry = json.loads(raw)
+            for family in FAMILIES:
+                if family.name in entry:
+                    entry["signature"] = OWNER.sign(family.domain, entry[family.name].encode()).hex()
+            return json.dumps(entry).encode()
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return raw
+
+    corpus = (*lines, StatementLog(RUN, OWNER.peer_id).amend(OWNER, 3, Change.LR_SCALE, "plateau", value=0.5).line)
+    tokens = (b'"amendment"', b'"paper"', b'"delegation"', b'"signature"', b"null", b"[" * 50, b"\\ud800", b"1e999")
+    return Target(
+        name="statement-line", run=run, corpus=corpus, refuses=(BadPayload,), tokens=tokens, mend=mend, limit=26000
+    )
+
+
 def ticket() -> Target:
     """What decodes is encoded to the very same word again."""
 
@@ -169,4 +201,4 @@ def control_reply() -> Target:
     )
 
 
-TARGETS = (manifest, overrides, amendment, paper, ticket, control_request, control_reply)
+TARGETS = (manifest, overrides, amendment, paper, statement_line, ticket, control_request, control_reply)

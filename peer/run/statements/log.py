@@ -142,7 +142,7 @@ class StatementLog:
     @property
     def start_time(self) -> float:
         """When round 0 begins by the signed start, seconds since the epoch; 0: there is none."""
-        return 0.0 if self.start is None else self.start.document.start
+        return 0.0 if (held := self.start) is None else held.document.start
 
     def awaited_start(self) -> float:
         """Return `start_time`, or 0 in a run that begins otherwise."""
@@ -156,7 +156,7 @@ class StatementLog:
     @property
     def start_is_final(self) -> bool:
         """Whether the operator's own key signed the start."""
-        return self.start is not None and self.start.document.by == self.operator
+        return (held := self.start) is not None and held.document.by == self.operator
 
     def digests(self, now: float) -> list[DigestDocument]:
         """Return the digests of the run's state, the newest round first, whose signers may sign some still."""
