@@ -4,6 +4,7 @@ processes only where the marker `processes` says so."""
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -34,6 +35,31 @@ def _environment_of_this_test() -> Iterator[None]:
         os.environ.clear()
         os.environ.update(environment)
     sys.path[:] = search_path
+
+
+class _Errors(logging.Handler):
+    """What gRPC logs of an exception in our handlers: a person's terminal has it, and no caller sees the reason. Errors
+    of gRPC's own are left out: a caller that is gone in the middle of an answer makes them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = record.exc_info and record.exc_info[0]
+        if kind and not kind.__module__.startswith("grpc"):
+            self.found.append(f"{record.getMessage()}: {record.exc_info and record.exc_info[1]!r}")
+
+
+_INSIDE_GRPC = _Errors()
+logging.getLogger("grpc").addHandler(_INSIDE_GRPC)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_fails_inside_grpc() -> Iterator[None]:
+    yield
+    found, _INSIDE_GRPC.found = _INSIDE_GRPC.found, []
+    assert not found, found
 
 
 @pytest.fixture(scope="module", autouse=True)
