@@ -19,9 +19,10 @@ swarm: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not nightly"
 
-# The core, codecs, rules, rounds, membership and manifests: what fails first after most changes. No swarm, under a minute.
+# The core, codecs, rules, rounds, membership and manifests: what fails first after most changes. No process, under a minute.
 quick: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/protocol tests/codec tests/outer tests/rounds tests/membership tests/run
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not nightly and not processes" \
+		tests/protocol tests/codec tests/outer tests/rounds tests/membership tests/run
 
 # The simulations with all of their seeds, of which `make test` plays a few.
 seeds: $(STAMP)

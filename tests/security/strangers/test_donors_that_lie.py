@@ -65,9 +65,9 @@ async def test_six_keys_of_one_block_do_not_outvote_five_blocks() -> None:
 @virtually
 async def test_keys_of_many_blocks_do_not_outvote_what_the_operators_node_signed() -> None:
     """The node keeps a state of a while ago. It gives that one itself, and is asked although many others could be."""
-    world = DonorWorld(momentum=True)
+    world, lie = DonorWorld(momentum=True), state_of(9)
     for number in range(4 * MAX_ASKED):
-        world.donor(f"liar {number}", state_of(9), 31, at=f"198.51.{number}.7:4810")
+        world.donor(f"liar {number}", lie, 31, at=f"198.51.{number}.7:4810")
     world.donor("honest", state_of(1), 31, at="203.0.113.7:4810")
     world.donor("node", state_of(2), 25, Status.SERVING, at="192.0.2.7:4810")
     world.nodes = frozenset({PeerId("node")})
@@ -116,9 +116,9 @@ async def test_proven_peers_are_believed_before_strangers_of_more_blocks() -> No
 @virtually
 async def test_many_keys_of_a_block_do_not_crowd_out_the_others() -> None:
     """There are more liars than donors are asked at once."""
-    world = DonorWorld(momentum=True)
+    world, lie = DonorWorld(momentum=True), state_of(9)
     for number in range(8 * MAX_ASKED):
-        world.donor(f"liar {number}", state_of(9), 30, at=f"198.51.100.{number % 250}:4810")
+        world.donor(f"liar {number}", lie, 30, at=f"198.51.100.{number % 250}:4810")
     for number in range(NETWORKS):
         world.donor(f"honest {number}", state_of(1), 30, at=f"203.0.{number}.7:4810")
     assert same((await world.join()).outer, state_of(1))
@@ -128,9 +128,9 @@ async def test_many_keys_of_a_block_do_not_crowd_out_the_others() -> None:
 @virtually
 async def test_addresses_that_records_invent_are_no_networks() -> None:
     """The liars' records name blocks of their own. All of them answer from one, so others are asked, too."""
-    world = DonorWorld(momentum=True)
+    world, lie = DonorWorld(momentum=True), state_of(9)
     for number in range(2 * MAX_ASKED):
-        world.donor(f"liar {number}", state_of(9), 30, at=f"198.51.{number}.7:4810")
+        world.donor(f"liar {number}", lie, 30, at=f"198.51.{number}.7:4810")
         world.move(f"liar {number}", "192.0.2.7:4810")
     for number in range(NETWORKS):
         world.donor(f"honest {number}", state_of(1), 30, at=f"203.0.{number}.7:4810")
