@@ -75,7 +75,7 @@ async def joined(topology: str, others: str, megabytes: float) -> dict[str, Any]
     from peer.joining.context import JoinContext
     from peer.joining.fetch_terms import FetchTerms, RunKnowledge
     from peer.joining.state import obtain_state
-    from peer.node.handler import DonatedState, RequestHandler, ServedParts
+    from peer.node.handler import DonatedState, RequestHandler
     from peer.outer.state import OuterState
     from peer.ports.directory import DialReport
     from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
@@ -115,7 +115,7 @@ async def joined(topology: str, others: str, megabytes: float) -> dict[str, Any]
             params, speed = (torch.randn(layout.elements, generator=generator) for _ in range(2))
             at = functools.partial(int, round_)
             state = DonatedState(OuterState(layout, params, speed), at, clock.now, momentum=momentum)
-            handler.serve(ServedParts(state=state))
+            handler.register(state=state)
             _, peer, address = await end(stack, handler, rate)
             record = PeerRecord(peer, run, (address,), True, 1, 1, round_, 1.0, status, clock.now(), 1e12)
             Known.records[peer] = record

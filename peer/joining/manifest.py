@@ -10,7 +10,7 @@ from peer.errors import ExchangeError, ManifestError, PartnerRefused
 from peer.joining.context import JoinContext
 from peer.joining.messages import check_clock, unreachable, waiting_for
 from peer.joining.state import ASKED_AT_ONCE, CALL_TIMEOUT_S, FINAL_REFUSALS, NOBODY_YET, RETRY_S, join_refusal
-from peer.observe.progress import WaitProgress, Waits, untold
+from peer.observe.progress import WaitProgress, untold
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RunId
 from peer.run.home import RunFolder
@@ -83,10 +83,15 @@ def kept_manifest(folder: RunFolder, run_id: RunId) -> SignedManifest | None:
     return kept if kept.run_id == run_id else None
 
 
-async def fetch_manifest(context: JoinContext, wait_s: float, waits: Waits) -> SignedManifest:
-    """Get the manifest from any peer, and keep it. Raises as `obtain_manifest`."""
-    signed = await obtain_manifest(context, wait_s, waits.tell)
-    waits.end()
+async def find_manifest(
+    context: JoinContext, wait_s: float, progress: WaitProgress = untold, given: SignedManifest | None = None
+) -> SignedManifest:
+    """Return the run's manifest: the one that was given, the one that an earlier start kept, or one that any peer
+    gives, which is kept then. Raises as `obtain_manifest`."""
+    kept = None if context.folder is None else kept_manifest(context.folder, context.run_id)
+    if (found := given or kept) is not None:
+        return found
+    signed = await obtain_manifest(context, wait_s, progress)
     if context.folder is not None:
         keep(context.folder.manifest, signed)
     context.say(f"manifest: run {signed.manifest.name!r}, signed by {signed.manifest.operator}")

@@ -1,13 +1,12 @@
-"""Answers what other peers ask: offers and swaps go to the matchmaker, manifest and state come from here."""
+"""Answers what other peers ask: every service has one object, which is registered when it exists."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 from peer.aio.threads import Start, at_once
 from peer.codes import Code
@@ -37,6 +36,8 @@ from peer.run.manifest import SignedManifest
 from peer.state.artifacts.shelf import ArtifactShelf
 from peer.state.snapshot import SnapshotCache, copy_of
 from peer.state.transfer.fragment import FragmentShelf
+
+NOT_TRAINING = Answer(Verdict.REFUSED, reason="this peer does not train (yet)")
 
 
 class DonatedState:
@@ -86,102 +87,87 @@ class DonatedState:
         return self._shelf.on_piece(snapshot, piece)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedParts:
-    """The parts of a peer that answer others, as far as they exist."""
+class Services(TypedDict, total=False):
+    """What answers the calls of other peers: one object for each service. None: the service is not offered."""
 
-    manifest: SignedManifest | None = None
-    view: PeerTable | None = None
-    matchmaker: Matchmaker | None = None
-    group: GroupHandler | None = None
-    state: DonatedState | None = None
-    artifacts: ArtifactShelf | None = None
-    receipts: PairReceipts | None = None
+    manifest: SignedManifest | None
+    statements: StatementSync | None
+    artifacts: ArtifactShelf | None
+    state: DonatedState | None
+    members: PeerTable | None
+    pairs: Matchmaker | None
+    group: GroupHandler | None
+    receipts: PairReceipts | None
+    peers: PeerExchange | None
+    summaries: SummaryDesk | None
 
 
 class RequestHandler:
-    """The `Handler` of a peer. A joiner, whose parts are missing, answers that it has nothing yet."""
+    """The `Handler` of a peer: hands each call to the object that was registered for its service.
 
-    def __init__(self, parts: ServedParts | None = None) -> None:
-        self.parts = parts or ServedParts()
-        self.statements: StatementSync | None = None
-        self.peers: PeerExchange | None = None
-        self.summaries: SummaryDesk | None = None
+    A joiner has few of them. A service that is not registered answers that there is nothing yet."""
 
-    def hand_on(self, statements: StatementSync) -> None:
-        """Give these statements to whoever asks."""
-        self.statements = statements
+    def __init__(self, **services: Unpack[Services]) -> None:
+        self._services = services
 
-    def tell_of(self, peers: PeerExchange) -> None:
-        """Tell whoever asks of these peers."""
-        self.peers = peers
-
-    def hear(self, summaries: SummaryDesk) -> None:
-        """Hand what peers say of themselves to this desk."""
-        self.summaries = summaries
-
-    def serve(self, parts: ServedParts) -> None:
-        """Answer from these parts from here on."""
-        self.parts = parts
+    def register(self, **services: Unpack[Services]) -> None:
+        """Have these objects answer from here on, in place of those that had the same services."""
+        self._services.update(services)
 
     @property
     def group(self) -> GroupHandler | None:
-        return self.parts.group
+        return self._services.get("group")
 
     def on_hello(self, record: PeerRecord) -> None:
-        if self.parts.view is not None:
-            self.parts.view.learn(record)
-
-    def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
-        if self.parts.matchmaker is None:
-            return Answer(Verdict.REFUSED, reason="this peer does not train (yet)")
-        return self.parts.matchmaker.on_offer(sender, offer)
-
-    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
-        if self.parts.matchmaker is None:
-            return Answer(Verdict.REFUSED, reason="this peer does not train (yet)")
-        return self.parts.matchmaker.on_swap(sender, key)
+        if (members := self._services.get("members")) is not None:
+            members.learn(record)
 
     def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
-        return (None, None) if self.parts.view is None else self.parts.view.vouch_for(about)
+        return (None, None) if (members := self._services.get("members")) is None else members.vouch_for(about)
+
+    def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
+        return NOT_TRAINING if (pairs := self._services.get("pairs")) is None else pairs.on_offer(sender, offer)
+
+    def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
+        return NOT_TRAINING if (pairs := self._services.get("pairs")) is None else pairs.on_swap(sender, key)
 
     def on_receipt(self, sender: PeerId, signed: SignedOpinion) -> SignedOpinion | None:
-        return None if self.parts.receipts is None else self.parts.receipts.on_receipt(sender, signed)
+        return None if (receipts := self._services.get("receipts")) is None else receipts.on_receipt(sender, signed)
 
     def shown_receipts(self) -> list[ShownReceipt]:
-        return [] if self.parts.receipts is None else self.parts.receipts.shown()
+        return [] if (receipts := self._services.get("receipts")) is None else receipts.shown()
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
-        return [] if self.statements is None else self.statements.on_amendments(held, head)
+        return [] if (known := self._services.get("statements")) is None else known.on_amendments(held, head)
 
     def on_papers(self, held: Sequence[bytes]) -> list[bytes]:
-        return [] if self.statements is None else self.statements.on_papers(held)
+        return [] if (known := self._services.get("statements")) is None else known.on_papers(held)
 
     def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
-        return [] if self.peers is None else self.peers.on_peers(caller, shown)
+        return [] if (peers := self._services.get("peers")) is None else peers.on_peers(caller, shown)
 
     def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
-        return UNWANTED if self.summaries is None else self.summaries.on_summary(caller, block, raw)
+        desk = self._services.get("summaries")
+        return UNWANTED if desk is None else desk.on_summary(caller, block, raw)
 
     def on_manifest(self) -> tuple[bytes, bytes] | None:
-        manifest = self.parts.manifest
+        manifest = self._services.get("manifest")
         return None if manifest is None else (manifest.raw, manifest.signature)
 
     def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
         """None as well while the copy is being made, or an outer step moves the params: the joiner asks again in a
         moment. Raises PartnerRefused when this state is far behind the run's."""
-        return None if self.parts.state is None else self.parts.state.on_state(fresh, wanted)
+        return None if (state := self._services.get("state")) is None else state.on_state(fresh, wanted)
 
     def on_artifacts(self, digests: Sequence[bytes]) -> list[bool]:
-        artifacts = self.parts.artifacts
+        artifacts = self._services.get("artifacts")
         return [False] * len(digests) if artifacts is None else artifacts.on_artifacts(digests)
 
     def making(self, snapshot: str) -> Future[Any] | None:
-        return None if self.parts.state is None else self.parts.state.making(snapshot)
+        return None if (state := self._services.get("state")) is None else state.making(snapshot)
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         if snapshot.startswith(SHARD_PREFIX):
-            return None if self.parts.group is None else self.parts.group.on_shown(snapshot, piece)
-        if snapshot.startswith(ARTIFACT_PREFIX):
-            return None if self.parts.artifacts is None else self.parts.artifacts.on_piece(snapshot, piece)
-        return None if self.parts.state is None else self.parts.state.on_piece(snapshot, piece)
+            return None if (group := self._services.get("group")) is None else group.on_shown(snapshot, piece)
+        kind: Literal["artifacts", "state"] = "artifacts" if snapshot.startswith(ARTIFACT_PREFIX) else "state"
+        return None if (held := self._services.get(kind)) is None else held.on_piece(snapshot, piece)

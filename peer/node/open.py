@@ -30,7 +30,7 @@ from peer.membership.reachability import ReachabilityProbe
 from peer.membership.relay_reservations import RelayReservations, RelaySetting
 from peer.membership.reputation import Reputation
 from peer.node.handler import RequestHandler
-from peer.node.port_mapping import MappedPort, port_mapper
+from peer.node.port_mapping import port_mapper
 from peer.node.record import PeerAddress
 from peer.observe import events
 from peer.observe.control_bytes import in_all
@@ -299,24 +299,22 @@ async def open_node(
             ),
         )
         mapping = port_mapper(
-            MappedPort(
-                port=port,
-                hosts=tuple(_hosts(options)),
-                wanted=options.port_mapping,
-                left_over=ports.mapped if port == ports.exchange else 0,
-                keep=ports.keep_mapped,
-                told=port_mapping_changed,
-            ),
+            port,
+            _hosts(options),
             transport.dialler,
             reach,
             clock,
+            wanted=options.port_mapping,
+            left_over=ports.mapped if port == ports.exchange else 0,
+            keep=ports.keep_mapped,
+            told=port_mapping_changed,
         )
         exchange = PeerExchange(directory, TrustedPeers(trusted, reputation.is_proven), clock, random.Random())
         line = _line_of(transport, directory, port)
         await transport.serve()
         await directory.start()
         stack.push_async_callback(directory.close)
-        handler.tell_of(exchange)
+        handler.register(peers=exchange)
         await stack.enter_async_context(background_task(exchange.run(transport)))
         ports.keep(port)
         await stack.enter_async_context(background_task(reservations.run(directory.known)))

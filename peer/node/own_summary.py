@@ -10,14 +10,16 @@ from peer import __version__
 from peer.membership.pair_receipts import PairReceipts
 from peer.membership.summary_sender import OwnWord, SummarySender
 from peer.node.open import OpenNode
+from peer.node.upload_quota import UploadQuota
 from peer.observe import events
-from peer.observe.totals import Totals
-from peer.ports.trainer import Trainer, TrainerProgress
+from peer.observe.journal import Journal
 from peer.protocol.messages import PeerId, Status
 from peer.protocol.pair.receipt import ShownReceipt
 from peer.protocol.summary.pace import SummaryPace
 from peer.protocol.summary.values import MAX_WORD, PeerSummary
+from peer.rounds.status import RoundStatus
 from peer.signed_summary import seal_summary
+from peer.trainer.client import TrainerClient
 
 
 class SummarySource:
@@ -26,14 +28,13 @@ class SummarySource:
     def __init__(
         self,
         node: OpenNode,
-        trainer: Trainer,
-        progress: Callable[[], TrainerProgress],
-        totals: Callable[[], Totals],
-        round_: Callable[[], int],
-        status: Callable[[], Status],
+        trainer: TrainerClient,
+        journal: Journal,
+        live: RoundStatus,
+        quota: UploadQuota,
     ) -> None:
-        self._node, self._trainer, self._progress = node, trainer, progress
-        self._totals, self._round, self._status = totals, round_, status
+        self._node, self._trainer, self._journal = node, trainer, journal
+        self._live, self._quota = live, quota
         self._device = ""
 
     def hear(self, event: events.Event, t: float) -> None:
@@ -43,8 +44,11 @@ class SummarySource:
 
     def state(self) -> tuple[Status, bool, bool]:
         """Return what nodes should hear soon when it is another: what we do, and whether it has begun to work."""
-        totals = self._totals()
+        totals = self._journal.totals
         return self._status(), bool(totals.val_loss), totals.rounds.get("exchanged", 0) > 0
+
+    def _status(self) -> Status:
+        return self._live.announced(self._quota.why_not())
 
     def sealed(self, receipts: tuple[ShownReceipt, ...]) -> bytes:
         """Make and sign the summary of this moment."""
@@ -52,14 +56,14 @@ class SummarySource:
 
     def summary(self, receipts: tuple[ShownReceipt, ...]) -> PeerSummary:
         """Make the summary of this moment."""
-        totals, local = self._totals(), self._node.local
+        totals, local = self._journal.totals, self._node.local
         loss_round, loss, _ = totals.val_loss[-1] if totals.val_loss else (0, math.nan, math.nan)
-        rate = self._progress().tokens_per_s
+        rate = self._trainer.progress.tokens_per_s
         return PeerSummary(
             peer_id=local.me,
             run_id=local.run_id,
             issued_at=local.clock.now(),
-            round=self._round(),
+            round=self._live.round,
             status=self._status(),
             tokens=self._trainer.counters().tokens,
             tokens_per_s=rate if math.isfinite(rate) else 0.0,

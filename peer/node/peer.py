@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any
 
 from peer.aio.tasks import background_task, cancel_and_wait
@@ -14,32 +13,22 @@ from peer.errors import PeerError
 from peer.joining.artifacts import RunFiles
 from peer.joining.clock import round_clock
 from peer.joining.contract import agree, contract_of, look_through
-from peer.joining.ended import ensure_goes_on, ensure_round_left, farewell, operator_nodes
-from peer.joining.manifest import fetch_manifest, kept_manifest
+from peer.joining.ended import ensure_round_left, farewell
+from peer.joining.manifest import find_manifest
 from peer.joining.messages import check_clock
 from peer.joining.preflight import check_volunteer
 from peer.joining.report import JoinReport
 from peer.joining.reset import founding_of
 from peer.joining.resume import JoinedState, Staleness
+from peer.joining.sequence import JoinSequence, JoinTerms, Stage, fetch_terms, learn_terms
 from peer.joining.state import obtain_state
 from peer.joining.statements import ensure_still_admitted
 from peer.joining.trainer import journal_start, launch, trainer_config
 from peer.membership.peer_table import LOOK_EVERY_S, lifetime
 from peer.membership.statement_sync import StatementSync
-from peer.node.assemble import PeerParts
+from peer.node.compose import DaemonParts, DaemonPeer, LocalRun, begin_run, compose_daemon, pace_of
 from peer.node.control import ControlServer, pause_or_resume
-from peer.node.daemon_parts import (
-    DaemonParts,
-    JoinedRun,
-    admission_of,
-    assemble_daemon,
-    begin_run,
-    pace_of,
-    start_of,
-    statements_of,
-)
 from peer.node.display import Display, showing
-from peer.node.handler import ServedParts
 from peer.node.leaving.last_state import keep_last_state
 from peer.node.leaving.plan import leaving_plan
 from peer.node.metrics import DaemonMetrics
@@ -53,26 +42,26 @@ from peer.node.supervise import measure, obey, run_until_drained
 from peer.observe import events
 from peer.observe.counters import EventCounters
 from peer.observe.status.codec import to_json
-from peer.observe.status.value import DaemonStatus
+from peer.observe.status.value import ContractStatus, DaemonStatus
 from peer.protocol.messages import MAX_ROUND, PeerId, PeerRecord
-from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import RunPolicy
-from peer.run.admission.invitation import InvitedPeers
+from peer.run.admission.invitation import day_of
 from peer.run.home import Home
 from peer.run.load import control_of
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import check_memory, free_bytes, need_of, trains_in_main_memory
-from peer.run.method import Method
 from peer.run.model_layout import layout_for
 from peer.run.options import JoinOptions
-from peer.run.presets import resolve
+from peer.run.statements.log import StatementLog
 from peer.run.sync.common_data import why_unchecked
 from peer.state.checkpoint import CheckpointStore
-from peer.state.checkpointer import Checkpointer, room_for
+from peer.state.checkpointer import room_for
 from peer.state.snapshot import room_for_copies
 from peer.trainer.arena import recover_counters
 from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
+
+Joining = JoinSequence[LocalRun, JoinedState, DaemonPeer]
 
 
 async def run_peer(
@@ -123,17 +112,23 @@ class PeerDaemon:
         self._arrival = JoinReport(laps or PhaseTimer(), self._journal.append, node.local.say)
         self._journal.listeners.append(self._arrival.hear)
         self._metrics = DaemonMetrics(self._status, lambda: self._journal.totals, tally, node.local.clock.now)
-        self._reputation, self._live = parts.reputation, parts.live
-        self._parts: PeerParts | None = None
+        self._live = parts.live
+        self._joining = Joining(
+            manifest=self._find_manifest,
+            terms=self._learn_terms,
+            contract=self._agree,
+            files=self._fetch_files,
+            state=self._obtain_state,
+            trainer=self._start_trainer,
+        )
+        self._peer: DaemonPeer | None = None
         self._trainer: TrainerClient | None = None
         self._pace_s = LOOK_EVERY_S
         self._main: asyncio.Task[int] | None = None
-        self._saving: Checkpointer | None = None
         self._exit_code = 1
         self._reaching: asyncio.Task[None] | None = None
         self._files = DaemonFiles(node, parts.options, self._known, self._copying, self._journal.append)
-        self._pause, self._quota = parts.pause, parts.quota
-        self._quota.count_by(lambda: node.line.latest.sent)
+        parts.quota.count_by(lambda: node.line.latest.sent)
 
     async def run(self, pages: DaemonPages = NO_PAGES) -> int:
         local = self._node.local
@@ -180,12 +175,12 @@ class PeerDaemon:
         """Drain; before training has begun there is nothing to drain."""
         if self._facts.leaving:
             return
-        plan = self._facts.leave(leaving_plan(self._parts if self._facts.training else None, self._saving))
+        plan = self._facts.leave(leaving_plan(self._peer if self._facts.training else None))
         self._waits.tell("leaving", 0, plan.announced_s, "s")
         self._node.local.say(f"leaving: {plan.told()} (once more: leave at once)")
         self._journal.append(events.Leaving(reason=why, announced_s=plan.announced_s, parts=plan.why()))
-        if self._parts is not None and self._facts.training:
-            self._parts.loop.leave()
+        if self._peer is not None and self._facts.training:
+            self._peer.parts.loop.leave()
         elif self._main is not None:
             self._main.cancel()
 
@@ -200,78 +195,61 @@ class PeerDaemon:
         await asyncio.gather(node.withdraw(), node.mapping.close())
         if self._control_server is not None:
             await self._control_server.close()
-        if self._saving is not None:
-            await self._saving.close()
+        if self._peer is not None:
+            await self._peer.saving.close()
         self._bulk.close()
         self._copying.close()
-        self._quota.close()
+        self._own.quota.close()
         self._journal.append(events.Left(exit_code=self._exit_code))
         self._journal.close()
         node.local.say("left")
 
-    # -- the phases --------------------------------------------------------------------------------------------------
+    # -- joining the run ---------------------------------------------------------------------------------------------
 
     async def _take_part(self) -> int:
-        node, options, folder = self._node, self._options, self._node.local.folder
-        signed = options.manifest or kept_manifest(folder, node.local.run_id) or await self._fetch_manifest()
-        node.handler.serve(ServedParts(manifest=signed, artifacts=self._files.shelf))
+        await self._joining.run(until=Stage.TRAINER)
+        return await self._train(self._joining.ready, self._joining.state)
+
+    async def _find_manifest(self, joining: Joining) -> SignedManifest:
+        node, options = self._node, self._options
+        self._facts.is_doing("getting the manifest")
+        signed = await find_manifest(node.join_context(), options.wait_s, self._waits.tell, options.manifest)
+        self._waits.end()
+        node.handler.register(manifest=signed, artifacts=self._files.shelf)
         self._arrival.end("manifest")
-        manifest = signed.manifest
-        self._facts.learn(manifest)
-        statements = statements_of(node, manifest, self._tell_amended, lambda: self._live.round)
-        await ensure_goes_on(node.join_context(), manifest, options.initial_peers, statements)
+        return signed
+
+    async def _learn_terms(self, joining: Joining) -> JoinTerms:
+        """Learn what the operator says, and whether run and machine fit together."""
+        node, manifest, options = self._node, joining.manifest, self._options
+        log = StatementLog.of(node.local.run_id, manifest, node.local.clock.now)
+        statements = StatementSync(log, self._tell_amended, node.local.folder.path, lambda: self._live.round)
+        node.handler.register(statements=statements)
+        terms = await learn_terms(node.join_context(), manifest, statements, options.initial_peers)
         self._check_memory(manifest, RunFiles())
         check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
-        method = resolve(manifest.sync)
-        self._arrival.check_caps(manifest, method, options)
-        self._quota.exchange_needs(self._arrival.check_budget(manifest, method, options.uploads), control_of(method))
-        await self._agree(signed)
-        if why := why_unchecked(method, manifest.data):
-            node.local.say(why)
-        self._arrival.end("terms")
-        await self._pause.until_unmetered(self._facts.is_doing)
-        self._arrival.person_answered()
-        files = await self._obtain_files(manifest)
-        layout = layout_for(manifest.model, method, files.tensors)
-        checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
-        node.local.say(room_for(checkpoints, layout.elements))
-        node.local.say(room_for_copies(folder.path, layout.elements, momentum=method.topology == "group"))
-        if recovered := recover_counters(folder.path, len(layout.fragments), self._journal.totals.upto):
-            node.local.say(recovered)
-        trainer = self._trainer = TrainerClient(
-            folder.path,
-            layout,
-            trainer_config(options, node.local.me, manifest, files),
-            self._early,
-            self._files.supply(files),
-        )
-        await trainer.prepare()  # it reads its data while we look for the state
-        self._arrival.end("files")
-        admission = self._facts.admit(admission_of(node.local, manifest, options, statements.log))
-        self._pace_s = pace_of(method)
-        begin_run(node, manifest, layout, self._ruling, admission.rule, self._record)
-        self._reaching = asyncio.create_task(node.reach.run(self._known))
-        nodes = operator_nodes(manifest, options.initial_peers)
-        await ensure_still_admitted(self._node.join_context(), statements, nodes)
-        founding = statements.log.ruling(MAX_ROUND).founded
-        for stranger in checkpoints.strangers(node.local.run_id, layout.digest(), founding):
-            node.local.say(f"not resumed from: {stranger}")
-        state = await self._obtain_state(manifest, method, layout, checkpoints, trainer)
-        parts = await self._prepare(manifest, state, checkpoints, statements, admission.rule, trainer)
-        return await self._train(parts, state)
+        self._arrival.check_caps(manifest, joining.method, options)
+        largest = self._arrival.check_budget(manifest, joining.method, options.uploads)
+        self._own.quota.exchange_needs(largest, control_of(joining.method))
+        admission = terms.admission
+        admission.ensure()
+        if admission.rule.required and admission.own is not None:
+            node.local.say(f"invited until {day_of(admission.own.expires)}: this peer leaves then")
+        return terms
 
-    async def _fetch_manifest(self) -> SignedManifest:
-        self._facts.is_doing("getting the manifest")
-        return await fetch_manifest(self._node.join_context(), self._options.wait_s, self._waits)
-
-    async def _agree(self, signed: SignedManifest) -> None:
+    async def _agree(self, joining: Joining) -> ContractStatus:
         """Tell the volunteer what the run takes, once, and have it agreed to."""
-        node, options = self._node, self._options
-        texts, secrets = await asyncio.to_thread(look_through, signed.manifest, options)
-        contract = contract_of(signed, options, texts, start=start_of(node), folder=node.local.folder)
+        local, options, manifest = self._node.local, self._options, joining.manifest
+        texts, secrets = await asyncio.to_thread(look_through, manifest, options)
+        contract = contract_of(joining.signed, options, texts, start=joining.terms.start, folder=local.folder)
         self._arrival.end("terms")
-        ask = None if options.agreed else self._ask
-        self._facts.agree(await agree(contract, node.local.folder.path, ask, node.local.say, secrets))
+        agreed = await agree(contract, local.folder.path, None if options.agreed else self._ask, local.say, secrets)
+        if why := why_unchecked(joining.method, manifest.data):
+            local.say(why)
+        self._arrival.end("terms")
+        await self._own.pause.until_unmetered(self._facts.is_doing)
+        self._arrival.person_answered()
+        return agreed
 
     async def _ask(self, question: str) -> bool | None:
         try:
@@ -279,83 +257,111 @@ class PeerDaemon:
         finally:
             self._arrival.person_answered()
 
-    async def _obtain_files(self, manifest: Manifest) -> RunFiles:
+    async def _fetch_files(self, joining: Joining) -> LocalRun:
+        """Get the run's files, and have a trainer read its data while the state is looked for."""
+        node, options, manifest, method = self._node, self._options, joining.manifest, joining.method
         self._facts.is_doing("getting the run's files")
         files = await self._files.obtain(manifest, self._waits.tell)
         self._waits.end()
         if files.tensors is not None:  # only now is it known what a step of a foreign model holds
             self._check_memory(manifest, files)
-        return files
+        layout, folder, say = layout_for(manifest.model, method, files.tensors), node.local.folder, node.local.say
+        checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
+        say(room_for(checkpoints, layout.elements))
+        say(room_for_copies(folder.path, layout.elements, momentum=method.topology == "group"))
+        if recovered := recover_counters(folder.path, len(layout.fragments), self._journal.totals.upto):
+            say(recovered)
+        trainer = self._trainer = TrainerClient(
+            folder.path,
+            layout,
+            trainer_config(options, node.local.me, manifest, files),
+            self._early,
+            self._files.supply(files),
+        )
+        await trainer.prepare()
+        self._arrival.end("files")
+        self._pace_s = pace_of(method)
+        begin_run(node, manifest, layout, self._ruling, joining.terms.admission.rule, self._record)
+        self._reaching = asyncio.create_task(node.reach.run(self._known))
+        return LocalRun(layout=layout, checkpoints=checkpoints, trainer=trainer)
 
     def _check_memory(self, manifest: Manifest, files: RunFiles) -> None:
         """Raise MachineTooSmall for a run that does not fit into this machine."""
         trains_here = trains_in_main_memory(self._options.device)
         check_memory(manifest, need_of(manifest, files.tensors, trains_here=trains_here), free_bytes())
 
-    async def _obtain_state(
-        self, manifest: Manifest, method: Method, layout: Layout, checkpoints: CheckpointStore, trainer: TrainerClient
-    ) -> JoinedState:
+    async def _obtain_state(self, joining: Joining) -> JoinedState:
+        node, run, terms = self._node, joining.files, joining.terms
+        context, local, manifest = node.join_context(), node.local, joining.manifest
+        await ensure_still_admitted(context, terms.statements, terms.nodes)
+        founding = terms.statements.log.ruling(MAX_ROUND).founded
+        for stranger in run.checkpoints.strangers(local.run_id, run.layout.digest(), founding):
+            local.say(f"not resumed from: {stranger}")
         self._facts.is_doing("getting the state")
         self._arrival.end("amendments")
+        wanted = fetch_terms(
+            context,
+            manifest,
+            terms,
+            proven=frozenset(self._own.reputation.proven),
+            patience_s=self._options.wait_s,
+            weigh=run.trainer.weigh,
+            emit=self._journal.append,
+        )
         state = await obtain_state(
-            self._node.join_context(),
-            layout,
-            checkpoints,
-            self._own.fetch_terms(self._node, manifest, trainer),
+            context,
+            run.layout,
+            run.checkpoints,
+            wanted,
             progress=self._waits.tell,
             offload=self._copying,
-            into=trainer.outer_params,
+            into=run.trainer.outer_params,
         )
         self._waits.end()
-        self._node.local.say(f"state: {state.why}")
+        local.say(f"state: {state.why}")
         self._arrival.state(state)
-        self._arrival.check_download(manifest, method, state)
+        self._arrival.check_download(manifest, joining.method, state)
         return state
 
-    async def _prepare(
-        self,
-        manifest: Manifest,
-        state: JoinedState,
-        checkpoints: CheckpointStore,
-        statements: StatementSync,
-        invited: InvitedPeers,
-        trainer: TrainerClient,
-    ) -> PeerParts:
-        """Build the peer's parts around the state, and start the trainer from it."""
-        node, context = self._node, self._node.join_context()
-        rounds = await round_clock(context, manifest, start_of(node))
-        ensure_round_left(manifest, rounds, state.round, node.local.clock.now())
-        joined = JoinedRun(
-            manifest=manifest,
-            statements=statements,
-            invited=invited,
-            rounds=rounds,
-            state=state,
-            checkpoints=checkpoints,
-            trainer=trainer,
-            founded=await self._copying(lambda: founding_of(state, statements.log.ruling(MAX_ROUND))),
+    async def _start_trainer(self, joining: Joining) -> DaemonPeer:
+        """Compose the peer around the state, and start the trainer from it."""
+        node, context, state, terms = self._node, self._node.join_context(), joining.state, joining.terms
+        rounds = await round_clock(context, joining.manifest, terms.start)
+        ensure_round_left(joining.manifest, rounds, state.round, node.local.clock.now())
+        now = terms.statements.log.ruling(MAX_ROUND)
+        peer = self._peer = compose_daemon(
+            node,
+            self._own,
+            joining.manifest,
+            terms,
+            joining.files,
+            state,
+            rounds,
+            founded=await self._copying(lambda: founding_of(state, now)),
+            record=self._record,
+            bulk=self._bulk,
         )
-        parts, self._saving = assemble_daemon(node, self._own, joined, self._record, self._bulk)
-        self._parts = parts
-        node.handler.serve(replace(node.handler.parts, view=parts.view, receipts=parts.members.receipts))
+        parts, trainer = peer.parts, joining.files.trainer
+        node.handler.register(members=parts.view, receipts=parts.members.receipts)
         journal_start(context, state, self._journal.append)
-        resume = parts.supervisor.resume_folder(state, eager=resolve(manifest.sync).eager)
-        if why := self._pause.why():
+        resume = parts.supervisor.resume_folder(state, eager=joining.method.eager)
+        if why := self._own.pause.why():
             node.local.say(f"{why}: this peer will not train; end it with `peer resume`")
         self._arrival.end("clock")
         self._facts.is_doing("starting the trainer")
         info = await launch(context, trainer, state, resume, self._waits, self._journal.append)
         self._arrival.trainer(info)
-        return parts
+        return peer
 
-    async def _train(self, parts: PeerParts, state: JoinedState) -> int:
-        node, live = self._node, self._live
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    async def _train(self, peer: DaemonPeer, state: JoinedState) -> int:
+        node, live, joining, parts = self._node, self._live, self._joining, peer.parts
         self._facts.train()
-        assert self._saving is not None
-        self._copying.start(self._saving.try_disk)
+        self._copying.start(peer.saving.try_disk)
         staleness = Staleness(state.stale)
         self._journal.listeners.append(staleness.hear)
-        donated = self._own.make.donated(
+        donated = self._own.make_donated(
             state.outer,
             lambda: live.round,
             node.local.clock.now,
@@ -365,26 +371,27 @@ class PeerDaemon:
             folder=node.local.folder.path,
             why_not=lambda: staleness.why,
         )
-        node.handler.serve(replace(node.handler.parts, matchmaker=parts.matchmaker, group=parts.group, state=donated))
+        node.handler.register(pairs=parts.matchmaker, group=parts.group, state=donated)
         freeze_gc()
-        assert self._trainer is not None
         beside = [
             *parts.background(),
-            obey(node, self._facts, self._ruling, lambda: parts.loop.rounds),
-            measure(self._arrival, self._facts, self._trainer, live),
+            *([] if peer.summaries is None else [peer.summaries.run()]),
+            obey(node, joining.terms, self._ruling, lambda: parts.loop.rounds),
+            measure(self._arrival, joining.manifest, joining.files.trainer, live),
             self._own.reputation.keep(node.local.clock),
         ]
         await run_until_drained(parts.loop, state.round, beside, node.local.say, self._facts.exchange_limit_s)
-        if not self._facts.leaving and self._facts.manifest is not None:
-            node.local.say(farewell(self._facts.manifest, node.local.home.path))
-        await keep_last_state(self._saving, parts.loop.evaluations, live.round, node.local.say)
+        if not self._facts.leaving:
+            node.local.say(farewell(joining.manifest, node.local.home.path))
+        await keep_last_state(peer.saving, parts.loop.evaluations, live.round, node.local.say)
         return 0
 
     # -- the operator's word -----------------------------------------------------------------------------------------
 
     def _ruling(self) -> RunPolicy:
-        held = self._node.handler.statements
-        return RunPolicy() if held is None else held.log.ruling(self._live.round)
+        if not self._joining.has(Stage.TERMS):
+            return RunPolicy()
+        return self._joining.terms.statements.log.ruling(self._live.round)
 
     def _tell_amended(self, event: events.Event) -> None:
         self._journal.append(event)
@@ -397,7 +404,7 @@ class PeerDaemon:
         node, live = self._node, self._live
         return describe_self(
             node.address(),
-            status=live.announced(self._quota.why_not()),
+            status=live.announced(self._own.quota.why_not()),
             round_=live.round,
             tokens_per_s=self._trainer.progress.tokens_per_s if self._trainer else 0.0,
             now=node.local.clock.now(),
@@ -405,11 +412,13 @@ class PeerDaemon:
         )
 
     async def _known(self) -> dict[PeerId, PeerRecord]:
-        known = {} if self._parts is None else await self._parts.view.known()
+        known = {} if self._peer is None else await self._peer.parts.view.known()
         return known or await self._node.directory.peers()  # the table is empty when the parts have just been made
 
     def _status(self) -> DaemonStatus:
-        return status_report(self._node, self._facts, self._own, self._arrival, self._parts, self._trainer)
+        return status_report(
+            self._node, self._facts, self._own, self._joining, self._arrival, self._peer, self._trainer
+        )
 
     async def _control(self, command: str, request: dict[str, Any]) -> dict[str, Any]:
         match command:
@@ -418,5 +427,5 @@ class PeerDaemon:
                 assert self._facts.departure is not None
                 return {"leaving": True, **to_json(self._facts.departure.report())}
             case "pause" | "resume":
-                return pause_or_resume(command, request, self._pause, self._ruling(), self._node.local.say)
+                return pause_or_resume(command, request, self._own.pause, self._ruling(), self._node.local.say)
         return dict(to_json(self._status()))

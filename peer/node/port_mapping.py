@@ -1,11 +1,10 @@
-"""The router's port of a node: who asks for it, what it is asked on, and who is told."""
+"""The router's port of a node: what it is asked on, and who is told."""
 
 from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from peer.membership.reachability import ReachabilityProbe
 from peer.ports.clock import Clock
@@ -20,31 +19,30 @@ OUTSIDE = ("192.0.2.1", 9)
 """An address of the documentation's (RFC 5737): the kernel is asked how it would call it, and nothing is sent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MappedPort:
-    """The port of the exchange service, for which the router may open one of its own."""
+def port_mapper(
+    port: int,
+    hosts: Sequence[str],
+    dialler: Dialler,
+    reach: ReachabilityProbe,
+    clock: Clock,
+    *,
+    wanted: bool,
+    left_over: int,
+    keep: Callable[[int], None],
+    told: Callable[[int, str], None],
+) -> PortMapper:
+    """Return what keeps a router's port for the exchange service. The caller starts it, where the volunteer wants that,
+    and closes it.
 
-    port: int
-    hosts: tuple[str, ...]
-    """Where it listens."""
-    wanted: bool
-    """Whether the volunteer lets a router be asked."""
-    left_over: int
-    """The router's port that an earlier life did not give back; 0: none."""
-    keep: Callable[[int], None]
-    """Told the router's port that a later life would find open."""
-    told: Callable[[int, str], None]
-    """Told the router's port that is held (0: none), and what is new of it."""
-
-
-def port_mapper(ours: MappedPort, dialler: Dialler, reach: ReachabilityProbe, clock: Clock) -> PortMapper:
-    """Return what keeps the router's port. The caller starts it, where the volunteer wants that, and closes it."""
+    `port`, `hosts`: where the service listens. `wanted`: whether the volunteer lets a router be asked. `left_over`: the
+    router's port that an earlier life did not give back; 0: none. `keep` takes the router's port that a later life
+    would find open; `told` the one that is held (0: none), and what is new of it."""
     no_library = why_no_library()
 
     def why_not(source: str) -> str:
-        if not ours.wanted:
+        if not wanted:
             return "turned off (--no-port-mapping)"
-        return why_no_mapping(ours.hosts, source, private_run=dialler.private_run()) or no_library
+        return why_no_mapping(hosts, source, private_run=dialler.private_run()) or no_library
 
     def around() -> Surroundings:
         state, source = reach.state, source_address()
@@ -58,11 +56,11 @@ def port_mapper(ours: MappedPort, dialler: Dialler, reach: ReachabilityProbe, cl
             owns=owns,
         )
 
-    four = [host for host in ours.hosts if (found := address_of(host)) is not None and found.version == 4]
+    four = [host for host in hosts if (found := address_of(host)) is not None and found.version == 4]
     everywhere = any(host == "0.0.0.0" for host in four)  # noqa: S104 - compared, not listened at
-    lease = PortLease(ours.port, random.Random(), clock.now(), ours.left_over)
+    lease = PortLease(port, random.Random(), clock.now(), left_over)
     router = IgdRouter(() if everywhere else four)
-    return PortMapper(lease, ours.port, router, clock, around, ours.told, ours.keep)
+    return PortMapper(lease, port, router, clock, around, told, keep)
 
 
 def source_address() -> str:

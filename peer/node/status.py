@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from peer.joining.contract import end_of
-from peer.joining.invitation import OwnAdmission
+from peer.joining.sequence import Stage
 from peer.node.leaving.plan import LeavingPlan
 from peer.observe.control_bytes import in_all
 from peer.observe.progress import Waits
 from peer.observe.status.notices import with_notices
 from peer.observe.status.value import (
     CapsStatus,
-    ContractStatus,
     DaemonStatus,
     KnownFact,
     ManifestStatus,
@@ -32,8 +31,9 @@ from peer.run.statements.files import known_start
 
 if TYPE_CHECKING:
     from peer.joining.report import JoinReport
-    from peer.node.assemble import PeerParts
-    from peer.node.daemon_parts import DaemonParts
+    from peer.joining.sequence import JoinSequence
+    from peer.membership.statement_sync import StatementSync
+    from peer.node.compose import DaemonParts, DaemonPeer, PeerParts
     from peer.node.open import OpenNode
     from peer.trainer.client import TrainerClient
 
@@ -50,13 +50,9 @@ class DaemonFacts:
     phase: str = "starting"
     departure: LeavingPlan | None = None
     """Set once the daemon was told to leave."""
-    manifest: Manifest | None = None
     waits: Waits = field(default_factory=lambda: Waits(time.monotonic))
     training: bool = False
     """The rounds have been begun."""
-    admission: OwnAdmission | None = None
-    contract: ContractStatus | None = None
-    """The terms that the volunteer agreed to."""
     page: str = field(default="", init=False)
     """Address of the page for browsers."""
 
@@ -64,22 +60,9 @@ class DaemonFacts:
         """Name what goes on, for a person."""
         self.phase = phase
 
-    def learn(self, manifest: Manifest) -> None:
-        """The run's manifest is known."""
-        self.manifest = manifest
-
-    def agree(self, contract: ContractStatus) -> None:
-        """The volunteer agreed to these terms."""
-        self.contract = contract
-
     def open_page(self, address: str) -> None:
         """The page for browsers is open there."""
         self.page = address
-
-    def admit(self, admission: OwnAdmission) -> OwnAdmission:
-        """The run lets this peer in; the same admission."""
-        self.admission = admission
-        return admission
 
     def train(self) -> None:
         """The rounds begin."""
@@ -104,32 +87,36 @@ def status_report(
     node: OpenNode,
     facts: DaemonFacts,
     own: DaemonParts,
+    joining: JoinSequence[Any, Any, Any],
     arrival: JoinReport,
-    parts: PeerParts | None,
+    peer: DaemonPeer | None,
     trainer: TrainerClient | None,
 ) -> DaemonStatus:
     """Return the status of a peer. Parts that are not there yet are None. `own`: those that a daemon has from its start
-    on."""
-    manifest, totals, begun = facts.manifest, own.journal.totals, parts is not None and facts.training
+    on. `joining` has the stages of its join that are behind."""
+    manifest = joining.manifest if joining.has(Stage.MANIFEST) else None
+    terms = joining.terms if joining.has(Stage.TERMS) else None
+    statements, totals = None if terms is None else terms.statements, own.journal.totals
+    parts = None if peer is None else peer.parts
     status = replace(
-        node_status(node, facts.started_at, "peer"),
+        node_status(node, statements, facts.started_at, "peer"),
         run="" if manifest is None else manifest.name,
         status=Status.LEAVING.value if facts.leaving else Status.JOINING.value,
         phase=facts.phase,
         leaving=None if facts.departure is None else facts.departure.report(),
         wait=facts.waits.report(),
         page=facts.page,
-        manifest=None if manifest is None else manifest_status(node, manifest, manifest.model.parameters),
-        contract=facts.contract,
+        manifest=None if manifest is None else manifest_status(statements, manifest, manifest.model.parameters),
+        contract=joining.contract if joining.has(Stage.CONTRACT) else None,
         membership=None if parts is None else parts.view.watch.report(),
         peers=None if parts is None else _peers(node, parts),
-        admission=None if facts.admission is None else facts.admission.report(*own.reputation.strangers()),
+        admission=None if terms is None else terms.admission.report(*own.reputation.strangers()),
         reputation=own.reputation.report(),
         paused=own.pause.report(),
         machine=arrival.report(),
         budget=own.quota.report(),
     )
-    if parts is not None and begun:
+    if parts is not None and facts.training:
         status = replace(
             status,
             status=status.status if facts.leaving else parts.live.status.value,
@@ -141,10 +128,10 @@ def status_report(
     return with_notices(status)
 
 
-def node_status(node: OpenNode, began: float, role: str) -> DaemonStatus:
+def node_status(node: OpenNode, statements: StatementSync | None, began: float, role: str) -> DaemonStatus:
     """Return what every daemon knows of its node; all else is not there yet. `began`: when it started, seconds since
     the epoch."""
-    local, statements = node.local, node.handler.statements
+    local = node.local
     sent, received = local.options.max_upload, local.options.max_download
     return DaemonStatus(
         role=role,
@@ -179,9 +166,9 @@ def node_status(node: OpenNode, began: float, role: str) -> DaemonStatus:
     )
 
 
-def manifest_status(node: OpenNode, manifest: Manifest, parameters: int) -> ManifestStatus:
+def manifest_status(statements: StatementSync | None, manifest: Manifest, parameters: int) -> ManifestStatus:
     """Return what is known of a run by its manifest."""
-    sync, statements = manifest.sync, node.handler.statements
+    sync = manifest.sync
     start = manifest.start if statements is None else known_start(statements.log, None)
     about = RunAbout(manifest.model.kind, manifest.data.kind, sync.preset, sync.clock, sync.sync_every)
     return ManifestStatus(parameters, manifest.rounds, about, end_of(manifest, start))

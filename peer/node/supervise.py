@@ -19,8 +19,9 @@ from peer.run.statements.log import StatementLog
 
 if TYPE_CHECKING:
     from peer.joining.report import JoinReport
+    from peer.joining.sequence import JoinTerms
     from peer.node.open import OpenNode
-    from peer.node.status import DaemonFacts
+    from peer.run.manifest import Manifest
     from peer.trainer.client import TrainerClient
 
 LOOK_S = 0.2
@@ -65,20 +66,17 @@ async def _limit(loop: RoundLoop, limit: asyncio.Timeout, limit_s: Callable[[], 
 
 
 async def obey(
-    node: OpenNode, facts: DaemonFacts, ruling: Callable[[], RunPolicy], rounds: Callable[[], RoundClock]
+    node: OpenNode, terms: JoinTerms, ruling: Callable[[], RunPolicy], rounds: Callable[[], RoundClock]
 ) -> None:
     """Do what the operator's amendments say, for ever. `rounds`: returns the clock by which the rounds are counted.
 
     Ends with JoinRefused when the operator keeps us out, or our invitation is over, and with StartChanged when the
     operator signed another start than that of the clock."""
-    statements = node.handler.statements
-    assert statements is not None
     while True:
         now = ruling()
-        ensure_start_holds(statements.log, rounds())
+        ensure_start_holds(terms.statements.log, rounds())
         ensure_admitted(now, node.local.me)
-        assert facts.admission is not None
-        facts.admission.ensure()
+        terms.admission.ensure()
         if now.wire is not None:
             node.transport.narrow_wire(*now.wire)
         await asyncio.sleep(1.0)
@@ -94,11 +92,9 @@ def ensure_start_holds(log: StatementLog, rounds: RoundClock) -> None:
 
 
 def measure(
-    arrival: JoinReport, facts: DaemonFacts, trainer: TrainerClient, live: RoundStatus
+    arrival: JoinReport, manifest: Manifest, trainer: TrainerClient, live: RoundStatus
 ) -> Coroutine[Any, Any, None]:
     """Make the duty that compares what this machine does with what a round needs."""
-    manifest = facts.manifest
-    assert manifest is not None
     method, total = resolve(manifest.sync), manifest.rounds
     round_s = method.round_length if method.clock == "seconds" else None
     return arrival.watch(lambda: trainer.progress, round_s, lambda: total - live.round)

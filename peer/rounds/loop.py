@@ -8,7 +8,6 @@ round that nothing was worked for is sat out."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from peer.aio.events import Shutdown
 from peer.aio.tasks import background_task
@@ -56,69 +55,52 @@ async def no_boundary(round_: int) -> None:
     """A `Boundary` at which nothing is to be done."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundWork:
-    """The parts that take a round's work from the trainer to its merge."""
-
-    trainer: Trainer
-    supervisor: TrainerSupervisor
-    strategy: ExchangeStrategy
-    committer: RoundCommitter
-    diagnosis: SlowPeerMonitor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundOutlets:
-    """The ways in which the rounds and the rest of the peer hear of each other."""
-
-    live: RoundStatus
-    leaving: Shutdown
-    emit: Callable[[events.Event], None]
-    settled: Callable[[], Awaitable[None]]
-    """Awaited before an exchange: after a sleep it is not to begin with a stale clock."""
-    on_boundary: Boundary
-    """Called between rounds, with the number of the next one."""
-    on_rest: Boundary
-    """Called when everything stands still for a pause."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundParts:
-    """The parts of a peer that its rounds are played with."""
-
-    plan: RunPlan
-    clock: Clock
-    view: PeerTable
-    outer: OuterState
-    schedule: RoundSchedule
-    directives: Directives
-    work: RoundWork
-    outlets: RoundOutlets
-
-
 class RoundLoop:
     """Owns the round loop. `run` returns when the run or `max_rounds` is over, or after `leave`."""
 
-    def __init__(self, parts: RoundParts) -> None:
-        work, outlets = parts.work, parts.outlets
-        self._plan = parts.plan
-        self._clock = parts.clock
-        self._view = parts.view
-        self._outer = parts.outer
-        self._times = parts.schedule
-        self._orders = parts.directives
-        self._trainer = work.trainer
-        self._care = work.supervisor
-        self._topology = work.strategy
-        self._landing = work.committer
-        self._diagnosis = work.diagnosis
-        self._outlets, self._emit = outlets, outlets.emit
-        self._live, self._leaving = outlets.live, outlets.leaving
-        self._flights = InFlightRounds(work.strategy, work.committer)
-        self.evaluations = Evaluations(
-            work.trainer, parts.outer, parts.clock, work.committer.stepping, outlets.live, outlets.leaving, outlets.emit
-        )
-        self._streaming = not parts.plan.method.waits
+    def __init__(
+        self,
+        *,
+        plan: RunPlan,
+        clock: Clock,
+        view: PeerTable,
+        outer: OuterState,
+        schedule: RoundSchedule,
+        directives: Directives,
+        trainer: Trainer,
+        supervisor: TrainerSupervisor,
+        strategy: ExchangeStrategy,
+        committer: RoundCommitter,
+        diagnosis: SlowPeerMonitor,
+        live: RoundStatus,
+        leaving: Shutdown,
+        emit: Callable[[events.Event], None],
+        settled: Callable[[], Awaitable[None]],
+        on_boundary: Boundary = no_boundary,
+        on_rest: Boundary = no_boundary,
+    ) -> None:
+        """`settled` is awaited before an exchange: after a sleep it is not to begin with a stale clock. `on_boundary`
+        is called between rounds with the number of the next one, `on_rest` when everything stands still for a pause."""
+        self._plan = plan
+        self._clock = clock
+        self._view = view
+        self._outer = outer
+        self._schedule = schedule
+        self._directives = directives
+        self._trainer = trainer
+        self._supervisor = supervisor
+        self._strategy = strategy
+        self._committer = committer
+        self._diagnosis = diagnosis
+        self._live = live
+        self._leaving = leaving
+        self._emit = emit
+        self._settled = settled
+        self._on_boundary = on_boundary
+        self._on_rest = on_rest
+        self._flights = InFlightRounds(strategy, committer)
+        self.evaluations = Evaluations(trainer, outer, clock, committer.stepping, live, leaving, emit)
+        self._streaming = not plan.method.waits
         self._step_s = 0.0
         """What an inner step takes here, of the last round's; 0 before."""
 
@@ -130,12 +112,12 @@ class RoundLoop:
     @property
     def rounds(self) -> RoundClock:
         """The run's clock, as this peer goes by it."""
-        return self._times.rounds
+        return self._schedule.rounds
 
     @property
     def _group(self) -> GroupMember | None:
         """Our part in a group; None in other topologies."""
-        return self._topology.group if isinstance(self._topology, GroupStrategy) else None
+        return self._strategy.group if isinstance(self._strategy, GroupStrategy) else None
 
     # -- the whole run -----------------------------------------------------------------------------------------------
 
@@ -145,13 +127,13 @@ class RoundLoop:
 
         Raises TrainerFailed when the trainer keeps dying."""
         self._live.enter(first_round)
-        if self._orders.rest.active.is_set():
+        if self._directives.rest.active.is_set():
             first_round = await self._begin_paused(first_round)
         self._set(Status.TRAINING, "waiting for the others")
         await self._gate()
         await self._follow_the_group(first_round)
         self._rebased()
-        round_ = self._times.first(first_round)
+        round_ = self._schedule.first(first_round)
         if self._group is not None:
             self._group.start_at(round_)
         self._emit(events.TrainingBegan(round=round_))
@@ -160,7 +142,7 @@ class RoundLoop:
             while not self._leaving and not self._finished(round_):
                 self._live.enter(round_)
                 try:
-                    standing = self._orders.blocks(round_)
+                    standing = self._directives.blocks(round_)
                     round_ = await (self._apply_directives(round_) if standing else self._round(round_))
                 except TrainerDied as death:
                     await self._revive(death, round_)
@@ -176,12 +158,12 @@ class RoundLoop:
     async def _follow_the_group(self, round_: int) -> None:
         """A newcomer to a group begins with the group's state, momentum included."""
         reason = "the group has another state than a donor or a checkpoint gave us"
-        if await self._landing.catch_up(round_, reason):
+        if await self._committer.catch_up(round_, reason):
             await self._supervised(lambda: self._start_anew(round_, "the group has a later state"))
 
     async def _start_anew(self, round_: int, reason: str) -> None:
         """The trainer starts again from `outer_params`."""
-        self._care.drop_outstanding(reason)
+        self._supervisor.drop_outstanding(reason)
         await self._trainer.start(self._outer.params, round_, None)
 
     def leave(self) -> None:
@@ -207,7 +189,7 @@ class RoundLoop:
             if await self._leaving.wait_for(look_s):
                 return
             await self._view.look()
-        while not self._times.in_steps and (wait := self._times.until_start()) > 0:
+        while not self._schedule.in_steps and (wait := self._schedule.until_start()) > 0:
             if await self._leaving.wait_for(min(look_s, wait)):
                 return
             await self._view.look()
@@ -232,10 +214,10 @@ class RoundLoop:
 
     async def _follow_to_the_end(self, round_: int, at_last: bool = False) -> bool:
         """Who missed a part of a group's last round ends with what the others have. Whether our state changed."""
-        if not isinstance(self._topology, GroupStrategy):
+        if not isinstance(self._strategy, GroupStrategy):
             return False
         reason = "after the last round the group has another state than ours"
-        changed = await self._landing.catch_up(round_, reason, at_last)
+        changed = await self._committer.catch_up(round_, reason, at_last)
         if self._live.status is Status.FINISHED and not self._leaving:
             await self._leaving.wait_for(FAREWELL_S)  # others may have to ask us
         return changed
@@ -243,15 +225,15 @@ class RoundLoop:
     async def _apply_directives(self, round_: int) -> int:
         """Do as the volunteer and the operator say before this round; the round to go on with."""
         self._trainer.hold()
-        if paused := self._orders.paused(round_):
+        if paused := self._directives.paused(round_):
             self._set(Status.PAUSED, "pausing: finishing the exchange under way")
         await self._flights.finish()
         if paused:
             await self._checkpoint_pause(round_)
-        ours, began = self._orders.rest.active.is_set(), self._clock.now()
-        round_, params = await self._orders.apply(round_, self._leaving, self._round_now, self._set, self._emit)
+        ours, began = self._directives.rest.active.is_set(), self._clock.now()
+        round_, params = await self._directives.apply(round_, self._leaving, self._round_now, self._set, self._emit)
         if params is not None:
-            await self._landing.refound(params)
+            await self._committer.refound(params)
             if self._group is not None:
                 self._group.reset()
             await self._start_anew(round_, "the operator refounded the run")
@@ -270,23 +252,23 @@ class RoundLoop:
 
     async def _checkpoint_pause(self, round_: int) -> None:
         """Nothing moves now: a checkpoint of this moment loses nothing, should the process end during the pause."""
-        async with self._landing.stepping:
-            await self._outlets.on_rest(round_)
+        async with self._committer.stepping:
+            await self._on_rest(round_)
 
     async def _wake(self, round_: int, rested_s: float) -> int:
         """After the volunteer's pause the others may be rounds ahead. What was worked before counts, unless it grew
         stale: against what they have now it would pull them back."""
-        if self._times.in_steps:
-            reached = self._times.jump(round_, "paused by the volunteer")
+        if self._schedule.in_steps:
+            reached = self._schedule.jump(round_, "paused by the volunteer")
             stale = reached - round_ > STALE_AFTER
         else:
-            reached, stale = round_, rested_s > STALE_AFTER * self._times.rounds.worked(round_)
+            reached, stale = round_, rested_s > STALE_AFTER * self._schedule.rounds.worked(round_)
         if stale:
             await self._start_anew(reached, f"stale after a pause of {rested_s:.0f} s")
         return reached
 
     def _round_now(self, round_: int) -> int:
-        return self._live.enter(self._times.now(round_))
+        return self._live.enter(self._schedule.now(round_))
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
@@ -294,39 +276,39 @@ class RoundLoop:
         """Play one round, or with a delay: until its work is on its way. The next one."""
         started = self._clock.now()
         if not self._trainer.counters().has_work:
-            round_ = self._live.enter(self._times.sit_out(round_, self._step_s))
+            round_ = self._live.enter(self._schedule.sit_out(round_, self._step_s))
             if self._finished(round_):
                 return round_
-        key = RoundKey(round_, self._times.rounds.fragment_due(round_))
-        await self._flights.await_slot(key.fragment, patient=self._times.in_steps)
-        due = self._times.due(round_)
+        key = RoundKey(round_, self._schedule.rounds.fragment_due(round_))
+        await self._flights.await_slot(key.fragment, patient=self._schedule.in_steps)
+        due = self._schedule.due(round_)
         self._live.train_until(due)
-        self._times.expect_trainer(due, self._step_s)
-        flight = self._flights.begin(key, *self._times.window(round_, started, due))
+        self._schedule.expect_trainer(due, self._step_s)
+        flight = self._flights.begin(key, *self._schedule.window(round_, started, due))
         hold = self._hold_after(round_)
         began = self._clock.now()
         work = await self._work(flight, key, due, hold)
-        self._times.trainer_stopped()
+        self._schedule.trainer_stopped()
         self._diagnosis.ready(key, began if due is None else max(began, due), 0 if work is None else work.tokens)
         if work is None:
             await self._flights.give_up(key.fragment, "leaving" if self._leaving else "paused")
             return round_
         self._step_s = work.seconds / work.steps if work.steps else self._step_s
-        await self._outlets.settled()
+        await self._settled()
         self._launch(flight, work, due, hold)
         if hold:
             await self._flights.finish()
-        self._times.took(round_, self._clock.now() - started)
+        self._schedule.took(round_, self._clock.now() - started)
         await self._between(round_ + 1)
-        return self._times.next(round_)
+        return self._schedule.next(round_)
 
     def _hold_after(self, round_: int) -> bool:
         """Whether the trainer waits after this round's snapshot: for the result, or because nothing follows."""
-        return not self._streaming or self._finished(round_ + 1) or self._orders.blocks(round_ + 1)
+        return not self._streaming or self._finished(round_ + 1) or self._directives.blocks(round_ + 1)
 
     def _launch(self, flight: InFlightRound, work: WorkSnapshot, due: float | None, hold: bool) -> None:
         """The round is due and its snapshot there."""
-        key, closes = work.key, self._times.closes(due)
+        key, closes = work.key, self._schedule.closes(due)
         self._emit(events.RoundDue(round=key.round, fragment=key.fragment, deadline=closes))
         flight.ready.set_result(Snapshot(work, self._cut(work), closes, self._merge(due, hold), self._clock.now()))
 
@@ -341,30 +323,30 @@ class RoundLoop:
 
     async def _work(self, flight: InFlightRound, key: RoundKey, due: float | None, hold: bool) -> WorkSnapshot | None:
         """Train until the round is due; None when we are leaving, or are to pause: the work goes on later."""
-        steps = self._times.rounds.steps_of(key.round) if due is None else None
+        steps = self._schedule.rounds.steps_of(key.round) if due is None else None
         until = None if due is None else self._clock.raw(due)
-        scale = self._orders.lr_scale(key.round)
-        round_s = None if due is None else self._times.rounds.round_length
+        scale = self._directives.lr_scale(key.round)
+        round_s = None if due is None else self._schedule.rounds.round_length
         request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold), round_s)
-        told = self._leaving.future, self._orders.rest.active.future
+        told = self._leaving.future, self._directives.rest.active.future
         async with background_task(flight.must_stop(told, due, self._clock)) as stop:
             return await self._flights.beside(self._trainer.work(request), stop)
 
     def _pause_after(self, hold: bool) -> int | None:
         """In steps, alike machines wait for each other where the result is due to be merged, as the paper's do: they
         would drift apart else. In seconds nobody waits."""
-        if hold or not self._times.in_steps:
+        if hold or not self._schedule.in_steps:
             return None
         return int(self._plan.method.fragment_sync_delay)
 
     def _cut(self, work: WorkSnapshot) -> WorkShare:
         elements = self._outer.layout.fragment_elements(work.key.fragment)
         nominal: float = work.steps
-        whole = self._times.rounds.worked(work.key.round)
-        if self._times.in_steps:
+        whole = self._schedule.rounds.worked(work.key.round)
+        if self._schedule.in_steps:
             nominal = whole
         else:
-            age = self._clock.now() - self._landing.based_at[work.key.fragment]
+            age = self._clock.now() - self._committer.based_at[work.key.fragment]
             if age > STALE_AFTER * whole:
                 nominal = max(1.0, work.steps * whole / age)
         return cut_work(work.tokens, elements, work.steps, nominal)
@@ -373,10 +355,10 @@ class RoundLoop:
         """At a round's boundary: evaluate, and let the owner write a checkpoint. A peer that leaves does so last."""
         if self._leaving:
             return
-        if done % self._plan.eval_every == 0 and not self._finished(done) and not self._orders.rest.active.is_set():
+        if done % self._plan.eval_every == 0 and not self._finished(done) and not self._directives.rest.active.is_set():
             await self.evaluations.evaluate(done)
-        async with self._landing.stepping:
-            await self._outlets.on_boundary(done)
+        async with self._committer.stepping:
+            await self._on_boundary(done)
 
     # -- the trainer -------------------------------------------------------------------------------------------------
 
@@ -389,7 +371,7 @@ class RoundLoop:
     async def _revive(self, death: TrainerDied, round_: int) -> None:
         self._live.is_doing("restarting the trainer")
         await self._flights.drop(f"the trainer died: {death.cause}")
-        await self._care.revive(death, round_)
+        await self._supervisor.revive(death, round_)
         self._rebased()
 
     # -- small things ------------------------------------------------------------------------------------------------
@@ -401,4 +383,4 @@ class RoundLoop:
     def _rebased(self) -> None:
         """All work from here on is new."""
         fragments = range(len(self._outer.layout.fragments))
-        self._landing.based_at.update(dict.fromkeys(fragments, self._clock.now()))
+        self._committer.based_at.update(dict.fromkeys(fragments, self._clock.now()))

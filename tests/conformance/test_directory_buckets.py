@@ -15,9 +15,8 @@ from typing import Protocol
 
 import pytest
 
-from peer.discovery.dht_node.node import DhtNodeOptions
 from peer.discovery.dht_node.supervisor import SupervisorTimes
-from peer.discovery.directory import DhtDirectory, DirectoryListeners
+from peer.discovery.directory import DhtDirectory
 from peer.identity import Identity
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
@@ -104,8 +103,8 @@ async def in_the_dht(folder: Path) -> AsyncIterator[Crowd]:
         stack.push_async_callback(reader.close)
         crowd.directories[PeerId(first.peer_id)] = shared
         for identity in middle:
-            options = DhtNodeOptions(folder / "unused", identity.public_key)
-            other = DhtDirectory(identity, RUN, options, (), None, crowd.now, pace, DirectoryListeners())
+            unused = folder / "unused"
+            other = DhtDirectory(identity=identity, identity_path=unused, run_id=RUN, now=crowd.now, pace=pace)
             other._helper = shared._helper
             crowd.directories[PeerId(identity.peer_id)] = other
         crowd.directories[PeerId(last.peer_id)] = reader

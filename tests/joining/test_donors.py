@@ -18,7 +18,7 @@ from peer.joining.offers import OLD_ROUNDS
 from peer.joining.resume import RESUME_WITHIN, JoinedState, OwnCheckpoint, Staleness, why_fetch
 from peer.joining.state import RECRUIT_FIRST_S
 from peer.lab.sim.virtual_clock import run_virtual
-from peer.node.handler import DonatedState, RequestHandler, ServedParts
+from peer.node.handler import DonatedState, RequestHandler
 from peer.node.operator.run_progress import RunProgress
 from peer.observe import events
 from peer.protocol.messages import PeerId, Status
@@ -363,7 +363,7 @@ async def test_an_old_checkpoint_that_nobody_can_replace_is_resumed_and_not_give
     assert "although" in got.why
     staleness, donor = Staleness(got.stale), RequestHandler()
     state = DonatedState(got.outer, lambda: 40, world.clock.now, why_not=lambda: staleness.why)
-    donor.serve(ServedParts(state=state))
+    donor.register(state=state)
     with pytest.raises(PartnerRefused) as refusal:
         donor.on_state()
     assert refusal.value.code == "outdated"

@@ -12,7 +12,7 @@ from peer.joining.reset import ResetStates, digest_of, founded_on
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
-from peer.node.handler import DonatedState, RequestHandler, ServedParts
+from peer.node.handler import DonatedState, RequestHandler
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
 from peer.protocol.model.layout import Layout, TensorSpec
@@ -32,7 +32,7 @@ class Counting(RequestHandler):
 
     def give(self, outer: OuterState) -> None:
         self.outer = outer
-        self.serve(ServedParts(state=DonatedState(outer, lambda: 0, VirtualClock().now)))
+        self.register(state=DonatedState(outer, lambda: 0, VirtualClock().now))
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         self.pieces += 1

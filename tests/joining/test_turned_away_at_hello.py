@@ -16,9 +16,8 @@ from peer.errors import JoinRefused
 from peer.identity import Identity
 from peer.joining.context import JoinContext
 from peer.joining.invitation import invited_peers
-from peer.joining.manifest import fetch_manifest
-from peer.node.handler import RequestHandler, ServedParts
-from peer.observe.progress import Waits
+from peer.joining.manifest import find_manifest
+from peer.node.handler import RequestHandler
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.policy.amendments import Change
 from peer.run.admission.invitation import Invitation
@@ -53,7 +52,7 @@ class Door:
 
     def _handler(self) -> RequestHandler:
         handler = RequestHandler()
-        handler.serve(ServedParts(manifest=self.signed))
+        handler.register(manifest=self.signed)
         return handler
 
     def invitation(self, *, key: Identity = ADA, run_id: bytes = b"", by: Identity = OPERATOR) -> Invitation:
@@ -69,9 +68,9 @@ class Door:
             port = await self._served.start("127.0.0.1", 0)
             context = self._context(transport, port)
             async with asyncio.timeout(90):
-                await fetch_manifest(context, 5.0, Waits(self.clock.now))
+                await find_manifest(context, 5.0)
                 then()
-                return await fetch_manifest(context, 5.0, Waits(self.clock.now))
+                return await find_manifest(context, 5.0)
         finally:
             await transport.close()
             await self._served.close()

@@ -21,11 +21,13 @@ def source_of(me: Signing, totals: Totals, rate: float = 123.0) -> SummarySource
     local = SimpleNamespace(me=me.id, run_id=RUN, clock=SetClock(), identity=me.identity)
     return SummarySource(
         cast(Any, SimpleNamespace(local=local)),
-        cast(Any, SimpleNamespace(counters=lambda: SimpleNamespace(tokens=777))),
-        progress=cast(Any, lambda: SimpleNamespace(tokens_per_s=rate)),
-        totals=lambda: totals,
-        round_=lambda: 9,
-        status=lambda: Status.TRAINING,
+        cast(
+            Any,
+            SimpleNamespace(counters=lambda: SimpleNamespace(tokens=777), progress=SimpleNamespace(tokens_per_s=rate)),
+        ),
+        cast(Any, SimpleNamespace(totals=totals)),
+        cast(Any, SimpleNamespace(round=9, announced=lambda why: Status.TRAINING)),
+        cast(Any, SimpleNamespace(why_not=lambda: "")),
     )
 
 

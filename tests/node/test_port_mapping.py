@@ -15,7 +15,7 @@ from peer.clock.run_clock import RunClock
 from peer.membership.reachability import ReachabilityProbe
 from peer.node import open as opened
 from peer.node import port_mapping
-from peer.node.port_mapping import MappedPort, owns, port_mapper, source_address
+from peer.node.port_mapping import owns, port_mapper, source_address
 from peer.node.record import PeerAddress, describe_self
 from peer.observe.status.codec import to_json
 from peer.protocol.messages import PeerId, Probed, RunId, Status
@@ -51,8 +51,8 @@ def mapper(
 ) -> PortMapper:
     def told(port: int, why: str) -> None: ...
 
-    ours = MappedPort(port=4811, hosts=hosts, wanted=wanted, left_over=0, keep=keep, told=told)
-    return port_mapper(ours, cast(Dialler, Place(private=private)), cast(ReachabilityProbe, Reach()), RunClock())
+    place, reach = cast(Dialler, Place(private=private)), cast(ReachabilityProbe, Reach())
+    return port_mapper(4811, hosts, place, reach, RunClock(), wanted=wanted, left_over=0, keep=keep, told=told)
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,12 @@ def test_a_port_that_nobody_tried_is_not_announced(tmp_path: Path) -> None:
     """Whatever the router says. Once another peer got through, it comes first."""
     seen, mapped = "45.77.1.1", "45.77.1.1:31000"
     reach, dialler = Reach(), Dialler()
-    ours = MappedPort(port=4811, hosts=("0.0.0.0",), wanted=False, left_over=0, keep=id, told=lambda port, why: None)
-    place = cast(Dialler, Place(seen=(seen,)))
-    holder = port_mapper(ours, place, cast(ReachabilityProbe, reach), RunClock())
+    place, probe = cast(Dialler, Place(seen=(seen,))), cast(ReachabilityProbe, reach)
+
+    def told(port: int, why: str) -> None: ...
+
+    hosts = ("0.0.0.0",)
+    holder = port_mapper(4811, hosts, place, probe, RunClock(), wanted=False, left_over=0, keep=id, told=told)
     holder._lease.opened(PortMapping(port=31000, router="192.168.7.1"), Surroundings(), 0.0)
     local = SimpleNamespace(options=NodeOptions(home=tmp_path))
     directory = SimpleNamespace(addresses=lambda: ["/ip4/192.168.7.10/tcp/4810"])

@@ -10,7 +10,7 @@ import pytest
 
 from peer.errors import DataError, UsageError
 from peer.joining import preflight
-from peer.node import peer as daemon
+from peer.node import compose
 from peer.node.display import PlainLines
 from peer.node.peer import run_peer
 from peer.protocol.messages import RunId
@@ -28,7 +28,7 @@ def test_a_wrong_device_or_data_folder_ends_peer_join_before_it_makes_a_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], error: type[Exception]
 ) -> None:
     monkeypatch.setattr(preflight.check_cuda, "__defaults__", ((),))
-    monkeypatch.setattr(daemon, "open_node", opened)
+    monkeypatch.setattr(compose, "open_node", opened)
     options = JoinOptions(home=tmp_path / "home", run_id=RunId(bytes(32)), **wrong)
     with pytest.raises(error):
         asyncio.run(run_peer(options, PlainLines(lambda line: None)))

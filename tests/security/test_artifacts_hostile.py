@@ -16,7 +16,7 @@ from peer.clock.run_clock import RunClock
 from peer.errors import ArtifactMissing, BadPayload, PartnerRefused
 from peer.identity import Identity
 from peer.membership.reputation import Reputation
-from peer.node.handler import RequestHandler, ServedParts
+from peer.node.handler import RequestHandler
 from peer.protocol.messages import PIECE_BYTES, WIRE_VERSION, PeerId, PeerRecord, RunId, Status, artifact_name
 from peer.run.files.artifact import ArtifactRef
 from peer.state.artifacts.cache import ArtifactCache
@@ -43,8 +43,8 @@ DIGEST = blake3(DATA).digest()
 class CountingHandler(RequestHandler):
     """Counts how often a piece is read from the disk."""
 
-    def __init__(self, parts: ServedParts) -> None:
-        super().__init__(parts)
+    def __init__(self, artifacts: ArtifactShelf) -> None:
+        super().__init__(artifacts=artifacts)
         self.read = 0
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
@@ -63,7 +63,7 @@ class Victim:
             (folder / "file").write_bytes(DATA)
             shelf = ArtifactShelf(ArtifactCache(folder / "cache", 10**9), {DIGEST.hex(): folder / "file"})
             shelf.on_artifacts([DIGEST])
-        self.handler = CountingHandler(ServedParts(artifacts=shelf))
+        self.handler = CountingHandler(shelf)
         policy = TransportPolicy(reputation=Reputation(RunClock().now, self.blame.append))
         self.transport = GrpcTransport(self.identity, RUN, self.handler, RunClock().now, policy)
         self.endpoint = ""

@@ -18,7 +18,7 @@ from peer.lab.sim.process import RUN, describe
 from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.node.handler import DonatedState, RequestHandler, ServedParts
+from peer.node.handler import DonatedState, RequestHandler
 from peer.node.operator.run_progress import RunProgress
 from peer.observe import events
 from peer.observe.status.codec import to_json
@@ -257,7 +257,7 @@ async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[Pe
     run_round = RunProgress(folder / "run_round", lambda: swarm.rounds, clock.now)
     outer = OuterState.fresh(swarm.layout, swarm.first.clone())
     state = DonatedState(outer, lambda: run_round.value, clock.now, why_not=run_round.why_not_first)
-    donor.serve(ServedParts(state=state))
+    donor.register(state=state)
     directory = MemoryDirectory(swarm.hub, me, RUN)
 
     async def announce() -> None:

@@ -32,7 +32,7 @@ def use_up(quota: UploadQuota, claims: contextlib.ExitStack) -> None:
 
 async def used_up_between(swarm: SimulatedSwarm, begin: float, end: float) -> None:
     peer = swarm.peers[1]
-    quota = peer.life.policy.quota
+    quota = peer.life.quota
     assert isinstance(quota, UploadQuota)
     await asyncio.sleep(begin)
     with contextlib.ExitStack() as claims:

@@ -20,8 +20,8 @@ from peer.membership.own_record import OwnRecord
 from peer.membership.peer_table import LOOK_EVERY_S, RECORD_TTL_S
 from peer.membership.reputation import Reputation
 from peer.membership.statement_sync import StatementSync
-from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
-from peer.node.handler import RequestHandler, ServedParts
+from peer.node.compose import PeerParts, compose_peer
+from peer.node.handler import RequestHandler
 from peer.node.upload_quota import UploadQuota
 from peer.observe.events import Event
 from peer.outer.state import OuterState
@@ -110,21 +110,10 @@ async def _made(
         now = clock.now()
         return PeerRecord(me, RUN, endpoints, True, 1, 1, live.round, 0.0, live.status, now, now + RECORD_TTL_S)
 
-    parts = assemble(
-        PeerSetting(
-            plan=RunPlan(RUN, me, run.method, run.rounds, eval_every=100, min_peers=run.peers),
-            rounds=run.method.round_clock(),
-            live=live,
-            own=OwnRecord(describe, describe),
-            tempo=PeerTempo(
-                look_every_s=LOOK_EVERY_S,
-                ask_every_s=1000.0,
-                rng=random.Random(number),
-                doze=clock.sleep,
-                read_clocks=None,
-            ),
-        ),
-        PeerPorts(
+    parts = compose_peer(
+        plan=RunPlan(RUN, me, run.method, run.rounds, eval_every=100, min_peers=run.peers),
+        rounds=run.method.round_clock(),
+        ports=PeerPorts(
             clock=clock,
             directory=MemoryDirectory(hub, me, RUN),
             transport=transport,
@@ -132,19 +121,23 @@ async def _made(
             signer=KeySigner(identity),
             offload=bulk,
         ),
-        PeerState(outer=outer, receipts=receipts),
-        LocalPolicy(
-            pause=LocalPause(),
-            quota=UploadQuota(UploadLimits(), None, journal.append, lambda line: None),
-            reputation=Reputation(clock.now, journal.append),
-            statements=StatementSync(StatementLog(RUN, me), journal.append),
-        ),
-        PeerOutlets(emit=journal.append, fetch_reset=_nowhere),
+        outer=outer,
+        live=live,
+        own=OwnRecord(describe, describe),
+        reputation=Reputation(clock.now, journal.append),
+        pause=LocalPause(),
+        quota=UploadQuota(UploadLimits(), None, journal.append, lambda line: None),
+        statements=StatementSync(StatementLog(RUN, me), journal.append),
+        look_every_s=LOOK_EVERY_S,
+        ask_every_s=1000.0,
+        rng=random.Random(number),
+        doze=clock.sleep,
+        clocks=None,
+        emit=journal.append,
+        fetch_reset=_nowhere,
+        receipts=receipts,
     )
-    served = ServedParts(
-        view=parts.view, matchmaker=parts.matchmaker, group=parts.group, receipts=parts.members.receipts
-    )
-    handler.serve(served)
+    handler.register(members=parts.view, pairs=parts.matchmaker, group=parts.group, receipts=parts.members.receipts)
     return GrpcPeer(trainer, parts, outer, transport, wire, receipts, journal)
 
 

@@ -19,7 +19,7 @@ from peer.lab.sim.machine import KeptStates
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
-from peer.node.handler import DonatedState, RequestHandler, ServedParts
+from peer.node.handler import DonatedState, RequestHandler
 from peer.observe.events import Event
 from peer.outer.state import OuterState
 from peer.ports.directory import DialReport
@@ -90,7 +90,7 @@ class DonorWorld:
         donor = RequestHandler()
         if outer is not None:
             state = DonatedState(outer, lambda: round_, self.clock.now, momentum=self.momentum, **give)
-            donor.serve(ServedParts(state=state))
+            donor.register(state=state)
         MemoryTransport(self.network, PeerId(name), donor, self.clock)
         self._hosts[PeerId(name)] = at
         where = (at,) if at else ()

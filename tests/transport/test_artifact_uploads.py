@@ -12,7 +12,7 @@ import pytest
 from peer.clock.run_clock import RunClock
 from peer.errors import PartnerRefused
 from peer.identity import Identity
-from peer.node.handler import RequestHandler, ServedParts
+from peer.node.handler import RequestHandler
 from peer.protocol.messages import Answer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.state.artifacts.cache import ArtifactCache
@@ -47,7 +47,7 @@ async def three(folder: Path, policy: TransportPolicy) -> AsyncIterator[list[tup
     now, ends = RunClock().now, list[tuple[GrpcTransport, PeerRecord]]()
     async with contextlib.AsyncExitStack() as stack:
         for number in range(3):
-            identity, handler = Identity.generate(), Swapping(ServedParts(artifacts=shelf))
+            identity, handler = Identity.generate(), Swapping(artifacts=shelf)
             end = GrpcTransport(identity, RUN, handler, now, policy if number == 0 else TransportPolicy())
             end.begin_run(RunTerms(b"L" * 32, 10**7))
             stack.push_async_callback(end.close)

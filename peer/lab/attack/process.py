@@ -7,16 +7,17 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from peer.clock.phases import PhaseTimer
 from peer.errors import PeerError
+from peer.exchange.build import MakeStrategy
 from peer.joining.preflight import check_volunteer
 from peer.lab.attack.liar import liar_of, lying_donor
 from peer.lab.attack.lies import DONOR, ensure_kind
-from peer.node.daemon_parts import DaemonParts, PartMakers
+from peer.node.compose import DaemonParts
 from peer.node.display import PlainLines
 from peer.node.handler import DonatedState
 from peer.node.open import LocalNode
@@ -28,7 +29,15 @@ from peer.run.options import JoinOptions
 from peer.run.ticket import Ticket
 
 
-def read(arguments: Sequence[str]) -> tuple[PartMakers, JoinOptions]:
+@dataclass(frozen=True, slots=True)
+class Liar:
+    """Builds the parts of a daemon that lie."""
+
+    strategy: MakeStrategy
+    donated: Callable[..., DonatedState]
+
+
+def read(arguments: Sequence[str]) -> tuple[Liar, JoinOptions]:
     """Read the command line. Raises UsageError for an unknown kind, and SystemExit as argparse does."""
     parser = argparse.ArgumentParser(prog="peer.lab.attack.process", description=__doc__)
     parser.add_argument("kind")
@@ -65,16 +74,16 @@ def read(arguments: Sequence[str]) -> tuple[PartMakers, JoinOptions]:
     )
     kind = ensure_kind(given.kind)
     donated = lying_donor if kind == DONOR else DonatedState
-    return PartMakers(strategy=liar_of(kind, given.seed), donated=donated), options
+    return Liar(liar_of(kind, given.seed), donated), options
 
 
-async def take_part(liar: PartMakers, options: JoinOptions) -> int:
+async def take_part(liar: Liar, options: JoinOptions) -> int:
     """Take part as `peer.node.peer.run_peer` does, with the parts that lie. Return the exit code."""
     check_volunteer(options)
     display, laps = PlainLines(say), PhaseTimer()
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, options.run_id, display.say)
-        parts = replace(DaemonParts.of(local, options), make=liar)
+        parts = replace(DaemonParts.of(local, options), make_strategy=liar.strategy, make_donated=liar.donated)
         async with parts.open_node(local) as node:
             laps.end("network")
             return await PeerDaemon(node, parts, display, None, laps).run()

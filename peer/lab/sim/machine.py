@@ -22,9 +22,11 @@ from peer.lab.sim.virtual_clock import Gate
 from peer.membership.peer_table import PeerTable
 from peer.membership.reachability import ReachabilityProbe
 from peer.membership.relay_reservations import RelayReservations
+from peer.membership.reputation import Reputation
 from peer.membership.statement_sync import StatementSync
-from peer.node.assemble import LocalPolicy, PeerParts
+from peer.node.compose import PeerParts
 from peer.node.handler import RequestHandler
+from peer.node.upload_quota import UploadQuota
 from peer.observe.events import Event, RoundEnded
 from peer.observe.totals import Ledger, Totals, fold, ledger
 from peer.outer.state import OuterState
@@ -35,6 +37,7 @@ from peer.protocol.model.layout import Layout
 from peer.rounds.loop import RoundLoop
 from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
+from peer.run.admission.invitation import InvitedPeers
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,11 @@ class Life:
     transport: MemoryTransport
     handler: RequestHandler
     reach: ReachabilityProbe
-    policy: LocalPolicy
+    pause: LocalPause
+    quota: UploadQuota
+    reputation: Reputation
+    statements: StatementSync
+    invited: InvitedPeers
     live: RoundStatus
     rng: random.Random
     reservations: RelayReservations | None = field(init=False, default=None)
@@ -239,7 +246,7 @@ class SimulatedPeer:
     @property
     def pause(self) -> LocalPause:
         """The volunteer's own pause."""
-        return self.life.policy.pause
+        return self.life.pause
 
     @property
     def outer(self) -> OuterState:
@@ -256,7 +263,7 @@ class SimulatedPeer:
 
     @property
     def statements(self) -> StatementSync:
-        return self.life.policy.statements
+        return self.life.statements
 
     def journal(self, event: Event) -> None:
         self.events.append(event)

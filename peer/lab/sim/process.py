@@ -20,7 +20,9 @@ from peer.exchange.deadlines import ASSUMED_RATE
 from peer.identity import Identity
 from peer.joining.context import JoinContext
 from peer.joining.fetch_terms import FetchTerms
-from peer.joining.resume import Staleness
+from peer.joining.invitation import OwnAdmission
+from peer.joining.resume import JoinedState, Staleness
+from peer.joining.sequence import JoinSequence, JoinTerms, Stage
 from peer.joining.state import obtain_state
 from peer.joining.statements import catch_up
 from peer.lab.sim.directory import MemoryDirectory, MemoryDirectoryHub
@@ -35,8 +37,8 @@ from peer.membership.reachability import ReachabilityProbe
 from peer.membership.relay_reservations import RelayReservations, RelaySetting
 from peer.membership.reputation import Reputation
 from peer.membership.statement_sync import ASK_EVERY_S, StatementSync
-from peer.node.assemble import LocalPolicy, PeerOutlets, PeerParts, PeerSetting, PeerState, PeerTempo, assemble
-from peer.node.handler import DonatedState, RequestHandler, ServedParts
+from peer.node.compose import PeerParts, compose_peer
+from peer.node.handler import DonatedState, RequestHandler
 from peer.node.record import PeerAddress, describe_self
 from peer.node.upload_quota import UploadQuota
 from peer.observe import events
@@ -127,19 +129,13 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
         journal(peer, made[0], event)
 
     quota = _quota(run, peer, emit, lambda: made[0].record_changed.set())
-    policy = LocalPolicy(
-        pause=LocalPause(now=clock.now),
-        quota=quota,
-        reputation=Reputation(clock.now, emit),
-        statements=StatementSync(log, emit),
-        invited=InvitedPeers(log, clock.now, required=False),
-    )
+    reputation = Reputation(clock.now, emit)
     transport = MemoryTransport(
         run.network,
         peer.peer_id,
         handler,
         clock,
-        TransportPolicy(quota=quota, reputation=policy.reputation),
+        TransportPolicy(quota=quota, reputation=reputation),
         lambda other: log.ruling(live.round).kept_out.get(other, ""),
     )
     life = Life(
@@ -148,14 +144,18 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
         transport,
         handler,
         ReachabilityProbe(transport, clock, rng, lambda: address_of(run, peer), trusted=run.relay_nodes),
-        policy,
+        LocalPause(now=clock.now),
+        quota,
+        reputation,
+        StatementSync(log, emit),
+        InvitedPeers(log, clock.now, required=False),
         live,
         rng,
     )
     made.append(life)
     if run.world.closed is not None:
         life.is_relayed(_reservations(run, peer, life))
-    handler.hand_on(policy.statements)
+    handler.register(statements=life.statements)
     peer.lives.append(life)
     return life
 
@@ -216,7 +216,7 @@ def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
     return life.says(
         describe_self(
             address,
-            status=live.announced(life.policy.quota.why_not()),
+            status=live.announced(life.quota.why_not()),
             round_=live.round,
             tokens_per_s=1.0,
             now=run.hub.now(),
@@ -228,7 +228,7 @@ def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
 def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
     """The record made last, when but for its times it would be the same today."""
     last, live = life.record, life.live
-    if last is None or last.round != live.round or last.status is not live.announced(life.policy.quota.why_not()):
+    if last is None or last.round != live.round or last.status is not live.announced(life.quota.why_not()):
         return describe(run, peer, life)
     if last.reachable != life.reach.reachable or last.relays != (() if last.reachable else life.relays):
         return describe(run, peer, life)
@@ -251,25 +251,38 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
         """In long rounds there is time for looks at those that failed us."""
         await nap(max(seconds, run.pace_s / 6))
 
-    parts = assemble(
-        PeerSetting(
-            plan=_plan(run, peer),
-            rounds=setting.rounds,
-            live=live,
-            own=OwnRecord(partial(describe, *of), partial(last_record, *of), life.record_changed, life.relay_rate),
-            tempo=PeerTempo(
-                look_every_s=run.pace_s,
-                ask_every_s=max(ASK_EVERY_S, run.round_s / ASKS_A_ROUND),
-                rng=life.rng,
-                doze=doze,
-                read_clocks=read_clocks if run.world.stops else None,
-            ),
-            make=run.liars.get(peer.number, make_strategy),
+    parts = compose_peer(
+        plan=_plan(run, peer),
+        rounds=setting.rounds,
+        ports=PeerPorts(
+            clock=clock,
+            directory=life.directory,
+            transport=life.transport,
+            trainer=peer.trainer,
+            signer=PlainSeal(peer.peer_id),
+            offload=inline,
+            secret=partial(life.rng.getrandbits, 64),
         ),
-        _ports(peer, life, clock),
-        PeerState(outer=outer, receipts=peer.kept.receipts, upto=dict(peer.totals().upto), stores=_stores(peer)),
-        life.policy,
-        PeerOutlets(emit=emit, fetch_reset=run.fetch_reset, on_boundary=keep),
+        outer=outer,
+        live=live,
+        own=OwnRecord(partial(describe, *of), partial(last_record, *of), life.record_changed, life.relay_rate),
+        reputation=life.reputation,
+        pause=life.pause,
+        quota=life.quota,
+        statements=life.statements,
+        invited=life.invited,
+        look_every_s=run.pace_s,
+        ask_every_s=max(ASK_EVERY_S, run.round_s / ASKS_A_ROUND),
+        rng=life.rng,
+        doze=doze,
+        clocks=read_clocks if run.world.stops else None,
+        emit=emit,
+        fetch_reset=run.fetch_reset,
+        on_boundary=keep,
+        receipts=peer.kept.receipts,
+        stores=ExchangeStores(quorums=peer.kept.quorums, partners=peer.kept.partners),
+        upto=dict(peer.totals().upto),
+        make=run.liars.get(peer.number, make_strategy),
     )
     life.holds(outer, parts)
     group = parts.group
@@ -281,32 +294,10 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
         group=group,
         why_not=lambda: staleness.why,
     )
-    life.handler.serve(
-        ServedParts(
-            view=parts.view,
-            matchmaker=parts.matchmaker,
-            receipts=parts.members.receipts,
-            group=group,
-            state=state,
-        )
+    life.handler.register(
+        members=parts.view, pairs=parts.matchmaker, receipts=parts.members.receipts, group=group, state=state
     )
     return parts
-
-
-def _stores(peer: SimulatedPeer) -> ExchangeStores:
-    return ExchangeStores(quorums=peer.kept.quorums, partners=peer.kept.partners)
-
-
-def _ports(peer: SimulatedPeer, life: Life, clock: VirtualClock) -> PeerPorts:
-    return PeerPorts(
-        clock=clock,
-        directory=life.directory,
-        transport=life.transport,
-        trainer=peer.trainer,
-        signer=PlainSeal(peer.peer_id),
-        offload=inline,
-        secret=partial(life.rng.getrandbits, 64),
-    )
 
 
 def read_clocks() -> Reading:
@@ -336,6 +327,10 @@ async def begin_together(run: SimulatedRun, peer: SimulatedPeer, life: Life, fir
     await _play(run, peer, life, parts, 0)
 
 
+SimulatedJoin = JoinSequence[None, JoinedState, PeerParts]
+"""A simulated machine has the run's files from the start."""
+
+
 async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
     """Live as the daemon does after a kill: get a state first, and name what became of the work that died."""
     await life.directory.announce(describe(run, peer, life))
@@ -348,20 +343,33 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
         say=lambda text: None,
         rng=life.rng,
     )
-    await catch_up(context, life.policy.statements, run.world.nodes, [PAPER])
-    checkpoints, momentum = cast(CheckpointStore, peer.kept), run.setting.method.topology == "group"
-    terms = FetchTerms(momentum=momentum, weigh=peer.trainer.weigh, emit=lambda event: journal(peer, life, event))
-    state = await obtain_state(context, run.layout, checkpoints, terms)
-    parts = build(run, peer, life, state.outer, state.stale)
-    journal(peer, life, events.Started(peer_id=peer.peer_id, run_id=RUN.hex(), version="", resumed=state.why))
-    if (transfer := state.fetched) is not None:
-        fetched = events.StateFetched(
-            donor=transfer.donor, round=state.round, bytes=transfer.nbytes, seconds=transfer.seconds
-        )
-        journal(peer, life, fetched)
-    parts.supervisor.drop_outstanding("lost with the process that did it")
-    await peer.trainer.start(state.outer.params, state.round, None)
-    await _play(run, peer, life, parts, state.round)
+
+    async def learn_terms(joining: SimulatedJoin) -> JoinTerms:
+        await catch_up(context, life.statements, run.world.nodes, [PAPER])
+        admission = OwnAdmission(life.invited, peer.peer_id, None)
+        return JoinTerms(statements=life.statements, nodes=run.world.nodes, admission=admission)
+
+    async def fetch_state(joining: SimulatedJoin) -> JoinedState:
+        checkpoints, momentum = cast(CheckpointStore, peer.kept), run.setting.method.topology == "group"
+        terms = FetchTerms(momentum=momentum, weigh=peer.trainer.weigh, emit=lambda event: journal(peer, life, event))
+        return await obtain_state(context, run.layout, checkpoints, terms)
+
+    async def start_trainer(joining: SimulatedJoin) -> PeerParts:
+        state = joining.state
+        parts = build(run, peer, life, state.outer, state.stale)
+        journal(peer, life, events.Started(peer_id=peer.peer_id, run_id=RUN.hex(), version="", resumed=state.why))
+        if (transfer := state.fetched) is not None:
+            fetched = events.StateFetched(
+                donor=transfer.donor, round=state.round, bytes=transfer.nbytes, seconds=transfer.seconds
+            )
+            journal(peer, life, fetched)
+        parts.supervisor.drop_outstanding("lost with the process that did it")
+        await peer.trainer.start(state.outer.params, state.round, None)
+        return parts
+
+    joining = SimulatedJoin(terms=learn_terms, state=fetch_state, trainer=start_trainer)
+    await joining.run(until=Stage.TRAINER)
+    await _play(run, peer, life, joining.ready, joining.state.round)
 
 
 def _records_of(run: SimulatedRun, parts: PeerParts) -> Callable[[], Mapping[PeerId, PeerRecord]]:

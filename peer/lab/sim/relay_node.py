@@ -23,8 +23,8 @@ class RelayNode:
         self.peer_id = node
         self._run = run
         self._directory = MemoryDirectory(run.hub, node, RUN)
-        handler = RequestHandler()
-        handler.hand_on(StatementSync(StatementLog(RUN, OPERATOR.peer_id), lambda event: None))  # it keeps no journal
+        statements = StatementSync(StatementLog(RUN, OPERATOR.peer_id), lambda event: None)  # it keeps no journal
+        handler = RequestHandler(statements=statements)
         self.transport = MemoryTransport(run.network, node, handler, VirtualClock())
         self._task: asyncio.Task[None] | None = None
 

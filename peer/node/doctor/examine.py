@@ -153,7 +153,7 @@ class Examination:
             if not self.with_run:
                 self.add(*self._room(None, None))
                 return
-            looked = None if node is None else visit(node, self.options)
+            looked = None if node is None else visit(node, self.options, folder / "artifacts")
             if looked is not None:
                 await self._visit(looked)
             await self._fit(_manifest_of(looked, self.options), looked, folder, early)
@@ -194,7 +194,7 @@ class Examination:
         if manifest is None:
             self.add(*self._room(None, None))
             return
-        options, files = self.options, await self._files(manifest, visit, folder)
+        options, files = self.options, await self._files(manifest, visit)
         self.add(*caps(load_of(manifest, resolve(manifest.sync)), options.max_upload, options.max_download))
         self.add(*(await self._checked("data", CALLS_S, asyncio.to_thread(_texts, manifest, options)) or []))
         fits = self._room(manifest, files)
@@ -204,18 +204,14 @@ class Examination:
             trial = await self._trial(manifest, files, folder, early)
         self.prediction = _prediction(trial, manifest, visit, options)
 
-    async def _files(self, manifest: Manifest, visit: RunVisit | None, folder: Path) -> RunFiles | None:
+    async def _files(self, manifest: Manifest, visit: RunVisit | None) -> RunFiles | None:
         from peer.joining.artifacts import RunFiles
-        from peer.node.doctor.files import run_files
 
         if not needed(manifest):
             return RunFiles()
         if visit is None or not visit.records:
             return None
-        wait_s = self.options.wait_s
-        got = await self._checked(
-            "files", wait_s + CALLS_S, run_files(visit.node, manifest, folder / "artifacts", wait_s)
-        )
+        got = await self._checked("files", self.options.wait_s + CALLS_S, visit.fetch_files())
         if got is None:
             return None
         self.add(got[1])

@@ -9,29 +9,36 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from peer.aio.tasks import cancel_and_wait
+from peer.aio.threads import LowPriorityThread
 from peer.clock.clock_filter import OPERATOR
-from peer.errors import ClockWrong, ExchangeError, JoinRefused, RunEnded, SwarmUnreachable
+from peer.errors import ClockWrong, ExchangeError, JoinRefused, PeerError, RunEnded, SwarmUnreachable
+from peer.joining.artifacts import RunFiles, RunFileStore, files_to_train
 from peer.joining.clock import clock_from
 from peer.joining.donors import candidates, described
-from peer.joining.ended import ensure_goes_on
 from peer.joining.manifest import obtain_manifest
 from peer.joining.messages import CLOCK_LIMIT_S, unreachable
+from peer.joining.sequence import JoinSequence, JoinTerms, Stage, learn_terms
 from peer.membership.statement_sync import StatementSync
 from peer.node.doctor.finding import DoctorFinding, Severity, failure, fine, unchecked, warning
 from peer.node.doctor.network import MeasuredLine, OutsideLook, clock, line, outside
 from peer.node.open import OpenNode
 from peer.node.port_mapping import source_address
+from peer.observe.formatting import amount
+from peer.observe.progress import untold
 from peer.protocol.messages import PeerId, PeerRecord, Reach, Status
 from peer.protocol.policy.fitness import Load
 from peer.protocol.schedule import RoundClock
 from peer.run.load import load_of
 from peer.run.manifest import Manifest, SignedManifest
-from peer.run.options import JoinOptions
+from peer.run.options import CACHE_DISK, JoinOptions
 from peer.run.presets import resolve
 from peer.run.statements.files import known_start
 from peer.run.statements.log import StatementLog
+from peer.state.artifacts.cache import ArtifactCache
+from peer.state.artifacts.fetcher import ArtifactFetcher
 from peer.state.transfer.scheduler import DonorRates
 
 LOOK_S = 0.25
@@ -49,44 +56,72 @@ SHIFT_S = 2.0
 Measure = Callable[[PeerRecord], Awaitable[MeasuredLine]]
 
 
+Looking = JoinSequence[RunFiles, None, None]
+
+
 @dataclass(slots=True)
 class RunVisit:
-    """One visit. `node` is a guest's."""
+    """One visit. `node` is a guest's, and `folder` takes the run's files."""
 
     node: OpenNode
     options: JoinOptions
-    signed: SignedManifest | None = None
-    start: float = 0.0
-    """When round 0 began; 0: nobody has shown that."""
+    folder: Path
+    joining: Looking = field(init=False)
     records: dict[PeerId, PeerRecord] = field(default_factory=dict)
     down: float | None = None
     """Bytes per second."""
+    _log: StatementLog | None = None
+
+    def __post_init__(self) -> None:
+        self.joining = Looking(manifest=self._manifest, terms=self._terms, files=self._files)
 
     @property
     def manifest(self) -> Manifest | None:
-        return None if self.signed is None else self.signed.manifest
+        return self.joining.manifest if self.joining.has(Stage.MANIFEST) else None
 
     def rounds(self) -> RoundClock | None:
         """Return the clock of the run."""
-        return None if self.manifest is None else clock_from(self.manifest, self.start)
+        start = 0.0 if self._log is None else known_start(self._log, None)
+        return None if self.manifest is None else clock_from(self.manifest, start)
+
+    # -- the steps of the join, as far as a guest takes them ---------------------------------------------------------
+
+    async def _manifest(self, joining: Looking) -> SignedManifest:
+        return await obtain_manifest(self.node.join_context(), self.options.wait_s)
+
+    async def _terms(self, joining: Looking) -> JoinTerms:
+        local, manifest = self.node.local, joining.manifest
+        log = self._log = StatementLog.of(local.run_id, manifest, local.clock.now)
+        statements = StatementSync(log, lambda event: None)
+        return await learn_terms(self.node.join_context(), manifest, statements, self.options.initial_peers)
+
+    async def _files(self, joining: Looking) -> RunFiles:
+        node, work, cache = self.node, LowPriorityThread(), ArtifactCache(self.folder, CACHE_DISK)
+        fetcher = ArtifactFetcher(node.transport, node.directory.peers, cache, offload=work, say=lambda line: None)
+        store = RunFileStore(cache, fetcher, work)
+        try:
+            return await store.obtain(joining.manifest, self.options.wait_s, untold)
+        finally:
+            store.close()
+            work.close()
+
+    # -- what is found -----------------------------------------------------------------------------------------------
 
     async def reach(self) -> list[DoctorFinding]:
         """Reach the run, and get its manifest."""
         node, wait_s = self.node, self.options.wait_s
-        context = node.join_context()
         await self._first_answer(wait_s)
         contact = node.directory.contact()
         if contact.tried and all(contact.tried.values()):
             return [failure("run", unreachable(contact, node.local.run_id, "", wait_s))]
         self._go_by_their_clock()
         try:
-            found = await obtain_manifest(context, wait_s)
+            await self.joining.run(until=Stage.MANIFEST)
         except (SwarmUnreachable, JoinRefused, ClockWrong) as error:
             of_clock = self._clock()
             wrong = any(one.severity is Severity.ERROR for one in of_clock)
             return [*of_clock, unchecked("run", "this machine's clock is wrong") if wrong else failure("run", error)]
-        self.signed = found
-        return [*self._clock(), await self._goes_on(found.manifest)]
+        return [*self._clock(), await self._goes_on()]
 
     async def _first_answer(self, wait_s: float) -> None:
         until = time.monotonic() + wait_s
@@ -106,19 +141,16 @@ class RunVisit:
         limit = CLOCK_LIMIT_S if self.manifest is None else self.manifest.limits.max_clock_offset_s
         return [clock(self.node.directory.contact(), min(limit, CLOCK_LIMIT_S))]
 
-    async def _goes_on(self, manifest: Manifest) -> DoctorFinding:
+    async def _goes_on(self) -> DoctorFinding:
         """Look whether the run is over, and who takes part."""
-        node, context = self.node, self.node.join_context()
-        log = StatementLog.of(node.local.run_id, manifest, node.local.clock.now)
         try:
-            await ensure_goes_on(context, manifest, self.options.initial_peers, StatementSync(log, lambda event: None))
-        except RunEnded as error:
+            joining = await self.joining.run(until=Stage.TERMS)
+        except (RunEnded, JoinRefused) as error:
             return failure("run", error)
-        finally:
-            self.start = known_start(log, None)
-        self.records = await node.directory.peers()
+        manifest = joining.manifest
+        self.records = await self.node.directory.peers()
         train = sum(record.status is Status.TRAINING for record in self.records.values())
-        begun = "" if self.start or manifest.sync.clock == "steps" else ", and it has not begun"
+        begun = "" if joining.terms.start or manifest.sync.clock == "steps" else ", and it has not begun"
         told = f"{manifest.name}: {manifest.model.parameters:,} parameters, {train} peers train{begun}"
         if manifest.admission.kind == "invited" and self.options.invitation is None:
             fix = (
@@ -126,6 +158,18 @@ class RunVisit:
             )
             return warning("run", f"{told}; only invited peers take part", fix)
         return fine("run", told)
+
+    async def fetch_files(self) -> tuple[RunFiles | None, DoctorFinding]:
+        """Fetch the run's files and look at them. None: they cannot be had, or cannot be used here."""
+        wanted = files_to_train(self.joining.manifest)
+        if not wanted:
+            return RunFiles(), fine("files", "the run has none")
+        try:
+            joining = await self.joining.run(until=Stage.FILES)
+        except PeerError as error:
+            return None, failure("files", error)
+        size = amount(sum(ref.size for ref in wanted.values()), "bytes")
+        return joining.files, fine("files", f"{', '.join(wanted)}: {size}, fetched and checked")
 
     async def look_from_outside(self) -> DoctorFinding:
         """Have peers of the run dial this machine, by the run's own probe."""

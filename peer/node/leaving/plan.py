@@ -12,7 +12,7 @@ from peer.observe.status.value import LeavingStatus
 from peer.state.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
-    from peer.node.assemble import PeerParts
+    from peer.node.compose import DaemonPeer
 
 EXCHANGE_LEAST_S = 4.0
 """Seconds that an exchange under way is always given."""
@@ -75,10 +75,11 @@ class LeavingPlan:
         )
 
 
-def leaving_plan(parts: PeerParts | None, saving: Checkpointer | None) -> LeavingPlan:
-    """Plan the way out of a peer that trains; without its parts there is nothing to save yet."""
-    if parts is None or saving is None:
+def leaving_plan(peer: DaemonPeer | None) -> LeavingPlan:
+    """Plan the way out of a peer that trains. None: there is nothing to save yet."""
+    if peer is None:
         return LeavingPlan()
+    parts, saving = peer.parts, peer.saving
     evaluations, exchanging = parts.loop.evaluations, parts.loop.exchanging
     return LeavingPlan(
         (

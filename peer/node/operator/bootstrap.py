@@ -19,12 +19,10 @@ from peer.codes import Code
 from peer.errors import ManifestError, PeerError, UsageError, for_shell
 from peer.joining.artifacts import RunFiles, check_foreign, operator_files
 from peer.joining.clock import clock_from
-from peer.joining.ended import operator_nodes
-from peer.joining.invitation import invited_peers
+from peer.joining.sequence import terms_here
 from peer.membership.statement_sync import ASK_EVERY_S, StatementSync
+from peer.node.compose import pace_of
 from peer.node.control import ControlServer
-from peer.node.daemon_parts import pace_of, statements_of
-from peer.node.handler import ServedParts
 from peer.node.metrics import DaemonMetrics
 from peer.node.open import NODE_LIMITS, LocalNode, OpenNode, network_news, open_node
 from peer.node.operator.collect import StateCollector
@@ -59,6 +57,7 @@ from peer.run.options import NodeOptions
 from peer.run.presets import resolve
 from peer.run.statements.files import beside
 from peer.run.statements.kinds import FAMILIES, PAPER
+from peer.run.statements.log import StatementLog
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.shelf import ArtifactShelf
 from peer.transport.config import RunTerms
@@ -125,20 +124,21 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     layout = layout_for(signed.manifest.model, method, run.files.tensors)
     statements = _statements(node, run, lambda: progress.value)
     log = statements.log
-    nodes = operator_nodes(signed.manifest, node.local.options.initial_peers)  # let in without an invitation
-    terms = RunTerms(
-        layout.digest(),
-        signed.manifest.limits.max_fragment_bytes,
-        why_banned=lambda peer: log.ruling(MAX_ROUND).kept_out.get(peer, ""),
-        why_uninvited=invited_peers(signed.manifest, log, node.local.clock.now, nodes).why_not,
+    terms = terms_here(node.join_context(), signed.manifest, statements, node.local.options.initial_peers)
+    node.transport.begin_run(
+        RunTerms(
+            layout.digest(),
+            signed.manifest.limits.max_fragment_bytes,
+            why_banned=lambda peer: log.ruling(MAX_ROUND).kept_out.get(peer, ""),
+            why_uninvited=terms.admission.rule.why_not,
+        )
     )
-    node.transport.begin_run(terms)
     copying = LowPriorityThread()
     cache = ArtifactCache(node.local.home.artifacts, node.local.options.cache_disk)
     await asyncio.to_thread(fill_home, folder, cache, signed, run.files, run.sources, say)
     shelf = ArtifactShelf(cache, run.sources, copying.start)
     shelf.on_artifacts([bytes.fromhex(digest) for digest in run.sources])  # begins to check them
-    node.handler.serve(ServedParts(manifest=signed, artifacts=shelf))
+    node.handler.register(manifest=signed, statements=statements, artifacts=shelf)
     first = FirstFiles(
         run.files.tensors, run.files.config, run.sources.get(signed.manifest.init), folder.path, run.path
     )
@@ -155,23 +155,25 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
         activity=RunActivity(),
         ruling=lambda: log.ruling(MAX_ROUND),
     )
-    giving = GivenState(node, watched, copying.start, momentum=method.topology == "group")
+    giving = GivenState(node, watched, statements, copying.start, momentum=method.topology == "group")
     making = asyncio.to_thread(first_state, signed.manifest, layout, wishes.state, say, first)
     await giving.first(await making, named=wishes.state is not None)
     keeper = _keeper(node, watched, wishes, layout, copying, giving)
     tell_ticket(node, ticket := own_ticket(node), wishes.ticket_file)
     began, page = time.time(), ""
     view = _view(node, run, watched, statements, run_start, keeper, ticket)
-    node.handler.hear(view)
+    node.handler.register(summaries=view)
 
     def status() -> DaemonStatus:
-        return with_notices(replace(_status(node, run, layout, began, keeper), page=page, view=view.report()))
+        return with_notices(
+            replace(_status(node, run, statements, layout, began, keeper), page=page, view=view.report())
+        )
 
     def show_page(address: str) -> None:
         nonlocal page
         page = address
 
-    if _has_operators_key(node):
+    if node.local.me == log.operator:  # whoever takes this node over can amend the run
         say(f"the operator's key lies on this node: {_offline(run.path)}")
     with hold(cache, signed, run.files):
         source = PageSource(home=node.local.home.path, report=status, metrics=DaemonMetrics(status))
@@ -286,22 +288,20 @@ def _offline(manifest: Path) -> str:
     )
 
 
-def _has_operators_key(node: OpenNode) -> bool:
-    """Whether whoever takes this node over can amend the run."""
-    held = node.handler.statements
-    return held is not None and node.local.me == held.log.operator
-
-
-def _status(node: OpenNode, run: OperatorRun, layout: Layout, began: float, keeper: StateKeeper) -> DaemonStatus:
+def _status(
+    node: OpenNode, run: OperatorRun, statements: StatementSync, layout: Layout, began: float, keeper: StateKeeper
+) -> DaemonStatus:
     """`began`: when it started, seconds since the epoch."""
     status = keeper.status.value
     return replace(
-        node_status(node, began, "bootstrap"),
+        node_status(node, statements, began, "bootstrap"),
         run=run.signed.manifest.name,
         status=status,
         phase=status,
-        manifest=manifest_status(node, run.signed.manifest, layout.elements),
-        operators_key=f"on this node: {_offline(run.path)}" if _has_operators_key(node) else "not on this node",
+        manifest=manifest_status(statements, run.signed.manifest, layout.elements),
+        operators_key=f"on this node: {_offline(run.path)}"
+        if node.local.me == statements.log.operator
+        else "not on this node",
         kept=keeper.report(),
     )
 
@@ -331,7 +331,8 @@ def _statements(node: OpenNode, run: OperatorRun, round_now: Callable[[], int]) 
             case events.PaperRefused(peer=peer, reason=reason):
                 node.local.say(f"refused a paper of {peer or 'this home'}: {reason}")
 
-    held = statements_of(node, run.signed.manifest, say, round_now)
+    log = StatementLog.of(node.local.run_id, run.signed.manifest, node.local.clock.now)
+    held = StatementSync(log, say, node.local.folder.path, round_now)
     with contextlib.suppress(ManifestError):  # printed when the file is read again, in a moment
         held.read(beside(run.path, PAPER))
     return held

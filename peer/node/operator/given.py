@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection
-from dataclasses import replace
 
 from peer.aio.threads import Start
 from peer.errors import BadPayload
 from peer.joining.reset import digest_of
+from peer.membership.statement_sync import StatementSync
 from peer.node.handler import DonatedState
 from peer.node.open import OpenNode
 from peer.node.operator.keeper import ServableState, WatchedRun
@@ -25,6 +25,7 @@ class GivenState:
         self,
         node: OpenNode,
         run: WatchedRun,
+        statements: StatementSync,
         start: Start,
         *,
         momentum: bool,
@@ -32,7 +33,9 @@ class GivenState:
         """`start` begins copies; `momentum` tells whether a state contains it, as a group's does."""
         self._node = node
         self._run = run
+        self._statements = statements
         self._start = start
+        self._state: DonatedState | None = None
         self.momentum = momentum
         self._fixed = False
 
@@ -76,13 +79,13 @@ class GivenState:
 
     def _sign(self, round_: int, digest: bytes) -> None:
         """Sign what the state of a round is, and hand it on. A node that may not sign digests signs none."""
-        local, statements = self._node.local, self._node.handler.statements
-        assert statements is not None
+        local, statements = self._node.local, self._statements
         with contextlib.suppress(BadPayload):
             statements.hold([statements.log.sign_digest(local.identity, round_, digest, local.clock.now())])
 
     def _serve(self, outer: OuterState, round_: Callable[[], int], why_not: Callable[[], str]) -> None:
-        state = DonatedState(
+        former = [self._state]
+        self._state = DonatedState(
             outer,
             round_,
             self._node.local.clock.now,
@@ -91,8 +94,7 @@ class GivenState:
             folder=self._node.local.folder.path,
             why_not=why_not,
         )
-        former = [self._node.handler.parts.state]
-        self._node.handler.serve(replace(self._node.handler.parts, state=state))
+        self._node.handler.register(state=self._state)
         self._start(former.clear)  # the last reference: to give a large state's space back takes long
 
 

@@ -16,10 +16,9 @@ from peer.aio.threads import LowPriorityThread
 from peer.errors import ArtifactMissing
 from peer.identity import Identity, load
 from peer.joining.artifacts import check_foreign, opened
-from peer.joining.ended import operator_nodes
 from peer.joining.fetch_terms import FetchTerms
-from peer.joining.invitation import invited_peers
 from peer.joining.manifest import obtain_manifest
+from peer.joining.sequence import JoinSequence, JoinTerms, Stage, terms_here
 from peer.joining.statements import catch_up
 from peer.joining.weighing import StateWeighing
 from peer.membership.statement_sync import StatementSync
@@ -29,10 +28,10 @@ from peer.ports.console import Say
 from peer.protocol.messages import RunId
 from peer.result.files import files_to_check, holdout_ref, wanted_files
 from peer.result.model import GuestRequest, OpenedRun, ResultFiles, RunModel, SourceRequest
-from peer.result.remote.fetch import GuestFetch
+from peer.result.remote.fetch import FetchedModel, GuestFetch
 from peer.result.remote.judge import HoldOutJudge
 from peer.run.files.artifact import ArtifactRef
-from peer.run.manifest import Manifest, SignedManifest
+from peer.run.manifest import SignedManifest
 from peer.run.options import CACHE_DISK, NodeOptions
 from peer.run.presets import resolve
 from peer.run.statements.log import StatementLog
@@ -72,6 +71,9 @@ async def _guest(ticket: Ticket, home: Path, asked: GuestRequest, say: Say) -> A
         yield node
 
 
+GuestJoin = JoinSequence[OpenedRun, FetchedModel, None]
+
+
 class _Guest:
     def __init__(self, node: OpenNode, request: SourceRequest, say: Say) -> None:
         self._node = node
@@ -81,37 +83,21 @@ class _Guest:
         folder = node.local.home.artifacts if shared is None else expand_user(shared).absolute() / "artifacts"
         self._cache = ArtifactCache(folder, CACHE_DISK if shared is None else SHARED_DISK)
         self._work = LowPriorityThread()
+        self._joining = GuestJoin(manifest=self._manifest, terms=self._terms, files=self._files, state=self._state)
         self._fetcher = ArtifactFetcher(node.transport, node.directory.peers, self._cache, offload=self._work, say=say)
 
     async def model(self) -> RunModel:
         try:
-            return await self._model()
+            joining = await self._joining.run(until=Stage.STATE)
         finally:
             self._work.close()
-
-    async def _model(self) -> RunModel:
-        node, request = self._node, self._request
-        context = node.join_context()
-        signed = await obtain_manifest(context, request.guest.wait_s)
-        manifest, method = signed.manifest, resolve(signed.manifest.sync)
-        self._say(f"run {manifest.name!r}, signed by {manifest.operator}")
-        if group := method.topology == "group":
-            node.directory.read_everybody()
-            if request.guest.donors is not None and request.guest.donors > 1:
-                self._say("the peers of a group have one state: --donors changes nothing")
-        run = await self._files(signed, judged=not group)
-        node.transport.begin_run(self._terms(run, await self._statements(manifest)))
-        judge = HoldOutJudge(run, request.device, request.scratch, self._work)
-        weighing = StateWeighing(FetchTerms(weigh=judge.weigh), self._say, self._work)
-        scratch = node.local.home.path
-        fetch = GuestFetch(context, run.layout, self._work, group=group, weighing=weighing, scratch=scratch)
-        found = await fetch.model(request.guest.donors or DONORS, request.guest.wait_s)
+        found = joining.state
         round_ = min(found.rounds)
         mean = f"the mean of {len(found.rounds)} states, from " if len(found.rounds) > 1 else ""
         origin = f"{mean}{', '.join(found.donors)}, round {round_}"
         self._say(f"state: {origin}")
         return RunModel(
-            run=run,
+            run=joining.files,
             params=found.params,
             round=round_,
             origin=origin,
@@ -119,27 +105,48 @@ class _Guest:
             left_out={str(donor): why for donor, why in found.left_out.items()},
         )
 
-    async def _statements(self, manifest: Manifest) -> StatementLog:
-        """Learn which nodes may invite, where only the invited take part."""
-        local = self._node.local
+    # -- the steps of the join, as far as a guest takes them ---------------------------------------------------------
+
+    async def _manifest(self, joining: GuestJoin) -> SignedManifest:
+        signed = await obtain_manifest(self._node.join_context(), self._request.guest.wait_s)
+        self._say(f"run {signed.manifest.name!r}, signed by {signed.manifest.operator}")
+        if resolve(signed.manifest.sync).topology == "group":
+            self._node.directory.read_everybody()
+            if self._request.guest.donors is not None and self._request.guest.donors > 1:
+                self._say("the peers of a group have one state: --donors changes nothing")
+        return signed
+
+    async def _terms(self, joining: GuestJoin) -> JoinTerms:
+        """Learn which nodes may invite, where only the invited take part. A run that is over has its model still."""
+        local, context, manifest = self._node.local, self._node.join_context(), joining.manifest
         log = StatementLog.of(local.run_id, manifest, local.clock.now)
-        if manifest.admission.kind == "invited":
-            nodes = operator_nodes(manifest, local.options.initial_peers)
-            await catch_up(self._node.join_context(), StatementSync(log, lambda event: None), nodes)
-        return log
+        terms = terms_here(context, manifest, StatementSync(log, lambda event: None), local.options.initial_peers)
+        if terms.admission.rule.required:
+            await catch_up(context, terms.statements, terms.nodes)
+        return terms
 
-    def _terms(self, run: OpenedRun, log: StatementLog) -> RunTerms:
-        """Only peers of the run give a state. Which invitations the operator took back, a guest does not know."""
-        local, manifest = self._node.local, run.manifest
-        nodes = operator_nodes(manifest, local.options.initial_peers)
-        invited = invited_peers(manifest, log, local.clock.now, nodes)
-        return RunTerms(run.layout.digest(), manifest.limits.max_fragment_bytes, why_uninvited=invited.why_not)
+    async def _state(self, joining: GuestJoin) -> FetchedModel:
+        """Fetch a state. Only peers of the run give one. Which invitations the operator took back, a guest does not
+        know."""
+        node, request, run = self._node, self._request, joining.files
+        limit, rule = joining.manifest.limits.max_fragment_bytes, joining.terms.admission.rule
+        node.transport.begin_run(RunTerms(run.layout.digest(), limit, why_uninvited=rule.why_not))
+        judge = HoldOutJudge(run, request.device, request.scratch, self._work)
+        weighing = StateWeighing(FetchTerms(weigh=judge.weigh), self._say, self._work)
+        fetch = GuestFetch(
+            node.join_context(),
+            run.layout,
+            self._work,
+            group=joining.method.topology == "group",
+            weighing=weighing,
+            scratch=node.local.home.path,
+        )
+        return await fetch.model(request.guest.donors or DONORS, request.guest.wait_s)
 
-    async def _files(self, signed: SignedManifest, *, judged: bool) -> OpenedRun:
-        """Fetch the run's files and open them, foreign ones in a process of their own first.
-
-        `judged`: whether states of donors are judged, which takes the hold-out."""
-        manifest, found = signed.manifest, dict[str, Path]()
+    async def _files(self, joining: GuestJoin) -> OpenedRun:
+        """Fetch the run's files and open them, foreign ones in a process of their own first."""
+        signed, manifest, found = joining.signed, joining.manifest, dict[str, Path]()
+        judged = joining.method.topology != "group"  # states of donors are judged on the hold-out
         wanted = replace(self._request, holdout=self._request.holdout or judged)
         for name, ref in wanted_files(manifest, wanted).items():
             found[name] = await self._file(ref, f"the run's {name}")

@@ -21,7 +21,7 @@ from peer.lab.localswarm.plan import PeerSetups, SwarmPlan, attacks_of
 from peer.lab.localswarm.processes import LOOPBACK
 from peer.lab.localswarm.report import table
 from peer.lab.localswarm.run import Swarm
-from peer.node.daemon_parts import DaemonParts, PartMakers
+from peer.node.compose import DaemonParts
 from peer.node.handler import DonatedState
 from peer.run.manifest import Manifest, default_text, derive, parse_manifest
 from peer.run.ticket import Ticket
@@ -107,7 +107,7 @@ def test_a_liar_is_another_program_with_the_same_options(tmp_path: Path) -> None
 
 def test_a_daemon_is_honest_unless_it_is_made_otherwise() -> None:
     made = {field.name: field.default for field in dataclasses.fields(DaemonParts)}
-    assert made["make"] == PartMakers(strategy=make_strategy, donated=DonatedState)
+    assert (made["make_strategy"], made["make_donated"]) == (make_strategy, DonatedState)
 
 
 def test_a_donor_that_lies_gives_noise_of_a_round_ahead(tmp_path: Path) -> None:

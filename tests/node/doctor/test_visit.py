@@ -12,6 +12,7 @@ import pytest
 
 from peer.clock.run_clock import RunClock
 from peer.errors import PartnerRefused
+from peer.joining.sequence import JoinSequence, Stage
 from peer.node.doctor import visit as visits
 from peer.node.doctor.finding import DoctorFinding, Severity
 from peer.node.doctor.visit import RunVisit
@@ -32,7 +33,7 @@ def visit(contact: DialReport, **transport: Any) -> RunVisit:
     node: Any = SimpleNamespace(
         directory=directory, local=local, transport=SimpleNamespace(**transport), join_context=lambda: None
     )
-    return RunVisit(node, JoinOptions(home=Path("home"), run_id=RUN, wait_s=0.1))
+    return RunVisit(node, JoinOptions(home=Path("home"), run_id=RUN, wait_s=0.1), Path("files"))
 
 
 def record(name: str) -> PeerRecord:
@@ -58,7 +59,7 @@ def test_a_wrong_clock_hides_nothing_else(monkeypatch: pytest.MonkeyPatch) -> No
         assert abs(one.node.local.clock.correction - 300.0) < 1.0
         return SignedManifest(default_text().encode(), b"")
 
-    async def goes_on(self: RunVisit, manifest: object) -> DoctorFinding:
+    async def goes_on(self: RunVisit) -> DoctorFinding:
         return DoctorFinding(Severity.OK, "run", "tiny")
 
     monkeypatch.setattr(visits, "obtain_manifest", manifest)
@@ -72,7 +73,12 @@ def test_a_wrong_clock_hides_nothing_else(monkeypatch: pytest.MonkeyPatch) -> No
 def slow_run(visit: RunVisit) -> RunVisit:
     """Give the visit a run whose rounds are short for its model."""
     text = derive(default_text(), ["sync.sync_every=4", "sync.preset=streaming-noloco"])
-    visit.signed = SignedManifest(text.encode(), b"")
+
+    async def manifest(joining: object) -> SignedManifest:
+        return SignedManifest(text.encode(), b"")
+
+    visit.joining = JoinSequence(manifest=manifest)
+    asyncio.run(visit.joining.run(until=Stage.MANIFEST))
     visit.records = {PeerId(name): record(name) for name in ("first", "second")}
     return visit
 

@@ -73,7 +73,7 @@ def test_an_exchange_gets_twice_what_is_expected_within_bounds() -> None:
 
 
 def test_before_training_there_is_nothing_but_closing() -> None:
-    assert leaving_plan(None, None).told() == "about 2 s"
+    assert leaving_plan(None).told() == "about 2 s"
 
 
 def test_all_parts_of_a_peer_that_trains() -> None:
@@ -82,7 +82,7 @@ def test_all_parts_of_a_peer_that_trains() -> None:
         loop=SimpleNamespace(evaluations=evaluations, exchanging=True),
         strategy=SimpleNamespace(transfers=SimpleNamespace(left=lambda: TransferLeft(60, 10.0, 6.0))),
     )
-    plan = leaving_plan(cast(Any, parts), saving())
+    plan = leaving_plan(cast(Any, SimpleNamespace(parts=parts, saving=saving())))
     assert {part.name: round(part.seconds) for part in plan.parts} == {
         "exchange": 6,
         "step": 2,

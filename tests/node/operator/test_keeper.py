@@ -19,7 +19,7 @@ from peer.joining.context import JoinContext
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
-from peer.node.handler import DonatedState, RequestHandler, ServedParts
+from peer.node.handler import DonatedState, RequestHandler
 from peer.node.operator.collect import StateCollector
 from peer.node.operator.judge import NotJudged, StateJudge
 from peer.node.operator.keeper import AGAIN_S, GONE_S, ServableState, StateKeeper, WatchedRun
@@ -92,7 +92,7 @@ class World:
     def peer(self, name: str, outer: OuterState, round_: int, status: Status = Status.TRAINING) -> None:
         donor = RequestHandler()
         state = DonatedState(outer, lambda: self.records[PeerId(name)].round, self.clock.now, momentum=self.momentum)
-        donor.serve(ServedParts(state=state))
+        donor.register(state=state)
         MemoryTransport(self.network, PeerId(name), donor, self.clock)
         self.says(name, round_, status)
 

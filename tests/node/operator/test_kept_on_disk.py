@@ -18,7 +18,7 @@ from peer.joining.context import JoinContext
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
-from peer.node.handler import DonatedState, RequestHandler, ServedParts
+from peer.node.handler import DonatedState, RequestHandler
 from peer.node.operator.collect import Collected, StateCollector
 from peer.node.operator.kept import KeptFacts, StateArchive
 from peer.outer.state import OuterState
@@ -91,7 +91,7 @@ def test_a_fetched_state_goes_when_it_is_let_go(tmp_path: Path, momentum: bool) 
         layout, node, donor = Layout.whole([TensorSpec("w", (8,))]), PeerId("node"), PeerId("donor")
         handler = RequestHandler()
         state = DonatedState(OuterState.fresh(layout, torch.ones(8)), lambda: 3, clock.now, momentum=momentum)
-        handler.serve(ServedParts(state=state))
+        handler.register(state=state)
         MemoryTransport(network, donor, handler, clock)
         record = PeerRecord(donor, RUN, (), True, 1, 1, 3, 5.0, Status.TRAINING, 0.0, 1e12)
         context = JoinContext(

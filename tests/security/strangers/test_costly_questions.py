@@ -15,7 +15,7 @@ from peer.aio.threads import LowPriorityThread
 from peer.clock.run_clock import RunClock
 from peer.errors import PartnerLost, PartnerRefused
 from peer.identity import Identity
-from peer.node.handler import DonatedState, RequestHandler, ServedParts
+from peer.node.handler import DonatedState, RequestHandler
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
@@ -70,7 +70,7 @@ def test_the_loop_answers_while_many_ask_for_fragments() -> None:
         group = SimpleNamespace(on_held=lambda fragment: SimpleNamespace(digest=digests[fragment]))
         state = DonatedState(outer, lambda: 1, RunClock().now, momentum=True, group=cast(Any, group), start=held.start)
         donor = Identity.generate()
-        serving = GrpcTransport(donor, RUN, RequestHandler(ServedParts(state=held.noted(state))), RunClock().now)
+        serving = GrpcTransport(donor, RUN, RequestHandler(state=held.noted(state)), RunClock().now)
         callers = [GrpcTransport(Identity.generate(), RUN, RequestHandler(), RunClock().now) for _ in range(CALLERS)]
         try:
             at = (f"127.0.0.1:{await serving.start('127.0.0.1', 0)}",)

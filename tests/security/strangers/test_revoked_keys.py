@@ -91,7 +91,7 @@ class Liar(RequestHandler):
 def honest(*papers: Paper) -> RequestHandler:
     handler, held = RequestHandler(), sync()
     held.hold(papers)
-    handler.hand_on(held)
+    handler.register(statements=held)
     return handler
 
 

@@ -109,7 +109,7 @@ async def swarm(honest: StatementSync | None) -> AsyncIterator[JoinContext]:
             await opens(key := Identity.generate(), Forger(key))
         if honest is not None:
             handler = RequestHandler()
-            handler.hand_on(honest)
+            handler.register(statements=honest)
             await opens(Identity.generate(), handler)
         ours = GrpcTransport(newcomer := Identity.generate(), RUN, RequestHandler(), now)
         opened.append(ours)

@@ -13,7 +13,7 @@ import torch
 from peer.clock.run_clock import RunClock
 from peer.errors import PartnerRefused
 from peer.identity import Identity
-from peer.node.handler import DonatedState, RequestHandler, ServedParts
+from peer.node.handler import DonatedState, RequestHandler
 from peer.node.upload_quota import UploadQuota
 from peer.outer.state import OuterState
 from peer.ports.reputation import NoReputation
@@ -85,7 +85,7 @@ async def donor(limits: UploadLimits) -> AsyncIterator[Donor]:
     quota.exchange_needs(EXCHANGE)
     state = DonatedState(outer, lambda: 1, RunClock().now)
     policy = TransportPolicy(quota=quota, reputation=knows)
-    transport = GrpcTransport(identity, RUN, RequestHandler(ServedParts(state=state)), RunClock().now, policy)
+    transport = GrpcTransport(identity, RUN, RequestHandler(state=state), RunClock().now, policy)
     transport.begin_run(RunTerms(LAYOUT.digest(), 2**24))
     at = (f"127.0.0.1:{await transport.start('127.0.0.1', 0)}",)
     record = PeerRecord(PeerId(identity.peer_id), RUN, at, True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 1e12)

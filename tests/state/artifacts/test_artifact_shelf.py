@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from peer.node.handler import RequestHandler, ServedParts
+from peer.node.handler import RequestHandler
 from peer.protocol.messages import artifact_name
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.shelf import ArtifactShelf
@@ -135,7 +135,7 @@ def test_a_peer_without_a_shelf_holds_nothing(tmp_path: Path) -> None:
     handler = RequestHandler()
     assert handler.on_artifacts([DIGEST, DIGEST]) == [False, False]
     assert handler.on_piece(NAME, 0) is None
-    handler.serve(ServedParts(artifacts=shelf(tmp_path, **{f"d{DIGEST.hex()}": source(tmp_path)})))
+    handler.register(artifacts=shelf(tmp_path, **{f"d{DIGEST.hex()}": source(tmp_path)}))
     assert handler.on_artifacts([DIGEST]) == [True]
     assert handler.on_piece(NAME, 0) == DATA[:PIECE]
     assert handler.on_piece("snapshot", 0) is None, "a joiner gives files, and no state"

@@ -22,7 +22,7 @@ TIMEOUT = 10.0
 async def _told() -> None:
     node, peer, victim, view = Signing(), Signing(), Signing(), view_at(SetClock())
     desk = RequestHandler()
-    desk.hear(view)
+    desk.register(summaries=view)
     here = GrpcTransport(node.identity, RUN, desk, RunClock().now)
     there = GrpcTransport(peer.identity, RUN, RequestHandler(), RunClock().now)
     for transport in (here, there):

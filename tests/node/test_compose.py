@@ -13,18 +13,13 @@ import torch
 from peer.aio.threads import LowPriorityThread
 from peer.identity import Identity
 from peer.joining.resume import JoinedState
+from peer.joining.sequence import terms_here
 from peer.lab.sim.process import build
 from peer.lab.sim.setting import SwarmSetting, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
-from peer.node.assemble import PeerParts
-from peer.node.daemon_parts import (
-    DaemonParts,
-    JoinedRun,
-    admission_of,
-    assemble_daemon,
-    statements_of,
-)
+from peer.membership.statement_sync import StatementSync
+from peer.node.compose import DaemonParts, LocalRun, PeerParts, compose_daemon
 from peer.node.handler import RequestHandler
 from peer.node.open import LocalNode, OpenNode
 from peer.outer.state import OuterState
@@ -33,6 +28,7 @@ from peer.protocol.schedule import RoundClock
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.options import JoinOptions
 from peer.run.presets import resolve
+from peer.run.statements.log import StatementLog
 from peer.state.checkpoint import CheckpointStore
 from peer.trainer.client import TrainerClient
 from peer.transport.grpc_transport import GrpcTransport
@@ -107,24 +103,30 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
         node = OpenNode(local, handler, transport, directory, *later)
         outer = OuterState.fresh(layout, torch.zeros(layout.elements))
         rounds = RoundClock("seconds", manifest.sync.sync_every, len(layout.fragments), EPOCH)
-        statements = statements_of(node, manifest, own.journal.append, lambda: 0)
-        joined = JoinedRun(
-            manifest=manifest,
-            statements=statements,
-            invited=admission_of(local, manifest, options, statements.log).rule,
-            rounds=rounds,
-            state=JoinedState(outer, 0, ""),
+        statements = StatementSync(StatementLog.of(run_id, manifest, local.clock.now), own.journal.append)
+        run = LocalRun(
+            layout=layout,
             checkpoints=CheckpointStore(local.folder.checkpoints, 2),
             trainer=TrainerClient(local.folder.path, layout, cast(Any, None)),
-            founded=b"",
         )
 
         def record() -> PeerRecord:
             raise AssertionError("nothing runs here")
 
-        parts, _ = assemble_daemon(node, own, joined, record, bulk)
+        peer = compose_daemon(
+            node,
+            own,
+            manifest,
+            terms_here(node.join_context(), manifest, statements, ()),
+            run,
+            JoinedState(outer, 0, ""),
+            rounds,
+            founded=b"",
+            record=record,
+            bulk=bulk,
+        )
         try:
-            return connections(parts)
+            return connections(peer.parts)
         finally:
             bulk.close()
             own.journal.close()

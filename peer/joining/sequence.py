@@ -1,0 +1,197 @@
+"""The one order in which a peer joins a run: manifest, terms, contract, files, state, trainer.
+
+Whoever needs a part of a join goes through these stages: the daemon to the end, `peer doctor` and the commands that
+read a ticket as far as they look, simulated machines from a state on. A user gives each stage that it needs a step: an
+async function that does the stage here, and returns its value. What users do differently (ask the person, report
+progress, fetch into another folder) is in their steps, and what they do alike is in the functions of this package that
+steps call. A step has its own deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
+
+from peer.joining.clock import clock_from
+from peer.joining.context import JoinContext
+from peer.joining.donors import live_round
+from peer.joining.ended import ensure_goes_on, operator_nodes
+from peer.joining.fetch_terms import FetchTerms, RunKnowledge, Weigh
+from peer.joining.invitation import OwnAdmission, invited_peers, own_invitation
+from peer.joining.statements import ask_for_start
+from peer.membership.statement_sync import StatementSync, ensure_admitted
+from peer.observe import events
+from peer.observe.status.value import ContractStatus
+from peer.protocol.messages import PeerId
+from peer.protocol.swarm.claimed_round import furthest_round
+from peer.run.manifest import Manifest, SignedManifest
+from peer.run.method import Method
+from peer.run.presets import resolve
+from peer.run.statements.files import known_start
+
+
+class Stage(IntEnum):
+    """The stages of a join, in order."""
+
+    MANIFEST = 1
+    """The run's signed manifest is here."""
+    TERMS = 2
+    """The operator's statements are known: the run goes on, and lets this peer in."""
+    CONTRACT = 3
+    """The volunteer agreed to what the run takes."""
+    FILES = 4
+    """The run's files are here, so its layout is known."""
+    STATE = 5
+    """A complete state is here."""
+    TRAINER = 6
+    """The trainer has begun from that state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinTerms:
+    """The terms of a run: what its operator signed, and who is let in."""
+
+    statements: StatementSync
+    nodes: frozenset[PeerId]
+    """The nodes that the manifest and the ticket name as the operator's."""
+    admission: OwnAdmission
+    folder: Path | None = None
+    """The run's, in the home."""
+
+    @property
+    def start(self) -> float:
+        """When round 0 began, seconds since the epoch; 0: nothing that is signed says so yet."""
+        return known_start(self.statements.log, self.folder)
+
+
+Files = TypeVar("Files")
+State = TypeVar("State")
+Ready = TypeVar("Ready")
+Value = TypeVar("Value")
+Step: TypeAlias = Callable[["JoinSequence[Files, State, Ready]"], Awaitable[Value]]
+
+
+class JoinSequence(Generic[Files, State, Ready]):
+    """One join: the steps of a user, and the values of the stages that are behind.
+
+    Every value is frozen. `Files`, `State` and `Ready` are what the user's last three steps return."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Step[Files, State, Ready, SignedManifest] | None = None,
+        terms: Step[Files, State, Ready, JoinTerms] | None = None,
+        contract: Step[Files, State, Ready, ContractStatus] | None = None,
+        files: Step[Files, State, Ready, Files] | None = None,
+        state: Step[Files, State, Ready, State] | None = None,
+        trainer: Step[Files, State, Ready, Ready] | None = None,
+    ) -> None:
+        """A stage without a step is passed over."""
+        steps = (manifest, terms, contract, files, state, trainer)
+        self._steps = {stage: step for stage, step in zip(Stage, steps, strict=True) if step is not None}
+        self._values: dict[Stage, Any] = {}
+
+    async def run(self, until: Stage) -> Self:
+        """Go on with the first stage that is not behind, up to and with this one.
+
+        A step that fails or is cancelled leaves its stage undone: a later call begins with it again."""
+        for stage, step in self._steps.items():
+            if stage <= until and stage not in self._values:
+                self._values[stage] = await step(self)
+        return self
+
+    def has(self, stage: Stage) -> bool:
+        """Whether a stage is behind."""
+        return stage in self._values
+
+    @property
+    def signed(self) -> SignedManifest:
+        return cast(SignedManifest, self._values[Stage.MANIFEST])
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.signed.manifest
+
+    @property
+    def method(self) -> Method:
+        return resolve(self.manifest.sync)
+
+    @property
+    def terms(self) -> JoinTerms:
+        return cast(JoinTerms, self._values[Stage.TERMS])
+
+    @property
+    def contract(self) -> ContractStatus:
+        return cast(ContractStatus, self._values[Stage.CONTRACT])
+
+    @property
+    def files(self) -> Files:
+        return cast(Files, self._values[Stage.FILES])
+
+    @property
+    def state(self) -> State:
+        return cast(State, self._values[Stage.STATE])
+
+    @property
+    def ready(self) -> Ready:
+        return cast(Ready, self._values[Stage.TRAINER])
+
+
+async def learn_terms(
+    context: JoinContext, manifest: Manifest, statements: StatementSync, addresses: Sequence[str]
+) -> JoinTerms:
+    """Learn what the operator signed, from peers of the run. `addresses`: of the ticket.
+
+    Raises RunEnded, and JoinRefused when the operator keeps this peer out."""
+    await ensure_goes_on(context, manifest, addresses, statements)
+    records = (await context.directory.peers()).values()
+    ensure_admitted(statements.log.ruling(live_round(records) or 0), context.me)
+    return terms_here(context, manifest, statements, addresses)
+
+
+def terms_here(
+    context: JoinContext, manifest: Manifest, statements: StatementSync, addresses: Sequence[str]
+) -> JoinTerms:
+    """Return the terms as far as statements are held here."""
+    nodes, folder = operator_nodes(manifest, addresses), None if context.folder is None else context.folder.path
+    own = None if folder is None else own_invitation(folder, None, context.run_id, context.me, context.clock.now())
+    rule = invited_peers(manifest, statements.log, context.clock.now, nodes)
+    return JoinTerms(
+        statements=statements,
+        nodes=nodes,
+        admission=OwnAdmission(rule, context.me, own),
+        folder=folder,
+    )
+
+
+def fetch_terms(
+    context: JoinContext,
+    manifest: Manifest,
+    terms: JoinTerms,
+    *,
+    proven: frozenset[PeerId],
+    patience_s: float,
+    weigh: Weigh,
+    emit: Callable[[events.Event], None],
+) -> FetchTerms:
+    """Return what the state has to be that a peer begins with.
+
+    A run that begins when a statement says so is in round 0 as long as nobody shows that statement."""
+    log, now = terms.statements.log, context.clock.now
+
+    def furthest() -> int | None:
+        most = furthest_round(clock_from(manifest, terms.start), now())
+        return 0 if most is None and log.wants_start else most
+
+    knows = RunKnowledge(
+        proven=proven,
+        nodes=log.nodes(now(), terms.nodes),
+        furthest=furthest,
+        digests=lambda: log.digests(now()),
+        ask_start=partial(ask_for_start, context, terms.statements),
+    )
+    momentum = resolve(manifest.sync).topology == "group"
+    return FetchTerms(momentum=momentum, patience_s=patience_s, weigh=weigh, emit=emit, knows=knows)
