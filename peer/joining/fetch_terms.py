@@ -9,14 +9,10 @@ from torch import Tensor
 
 from peer.observe.events import Event
 from peer.protocol.messages import PeerId, PeerRecord
-from peer.protocol.pair.state_verdict import StateLosses
-from peer.run.statements.kinds import DigestDocument
+from peer.protocol.policy.donors import PATIENCE_S, SignedDigest, StateLosses
 
 Weigh = Callable[[Tensor, int, float], Awaitable[StateLosses | str]]
 """As `peer.ports.trainer.Trainer.weigh`."""
-
-PATIENCE_S = 600.0
-"""Seconds without a piece after which a joiner gives up, unless its volunteer says otherwise."""
 
 
 def unheard(event: Event) -> None:
@@ -37,7 +33,7 @@ class RunKnowledge:
     """The operator's, which are asked in any crowd."""
     furthest: Callable[[], int | None] = lambda: None
     """Returns the furthest round that anybody can be in; None: nobody knows."""
-    digests: Callable[[], Sequence[DigestDocument]] = tuple
+    digests: Callable[[], Sequence[SignedDigest]] = tuple
     """Returns the signed digests of states, the newest round first."""
     ask_start: Callable[[Sequence[PeerRecord]], Awaitable[None]] = no_start
     """Asks donors for the run's signed start, as long as it is unknown: who is past round 0 holds it."""

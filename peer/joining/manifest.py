@@ -6,15 +6,34 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from peer.errors import ExchangeError, ManifestError, PartnerRefused
+from peer.codes import AnyCode, Code
+from peer.errors import ClockWrong, ExchangeError, JoinRefused, ManifestError, PartnerRefused, PeerError
 from peer.joining.context import JoinContext
 from peer.joining.messages import check_clock, unreachable, waiting_for
-from peer.joining.state import ASKED_AT_ONCE, CALL_TIMEOUT_S, FINAL_REFUSALS, NOBODY_YET, RETRY_S, join_refusal
 from peer.observe.progress import WaitProgress, untold
 from peer.ports.transport import Transport
 from peer.protocol.messages import PeerId, PeerRecord, RunId
 from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, keep, load_signed
+
+CALL_TIMEOUT_S = 10.0
+ASKED_AT_ONCE = 4
+"""The first to answer is enough."""
+RETRY_S = 1.0
+NOBODY_YET = "nobody of this run is in the directory yet"
+
+WITH_INVITATION = "Get an invitation for your key (peer id show) from the operator, and give it: --invitation @FILE"
+FINAL_REFUSALS: dict[AnyCode, str] = {
+    Code.WIRE_VERSION: "Update this program: peer help install update",
+    Code.BANNED: "Ask the operator of the run.",
+    Code.CLOCK: ClockWrong.fix,
+    Code.UNINVITED: WITH_INVITATION,
+    Code.INVITATION_EXPIRED: WITH_INVITATION,
+    Code.INVITATION_REVOKED: "Ask the operator of the run.",
+    Code.INVITATION_FOREIGN: WITH_INVITATION,
+    Code.INVITATION_ALTERED: WITH_INVITATION,
+}
+"""Refusals that asking again does not change, and what does."""
 
 
 async def obtain_manifest(context: JoinContext, wait_s: float, progress: WaitProgress = untold) -> SignedManifest:
@@ -36,7 +55,7 @@ async def obtain_manifest(context: JoinContext, wait_s: float, progress: WaitPro
         problem = next((f"{peer}: {error}" for peer, error in failed.items()), NOBODY_YET)
         refusals = [e for e in failed.values() if isinstance(e, PartnerRefused) and e.code in FINAL_REFUSALS]
         if refusals and len(refusals) == len(records):
-            raise join_refusal(refusals[0])
+            raise _refusal(refusals[0])
         check_clock(directory.contact())
         waiting = waiting_for(directory.contact(), problem)
         if waiting != said:
@@ -44,6 +63,11 @@ async def obtain_manifest(context: JoinContext, wait_s: float, progress: WaitPro
             said = waiting
         await context.clock.sleep(RETRY_S)
     raise unreachable(directory.contact(), run_id, problem, wait_s)
+
+
+def _refusal(refusal: PartnerRefused) -> PeerError:
+    kind = ClockWrong if refusal.code == Code.CLOCK else JoinRefused
+    return kind(f"every peer of the run refuses this one: {refusal.reason}", FINAL_REFUSALS[refusal.code])
 
 
 async def _first_manifest(

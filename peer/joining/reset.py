@@ -9,22 +9,18 @@ from peer.aio.threads import Offload
 from peer.errors import ExchangeError
 from peer.joining.resume import JoinedState
 from peer.ports.transport import Transport
-from peer.protocol.messages import PeerId, PeerRecord, Status
+from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import RunPolicy
+from peer.protocol.policy.donors import ASK_S, DonorRates, donors_of_reset
 from peer.state.snapshot import check_index
 from peer.state.transfer.download import Download, Outcome
 from peer.state.transfer.pieces import PieceStore
-from peer.state.transfer.scheduler import DonorRates
 
 
 def digest_of(params: torch.Tensor) -> bytes:
     """Return the BLAKE3 digest of `outer_params`, fp32 little endian, in layout order; an amendment names it."""
     return blake3(params.numpy().data.cast("B")).digest()
-
-
-DESCRIBE_S = 10.0
-"""Seconds that a donor has to describe its state."""
 
 
 class ResetStates:
@@ -43,18 +39,17 @@ class ResetStates:
 
     async def fetch(self, digest: bytes, records: list[PeerRecord]) -> torch.Tensor | None:
         """Fetch the state with this digest (flat fp32), or return None when no node serves it yet. Never raises."""
-        for record in records:
-            if record.status is Status.SERVING:
-                try:
-                    params = await self._from(record, digest)
-                except ExchangeError:
-                    continue
-                if params is not None:
-                    return params
+        for record in donors_of_reset(records):
+            try:
+                params = await self._from(record, digest)
+            except ExchangeError:
+                continue
+            if params is not None:
+                return params
         return None
 
     async def _from(self, record: PeerRecord, digest: bytes) -> torch.Tensor | None:
-        index = await self._transport.describe_state(record, DESCRIBE_S)
+        index = await self._transport.describe_state(record, ASK_S)
         check_index(index, self._layout)
         pieces = (digest, *(piece.digest for piece in index.pieces))
         if self._others.get(record.peer_id) == pieces:

@@ -1,8 +1,8 @@
-"""Whether a peer that has a checkpoint goes on from it or fetches the state anew.
+"""The state that a peer begins with, and its own checkpoint, which may be that.
 
-It goes on from the checkpoint when that is of this run and at most `RESUME_WITHIN` rounds behind those who train now,
-or when nobody can donate. In the second case the state may be far behind: until it has exchanged with somebody, this
-peer does not donate it (`JoinedState.stale`)."""
+It goes on from the checkpoint when that is of this run and recent (`peer.protocol.policy.donors.judge_checkpoint`), or
+when nobody can donate. In the second case the state may be far behind: until it has exchanged with somebody, this peer
+does not donate it (`JoinedState.stale`)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from peer.outer.state import OuterState
 from peer.protocol.messages import RunId
 from peer.protocol.model.layout import Layout
 from peer.state.checkpoint import Checkpoint, CheckpointStore
-
-RESUME_WITHIN = 50
-"""Rounds."""
 
 Say = Callable[[str], None]
 
@@ -69,18 +66,18 @@ class OwnCheckpoint:
     left: str = ""
     """Why it was not taken, for a person."""
 
+    def choose(self, why: str) -> None:
+        """Begin with it, for this reason."""
+        self.state = replace(self.state, why=f"{self.state.why}: {why}")
+
     def leave(self, why: str) -> None:
         """Do not begin with it."""
         self.left = why
 
-    def choose(self, state: JoinedState) -> None:
-        """Begin with this, if it is this checkpoint."""
-        self.state = state
-
-    def stale(self, problem: str) -> JoinedState:
+    def choose_stale(self, problem: str) -> None:
         """Begin with it although it is too old: nobody else gives a state."""
         why = f"{self.state.why}, although {self.left}: nobody gives a later state ({problem})"
-        return replace(self.state, why=why, stale=self.left)
+        self.state = replace(self.state, why=why, stale=self.left)
 
 
 async def newest_checkpoint(
@@ -106,21 +103,6 @@ def _state_of(checkpoint: Checkpoint, outer: OuterState) -> JoinedState:
     except ValueError:
         founded = b""
     return JoinedState(outer, round_, why, resume=checkpoint.folder, founded=founded, checkpoint_tokens=tokens)
-
-
-def why_fetch(own: OwnCheckpoint, live: int | None, most: int | None = None) -> tuple[str, JoinedState]:
-    """Return why the checkpoint is of no use, for a person (empty: it is), and the state with the reason to resume.
-    `live`: the round of those who train; None: nobody is known to. `most`: the furthest round that anybody can be in;
-    None: nobody knows. A checkpoint of a far later one was made by another start of the run."""
-    if most is not None and own.state.round > most + RESUME_WITHIN:
-        own.leave(f"own {own.name} is of round {own.state.round}, and the run is in round {most} at most")
-        return f"{own.left}: fetching the state", own.state
-    behind = 0 if live is None else live - own.state.round
-    if behind > RESUME_WITHIN:
-        own.leave(f"own {own.name} of round {own.state.round} is {behind} rounds behind, more than {RESUME_WITHIN}")
-        return f"{own.left}: fetching the state", own.state
-    reason = "nobody else is known to train" if live is None else f"the run is in round {live}"
-    return "", replace(own.state, why=f"{own.state.why}: {reason}")
 
 
 class Staleness:

@@ -17,7 +17,6 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 from peer.joining.clock import clock_from
 from peer.joining.context import JoinContext
-from peer.joining.donors import live_round
 from peer.joining.ended import ensure_goes_on, operator_nodes
 from peer.joining.fetch_terms import FetchTerms, RunKnowledge, Weigh
 from peer.joining.invitation import OwnAdmission, invited_peers, own_invitation
@@ -26,6 +25,7 @@ from peer.membership.statement_sync import StatementSync, ensure_admitted
 from peer.observe import events
 from peer.observe.status.value import ContractStatus
 from peer.protocol.messages import PeerId
+from peer.protocol.policy.donors import live_round
 from peer.protocol.swarm.claimed_round import furthest_round
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.method import Method

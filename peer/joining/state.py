@@ -1,8 +1,9 @@
-"""From a ticket to a complete state: the manifest from any peer, the state from an own checkpoint or from donors.
+"""The state that a peer begins with: its own checkpoint's, or one fetched from donors.
 
-Several donors bring pieces at once (`peer.state.transfer.download`). Pieces that are here stay over a lost donor and
-over a kill of this process. A pair run takes them from whatever donor, of rounds within `OLD_ROUNDS` of the newest
-donor's; a group's are all of one state, so when every donor has moved on from it, the fetch starts over, saying so."""
+`peer.protocol.policy.donors` decides; here donors are asked and bytes move. Several donors bring pieces at once
+(`peer.state.transfer.download`). Pieces that are here stay over a lost donor and over a kill of this process. A pair
+run takes them from whatever donor, of rounds near the newest donor's; a group's are all of one state, so when every
+donor has moved on from it, the fetch starts over, saying so."""
 
 from __future__ import annotations
 
@@ -15,65 +16,42 @@ from torch import Tensor
 
 from peer.aio.tasks import background_task
 from peer.aio.threads import Offload, inline
-from peer.codes import AnyCode, Code
-from peer.errors import ClockWrong, JoinRefused, PartnerRefused, PeerError, StateError
+from peer.errors import PeerError, StateError
 from peer.joining.context import JoinContext
-from peer.joining.donors import DonorPlaces, DonorQuery, candidates, live_round
+from peer.joining.donors import DonorQuery
 from peer.joining.fetch_terms import FetchTerms
 from peer.joining.messages import check_clock, unreachable, waiting_for
-from peer.joining.offers import OLD_ROUNDS, Offers, SnapshotOffer, compatible_offers
-from peer.joining.resume import JoinedState, OwnCheckpoint, StateTransfer, newest_checkpoint, why_fetch
-from peer.joining.weighing import StateWeighing, WeighedState
+from peer.joining.resume import JoinedState, OwnCheckpoint, StateTransfer, newest_checkpoint
+from peer.joining.weighing import StateWeighing
 from peer.observe.formatting import amount
 from peer.observe.progress import WaitProgress, untold
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, StateIndex
 from peer.protocol.model.layout import Layout
+from peer.protocol.policy.donors import (
+    RETRY_S,
+    SETTLE_S,
+    DonorPolicy,
+    Offers,
+    SingleStates,
+    SnapshotOffer,
+    StateChoice,
+    WeighedState,
+    judge_checkpoint,
+    keeps_piece,
+    live_round,
+    recruit_pauses,
+    retry_wait_s,
+)
 from peer.run.home import RunFolder
 from peer.state.checkpoint import CheckpointStore
 from peer.state.transfer.download import Download, Outcome, TransferFlow
 from peer.state.transfer.pieces import PieceStore, shares
-from peer.state.transfer.scheduler import DonorRates
 from peer.state.unnamed import unnamed_values
 
-RETRY_S = 1.0
-RECRUIT_S = 5.0
-"""How often donors that came, or came back, are looked for while others bring pieces; at first sooner, for those that
-had to copy their state."""
-RECRUIT_FIRST_S = 0.5
-BACKOFF_S = 10.0
-"""A donor that was lost is asked again after this."""
-REFUSED_S = 60.0
-"""A donor whose state was refused is asked again after this: it may have another one by then."""
-SETTLE_S = 3.0
-"""With an own checkpoint: how long nobody else may be in the directory before we go on alone."""
-SINGLES, MOST_SINGLES = 2, 8
-"""Whole states of single donors that have to pass before the best is taken, and that are fetched at most."""
-CALL_TIMEOUT_S = 10.0
-ASKED_AT_ONCE = 4
-"""For the manifest; the first to answer is enough."""
-NOBODY_YET = "nobody of this run is in the directory yet"
 FETCHING = "fetching the state"
 TRANSFER = "transfer"
 """Folder of the pieces that are here, in the run's folder."""
-
-WITH_INVITATION = "Get an invitation for your key (peer id show) from the operator, and give it: --invitation @FILE"
-FINAL_REFUSALS: dict[AnyCode, str] = {
-    Code.WIRE_VERSION: "Update this program: peer help install update",
-    Code.BANNED: "Ask the operator of the run.",
-    Code.CLOCK: ClockWrong.fix,
-    Code.UNINVITED: WITH_INVITATION,
-    Code.INVITATION_EXPIRED: WITH_INVITATION,
-    Code.INVITATION_REVOKED: "Ask the operator of the run.",
-    Code.INVITATION_FOREIGN: WITH_INVITATION,
-    Code.INVITATION_ALTERED: WITH_INVITATION,
-}
-"""Refusals that asking again does not change, and what does."""
-
-
-def join_refusal(refusal: PartnerRefused) -> PeerError:
-    kind = ClockWrong if refusal.code == Code.CLOCK else JoinRefused
-    return kind(f"every peer of the run refuses this one: {refusal.reason}", FINAL_REFUSALS[refusal.code])
 
 
 async def obtain_state(
@@ -129,34 +107,28 @@ class StateFetch:
         offload: Offload,
     ) -> None:
         self._layout = layout
-        self._momentum = terms.momentum
         self._directory = context.directory
         self._transport = context.transport
         self._clock = context.clock
         self._say = context.say
         self._rng = context.rng
         self._run_id = context.run_id
-        self._patience_s = terms.patience_s
         self._progress = progress
         self._offload = offload
         self._pieces = pieces
-        self._rates = DonorRates()
         self._knows = terms.knows
-        self._asking = DonorQuery(
-            context.transport,
-            layout,
+        self._policy = DonorPolicy(
             momentum=terms.momentum,
-            fresh=terms.fresh,
-            first=terms.knows.proven | terms.knows.nodes,
+            fragments=len(layout.fragments),
+            nodes=terms.knows.nodes,
+            proven=terms.knows.proven,
+            patience_s=terms.patience_s,
         )
-        self._places = DonorPlaces(terms.knows.nodes, len(layout.fragments), terms.momentum)
+        self._asking = DonorQuery(context.transport, layout, self._policy, fresh=terms.fresh)
         self._folder = context.folder
         self._weighing = StateWeighing(terms, context.say, offload)
-        self._refused: dict[PeerId, float] = {}
-        """Donors whose whole state failed when it was weighed, and until when none is taken of them."""
         self._outcome = Outcome()
-        self._left_at: dict[PeerId, float] = {}
-        self._said = ""
+        self._said = self._said_choice = ""
         self._fetching_s = 0.0
         """Seconds in which pieces came, without the waits for a donor."""
         self._wanted = ""
@@ -169,14 +141,15 @@ class StateFetch:
         until = self._now() + SETTLE_S
         while not (records := (await self._directory.peers()).values()) and self._now() < until:
             await self._clock.sleep(RETRY_S / 2)
-        why, chosen = why_fetch(own, live_round(records), self._knows.furthest() or None)
-        own.choose(chosen)
-        if not why:
+        verdict = judge_checkpoint(own.name, own.state.round, live_round(records), self._knows.furthest() or None)
+        if verdict.resumes:
+            own.choose(verdict.why)
             return ""
+        own.leave(verdict.why)
         offers = await self._offers()
-        if compatible_offers(offers.offered, momentum=self._momentum):
-            return why
-        own.choose(own.stale(offers.problem()))
+        if offers.offered:
+            return f"{verdict.why}: fetching the state"
+        own.choose_stale(offers.problem())
         return ""
 
     # -- fetching ----------------------------------------------------------------------------------------------------
@@ -184,29 +157,24 @@ class StateFetch:
     async def state(self, own: OwnCheckpoint | None) -> JoinedState:
         """Raises StateError."""
         self._wanted = self._pieces.mark
-        deadline, had = self._now() + self._patience_s, self._pieces.done
-        if had:
+        self._policy.begin(self._now())
+        if had := self._pieces.done:
             self._say(f"{amount(had, 'bytes')} of the state are here from before")
         self._progress("asking who gives the state", 0.0, None, "s")
         while True:
             offers = await self._offers()
-            chosen = compatible_offers(
-                offers.offered,
-                momentum=self._momentum,
-                wanted=self._wanted,
-                proven=self._knows.proven,
-                digests=self._knows.digests(),
-            )
-            if chosen and not self._pieces.complete:
+            choice = self._policy.choose(offers.offered, self._wanted, self._knows.digests())
+            if choice.offers and not self._pieces.complete:
+                self._say_choice(choice)
                 before = self._pieces.done
-                await self._fetch(chosen)
-                if self._pieces.done > before and not self._refused:
-                    deadline = self._now() + self._patience_s
+                await self._fetch(choice.offers)
+                if self._pieces.done > before:
+                    self._policy.progressed(self._now())
             if self._pieces.complete and await self._passes():
                 return self._first_state(own)
-            if self._now() >= deadline:
+            if self._policy.gives_up(self._now()):
                 raise self._no_donor()
-            await self._wait(offers, deadline)
+            await self._wait(offers)
 
     @property
     def donors(self) -> list[PeerId]:
@@ -215,37 +183,39 @@ class StateFetch:
 
     async def _offers(self) -> Offers:
         records = (await self._directory.peers()).values()
-        now = self._now()
-        wrong, away = self._outcome.wrong, self._left_at | self._refused
-        free = [r for r in records if r.peer_id not in wrong and away.get(r.peer_id, 0.0) <= now]
-        most = self._knows.furthest()
-        # one that names an impossible round, or gave an impossible state, must not make the first state look old
-        believed = [r for r in records if r.peer_id not in self._refused and (most is None or r.round <= most)]
-        run_round = live_round(believed) or 0
-        offers = await self._asking.ask(candidates(free, self._rates, self._rng), run_round, self._wanted)
+        policy = self._policy
+        policy.outlaw(self._outcome.wrong)
+        free = policy.not_left_alone(records, self._now())
+        run_round = policy.run_round(records, self._knows.furthest())
+        offers = await self._asking.ask(policy.candidates(free, self._rng), run_round, self._wanted)
         await self._knows.ask_start([one.donor for one in offers.offered if one.index.round > 0])
         offers.bound(self._knows.furthest())
         offers.ensure_first(self._knows.digests())
         return offers
 
+    def _say_choice(self, choice: StateChoice) -> None:
+        if choice.why and choice.why != self._said_choice:
+            self._say(f"not all donors' states are taken: {choice.why}")
+        self._said_choice = choice.why
+
     async def _fetch(self, chosen: list[SnapshotOffer]) -> None:
         """One attempt: until all is here or no donor is left."""
         await self._forget_others(chosen)
         told = partial(self._told, pieces=self._pieces)
-        transfer = Download(self._transport, self._pieces, self._rates, self._outcome, told, self._offload)
-        for offered in self._places.free(chosen, ()):
+        transfer = Download(self._transport, self._pieces, self._policy.rates, self._outcome, told, self._offload)
+        for offered in self._policy.take_places(chosen):
             transfer.add(offered.donor, offered.index)
         began = self._now()
         async with background_task(self._recruit(transfer, chosen[0])):
             await transfer.run()
         self._fetching_s += self._now() - began
-        self._left_at = dict.fromkeys(self._outcome.left, self._now() + BACKOFF_S)
+        self._policy.lost(self._outcome.left, self._now(), all_now=True)
 
     async def _forget_others(self, chosen: list[SnapshotOffer]) -> None:
         """Drop the pieces that do not go with what the donors have now; take those that need no fetching."""
-        if not self._momentum:
+        if not self._policy.momentum:
             newest = max(offered.index.round for offered in chosen)
-            self._pieces.keep(lambda number, held: abs(held.round - newest) <= OLD_ROUNDS)
+            self._pieces.keep(lambda number, held: keeps_piece(held.round, newest))
             return
         index, pieces = chosen[0].index, self._pieces
         self._wanted = chosen[0].mark
@@ -264,17 +234,16 @@ class StateFetch:
 
     async def _recruit(self, transfer: Download[StateIndex], first: SnapshotOffer) -> None:
         """Add donors that came later, or came back, until cancelled."""
-        pause = RECRUIT_FIRST_S
-        while True:
-            await self._clock.sleep(pause)
-            pause = min(2 * pause, RECRUIT_S)
-            now, left_s = self._now(), transfer.left_s()
-            self._left_at = {p: self._left_at.get(p, now + BACKOFF_S) for p in self._outcome.left}
-            if not self._places.left(transfer.donors, left_s):
+        policy = self._policy
+        for pause_s in recruit_pauses():
+            await self._clock.sleep(pause_s)
+            left_s = transfer.left_s()
+            policy.lost(self._outcome.left, self._now())
+            if not policy.has_place(transfer.donors, left_s):
                 continue
             offers = await self._offers()
-            fitting = self._places.fitting(offers.offered, first, left_s)
-            for offered in self._places.free(fitting, transfer.donors):
+            fitting = policy.fitting(offers.offered, first, left_s)
+            for offered in policy.take_places(fitting, transfer.donors):
                 transfer.add(offered.donor, offered.index)
 
     # -- is it good? -------------------------------------------------------------------------------------------------
@@ -282,7 +251,7 @@ class StateFetch:
     async def _passes(self) -> bool:
         """Weigh the state of a pair run. One that fails gives way to the best whole state of a single donor, if one
         passes. A group's state is decided by its digest."""
-        if self._momentum:
+        if self._policy.momentum:
             return True
         params, round_, givers = self._pieces.state()[0], self._round(), self.donors
         self._progress("checking the fetched state", 0.0, None, "s")
@@ -290,7 +259,8 @@ class StateFetch:
         if not found.doubted:
             return True
         if found.impossible:
-            self._refused |= dict.fromkeys(givers if len(givers) == 1 else (), self._now() + REFUSED_S)
+            for giver in givers if len(givers) == 1 else ():
+                self._policy.refuse(giver, self._now())
         best = await self._best_single(None if found.impossible else found)
         if best is not None or found.impossible:
             self._weighing.refused(_named(givers), round_, found.doubted)
@@ -307,11 +277,10 @@ class StateFetch:
         return False
 
     async def _best_single(self, worst: WeighedState | None) -> SingleState | None:
-        """Fetch whole states of single donors, of different networks, until `SINGLES` pass. Return the best of those
-        that are clearly better than `worst`."""
-        offers, best, passed = await self._offers(), None, 0
-        near = compatible_offers(offers.offered, momentum=False, proven=self._knows.proven)
-        for offered in [*near, *(one for one in offers.offered if one not in near)][:MOST_SINGLES]:
+        """Fetch whole states of single donors until enough pass. Return the best of those that are clearly better than
+        `worst`."""
+        best, comparison = None, SingleStates(worst)
+        for offered in self._policy.singles(await self._offers()):
             state = await self._single(offered)
             if state is None:
                 continue
@@ -319,12 +288,11 @@ class StateFetch:
             found = await self._weighing.weigh(state.params, state.round)
             if found.impossible:
                 self._weighing.refused(state.donor, state.round, found.impossible)
-                self._refused[state.donor] = self._now() + REFUSED_S
+                self._policy.refuse(state.donor, self._now())
                 continue
-            if worst is None or found.better_than(worst):
-                best, worst = state, found
-            passed += 1
-            if passed == SINGLES:
+            if comparison.is_best(found):
+                best = state
+            if comparison.decided:
                 break
         return best
 
@@ -333,7 +301,7 @@ class StateFetch:
         room = await self._offload(lambda: _room(self._folder, self._layout))
         pieces, outcome = PieceStore(self._layout, None, momentum=False, into=room), Outcome()
         told = partial(self._told, pieces=pieces, what=f"{FETCHING} of {offered.donor.peer_id[-8:]} alone")
-        transfer = Download(self._transport, pieces, self._rates, outcome, told, self._offload)
+        transfer = Download(self._transport, pieces, self._policy.rates, outcome, told, self._offload)
         transfer.add(offered.donor, offered.index)
         await transfer.run()
         self._outcome.wrong.update(outcome.wrong)
@@ -346,24 +314,24 @@ class StateFetch:
     def _told(self, flow: TransferFlow, pieces: PieceStore, what: str = FETCHING) -> None:
         self._progress(f"{what} ({flow})", pieces.done + flow.arriving, pieces.nbytes, "bytes")
 
-    async def _wait(self, offers: Offers, deadline: float) -> None:
+    async def _wait(self, offers: Offers) -> None:
         """Say why, and wait a moment."""
-        waited = self._patience_s - (deadline - self._now())
-        self._progress("waiting for a donor", max(0.0, waited), self._patience_s, "s")
+        patience_s = self._policy.patience_s
+        self._progress("waiting for a donor", self._policy.waited_s(self._now()), patience_s, "s")
         check_clock(self._directory.contact())
         left = "; ".join(f"{peer}: {why}" for peer, why in list(self._outcome.left.items())[:3])
         waiting = waiting_for(self._directory.contact(), left or offers.problem())
         if waiting != self._said:
-            self._say(f"waiting for a donor, at most {self._patience_s:.0f} s: {waiting}")
+            self._say(f"waiting for a donor, at most {patience_s:.0f} s: {waiting}")
             self._said = waiting
-        await self._clock.sleep(max(RETRY_S, min(offers.eta_s, BACKOFF_S)))
+        await self._clock.sleep(retry_wait_s(offers.eta_s))
 
     def _no_donor(self) -> PeerError:
         contact = self._directory.contact()
         if contact.tried and all(contact.tried.values()):
-            return unreachable(contact, self._run_id, self._said, self._patience_s)
+            return unreachable(contact, self._run_id, self._said, self._policy.patience_s)
         return StateError(
-            f"no donor gave a state within {self._patience_s:.0f} s: {self._said}",
+            f"no donor gave a state within {self._policy.patience_s:.0f} s: {self._said}",
             "A peer that trains in this run has to be reachable; the bootstrap node suffices only in the first rounds. "
             "Try again later.",
         )

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Container, Sequence
 
 from peer.joining.context import JoinContext
-from peer.joining.donors import live_round
 from peer.membership.statement_sync import StatementSync, ensure_admitted
 from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.policy.donors import live_round
 from peer.run.statements.kinds import FAMILIES, PAPER, Family
 
 ASKED_AT_ONCE = 4

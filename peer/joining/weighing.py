@@ -1,13 +1,11 @@
-"""Whether the state that donors of a pair run gave is begun with: it is weighed by the trainer first.
+"""Has the trainer weigh the states that donors of a pair run gave. `peer.protocol.policy.donors` decides what follows.
 
-A state assembled from many donors that fails gives way to whole states of single donors, proven ones first and of
-different networks. The best of those that pass is taken. In a run whose volunteers train on texts of their own there
-is no common text to weigh by, so only the size of the values is checked there."""
+In a run whose volunteers train on texts of their own there is no common text to weigh by, so only the size of the
+values is checked there."""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -16,34 +14,7 @@ from peer.exchange.validation import rms
 from peer.joining.fetch_terms import FetchTerms
 from peer.observe.events import StateRefused
 from peer.ports.console import Say
-from peer.protocol.pair.state_verdict import (
-    StateLosses,
-    clearly_better,
-    why_doubted,
-    why_impossible,
-    why_too_large,
-)
-
-WITHIN_S = 10.0
-"""Seconds that the trainer may take to weigh a state."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeighedState:
-    """What came of weighing one state."""
-
-    losses: StateLosses | None
-    """None: there is no loss to judge it by."""
-    impossible: str
-    """Why no honest donor gives it, for a person; empty: one may."""
-    doubted: str
-    """Why it is compared with others, for a person; empty: it is good."""
-
-    def better_than(self, other: WeighedState) -> bool:
-        """Whether this state is clearly better."""
-        if self.losses is None or other.losses is None:
-            return bool(other.impossible) and not self.impossible
-        return clearly_better(self.losses, other.losses)
+from peer.protocol.policy.donors import WEIGH_S, WeighedState, why_doubted, why_impossible, why_too_large
 
 
 class StateWeighing:
@@ -63,7 +34,7 @@ class StateWeighing:
         size = await self._offload(lambda: rms(params))
         if why := why_too_large(size):
             return WeighedState(None, why, why)
-        losses = await self._terms.weigh(params, self._seed, WITHIN_S)
+        losses = await self._terms.weigh(params, self._seed, WEIGH_S)
         if isinstance(losses, str):
             self._unjudged(losses)
             return WeighedState(None, "", "")

@@ -12,7 +12,7 @@ import torch
 
 from peer.protocol.messages import RoundKey
 from peer.protocol.pair.probe_verdict import ProbeLosses
-from peer.protocol.pair.state_verdict import StateLosses
+from peer.protocol.policy.donors import StateLosses
 
 
 @dataclass(frozen=True, slots=True)

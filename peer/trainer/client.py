@@ -29,7 +29,7 @@ from peer.ports.trainer import (
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout
 from peer.protocol.pair.probe_verdict import ProbeLosses
-from peer.protocol.pair.state_verdict import StateLosses
+from peer.protocol.policy.donors import StateLosses
 from peer.trainer.arena import Arena, CounterFile, read_counters, shift_file
 from peer.trainer.config import TrainerConfig
 from peer.trainer.ipc import Message

@@ -28,7 +28,7 @@ from peer.protocol.messages import RoundKey
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.pair.probe_verdict import ProbeLosses
-from peer.protocol.pair.state_verdict import LEAST_WINDOWS, why_impossible
+from peer.protocol.policy.donors import LEAST_WINDOWS, why_impossible
 from peer.run.sections import DataSection, LlamaSection, TrainSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig

@@ -7,21 +7,27 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
 from peer.errors import PartnerRefused, StateError
-from peer.joining.donors import FIRST_ROUNDS, KEPT_ROUNDS, MORE_S, PATIENCE_S
-from peer.joining.offers import OLD_ROUNDS
-from peer.joining.resume import RESUME_WITHIN, JoinedState, OwnCheckpoint, Staleness, why_fetch
-from peer.joining.state import RECRUIT_FIRST_S
+from peer.joining.resume import Staleness
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.node.handler import DonatedState, RequestHandler
 from peer.node.operator.run_progress import RunProgress
 from peer.observe import events
 from peer.protocol.messages import PeerId, Status
+from peer.protocol.policy.donors import (
+    FIRST_ROUNDS,
+    MORE_S,
+    OFFER_PATIENCE_S,
+    OLD_ROUNDS,
+    RECRUIT_FIRST_S,
+    RESUME_WITHIN,
+    why_not_first,
+)
 from peer.protocol.schedule import RoundClock
 from peer.state.snapshot import StateSnapshot, copy_of
 from tests.support.joining import LAYOUT, DonorWorld, same, state_of, trains, virtually
@@ -127,7 +133,7 @@ def test_a_donor_that_is_silent_holds_up_nobody(momentum: bool) -> None:
         began = asyncio.get_running_loop().time()
         got = await world.join()
         assert torch.equal(got.outer.params, state_of(1).params)
-        assert asyncio.get_running_loop().time() - began < PATIENCE_S + MORE_S + 1
+        assert asyncio.get_running_loop().time() - began < OFFER_PATIENCE_S + MORE_S + 1
         assert "2 donors" in got.why
 
     run_virtual(test())
@@ -143,7 +149,7 @@ async def test_a_donor_that_needs_longer_for_its_copy_helps_as_soon_as_it_has_it
     given: list[int] = []
     slow.on_piece = partial(_noting, slow.on_piece, given)  # type: ignore[method-assign]
     joining = asyncio.create_task(world.join())
-    await asyncio.sleep(PATIENCE_S + 1)
+    await asyncio.sleep(OFFER_PATIENCE_S + 1)
     assert not given
     copying.set_result(copy_of(outer, 3, momentum=True))
     await asyncio.sleep(2 * RECRUIT_FIRST_S + 1)
@@ -253,7 +259,7 @@ def test_a_joiner_cut_off_with_the_bootstrap_node_waits_and_says_so(tmp_path: Pa
         if remembers:
             run_round.learn(world.records)
             world.records.clear()
-        world.donor("node", state_of(0), 0, Status.SERVING, why_not=run_round.why_not_first)
+        world.donor("node", state_of(0), 0, Status.SERVING, why_not=lambda: why_not_first(run_round.value))
         world.network.cut(PeerId("joiner"), PeerId("trainer"))
         joining = asyncio.create_task(world.join())
         await asyncio.sleep(120)
@@ -278,50 +284,10 @@ async def test_in_the_first_rounds_the_first_state_is_good() -> None:
     assert torch.equal((await world.join()).outer.params, state_of(0).params)
 
 
-@pytest.mark.parametrize("status", [Status.SERVING, Status.ENDED])
-@pytest.mark.parametrize(("behind", "taken"), [(KEPT_ROUNDS, True), (KEPT_ROUNDS + 1, False)])
-def test_a_kept_state_of_the_node_serves_while_it_is_recent(status: Status, behind: int, taken: bool) -> None:
-    async def test() -> None:
-        world = DonorWorld()
-        world.donor("node", state_of(4), 7, status)
-        world.records.append(trains("cut off", 7 + behind))
-        world.network.kill(PeerId("cut off"))
-        joining = asyncio.create_task(world.join())
-        await asyncio.sleep(60)
-        assert joining.done() is taken
-        if taken:
-            assert torch.equal(joining.result().outer.params, state_of(4).params)
-        else:
-            assert any("has kept the state of round 7" in text for text in world.said)
-            joining.cancel()
-
-    run_virtual(test())
-
-
-@pytest.mark.parametrize("momentum", [False, True])
-def test_peers_that_train_are_preferred_to_the_kept_state_of_nodes(momentum: bool) -> None:
-    async def test() -> None:
-        world = DonorWorld(momentum=momentum)
-        world.donor("node", state_of(4), 19, Status.SERVING)
-        world.donor("second node", state_of(4), 19, Status.SERVING)
-        world.donor("a", state_of(1), 20)
-        assert torch.equal((await world.join()).outer.params, state_of(1).params)
-
-    run_virtual(test())
-
-
-@virtually
-async def test_in_a_run_that_everybody_left_the_kept_state_is_the_newest() -> None:
-    world = DonorWorld()
-    world.donor("node", state_of(4), 7, Status.SERVING)
-    world.records[0] = replace(world.records[0], round=7 + 2 * KEPT_ROUNDS)
-    assert torch.equal((await world.join()).outer.params, state_of(4).params)
-
-
 # -- an own checkpoint -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("behind", "resumes"), [(0, True), (RESUME_WITHIN, True), (RESUME_WITHIN + 1, False)])
+@pytest.mark.parametrize(("behind", "resumes"), [(RESUME_WITHIN, True), (RESUME_WITHIN + 1, False)])
 def test_a_recent_checkpoint_is_resumed_an_old_one_is_not(behind: int, resumes: bool) -> None:
     async def test() -> None:
         world = DonorWorld()
@@ -377,11 +343,3 @@ def _ended(outcome: Any) -> events.RoundEnded:
     event = object.__new__(events.RoundEnded)
     object.__setattr__(event, "outcome", outcome)
     return event
-
-
-@pytest.mark.parametrize("ahead", [0, RESUME_WITHIN, RESUME_WITHIN + 1])
-def test_a_checkpoint_of_a_round_that_the_run_cannot_have_reached_is_not_resumed(ahead: int) -> None:
-    own = OwnCheckpoint("checkpoint-3", JoinedState(cast(Any, None), 333 + ahead, "resumed"), lambda: None)
-    why, _ = why_fetch(own, 330, 333)
-    assert bool(why) == (ahead > RESUME_WITHIN), "another start of the run made it"
-    assert not why_fetch(own, 330)[0], "without a clock nobody can tell"

@@ -16,7 +16,7 @@ from peer.joining.fetch_terms import FetchTerms
 from peer.joining.weighing import StateWeighing, WeighedState
 from peer.outer.state import OuterState
 from peer.protocol.messages import Status
-from peer.protocol.pair.state_verdict import StateLosses
+from peer.protocol.policy.donors import StateLosses
 from peer.result.model import SourceRequest
 from peer.result.remote.fetch import FetchedModel, GuestFetch
 from peer.result.remote.judge import HoldOutJudge

@@ -24,6 +24,7 @@ from peer.observe import events
 from peer.observe.status.codec import to_json
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status
+from peer.protocol.policy.donors import why_not_first
 from peer.protocol.schedule import RoundClock
 from peer.protocol.wire.payload import Source
 from peer.run.presets import resolve
@@ -256,7 +257,7 @@ async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[Pe
     MemoryTransport(swarm.network, me, donor, clock)
     run_round = RunProgress(folder / "run_round", lambda: swarm.rounds, clock.now)
     outer = OuterState.fresh(swarm.layout, swarm.first.clone())
-    state = DonatedState(outer, lambda: run_round.value, clock.now, why_not=run_round.why_not_first)
+    state = DonatedState(outer, lambda: run_round.value, clock.now, why_not=lambda: why_not_first(run_round.value))
     donor.register(state=state)
     directory = MemoryDirectory(swarm.hub, me, RUN)
 

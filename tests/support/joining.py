@@ -25,7 +25,7 @@ from peer.outer.state import OuterState
 from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.protocol.pair.state_verdict import StateLosses
+from peer.protocol.policy.donors import StateLosses
 from peer.run.home import RunFolder
 from peer.run.statements.kinds import DigestDocument
 from peer.state.checkpoint import CheckpointStore

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from peer.codes import Code
-from peer.joining.donors import FIRST_ROUNDS
 from peer.observe import events
+from peer.protocol.policy.donors import FIRST_ROUNDS
 
 WRONG_VALUES = frozenset({Code.NORM, Code.NOT_FINITE, Code.IMPLAUSIBLE})
 """Codes of what was refused for the values of a partner, or of an owner's result."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from peer.outer.rules import step_along_
 from peer.ports.trainer import ProbeTerms
 from peer.protocol.pair.probe_verdict import ProbeLosses
-from peer.protocol.pair.state_verdict import StateLosses
+from peer.protocol.policy.donors import StateLosses
 
 NO_MODEL = "a trainer without a model has no loss"
 SYMBOLS = 16

@@ -24,7 +24,7 @@ from peer.ports.trainer import AT_ONCE, Counters, Evaluation, Merge, ProbeTerms,
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout
 from peer.protocol.pair.probe_verdict import ProbeLosses
-from peer.protocol.pair.state_verdict import StateLosses
+from peer.protocol.policy.donors import StateLosses
 from peer.protocol.schedule import margin
 from peer.trainer.accounting import Account, WorkAccounts
 

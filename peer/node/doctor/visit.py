@@ -17,7 +17,7 @@ from peer.clock.clock_filter import OPERATOR
 from peer.errors import ClockWrong, ExchangeError, JoinRefused, PeerError, RunEnded, SwarmUnreachable
 from peer.joining.artifacts import RunFiles, RunFileStore, files_to_train
 from peer.joining.clock import clock_from
-from peer.joining.donors import candidates, described
+from peer.joining.donors import described
 from peer.joining.manifest import obtain_manifest
 from peer.joining.messages import CLOCK_LIMIT_S, unreachable
 from peer.joining.sequence import JoinSequence, JoinTerms, Stage, learn_terms
@@ -29,6 +29,7 @@ from peer.node.port_mapping import source_address
 from peer.observe.formatting import amount
 from peer.observe.progress import untold
 from peer.protocol.messages import PeerId, PeerRecord, Reach, Status
+from peer.protocol.policy.donors import DonorPolicy
 from peer.protocol.policy.fitness import Load
 from peer.protocol.schedule import RoundClock
 from peer.run.load import load_of
@@ -39,7 +40,6 @@ from peer.run.statements.files import known_start
 from peer.run.statements.log import StatementLog
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.fetcher import ArtifactFetcher
-from peer.state.transfer.scheduler import DonorRates
 
 LOOK_S = 0.25
 OUTSIDE_S, WAYS_S = 16.0, 8.0
@@ -206,7 +206,7 @@ class RunVisit:
         """Measure download, then upload, with peers of the run."""
         manifest = self.manifest
         load = None if manifest is None else load_of(manifest, resolve(manifest.sync))
-        peers = candidates(self.records.values(), DonorRates(), random.Random())
+        peers = DonorPolicy(momentum=False).candidates(self.records.values(), random.Random())
         able = [peer for peer in peers if peer.reach is Reach.DIRECT]
         down = await self._best("download", self._download, able, load)
         self.down = down.rate

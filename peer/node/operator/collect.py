@@ -1,12 +1,11 @@
 """The newest state of a run, fetched from its peers for the operator's node to keep.
 
 In groups there is one state: the one that most donors agree on by its digest, momentum included. In pairs there are as
-many as peers: up to `DONORS` whole states are fetched next to each other, and their mean is taken. Each comes over the
-line of one home, so that takes no longer than one of them. A fetched state lies on the disk, so that the node needs no
-memory for it.
+many as peers: a few whole states are fetched next to each other, and their mean is taken. Each comes over the line of
+one home, so that takes no longer than one of them. A fetched state lies on the disk, so that the node needs no memory
+for it. `peer.protocol.policy.donors` decides whose states, how many, and how long slow donors are waited for.
 
-On failure: another donor takes the place of one that gives nothing. Once `ENOUGH` states are here, the others have as
-long again as those took."""
+On failure: another donor takes the place of one that gives nothing."""
 
 from __future__ import annotations
 
@@ -26,25 +25,25 @@ from peer.aio.tasks import uninterrupted
 from peer.aio.threads import Offload
 from peer.errors import PeerError
 from peer.joining.context import JoinContext
-from peer.joining.donors import COMPLETE
 from peer.joining.fetch_terms import FetchTerms
-from peer.joining.offers import OLD_ROUNDS
 from peer.joining.state import StateFetch
 from peer.observe.progress import untold
 from peer.ports.directory import DialReport, Directory
-from peer.protocol.messages import NODES, PeerId, PeerRecord
+from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
+from peer.protocol.policy.donors import (
+    ENOUGH,
+    KEEPER_PATIENCE_S,
+    MEAN_DONORS,
+    donors_of_mean,
+    grace_s,
+    why_not_in_mean,
+    with_own_state,
+)
 from peer.protocol.swarm.claimed_round import claimed_round
 from peer.state.transfer.pieces import PieceStore
 from peer.state.unnamed import unnamed_values
 
-DONORS = 4
-"""Whole states of pairs whose mean is taken: the mean of a few is better than most of them, and more cost the peers'
-lines without a gain that shows."""
-ENOUGH = 2
-"""So many states make a mean that is worth keeping, so a slow home holds nothing up."""
-PATIENCE_S = 20.0
-"""Seconds without a piece after which a donor is given up."""
 MEAN_ELEMENTS = 2**20
 """Elements whose mean is made at a time."""
 
@@ -98,11 +97,6 @@ class _These:
         return DialReport()
 
 
-def able(records: Sequence[PeerRecord]) -> list[PeerRecord]:
-    """Return the peers that have a complete state of their own."""
-    return [record for record in records if record.status in COMPLETE and record.status not in NODES]
-
-
 class StateCollector:
     """Fetches states. `scratch` is a folder of its own; `offload` writes and adds in a thread."""
 
@@ -117,25 +111,25 @@ class StateCollector:
 
     async def collect(self, records: Sequence[PeerRecord]) -> Collected | str:
         """Return the state that these peers give, or why none came, for a person."""
-        donors = able(records)
+        donors = with_own_state(records)
         if self._momentum:
             return await self._fetch(donors)
         self._clear()
         try:
-            return await self._mean(self._context.rng.sample(donors, len(donors)))
+            return await self._mean(donors)
         finally:
             self._clear()
 
     async def _mean(self, donors: Sequence[PeerRecord]) -> Collected | str:
-        some = _Fetched(list(donors[: 2 * DONORS]))
+        some = _Fetched(donors_of_mean(donors, self._context.rng))
         self._scratch.mkdir(mode=0o700, exist_ok=True)
         began = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as places:
-            waiting = {places.create_task(self._one(some, donors)) for _ in range(DONORS)}
+            waiting = {places.create_task(self._one(some, donors)) for _ in range(MEAN_DONORS)}
             while waiting and len(some.taken) < ENOUGH:
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if waiting:
-                _, waiting = await asyncio.wait(waiting, timeout=asyncio.get_running_loop().time() - began)
+                _, waiting = await asyncio.wait(waiting, timeout=grace_s(asyncio.get_running_loop().time() - began))
             for slow in waiting:
                 slow.cancel()
         if not some.taken:
@@ -143,7 +137,7 @@ class StateCollector:
         params = await self._offload(lambda: self._mean_of([one.file for one in some.taken]))
         round_ = min(one.round for one in some.taken)
         givers = tuple(sorted(one.donor for one in some.taken))
-        return Collected(params, None, round_, givers, min(DONORS, len(donors)))
+        return Collected(params, None, round_, givers, min(MEAN_DONORS, len(donors)))
 
     async def _one(self, some: _Fetched, donors: Sequence[PeerRecord]) -> None:
         """Fetch one state that is close to the run's round, of the next donor that gives it."""
@@ -152,8 +146,8 @@ class StateCollector:
             found = await self._fetch([donor])
             if isinstance(found, str):
                 some.problem = f"{donor.peer_id}: {found}"
-            elif abs(found.round - await self._round_of(donors)) > OLD_ROUNDS:
-                some.problem = f"{donor.peer_id}: its round {found.round} is far from the run's"
+            elif why := why_not_in_mean(found.round, await self._round_of(donors)):
+                some.problem = f"{donor.peer_id}: {why}"
             else:
                 await uninterrupted(self._offload(partial(_write, file, found)))
                 some.taken.append(_State(donor.peer_id, found.round, file))
@@ -168,7 +162,7 @@ class StateCollector:
         """Fetch one state from these donors together."""
         context = replace(self._context, directory=cast(Directory, _These(donors)))
         pieces = await self._offload(self._pieces)
-        terms = FetchTerms(momentum=self._momentum, patience_s=PATIENCE_S, fresh=True)
+        terms = FetchTerms(momentum=self._momentum, patience_s=KEEPER_PATIENCE_S, fresh=True)
         fetch = StateFetch(context, self._layout, pieces, terms, untold, self._offload)
         try:
             state = await fetch.state(None)

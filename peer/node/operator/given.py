@@ -15,6 +15,7 @@ from peer.node.open import OpenNode
 from peer.node.operator.keeper import ServableState, WatchedRun
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerRecord
+from peer.protocol.policy.donors import why_not_first, why_not_kept
 from peer.state.snapshot import digest_of_state
 
 
@@ -53,7 +54,7 @@ class GivenState:
         self._sign(0, await asyncio.to_thread(digest_of_state, outer, momentum=self.momentum))
 
         def why_not() -> str:
-            return "" if self._run.ruling().founded == digest else self._run.progress.why_not_first()
+            return "" if self._run.ruling().founded == digest else why_not_first(self._run.progress.value)
 
         self._serve(outer, lambda: self._run.progress.value, (lambda: "") if named else why_not)
 
@@ -70,7 +71,7 @@ class GivenState:
                 return "this node has kept a state of before the restart of the run: wait for a peer that trains"
             if self._over():
                 return ""
-            return self._run.progress.why_not_kept(facts.round, self._run.activity.alone_s(_now()))
+            return why_not_kept(facts.round, self._run.progress.value, self._run.activity.alone_s(_now()))
 
         self._serve(state.outer, lambda: facts.round, why_not)
 

@@ -23,11 +23,6 @@ NICE = 19
 JUDGE_S = 1800.0
 """Seconds that an evaluation may take. At the lowest priority a busy machine hardly serves it."""
 MOST_ANSWER_BYTES = 2**16
-WORSE_BY = 0.2
-"""Nats a token that a new state may be worse than the kept one. From one state to the next the loss moves by hundredths
-once a run is under way; 0.2 is a perplexity 22 % worse, which only a diverged or a spoilt state has."""
-EARLY_ROUNDS = 10
-"""Up to this round nothing is compared: a warming-up learning rate may raise the loss for a while."""
 PROGRAM = ("peer", "eval", "--report-start", "--json")
 """Module and arguments of the child. The folder follows them."""
 STARTED = {"started": True}
@@ -135,15 +130,3 @@ def _parsed(line: str) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
-
-
-def why_refused(loss: float, kept: float | None, kept_round: int) -> str:
-    """Return why a state of this loss is not kept, for a person; empty: it is.
-
-    `kept` is the loss of the state kept so far, None if that is not known, and `kept_round` its round."""
-    if not math.isfinite(loss):
-        return f"its loss is {loss}"
-    if kept is None or kept_round <= EARLY_ROUNDS or loss <= kept + WORSE_BY:
-        return ""
-    worse = f"{loss - kept:.4f} worse than that of the kept state; at most {WORSE_BY} is taken"
-    return f"its loss is {loss:.4f} nats a token, {worse}"

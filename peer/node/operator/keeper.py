@@ -14,33 +14,30 @@ from typing import Any
 from peer.aio.tasks import background_task
 from peer.aio.threads import Offload
 from peer.joining.context import JoinContext
-from peer.joining.donors import FIRST_ROUNDS
 from peer.joining.ended import ended_words
 from peer.joining.reset import founded_on
-from peer.node.operator.collect import Collected, StateCollector, able
-from peer.node.operator.judge import NotJudged, StateJudge, why_refused
+from peer.node.operator.collect import Collected, StateCollector
+from peer.node.operator.judge import NotJudged, StateJudge
 from peer.node.operator.kept import KeptFacts, StateArchive
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
 from peer.observe.status.value import KeptStateFacts, KeptStatus
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerRecord, Status
 from peer.protocol.policy.amendments import RunPolicy
+from peer.protocol.policy.donors import (
+    GONE_S,
+    donors_of_last,
+    first_is_outdated,
+    keep_again_s,
+    last_wait_s,
+    why_not_keep,
+    with_own_state,
+)
 from peer.run.manifest import Manifest
 from peer.run.presets import resolve
 from peer.state.checkpoint import Checkpoint, CheckpointError
 
 LOOK_S = 1.0
-FETCH_SHARE = 0.1
-"""Part of the time that fetching may take, as if states came one after another. Over slow lines states are kept less
-often, and peers keep their upload."""
-AGAIN_S = 60.0
-"""A state that was refused, or did not come, is tried again after this, with donors that are drawn anew."""
-LAST_S = 120.0
-"""Seconds after the end in which peers finish their last round and give its state; longer for a large state."""
-LAST_RATE = 2.5e5
-"""Bytes a second at which the last state comes at least."""
-GONE_S = 10.0
-"""When no peer is there for so long after the end, none comes any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +145,7 @@ class StateKeeper:
         reached = self._run.progress.value
         if self._collector is None or reached <= self._kept_round:
             return False
-        first = self._kept is None and reached > FIRST_ROUNDS  # the first state serves no longer
+        first = self._kept is None and first_is_outdated(reached)
         return (first and not self._tried) or self._now() >= self._due_at
 
     async def _unless_over(self, work: Coroutine[Any, Any, object]) -> None:
@@ -171,7 +168,7 @@ class StateKeeper:
         took = (self._now() - began) * (1 if isinstance(found, str) else found.states)
         candidate = await self._propose(found)
         good = candidate is not None and await self._consider(candidate)
-        self._due_at = began + max(self._every_s if good else min(AGAIN_S, self._every_s), took / FETCH_SHARE)
+        self._due_at = began + keep_again_s(good=good, every_s=self._every_s, took_s=took)
 
     async def _collect(self, records: list[PeerRecord]) -> Collected | str:
         assert self._collector is not None
@@ -238,7 +235,7 @@ class StateKeeper:
                 return None, str(problem)
             self._tell(f"the state of round {facts.round} is kept unchecked: {problem}")
             return None, ""
-        return loss, why_refused(loss, checked, 0 if compared is None else compared.round)
+        return loss, why_not_keep(loss, checked, 0 if compared is None else compared.round)
 
     async def _serve_kept(self, kept: Checkpoint, loaded: OuterState | None = None) -> None:
         """Serve a kept state. `loaded`: its tensors, where they are in memory already."""
@@ -270,11 +267,11 @@ class StateKeeper:
 
     async def _fetch_last(self) -> Checkpoint | None:
         seen = began = self._now()
-        limit = LAST_S + 4 * self._run.manifest.model.parameters / LAST_RATE
+        limit = last_wait_s(self._run.manifest.model.parameters)
         while self._now() < began + limit and self._now() < seen + GONE_S:
-            records = able(await self._records())
+            records = with_own_state(await self._records())
             seen = self._now() if records else seen
-            if donors := _finished(records):
+            if donors := donors_of_last(records):
                 candidate = await self._propose(await self._collect(donors))
                 if candidate is not None:
                     return candidate
@@ -331,12 +328,3 @@ class StateKeeper:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-def _finished(records: list[PeerRecord]) -> list[PeerRecord]:
-    """Return those to fetch the last state from, once most of those who train have finished; else nobody."""
-    finished = [record for record in records if record.status is Status.FINISHED]
-    training = [record for record in records if record.status is Status.TRAINING]
-    if not training:
-        return finished or records
-    return finished if len(finished) > len(training) else []

@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from peer.joining.donors import FIRST_ROUNDS, KEPT_ROUNDS
 from peer.protocol.messages import MAX_ROUND, PeerRecord, Status
+from peer.protocol.policy.donors import ALONE_S
 from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.claimed_round import claimed_round, furthest_round
 from peer.run.home import write_whole
 
-ALONE_S = 300.0
-"""When nobody was seen to train for so long, the kept state is the newest that there is, however old."""
 LONGEST_GAP_S = 150.0
 """Between two looks at the directory, for the account of tokens."""
 REMEMBERED = 10.0
@@ -118,20 +116,6 @@ class RunProgress:
         if latest.round != self._wrote[0] or now - self._wrote[1] >= KEEP_EVERY_S:
             self._wrote = latest.round, now
             write_whole(self._kept, json.dumps([asdict(seen) for seen in self._times]).encode())
-
-    def why_not_first(self) -> str:
-        """Why nobody should begin with the first state, for a person; empty: they may."""
-        if self.value <= FIRST_ROUNDS:
-            return ""
-        first = "this node has only the first state"
-        return f"{first}, and the run has come to round {self.value}: wait for a peer that trains"
-
-    def why_not_kept(self, kept: int, alone_s: float) -> str:
-        """Why nobody should begin with the kept state of this round, for a person; empty: they may. `alone_s`: how long
-        nobody was seen to train."""
-        if self.value - kept <= KEPT_ROUNDS or alone_s > ALONE_S:
-            return ""
-        return f"this node has kept round {kept}, and the run has come to round {self.value}: wait for a peer"
 
 
 class RunActivity:

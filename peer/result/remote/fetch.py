@@ -20,21 +20,23 @@ import torch
 from peer.aio.threads import Offload
 from peer.errors import SourceError, StateError
 from peer.joining.context import JoinContext
-from peer.joining.donors import DonorQuery, candidates, live_round
-from peer.joining.offers import SnapshotOffer, compatible_offers, offers_of_peers
+from peer.joining.donors import DonorQuery
 from peer.joining.weighing import StateWeighing
-from peer.node.operator.collect import ENOUGH
 from peer.protocol.messages import PeerId
 from peer.protocol.model.layout import Layout
-from peer.protocol.pair.state_verdict import StateLosses, clearly_better
+from peer.protocol.policy.donors import (
+    ENOUGH,
+    GUEST_SETTLE_S,
+    RETRY_S,
+    DonorPolicy,
+    SnapshotOffer,
+    StateLosses,
+    clearly_better,
+    grace_s,
+)
 from peer.state.transfer.download import Download, Outcome
 from peer.state.transfer.pieces import PieceStore
-from peer.state.transfer.scheduler import DonorRates
 from peer.state.unnamed import unnamed_values
-
-RETRY_S = 1.0
-SETTLE_S = 5.0
-"""Seconds after a state in which another donor may finish the copy that it gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,8 @@ class GuestFetch:
         self._group = group
         self._weighing = weighing
         self._scratch = scratch
-        self._rates = DonorRates()
-        self._asking = DonorQuery(context.transport, layout, momentum=group)
+        self._policy = DonorPolicy(momentum=group, fragments=len(layout.fragments))
+        self._asking = DonorQuery(context.transport, layout, self._policy)
         self._rng = random.Random()
         self._why = "no peer with a complete state is in the directory yet"
         self._left_out: dict[PeerId, str] = {}
@@ -108,7 +110,7 @@ class GuestFetch:
             offers.sort(key=lambda offer: offer.donor.peer_id in self._gave_none)  # those that failed come last
             if new := await self._fetch(offers, wanted - len(taken), len(taken)):
                 taken += [state for state in [await self._weighed(one) for one in new] if state is not None]
-                deadline, settled = now() + wait_s, now() + SETTLE_S
+                deadline, settled = now() + wait_s, now() + GUEST_SETTLE_S
                 continue
             if had and now() >= settled:
                 break
@@ -132,19 +134,13 @@ class GuestFetch:
     async def _offers(self) -> list[SnapshotOffer]:
         """Return the offers that go together, the newest first."""
         records = (await self._context.directory.peers()).values()
-        able = candidates(records, self._rates, self._rng)
-        offers = await self._asking.ask(able, live_round(records) or 0)
+        policy = self._policy
+        offers = await self._asking.ask(policy.candidates(records, self._rng), policy.run_round(records))
         if not offers.offered:
             self._why = offers.problem()
-        fitting = compatible_offers(offers.offered, momentum=self._group)
-        newest = max((one.index.round for one in fitting), default=0)
-        others = "most" if self._group else f"round {newest} of the others"
-        self._set_aside = {
-            one.donor.peer_id: f"it is of round {one.index.round}, and does not go with the state of {others}"
-            for one in offers_of_peers(offers.offered)
-            if one not in fitting
-        }
-        return fitting
+        choice = policy.choose(offers.offered)
+        self._set_aside = policy.left_out(offers, choice)
+        return choice.offers
 
     async def _fetch(self, offers: Sequence[SnapshotOffer], most: int, had: int) -> list[FetchedState]:
         """Fetch up to `most` states side by side: in pairs each from one donor, in a group one from all of them.
@@ -157,7 +153,7 @@ class GuestFetch:
         try:
             while waiting:
                 if had + len(found) >= ENOUGH and until == math.inf:
-                    until = now() + max(SETTLE_S, now() - began)
+                    until = now() + grace_s(now() - began, GUEST_SETTLE_S)
                 left_s = None if until == math.inf else max(0.0, until - now())
                 done, _ = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 found += [state for task in done if (state := task.result()) is not None]
@@ -177,7 +173,7 @@ class GuestFetch:
     async def _one(self, donors: Sequence[SnapshotOffer]) -> FetchedState | None:
         """Fetch one state of these donors together; None: they did not give it."""
         pieces, outcome = await self._offload(self._pieces), Outcome()
-        download = Download(self._context.transport, pieces, self._rates, outcome, offload=self._offload)
+        download = Download(self._context.transport, pieces, self._policy.rates, outcome, offload=self._offload)
         for offer in donors:
             download.add(offer.donor, offer.index)
         await download.run()

@@ -9,7 +9,7 @@ import torch
 
 from peer.aio.threads import Offload
 from peer.errors import DataError
-from peer.protocol.pair.state_verdict import StateLosses
+from peer.protocol.policy.donors import StateLosses
 from peer.result.holdout import hold_out
 from peer.result.model import OpenedRun
 from peer.result.network import empty_network, limited

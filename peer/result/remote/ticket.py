@@ -23,9 +23,9 @@ from peer.joining.statements import catch_up
 from peer.joining.weighing import StateWeighing
 from peer.membership.statement_sync import StatementSync
 from peer.node.open import LocalNode, OpenNode, open_node
-from peer.node.operator.collect import DONORS
 from peer.ports.console import Say
 from peer.protocol.messages import RunId
+from peer.protocol.policy.donors import MEAN_DONORS
 from peer.result.files import files_to_check, holdout_ref, wanted_files
 from peer.result.model import GuestRequest, OpenedRun, ResultFiles, RunModel, SourceRequest
 from peer.result.remote.fetch import FetchedModel, GuestFetch
@@ -141,7 +141,7 @@ class _Guest:
             weighing=weighing,
             scratch=node.local.home.path,
         )
-        return await fetch.model(request.guest.donors or DONORS, request.guest.wait_s)
+        return await fetch.model(request.guest.donors or MEAN_DONORS, request.guest.wait_s)
 
     async def _files(self, joining: GuestJoin) -> OpenedRun:
         """Fetch the run's files and open them, foreign ones in a process of their own first."""

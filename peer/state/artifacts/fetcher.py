@@ -20,13 +20,13 @@ from peer.aio.threads import Offload, inline
 from peer.errors import ArtifactMissing
 from peer.observe.progress import WaitProgress, untold
 from peer.protocol.messages import PIECE_BYTES, PeerId, PeerRecord
+from peer.protocol.policy.donors import DonorRates
 from peer.protocol.wire.payload import Arrived
 from peer.run.files.artifact import ArtifactRef
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.draft import ArtifactDraft, ArtifactOffer, Origin
 from peer.state.artifacts.holders import ArtifactTransport, HolderSearch, Peers
 from peer.state.transfer.download import Download, Outcome, TransferFlow
-from peer.state.transfer.scheduler import DonorRates
 
 MOST_DONORS = 6
 """Donors of one artifact at once. Each has one piece in flight."""

@@ -21,8 +21,9 @@ from peer.codes import Code
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
 from peer.observe.formatting import amount
 from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.policy.donors import DonorRates, busy_wait_s
 from peer.protocol.wire.payload import Arrived
-from peer.state.transfer.scheduler import DonorRates, PieceScheduler
+from peer.state.transfer.scheduler import PieceScheduler
 
 IDLE_S = 0.25
 """Seconds after which a donor without work looks for a piece to race."""
@@ -30,9 +31,6 @@ TOLD_S = 0.25
 """Seconds between two calls of `changed`, at least, while nothing but bytes comes."""
 MOST_NAMED = 3
 """Donors that are named to a person with their rates."""
-BUSY_S = 1.0
-BUSY_TRIES = 30
-"""Busy answers in a row after which a donor leaves."""
 
 
 Index = TypeVar("Index")
@@ -188,11 +186,12 @@ class Download(Generic[Index]):
             except PartnerRefused as refusal:
                 self._board.failed(peer, piece)
                 busy += 1
-                if refusal.code != Code.BUSY or busy > BUSY_TRIES:
+                wait_s = busy_wait_s(busy, refusal.eta_s)
+                if refusal.code != Code.BUSY or wait_s is None:
                     self._leaves(peer, f"{refusal.reason} ({refusal.code})")
                     return
                 self._ring()
-                await asyncio.sleep(max(BUSY_S, min(refusal.eta_s, 5 * BUSY_S)))
+                await asyncio.sleep(wait_s)
             except ExchangeError as error:
                 self._board.failed(peer, piece)
                 self._rates.failed(peer)

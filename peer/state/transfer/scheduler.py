@@ -11,45 +11,15 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from peer.protocol.messages import PeerId
+from peer.protocol.policy.donors import LEAST_RATE, DonorRates
 
 RACE = 2.0
 """Share of the time left in which a donor must bring a piece in flight in order to race it."""
 RACE_S = 0.25
-SLACK_S = 4.0
-FACTOR = 4.0
-FLOOR = 32_000.0
-"""Bytes per second expected of a donor without a measurement."""
 MEASURED_S = 2.0
 """Seconds after which the bytes that have come of a piece tell its donor's rate."""
 UNMEASURED_RACE_S = 10.0
 """A donor whose rate is not known races a piece that would take so many seconds more."""
-WEIGHT = 0.5
-"""Weight of the last piece in a donor's rate."""
-
-
-class DonorRates:
-    """Rates of donors in bytes per second, kept over several attempts."""
-
-    def __init__(self) -> None:
-        self._rates: dict[PeerId, float] = {}
-
-    def of(self, peer: PeerId) -> float:
-        """Return the donor's rate; 0: nothing was measured yet."""
-        return self._rates.get(peer, 0.0)
-
-    def observe(self, peer: PeerId, nbytes: int, seconds: float) -> None:
-        rate = max(1.0, nbytes / max(seconds, 1e-6))
-        before = self._rates.get(peer)
-        self._rates[peer] = rate if before is None else (1 - WEIGHT) * before + WEIGHT * rate
-
-    def failed(self, peer: PeerId) -> None:
-        """Halve the rate of a donor that missed its deadline."""
-        if peer in self._rates:
-            self._rates[peer] = max(1.0, self._rates[peer] / 2)
-
-    def deadline_s(self, peer: PeerId, nbytes: int) -> float:
-        """Return the seconds that this donor may take for so many bytes."""
-        return SLACK_S + FACTOR * nbytes / (self.of(peer) or FLOOR)
 
 
 @dataclass(slots=True)
@@ -146,5 +116,5 @@ class PieceScheduler:
         take as long again as it is late."""
         if rate := flight.rate(now):
             return (self._sizes[piece] - flight.arrived) / rate
-        expected = self._sizes[piece] / (self._rates.of(peer) or FLOOR)
+        expected = self._sizes[piece] / (self._rates.of(peer) or LEAST_RATE)
         return abs(expected - (now - flight.began))

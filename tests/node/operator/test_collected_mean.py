@@ -11,8 +11,9 @@ import torch
 from peer.aio.threads import inline
 from peer.lab.sim.links import Link
 from peer.lab.sim.virtual_clock import run_virtual
-from peer.node.operator.collect import DONORS, ENOUGH, Collected, StateCollector
+from peer.node.operator.collect import Collected, StateCollector
 from peer.protocol.messages import PeerId
+from peer.protocol.policy.donors import ENOUGH, MEAN_DONORS
 from tests.support.joining import LAYOUT, DonorWorld, state_of
 
 UP = 1e5
@@ -46,8 +47,8 @@ def mean_of(numbers: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("slow", "gone", "most_s", "taken"),
     [
-        (0, (), 1.5 * ONE_S, DONORS),
-        (DONORS - ENOUGH, (), 2.5 * ONE_S, ENOUGH),
+        (0, (), 1.5 * ONE_S, MEAN_DONORS),
+        (MEAN_DONORS - ENOUGH, (), 2.5 * ONE_S, ENOUGH),
         (0, ("home 0", "home 1"), 1.5 * ONE_S, ENOUGH),
     ],
     ids=["all at once", "slow homes are not waited for", "some are gone"],
@@ -56,13 +57,13 @@ def test_a_mean_takes_as_long_as_one_state(
     tmp_path: Path, slow: int, gone: tuple[str, ...], most_s: float, taken: int
 ) -> None:
     async def test() -> None:
-        world = homes(DONORS, slow)
+        world = homes(MEAN_DONORS, slow)
         for name in gone:
             world.network.kill(PeerId(name))
         found, seconds = await collected(world, tmp_path)
         assert seconds < most_s
         assert len(found.donors) == taken
-        assert found.states == DONORS, "each home's line was used for that long"
+        assert found.states == MEAN_DONORS, "each home's line was used for that long"
         numbers = [int(donor.split()[1]) for donor in found.donors]
         assert found.params is not None
         assert torch.equal(found.params, mean_of(numbers))

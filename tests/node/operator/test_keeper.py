@@ -22,7 +22,7 @@ from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.node.handler import DonatedState, RequestHandler
 from peer.node.operator.collect import StateCollector
 from peer.node.operator.judge import NotJudged, StateJudge
-from peer.node.operator.keeper import AGAIN_S, GONE_S, ServableState, StateKeeper, WatchedRun
+from peer.node.operator.keeper import ServableState, StateKeeper, WatchedRun
 from peer.node.operator.kept import KeptFacts, StateArchive
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
 from peer.observe.status.codec import to_json
@@ -31,6 +31,7 @@ from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.policy.amendments import RunPolicy
+from peer.protocol.policy.donors import GONE_S, KEEP_AGAIN_S
 from peer.protocol.schedule import RoundClock
 from peer.run.home import RunFolder
 from peer.run.manifest import Manifest
@@ -222,10 +223,10 @@ def test_a_bad_state_is_refused_with_a_reason_and_the_kept_one_stays(tmp_path: P
             await asyncio.sleep(30)
             outer.params.fill_(value)
             world.says("a", 13)
-            await asyncio.sleep(EVERY_S + AGAIN_S)
+            await asyncio.sleep(EVERY_S + KEEP_AGAIN_S)
             assert any("kept" in line and why in line for line in world.said)
             outer.params.fill_(2.1)
-            await asyncio.sleep(2 * AGAIN_S)
+            await asyncio.sleep(2 * KEEP_AGAIN_S)
 
         await world.during(world.keeper(Judge(lambda first: first)), go_bad())
         assert world.values == pytest.approx([2.0, 2.1])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from peer.joining.donors import FIRST_ROUNDS, KEPT_ROUNDS
-from peer.node.operator.run_progress import ALONE_S, REMEMBERED, RunEnd, RunProgress
+from peer.node.operator.run_progress import REMEMBERED, RunEnd, RunProgress
 from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, Status
+from peer.protocol.policy.donors import ALONE_S, FIRST_ROUNDS, why_not_first
 from peer.protocol.schedule import RoundClock
 
 ROUND_S, LOOK_S, TOTAL = 10.0, 3.0, 10**6
@@ -42,7 +42,7 @@ def test_one_record_for_eight_seconds_costs_a_young_run_nothing(tmp_path: Path) 
     node = Node(tmp_path, age_s=0.0)
     node.sees(trains("liar", 10**6), for_s=8.0)
     assert node.progress.value <= FIRST_ROUNDS
-    assert node.progress.why_not_first() == ""
+    assert why_not_first(node.progress.value) == ""
 
 
 @pytest.mark.parametrize("kind", ["seconds", "steps"])
@@ -51,9 +51,9 @@ def test_one_record_is_forgotten_in_an_old_run_too(tmp_path: Path, kind: str, sh
     node = Node(tmp_path, age_s=1e5, kind=kind)
     node.sees(trains("liar", 10**6), for_s=shown_s)
     assert node.progress.value <= (node.now - node.rounds.start) / ROUND_S / (1e-3 if kind == "steps" else 1.0) + 1
-    assert node.progress.why_not_first() != "", "nobody can tell yet that it is a liar"
+    assert why_not_first(node.progress.value) != "", "nobody can tell yet that it is a liar"
     node.now += REMEMBERED * MAX_RECORD_TTL_S
-    assert node.progress.why_not_first() == ""
+    assert why_not_first(node.progress.value) == ""
     node.start()
     assert node.progress.value == 0
 
@@ -76,14 +76,14 @@ def test_a_run_that_was_seen_for_long_is_remembered_over_restarts(tmp_path: Path
     node.start()
     assert node.progress.value == 57
     node.now += 0.9 * REMEMBERED * 3600.0
-    assert "round 57" in node.progress.why_not_first()
+    assert "round 57" in why_not_first(node.progress.value)
     node.now += 0.2 * REMEMBERED * 3600.0
-    assert node.progress.why_not_first() == ""
+    assert why_not_first(node.progress.value) == ""
 
 
 def test_one_peer_alone_does_not_move_it(tmp_path: Path) -> None:
     node = Node(tmp_path, age_s=600.0)
-    assert node.progress.why_not_first() == ""
+    assert why_not_first(node.progress.value) == ""
     node.sees(trains("a", 5), trains("liar", 2**50), for_s=60.0)
     assert node.progress.value == 5
 
@@ -99,14 +99,6 @@ def test_before_the_run_began_no_round_counts(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_counts_as_none(tmp_path: Path, torn: bytes) -> None:
     (tmp_path / "run_round").write_bytes(torn)
     assert Node(tmp_path, age_s=600.0).progress.value == 0
-
-
-def test_the_node_tells_when_its_kept_state_is_too_old(tmp_path: Path) -> None:
-    node = Node(tmp_path, age_s=900.0)
-    node.sees(trains("a", 90), for_s=3.0)
-    assert node.progress.why_not_kept(90 - KEPT_ROUNDS, alone_s=0.0) == ""
-    assert "round 90" in node.progress.why_not_kept(39, alone_s=0.0)
-    assert node.progress.why_not_kept(39, alone_s=ALONE_S + 1) == ""
 
 
 def test_a_run_in_steps_begins_for_the_node_when_it_first_sees_peers_train(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ from peer.lab.sim.virtual_clock import run_virtual
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RunId, StateIndex, Status
 from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.policy.donors import DonorRates
 from peer.protocol.wire.payload import Arrived
 from peer.state.snapshot import StateSnapshot, copy_of
 from peer.state.transfer.download import Download, Outcome, TransferFlow
 from peer.state.transfer.pieces import PieceStore
-from peer.state.transfer.scheduler import DonorRates, PieceScheduler
+from peer.state.transfer.scheduler import PieceScheduler
 
 
 def virtually(test):
