@@ -85,7 +85,7 @@ class DhtDirectory:
         now: Callable[[], float] = time.time,
         pace: SupervisorTimes | None = None,
         limits: DhtNodeLimits | None = None,
-        told: DirectoryListeners | None = None,
+        listeners: DirectoryListeners | None = None,
     ) -> None:
         """`identity_path`: the file of `identity`. `initial_peers`: addresses that end in /p2p/<peer id>. `cache_path`:
         a file to keep seen addresses in.
@@ -93,9 +93,9 @@ class DhtDirectory:
         Raises AddressError when an address cannot be parsed."""
         check_peers(initial_peers)
         check_announced(announce_maddrs)
-        told = told or DirectoryListeners()
+        listeners = listeners or DirectoryListeners()
         self._identity, self._run_id, self._now = identity, run_id, now
-        self._is_closed = told.is_closed
+        self._is_closed = listeners.is_closed
         self._host_maddrs = host_maddrs
         options = DhtNodeOptions(
             identity_path,
@@ -114,9 +114,9 @@ class DhtDirectory:
         self._seen: dict[str, set[PeerId]] = {}
         """The live peers that the last look found in each bucket."""
         self._ticket = frozenset(split(address)[1] for address in initial_peers) - {identity.peer_id}
-        self._view = RecordStore(run_id, PeerId(identity.peer_id), told.bad_record, told.own_found)
+        self._view = RecordStore(run_id, PeerId(identity.peer_id), listeners.bad_record, listeners.own_found)
         self._good_until = math.inf
-        self._gate = RecordGate(now, run_id, lambda: [*told.proven(), *self._view.live(now())])
+        self._gate = RecordGate(now, run_id, lambda: [*listeners.proven(), *self._view.live(now())])
         self._lan: LanPeers | None = None
         self._operators: Callable[[], Iterable[PeerId]] = lambda: map(PeerId, self._ticket)
         self._helper = DhtNodeSupervisor(
@@ -127,7 +127,7 @@ class DhtDirectory:
             now,
             self._publish,
             pace or SupervisorTimes(),
-            told.helper,
+            listeners.helper,
             lambda: self._view.live(now()),
         )
 

@@ -1,4 +1,4 @@
-"""The signed statements that a daemon holds: kept in its run folder, asked of others, and handed on to whoever asks.
+"""The signed statements that a daemon holds: kept in its run folder, asked of others, given to every peer that asks.
 They reach all peers in a few hops, even when the operator's node is seen by some only, and outlive that node.
 
 There are two questions, as the wire has them: for the amendments behind ours, which are asked for often, and for the
@@ -68,8 +68,8 @@ class StatementSync:
         round_now: Callable[[], int] = lambda: 0,
     ) -> None:
         """Reads what `folder`, the run's, keeps (None: nothing is kept, as in simulations). A kept file that does not
-        check counts as far as it does; the rest is asked anew. `round_now`: returns the round under way here (0: not
-        known), in which an amendment that comes begins to hold at the earliest."""
+        check counts as far as it does; the rest is fetched from others again. `round_now`: returns the round under way
+        here (0: not known), in which an amendment that comes begins to hold at the earliest."""
         self.log = log
         self.refused = Counter[Family]()
         """Statements of others that did not check."""

@@ -63,7 +63,7 @@ from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.suspend_detection import Reading, Slept
 from peer.rounds.commit import RoundCommitter
 from peer.rounds.directives import Directives
-from peer.rounds.loop import Boundary, RoundLoop, no_boundary
+from peer.rounds.loop import OnBoundary, RoundLoop, no_boundary
 from peer.rounds.pause import LocalPause
 from peer.rounds.schedule import RoundSchedule
 from peer.rounds.status import RoundStatus
@@ -150,8 +150,8 @@ def compose_peer(
     clocks: Callable[[], Reading] | None,
     emit: Callable[[events.Event], None],
     fetch_reset: FetchReset,
-    on_boundary: Boundary = no_boundary,
-    on_rest: Boundary = no_boundary,
+    on_boundary: OnBoundary = no_boundary,
+    on_rest: OnBoundary = no_boundary,
     receipts: ReceiptStore | None = None,
     stores: ExchangeStores | None = None,
     upto: Mapping[int, int] | None = None,
@@ -348,7 +348,7 @@ class DaemonParts:
         )
 
     def open_node(self, local: LocalNode) -> AbstractAsyncContextManager[OpenNode]:
-        """Open the network side, whose events are journaled and told to the person."""
+        """Open the network side, whose events are journaled and printed."""
 
         def emit(event: events.Event) -> None:
             self.journal.append(event)
@@ -376,7 +376,7 @@ class DaemonPeer:
     saving: Checkpointer
     """Writes its checkpoints."""
     summaries: SummarySender | None
-    """Tells the run's nodes what it does. None: the volunteer wants none."""
+    """Sends summaries to the run's nodes. None: the volunteer wants none."""
 
 
 def pace_of(method: Method) -> float:
@@ -392,8 +392,8 @@ def begin_run(
     invited: InvitedPeers,
     record: Callable[[], PeerRecord],
 ) -> None:
-    """Tell the network side the terms of the run. `ruling`: the operator's word for the round at hand. `record` makes
-    our record."""
+    """Give the network side the terms of the run. `ruling`: returns the operator's rules for the round at hand.
+    `record` makes our record."""
     limits, method = manifest.limits, resolve(manifest.sync)
     if method.topology == "group":
         node.directory.read_everybody()

@@ -266,7 +266,7 @@ async def open_node(
             cache_path=local.folder.path / "directory.json",
             now=clock.now,
             limits=limits,
-            told=DirectoryListeners(
+            listeners=DirectoryListeners(
                 helper=_HelperEvents(emit),
                 bad_record=reputation.bad_record,
                 proven=lambda: reputation.proven,

@@ -48,11 +48,11 @@ GATE_LOOK_S, LAST_LOOK_S = 0.2, 0.5
 """Between two looks at who is ready for the first round, and at who is not done with the last one, at least."""
 
 
-Boundary = Callable[[int], Awaitable[None]]
+OnBoundary = Callable[[int], Awaitable[None]]
 
 
 async def no_boundary(round_: int) -> None:
-    """A `Boundary` at which nothing is to be done."""
+    """An `OnBoundary` for which nothing is to be done."""
 
 
 class RoundLoop:
@@ -76,8 +76,8 @@ class RoundLoop:
         leaving: Shutdown,
         emit: Callable[[events.Event], None],
         settled: Callable[[], Awaitable[None]],
-        on_boundary: Boundary = no_boundary,
-        on_rest: Boundary = no_boundary,
+        on_boundary: OnBoundary = no_boundary,
+        on_rest: OnBoundary = no_boundary,
     ) -> None:
         """`settled` is awaited before an exchange: after a sleep it is not to begin with a stale clock. `on_boundary`
         is called between rounds with the number of the next one, `on_rest` when everything stands still for a pause."""

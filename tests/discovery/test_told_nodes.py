@@ -127,7 +127,7 @@ def test_no_node_is_told_to_call_one_that_others_cannot_call(tmp_path: Path) -> 
         async with started(tmp_path, hub) as reached:
             listeners = DirectoryListeners(is_closed=lambda: True)
             ticket = reached.addresses()[:1]
-            async with started(tmp_path, closed, initial_peers=ticket, told=listeners) as home:
+            async with started(tmp_path, closed, initial_peers=ticket, listeners=listeners) as home:
                 await home.announce(record(closed, 1))
                 await until_shown(reached, closed, 1)
                 assert home.neighbours() == 1

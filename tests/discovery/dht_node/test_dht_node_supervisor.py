@@ -108,7 +108,7 @@ def connections(directory: DhtDirectory) -> int:
 def test_a_hung_p2pd_is_replaced(tmp_path: Path) -> None:
     async def scenario() -> None:
         told = Told()
-        async with started(tmp_path, told=DirectoryListeners(told)) as directory:
+        async with started(tmp_path, listeners=DirectoryListeners(told)) as directory:
             pid, address = pid_of(directory), directory.addresses()
             os.kill(pid, signal.SIGSTOP)
             await until(lambda: told.back)
@@ -123,7 +123,7 @@ def test_a_hung_p2pd_is_replaced(tmp_path: Path) -> None:
 def test_a_busy_p2pd_that_owes_one_answer_is_left_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         told = Told()
-        async with started(tmp_path, pace=replace(PACE, answer=1.0), told=DirectoryListeners(told)) as directory:
+        async with started(tmp_path, pace=replace(PACE, answer=1.0), listeners=DirectoryListeners(told)) as directory:
             node = directory._helper.node
             assert node is not None
             owed, answers = [1], node.answers
@@ -146,7 +146,7 @@ def test_one_that_outgrows_its_bound_is_replaced_again_and_again_ever_more_slowl
     async def scenario() -> None:
         told = Told()
         limits, pace = DhtNodeLimits(memory=4 * 2**20), replace(PACE, rebuild=RebuildTimes(first=0.3), pulse=0.05)
-        async with started(tmp_path, limits=limits, pace=pace, told=DirectoryListeners(told)) as directory:
+        async with started(tmp_path, limits=limits, pace=pace, listeners=DirectoryListeners(told)) as directory:
             await until(lambda: to_json(directory.report())["losses"] >= 4)
             cause, times = told.ended[-1]
             assert "MB of memory, above its bound of 4.19 MB" in cause
@@ -201,7 +201,7 @@ def test_one_that_strangers_have_filled_with_connections_is_replaced(
 ) -> None:
     async def scenario() -> None:
         told = Told()
-        async with started(tmp_path, limits=DhtNodeLimits(files=64), told=DirectoryListeners(told)) as directory:
+        async with started(tmp_path, limits=DhtNodeLimits(files=64), listeners=DirectoryListeners(told)) as directory:
             address = directory.addresses()
             port = int(address[0].split("/")[4])
             with contextlib.ExitStack() as stack:
@@ -228,7 +228,7 @@ def test_while_it_cannot_be_started_the_known_peers_stay_and_the_reason_is_told(
         told = Told()
         async with (
             started(tmp_path, other) as second,
-            started(tmp_path, own, initial_peers=second.addresses(), told=DirectoryListeners(told)) as first,
+            started(tmp_path, own, initial_peers=second.addresses(), listeners=DirectoryListeners(told)) as first,
         ):
             await first.announce(record(own))
             await second.announce(record(other, expires_at=time.time() + 1.5))
@@ -289,7 +289,7 @@ def test_a_port_that_was_taken_meanwhile(tmp_path: Path, told_to: bool) -> None:
             told = Told(then=steal)
             where = given if told_to else LISTEN
             directory = await stack.enter_async_context(
-                started(tmp_path, host_maddrs=where, told=DirectoryListeners(told))
+                started(tmp_path, host_maddrs=where, listeners=DirectoryListeners(told))
             )
             (before,) = directory.addresses()
             os.kill(pid_of(directory), signal.SIGKILL)
