@@ -30,6 +30,8 @@ from peer.run.manifest import (
     Manifest,
     SignedManifest,
     default_text,
+    derive,
+    ensure_new,
     load_signed,
     parse_manifest,
     read_raw,
@@ -78,8 +80,11 @@ def new(
     file that is there is never overwritten."""
     if preset is not None:
         settings = (*settings, f"sync.preset={preset}")
-    overridden(default_text(), settings)  # what cannot be set is refused before a key is made
-    if model or tokenizer or data:
+    ensure_new(file)  # what is refused is refused before a key is made
+    if not (model or tokenizer or data):
+        derive(default_text(), settings)
+    else:
+        overridden(default_text(), settings)  # which values fit depends on the files
         from peer.run.packages import check_hf
 
         wanted = {"transformers": (model, "--model"), "tokenizers": (tokenizer or data, "a tokenizer")}

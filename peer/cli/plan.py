@@ -180,8 +180,9 @@ def _remarks(planned: TrainingPlan) -> Iterator[str]:
 
 def _write(file: Path, planned: TrainingPlan, data: Path | None, home: Path, identity_path: Path | None) -> None:
     """Write and sign the manifest, with the files of the data in a folder next to it."""
-    from peer.run.manifest import write_new
+    from peer.run.manifest import ensure_new, write_new
 
+    ensure_new(file)
     operator = signing_key(home, identity_path, make=True)
     if data is None:
         write_new(file, operator, planned.settings)

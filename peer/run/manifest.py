@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ __all__ = [
     "SignedManifest",
     "default_text",
     "derive",
+    "ensure_new",
     "load_signed",
     "parse_manifest",
     "read_raw",
@@ -192,10 +194,11 @@ def write_new(path: Path, operator: Identity, settings: Iterable[str] = (), text
     text, settings = text or default_text(operator.peer_id), list(settings)
     if settings:
         text = derive(text, settings)
+    ensure_new(path)
     try:
         path.open("xb").close()  # the second of two writers is refused
     except FileExistsError:
-        raise ManifestError(f"{path} exists", "Choose another name. Nothing was overwritten.") from None
+        raise _exists(path) from None
     except OSError as error:
         advice = file_advice(error, path, "choose another place")
         raise ManifestError(f"cannot write {path}: {error.strerror}", advice) from error
@@ -205,6 +208,16 @@ def write_new(path: Path, operator: Identity, settings: Iterable[str] = (), text
     except ManifestError:
         path.unlink(missing_ok=True)  # ours, and no manifest
         raise
+
+
+def ensure_new(path: Path) -> None:
+    """Raise ManifestError where there is a file already: to be called before anything else is made, such as a key."""
+    if os.path.lexists(path):
+        raise _exists(path)
+
+
+def _exists(path: Path) -> ManifestError:
+    return ManifestError(f"{path} exists", "Choose another name. Nothing was overwritten.")
 
 
 def default_text(operator: str = "") -> str:

@@ -145,6 +145,27 @@ def test_a_setting_that_cannot_be_changes_nothing_in_a_fresh_home(setting: str, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("setting", ["sync.preset=gosip", "total_rounds=0", "lr=-1"])
+def test_a_value_that_cannot_be_changes_nothing_in_a_fresh_home(setting: str, tmp_path: Path) -> None:
+    with pytest.raises(ManifestError):
+        call("manifest", "new", str(tmp_path / "run.toml"), "--set", setting, "--home", str(tmp_path / "fresh"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words", [("manifest", "new", "run.toml"), ("plan", "--params", "10M", "--machine", "1T", "--write", "run.toml")]
+)
+def test_a_file_that_is_there_stays_and_no_key_is_made(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text("mine")
+    with pytest.raises(ManifestError, match=r"run\.toml exists"):
+        call(*words, "--home", "fresh")
+    assert Path("run.toml").read_text() == "mine"
+    assert not Path("fresh").exists()
+
+
 def test_another_key_is_named_by_its_file_and_never_advised(signed: SignedManifest, node: str) -> None:
     other = load_or_create(Path("other.key")).peer_id
     for words in (
