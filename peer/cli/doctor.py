@@ -100,9 +100,9 @@ def command(
     from peer.node.doctor.report import closing, in_json, line_of
     from peer.node.doctor.request import NO_RUN, NamedRun
     from peer.protocol.policy.upload_quota import UploadLimits
-    from peer.run.options import JoinOptions, any_hosts
+    from peer.run.options import PeerOptions, any_hosts
 
-    options = JoinOptions(
+    options = PeerOptions(
         home=home,
         identity_path=identity_path,
         initial_peers=initial_peers,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from peer.guest.options import GuestOptions
     from peer.node.page import DaemonPages
     from peer.run.admission.invitation import Invitation
-    from peer.run.options import JoinOptions
+    from peer.run.options import PeerOptions
 
 MICRO_BATCH = "Windows that go through the model at once. By default as many as fit into memory."
 WAIT = "Wait so long (5m) for an answer from the run, or for a donor, before giving up with exit code 30 or 41."
@@ -169,7 +169,7 @@ def command(
     from peer.protocol.messages import RunId
     from peer.protocol.policy.upload_quota import UploadLimits
     from peer.run.manifest import load_signed
-    from peer.run.options import JoinOptions, any_hosts
+    from peer.run.options import PeerOptions, any_hosts
     from peer.run.packages import check_packages
     from peer.run.ticket import Ticket, left_out, told_run
 
@@ -180,7 +180,7 @@ def command(
     known = Ticket.named(named) if signed is None else Ticket(signed.run_id, ())
     if left := left_out(named):
         say(f"not taken from the line that was pasted: {left}. Options go behind the ticket, without quotes around all")
-    options = JoinOptions(
+    options = PeerOptions(
         home=home,
         identity_path=identity_path,
         initial_peers=(*initial_peers, *known.addresses),
@@ -222,7 +222,7 @@ def command(
     run_daemon(_take_part(options, plain, laps, pages_at(web, web_names, metrics_host, metrics_port)))
 
 
-async def _take_part(options: JoinOptions, plain: bool, laps: PhaseTimer, pages: DaemonPages) -> int:
+async def _take_part(options: PeerOptions, plain: bool, laps: PhaseTimer, pages: DaemonPages) -> int:
     """Run the peer and return its exit code. The trainer loads torch while this process loads its own modules."""
     import asyncio
 

@@ -24,7 +24,7 @@ from peer.run.load import bytes_a_day
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import need_of, trains_in_main_memory
 from peer.run.method import Method
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.presets import resolve
 from peer.run.worth import worth_sentence
 from peer.state.checkpoint import checkpoint_bytes
@@ -123,7 +123,7 @@ class JoinContract(ContractTerms):
 
 
 def contract_of(
-    signed: SignedManifest, options: JoinOptions, texts: str, *, start: float = 0.0, folder: RunFolder | None = None
+    signed: SignedManifest, options: PeerOptions, texts: str, *, start: float = 0.0, folder: RunFolder | None = None
 ) -> JoinContract:
     """Work out what the run takes from this machine, from its manifest and the volunteer's options alone.
 
@@ -160,7 +160,7 @@ def contract_of(
     )
 
 
-def _manners(options: JoinOptions) -> str:
+def _manners(options: PeerOptions) -> str:
     """Tell how the trainer gives way to the machine's owner."""
     guest = options.guest
     parts = ["to all programs" if guest.low_priority else "to no program (--priority normal)"]
@@ -193,7 +193,7 @@ def _length(manifest: Manifest, method: Method) -> str:
     return f"after {rounds} of about {method.round_length:,.0f} inner steps, whose time depends on the machines"
 
 
-def _data(manifest: Manifest, options: JoinOptions, texts: str) -> str:
+def _data(manifest: Manifest, options: PeerOptions, texts: str) -> str:
     match manifest.data.kind:
         case "text":
             return f"your own texts in {options.data_dir}, which stay on this machine: {texts}"
@@ -202,7 +202,7 @@ def _data(manifest: Manifest, options: JoinOptions, texts: str) -> str:
     return "the Python standard library of this machine"
 
 
-def look_through(manifest: Manifest, options: JoinOptions) -> tuple[str, list[str]]:
+def look_through(manifest: Manifest, options: PeerOptions) -> tuple[str, list[str]]:
     """Return what the volunteer's own texts are, and the names of those that look like secrets. Runs in a thread.
 
     Raises DataError when the run needs texts and none were given."""

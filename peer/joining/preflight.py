@@ -11,7 +11,7 @@ from peer import identity as identities
 from peer.errors import DataError, HomeUnusable, UsageError, for_shell
 from peer.process_limits import check_open_files
 from peer.run.home import Home
-from peer.run.options import JoinOptions, NodeOptions
+from peer.run.options import NodeOptions, PeerOptions
 from peer.user_folders import expand_user, user_name
 
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
@@ -63,7 +63,7 @@ def _check_ours(path: Path, home: Path) -> None:
     )
 
 
-def check_volunteer(options: JoinOptions) -> None:
+def check_volunteer(options: PeerOptions) -> None:
     """Raise UsageError for a device that is not there, DataError for a `--data` folder that cannot be read."""
     if options.device == "cuda":
         check_cuda()

@@ -23,7 +23,7 @@ from peer.run.costs import cost_of
 from peer.run.load import load_of, need_of, too_much_with
 from peer.run.manifest import Manifest
 from peer.run.method import Method
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 
 LOOK_S = 0.1
 MEASURED_STEPS = 3
@@ -97,7 +97,7 @@ class JoinReport:
 
     # -- is it fit? --------------------------------------------------------------------------------------------------
 
-    def check_caps(self, manifest: Manifest, method: Method, options: JoinOptions) -> None:
+    def check_caps(self, manifest: Manifest, method: Method, options: PeerOptions) -> None:
         """Raise MachineTooSlow when the volunteer's own caps leave no room for a round's exchange."""
         load = load_of(manifest, method)
         for cap, what in ((options.max_upload, "upload, its cap"), (options.max_download, "download, its cap")):

@@ -17,7 +17,7 @@ from peer.ports.trainer import TrainerInfo
 from peer.protocol.messages import PeerId
 from peer.run.manifest import Manifest
 from peer.run.memory import activation_bytes, free_bytes
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.trainer.client import TrainerClient, TrainerConfig
 
 Emit = Callable[[events.Event], None]
@@ -53,7 +53,7 @@ async def launch(
 
 
 def trainer_config(
-    options: JoinOptions,
+    options: PeerOptions,
     me: PeerId,
     manifest: Manifest,
     files: RunFiles,

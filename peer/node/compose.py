@@ -72,7 +72,7 @@ from peer.run.admission.invitation import InvitedPeers
 from peer.run.costs import receipt_bounds
 from peer.run.manifest import Manifest
 from peer.run.method import Method
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.plan import RunPlan
 from peer.run.presets import resolve
 from peer.run.sync.common_data import why_unchecked
@@ -311,7 +311,7 @@ async def _at_once() -> None:
 class DaemonParts:
     """The parts of a daemon that are there before its network side is opened."""
 
-    options: JoinOptions
+    options: PeerOptions
     journal: Journal
     quota: UploadQuota
     pause: LocalPause
@@ -325,7 +325,7 @@ class DaemonParts:
     """Builds what joiners are given."""
 
     @classmethod
-    def of(cls, local: LocalNode, options: JoinOptions) -> DaemonParts:
+    def of(cls, local: LocalNode, options: PeerOptions) -> DaemonParts:
         """Open journal, quota and pause. Raises HomeUnusable."""
         local.say(f"all is loaded: this peer is {local.me}, and opens the network")
         journal, changed = Journal(local.folder.journal, local.clock.now), Signal()

@@ -51,7 +51,7 @@ from peer.run.load import control_of
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import check_memory, free_bytes, need_of, trains_in_main_memory
 from peer.run.model_layout import layout_for
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.statements.log import StatementLog
 from peer.run.sync.common_data import why_unchecked
 from peer.state.checkpoint import CheckpointStore
@@ -65,7 +65,7 @@ Joining = JoinSequence[LocalRun, JoinedState, DaemonPeer]
 
 
 async def run_peer(
-    options: JoinOptions,
+    options: PeerOptions,
     display: Display,
     early: TrainerSubprocess | None = None,
     laps: PhaseTimer | None = None,

@@ -12,7 +12,7 @@ from peer.node.shard_supply import ShardSupply
 from peer.observe import events
 from peer.observe.progress import WaitProgress
 from peer.run.manifest import Manifest
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.fetcher import ArtifactFetcher
 from peer.state.artifacts.holders import Peers
@@ -25,7 +25,7 @@ class DaemonFiles:
     def __init__(
         self,
         node: OpenNode,
-        options: JoinOptions,
+        options: PeerOptions,
         peers: Peers,
         work: LowPriorityThread,
         emit: Callable[[events.Event], None],

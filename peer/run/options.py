@@ -57,7 +57,7 @@ class NodeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinOptions(NodeOptions):
+class PeerOptions(NodeOptions):
     """What `peer join` was told, beyond the node's own options."""
 
     run_id: RunId

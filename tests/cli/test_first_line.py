@@ -15,7 +15,7 @@ from peer import __version__
 from peer.cli.main import peer
 from peer.errors import DataError, PeerError, TicketError, UsageError
 from peer.identity import Identity
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.ticket import Ticket
 
 ADDRESS = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"
@@ -50,9 +50,9 @@ def test_the_first_line_waits_for_no_library(words: tuple[str, str], tmp_path: P
 
 
 @pytest.fixture
-def joined(monkeypatch: pytest.MonkeyPatch) -> list[JoinOptions]:
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[PeerOptions]:
     """The options of each daemon that would have started."""
-    started: list[JoinOptions] = []
+    started: list[PeerOptions] = []
 
     def run_daemon(main: Coroutine[Any, Any, int]) -> None:
         started.append(main.cr_frame.f_locals["options"])  # type: ignore[attr-defined]
@@ -71,7 +71,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[JoinOptions]:
         ["peer", "join", WORD[:30], WORD[30:], "--threads", "1"],
     ],
 )
-def test_a_pasted_line_joins(words: list[str], joined: list[JoinOptions], tmp_path: Path) -> None:
+def test_a_pasted_line_joins(words: list[str], joined: list[PeerOptions], tmp_path: Path) -> None:
     result = CliRunner().invoke(peer, ["join", *words, "--home", str(tmp_path)])
     assert (result.exit_code, [one.run_id for one in joined]) == (0, [b"r" * 32])
     lines = result.output.splitlines()
@@ -90,7 +90,7 @@ def test_what_this_machine_lacks_is_told_before_anything_is_made(
     words: list[str],
     error: type[PeerError],
     told: str,
-    joined: list[JoinOptions],
+    joined: list[PeerOptions],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -104,13 +104,13 @@ def test_what_this_machine_lacks_is_told_before_anything_is_made(
     assert "loading torch" not in result.output
 
 
-def test_options_within_quotes_are_named(joined: list[JoinOptions], tmp_path: Path) -> None:
+def test_options_within_quotes_are_named(joined: list[PeerOptions], tmp_path: Path) -> None:
     result = CliRunner().invoke(peer, ["join", f"peer join {WORD} --data texts", "--home", str(tmp_path)])
     assert "not taken from the line that was pasted: --data texts" in result.output
     assert joined[0].data_dir is None
 
 
-def test_what_is_wrong_comes_after_the_first_line(joined: list[JoinOptions]) -> None:
+def test_what_is_wrong_comes_after_the_first_line(joined: list[PeerOptions]) -> None:
     result = CliRunner().invoke(peer, ["join", "peer", "join", "TICKET"])
     assert isinstance(result.exception, TicketError)
     assert joined == []

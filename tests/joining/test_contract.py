@@ -22,7 +22,7 @@ from peer.observe.question import read_answer
 from peer.protocol.policy.upload_quota import DAY_S, UploadLimits, control_rate
 from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, default_text, derive
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 
 CONTRACT = JoinContract(
     run="demo (00ff)",
@@ -91,7 +91,7 @@ SIGNED = {
 def terms(clock: str, start: float = 0.0, **options: Any) -> dict[str, str]:
     """The terms of the default run under this clock."""
     signed = SIGNED[clock]
-    chosen = JoinOptions(home=Path("home"), run_id=signed.run_id, device="cpu", threads=3, **options)
+    chosen = PeerOptions(home=Path("home"), run_id=signed.run_id, device="cpu", threads=3, **options)
     return dict(contract_of(signed, chosen, "", start=start, folder=RunFolder(Path("/home/ada"))).terms())
 
 
@@ -124,7 +124,7 @@ def test_how_the_trainer_gives_way_is_told() -> None:
 
 
 def test_the_day_holds_what_the_exchanges_and_the_small_messages_take() -> None:
-    options = JoinOptions(home=Path("home"), run_id=SIGNED["seconds"].run_id)
+    options = PeerOptions(home=Path("home"), run_id=SIGNED["seconds"].run_id)
     contract = contract_of(SIGNED["seconds"], options, "")
     assert contract.bytes_up_a_day == contract.bytes_down_a_day
     expected = 1.041 * 288 * contract.bytes_a_sync + control_rate(300.0) * DAY_S

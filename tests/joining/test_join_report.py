@@ -24,7 +24,7 @@ from peer.protocol.policy.upload_quota import UploadLimits
 from peer.run.costs import cost_of
 from peer.run.load import load_of, need_of
 from peer.run.manifest import Manifest, default_text, parse_manifest
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.overrides import apply_overrides
 from peer.run.presets import resolve
 
@@ -56,8 +56,8 @@ class Told:
         await asyncio.wait({watching})
 
 
-def options(**caps: float) -> JoinOptions:
-    return JoinOptions(home=Path("unused"), run_id=RunId(bytes(32)), **caps)
+def options(**caps: float) -> PeerOptions:
+    return PeerOptions(home=Path("unused"), run_id=RunId(bytes(32)), **caps)
 
 
 def test_each_phase_is_told_and_journaled() -> None:

@@ -26,7 +26,7 @@ from peer.outer.state import OuterState
 from peer.protocol.messages import PeerRecord, RunId
 from peer.protocol.schedule import RoundClock
 from peer.run.manifest import default_text, parse_manifest
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.presets import resolve
 from peer.run.statements.log import StatementLog
 from peer.state.checkpoint import CheckpointStore
@@ -93,7 +93,7 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
     async def main() -> set[Edge]:
         manifest = _manifest(preset)
         run_id, layout = RunId(b"r" * 32), layout_of(resolve(manifest.sync))
-        options = JoinOptions(home=home, run_id=run_id)
+        options = PeerOptions(home=home, run_id=run_id)
         local = LocalNode.of(options, run_id, lambda line: None)
         own, bulk = DaemonParts.of(local, options), LowPriorityThread()
         handler = RequestHandler()

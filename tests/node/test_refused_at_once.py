@@ -14,7 +14,7 @@ from peer.node import compose
 from peer.node.display import PlainLines
 from peer.node.peer import run_peer
 from peer.protocol.messages import RunId
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 
 
 def opened(*_: object) -> None:
@@ -29,7 +29,7 @@ def test_a_wrong_device_or_data_folder_ends_peer_join_before_it_makes_a_home(
 ) -> None:
     monkeypatch.setattr(preflight.check_cuda, "__defaults__", ((),))
     monkeypatch.setattr(compose, "open_node", opened)
-    options = JoinOptions(home=tmp_path / "home", run_id=RunId(bytes(32)), **wrong)
+    options = PeerOptions(home=tmp_path / "home", run_id=RunId(bytes(32)), **wrong)
     with pytest.raises(error):
         asyncio.run(run_peer(options, PlainLines(lambda line: None)))
     assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ from peer.node.peer import PeerDaemon
 from peer.node.process import leave_with_input
 from peer.protocol.messages import RunId
 from peer.run.home import Home
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.ticket import Ticket
 
 
@@ -37,7 +37,7 @@ class Liar:
     donated: Callable[..., DonatedState]
 
 
-def read(arguments: Sequence[str]) -> tuple[Liar, JoinOptions]:
+def read(arguments: Sequence[str]) -> tuple[Liar, PeerOptions]:
     """Read the command line. Raises UsageError for an unknown kind, and SystemExit as argparse does."""
     parser = argparse.ArgumentParser(prog="peer.lab.attack.process", description=__doc__)
     parser.add_argument("kind")
@@ -59,7 +59,7 @@ def read(arguments: Sequence[str]) -> tuple[Liar, JoinOptions]:
     if given.leave_on_eof:
         leave_with_input()
     known = Ticket.named(given.ticket)
-    options = JoinOptions(
+    options = PeerOptions(
         home=given.home,
         run_id=RunId(known.run_id),
         initial_peers=known.addresses,
@@ -77,7 +77,7 @@ def read(arguments: Sequence[str]) -> tuple[Liar, JoinOptions]:
     return Liar(liar_of(kind, given.seed), donated), options
 
 
-async def take_part(liar: Liar, options: JoinOptions) -> int:
+async def take_part(liar: Liar, options: PeerOptions) -> int:
     """Take part as `peer.node.peer.run_peer` does, with the parts that lie. Return the exit code."""
     check_volunteer(options)
     display, laps = PlainLines(say), PhaseTimer()

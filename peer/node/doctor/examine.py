@@ -30,7 +30,7 @@ from peer.node.doctor.prediction import Prediction, StepTrial
 from peer.node.process import on_stop_signals
 from peer.run.files.artifact_folder import needed
 from peer.run.memory import free_bytes
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.user_folders import expand_user, temporary_folder
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ Tell = Callable[[DoctorFinding], None]
 class Examination:
     """One examination, and what it has found so far. `tell` hears each finding at once."""
 
-    options: JoinOptions
+    options: PeerOptions
     with_run: bool
     """Whether a run was named."""
     torch_check: Callable[[], str]
@@ -279,7 +279,7 @@ async def examined(examination: Examination, at_last: Callable[[], None]) -> int
     return EXIT_CODES[examination.readiness]
 
 
-def _volunteer_checks(options: JoinOptions) -> list[DoctorFinding]:
+def _volunteer_checks(options: PeerOptions) -> list[DoctorFinding]:
     """Check `--device` and `--data`, each as `peer join` does before anything else. Loads torch."""
     from peer.joining.preflight import check_volunteer
 
@@ -300,7 +300,7 @@ def _network_modules() -> tuple[Any, Any]:
     return guest_node, RunVisit
 
 
-def _manifest_of(visit: RunVisit | None, options: JoinOptions) -> Manifest | None:
+def _manifest_of(visit: RunVisit | None, options: PeerOptions) -> Manifest | None:
     """Return the run's manifest: as it was given, as peers gave it, or as an earlier start kept it."""
     from peer.joining.manifest import kept_manifest
     from peer.run.home import RunFolder
@@ -314,7 +314,7 @@ def _manifest_of(visit: RunVisit | None, options: JoinOptions) -> Manifest | Non
     return None if kept is None else kept.manifest
 
 
-def _texts(manifest: Manifest, options: JoinOptions) -> list[DoctorFinding]:
+def _texts(manifest: Manifest, options: PeerOptions) -> list[DoctorFinding]:
     """Look through the user's own texts, where the run trains on them."""
     from peer.joining.contract import look_through, secrets_warning
 
@@ -326,7 +326,7 @@ def _texts(manifest: Manifest, options: JoinOptions) -> list[DoctorFinding]:
 
 
 def _prediction(
-    trial: StepTrial | None, manifest: Manifest, visit: RunVisit | None, options: JoinOptions
+    trial: StepTrial | None, manifest: Manifest, visit: RunVisit | None, options: PeerOptions
 ) -> Prediction:
     from peer.clock.monotonic import run_time
     from peer.node.doctor.prediction import RunLoad, predict

@@ -15,13 +15,13 @@ from peer.identity import Identity, load
 from peer.node.doctor.finding import DoctorFinding, failure, fine
 from peer.node.doctor.home import RunningDaemon
 from peer.node.open import LocalNode, OpenNode, open_node
-from peer.run.options import JoinOptions, NodeOptions
+from peer.run.options import NodeOptions, PeerOptions
 from peer.user_folders import expand_user
 
 _PORT = re.compile(r"/tcp/\d+")
 
 
-def guest_options(options: JoinOptions, home: Path) -> NodeOptions:
+def guest_options(options: PeerOptions, home: Path) -> NodeOptions:
     """Return the options of the guest: the user's own as far as they are about the network."""
     return NodeOptions(
         home=home,
@@ -45,7 +45,7 @@ def at_any_port(options: NodeOptions) -> NodeOptions:
 
 @contextlib.asynccontextmanager
 async def guest_node(
-    options: JoinOptions, home: Path, daemon: RunningDaemon | None
+    options: PeerOptions, home: Path, daemon: RunningDaemon | None
 ) -> AsyncIterator[tuple[OpenNode | None, list[DoctorFinding]]]:
     """Open the guest, and tell what its ports and p2pd came to. None: it cannot be opened.
 
@@ -78,7 +78,7 @@ def _taken(error: AddressError, daemon: RunningDaemon | None) -> DoctorFinding:
 
 
 @contextlib.asynccontextmanager
-async def _opened(options: JoinOptions, own: NodeOptions) -> AsyncIterator[OpenNode]:
+async def _opened(options: PeerOptions, own: NodeOptions) -> AsyncIterator[OpenNode]:
     def quiet(text: str) -> None: ...
 
     key = expand_user(options.identity_path or options.home / "identity.key")

@@ -9,7 +9,7 @@ from peer.errors import PeerError
 from peer.node.doctor.finding import DoctorFinding, failure
 from peer.protocol.messages import RunId
 from peer.run.manifest import SignedManifest, load_signed
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.ticket import Ticket
 
 NO_RUN = RunId(bytes(32))
@@ -36,7 +36,7 @@ class NamedRun:
         except PeerError as error:
             return cls(findings=(failure("ticket", error),))
 
-    def within(self, options: JoinOptions) -> JoinOptions:
+    def within(self, options: PeerOptions) -> PeerOptions:
         """Return a user's options for this run."""
         if self.ticket is None:
             return options

@@ -17,7 +17,7 @@ from peer.run.costs import cost_of
 from peer.run.files.artifact_folder import needed
 from peer.run.manifest import Manifest
 from peer.run.memory import check_memory, need_of, trains_in_main_memory
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.presets import resolve
 
 LITTLE_DISK, LITTLE_MEMORY = 2 * 10**9, 2**30
@@ -39,7 +39,7 @@ class DiskNeed:
         return self.checkpoints + self.files + self.exchange
 
 
-def disk_need(manifest: Manifest, options: JoinOptions) -> DiskNeed:
+def disk_need(manifest: Manifest, options: PeerOptions) -> DiskNeed:
     """Return what the run takes in the home."""
     from peer.state.checkpoint import checkpoint_bytes  # torch may be what is wrong here
     from peer.state.snapshot import KEEP

@@ -22,7 +22,7 @@ from peer.protocol.policy.fitness import of_steps
 from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
 from peer.run.model_layout import layout_for
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.presets import resolve
 from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
@@ -38,7 +38,7 @@ GUEST = PeerId("guest")
 class StepTrialRun:
     """One trial. `folder` is for this alone. `early`: a trainer process that is loading torch already."""
 
-    def __init__(self, options: JoinOptions, folder: Path, early: TrainerSubprocess | None) -> None:
+    def __init__(self, options: PeerOptions, folder: Path, early: TrainerSubprocess | None) -> None:
         self._options = options
         self._folder = folder
         self._early = early

@@ -34,7 +34,7 @@ from peer.protocol.policy.fitness import Load
 from peer.protocol.schedule import RoundClock
 from peer.run.load import load_of
 from peer.run.manifest import Manifest, SignedManifest
-from peer.run.options import CACHE_DISK, JoinOptions
+from peer.run.options import CACHE_DISK, PeerOptions
 from peer.run.presets import resolve
 from peer.run.statements.files import known_start
 from peer.run.statements.log import StatementLog
@@ -64,7 +64,7 @@ class RunVisit:
     """One visit. `node` is a guest's, and `folder` takes the run's files."""
 
     node: OpenNode
-    options: JoinOptions
+    options: PeerOptions
     folder: Path
     joining: Looking = field(init=False)
     records: dict[PeerId, PeerRecord] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from peer.node.doctor.guest import at_any_port, guest_node, guest_options
 from peer.node.doctor.home import RunningDaemon
 from peer.node.doctor.request import NO_RUN, NamedRun
 from peer.observe.status.notices import read_status
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.ticket import Ticket
 
 PEER = "12D3KooWGcHvVxGGEhRBGqvDzRFqsZZMnhqSMtx2QCGqNkkvB5dC"
@@ -34,7 +34,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def examination(home: Path, told: list[DoctorFinding], **options: Any) -> Examination:
-    join = JoinOptions(home=home, run_id=NO_RUN, host_maddrs=("/ip4/127.0.0.1/tcp/0",), lan=False, **options)
+    join = PeerOptions(home=home, run_id=NO_RUN, host_maddrs=("/ip4/127.0.0.1/tcp/0",), lan=False, **options)
     return Examination(options=join, with_run=False, torch_check=lambda: "2.13.0", tell=told.append)
 
 
@@ -72,7 +72,7 @@ def test_a_wrong_torch_does_not_hide_the_rest(tmp_path: Path, monkeypatch: pytes
     def check() -> str:
         raise TorchWrong("torch is not installed")
 
-    def no_torch(options: JoinOptions) -> None:
+    def no_torch(options: PeerOptions) -> None:
         raise ModuleNotFoundError("No module named 'torch'")
 
     monkeypatch.setattr(examine, "_volunteer_checks", no_torch)
@@ -160,7 +160,7 @@ def test_a_taken_port_is_found_and_the_guest_goes_on_at_another(tmp_path: Path) 
 
 
 def test_a_guest_listens_at_free_ports_where_the_asked_ones_are_taken(tmp_path: Path) -> None:
-    options = JoinOptions(home=tmp_path, run_id=NO_RUN, port=4811, host_maddrs=("/ip4/0.0.0.0/tcp/4810",))
+    options = PeerOptions(home=tmp_path, run_id=NO_RUN, port=4811, host_maddrs=("/ip4/0.0.0.0/tcp/4810",))
     asked = guest_options(options, tmp_path / "guest")
     assert (asked.port, asked.home) == (4811, tmp_path / "guest")
     assert (at_any_port(asked).port, at_any_port(asked).host_maddrs) == (0, ("/ip4/0.0.0.0/tcp/0",))
@@ -175,6 +175,6 @@ def test_a_ticket_that_cannot_be_read_is_a_finding() -> None:
 def test_a_ticket_names_run_and_addresses(tmp_path: Path) -> None:
     address = f"/ip4/192.0.2.7/tcp/4001/p2p/{PEER}"
     named = NamedRun.of(Ticket(b"R" * 32, (address,)).encode())
-    options = named.within(JoinOptions(home=tmp_path, run_id=NO_RUN))
+    options = named.within(PeerOptions(home=tmp_path, run_id=NO_RUN))
     assert (options.run_id, options.initial_peers) == (b"R" * 32, (address,))
     assert NamedRun.of(None).within(options) is options

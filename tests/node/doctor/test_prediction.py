@@ -13,7 +13,7 @@ from peer.node.doctor.prediction import START_S, Prediction, RunLoad, StepTrial,
 from peer.protocol.schedule import RoundClock
 from peer.run.costs import cost_of
 from peer.run.manifest import write_new
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.presets import resolve
 from peer.run.sections import SyncSection
 
@@ -43,7 +43,7 @@ def test_doctor_and_consent_show_the_same_bytes(tmp_path: Path) -> None:
     """With control traffic, which doctor once left out."""
     signed = write_new(tmp_path / "run.toml", Identity.generate(), ["sync.clock=seconds", "sync.sync_every=300"])
     method = resolve(signed.manifest.sync)
-    agreed = contract_of(signed, JoinOptions(home=tmp_path, run_id=signed.run_id), "")
+    agreed = contract_of(signed, PeerOptions(home=tmp_path, run_id=signed.run_id), "")
     cost = cost_of(signed.manifest.model, method)
     load = RunLoad(method=method, clock=method.round_clock(1.0), sync_bytes=cost.bytes_per_sync, state_bytes=0)
     found = predict(TRIAL, load, 10**6, 2000.0)

@@ -11,7 +11,7 @@ from peer.node.doctor.room import DiskNeed, disk, disk_need, held_disk, memory
 from peer.protocol.messages import RunId
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.memory import need_of
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 
 MANIFEST = parse_manifest(default_text().encode())
 NEED = DiskNeed(checkpoints=4 * 10**9, files=10**9, exchange=10**9)
@@ -62,7 +62,7 @@ def test_a_disk_without_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [1, 3])
 def test_the_need_grows_with_the_checkpoints_that_are_kept(tmp_path: Path, kept: int) -> None:
-    need = disk_need(MANIFEST, JoinOptions(home=tmp_path, run_id=RunId(bytes(32)), checkpoints_kept=kept))
+    need = disk_need(MANIFEST, PeerOptions(home=tmp_path, run_id=RunId(bytes(32)), checkpoints_kept=kept))
     assert need.checkpoints % (kept + 1) == 0
     assert need.exchange > 0
     assert held_disk(tmp_path / "nowhere", kept) == 0

@@ -17,7 +17,7 @@ from peer.node.doctor.prediction import StepTrial
 from peer.node.doctor.request import NO_RUN
 from peer.node.doctor.trial import StepTrialRun, judged
 from peer.run.manifest import default_text, derive, parse_manifest
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 
 MANIFEST = parse_manifest(derive(default_text(), ["sync.sync_every=10"]).encode())
 TRIAL = StepTrial(device="cpu", micro_batch=8, reason="fp32", step_s=1.0, tokens_per_step=512, prepared_s=1.0)
@@ -50,7 +50,7 @@ def test_an_error_of_the_trainer_is_the_finding(
         raise error
 
     monkeypatch.setattr(StepTrialRun, "_try", fails)
-    options = JoinOptions(home=tmp_path, run_id=NO_RUN)
+    options = PeerOptions(home=tmp_path, run_id=NO_RUN)
     trial, found = asyncio.run(StepTrialRun(options, tmp_path, None).run(MANIFEST, RunFiles()))
     assert trial is None
     assert (found.what, found.severity) == (what, Severity.ERROR)
@@ -59,7 +59,7 @@ def test_an_error_of_the_trainer_is_the_finding(
 
 def test_a_trial_without_room_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "free_disk", lambda folder: 1000)
-    options = JoinOptions(home=tmp_path, run_id=NO_RUN)
+    options = PeerOptions(home=tmp_path, run_id=NO_RUN)
     trial, found = asyncio.run(StepTrialRun(options, tmp_path, None).run(MANIFEST, RunFiles()))
     assert trial is None
     assert found.severity is Severity.WARNING

@@ -19,7 +19,7 @@ from peer.node.doctor.visit import RunVisit
 from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, Piece, RunId, StateIndex, Status
 from peer.run.manifest import SignedManifest, default_text, derive
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.transport.client.upload_test import LineRate
 
 RUN = RunId(b"V" * 32)
@@ -33,7 +33,7 @@ def visit(contact: DialReport, **transport: Any) -> RunVisit:
     node: Any = SimpleNamespace(
         directory=directory, local=local, transport=SimpleNamespace(**transport), join_context=lambda: None
     )
-    return RunVisit(node, JoinOptions(home=Path("home"), run_id=RUN, wait_s=0.1), Path("files"))
+    return RunVisit(node, PeerOptions(home=Path("home"), run_id=RUN, wait_s=0.1), Path("files"))
 
 
 def record(name: str) -> PeerRecord:

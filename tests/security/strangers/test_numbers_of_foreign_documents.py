@@ -47,7 +47,7 @@ from peer.run.load import bytes_a_day, load_of
 from peer.run.load import need_of as upload_need
 from peer.run.manifest import SignedManifest, default_text, derive, parse_manifest
 from peer.run.memory import activation_bytes, need_of
-from peer.run.options import JoinOptions
+from peer.run.options import PeerOptions
 from peer.run.overrides import SECTIONS, TOP, dump, fields_of
 from peer.run.presets import resolve
 from peer.run.schema import FORMAT, Manifest
@@ -288,7 +288,7 @@ def _is_number(annotation: Any) -> bool:
     return annotation in (int, float) or any(_is_number(part) for part in get_args(annotation))
 
 
-def used(manifest: Manifest, signed: SignedManifest, options: JoinOptions) -> None:
+def used(manifest: Manifest, signed: SignedManifest, options: PeerOptions) -> None:
     """Do what preflight, consent, `peer manifest show`, the round clock and the trainer's schedule do with it."""
     method = resolve(manifest.sync)
     rounds, total = manifest.rounds, manifest.train.total_rounds
@@ -359,7 +359,7 @@ FIELDS = list(numeric_fields())
 
 @pytest.mark.parametrize("field", [*FIELDS[::4], *nightly(field for field in FIELDS if field not in FIELDS[::4])])
 def test_a_number_of_a_manifest_is_refused_or_can_be_planned_and_shown(field: str, tmp_path: Path) -> None:
-    options = JoinOptions(home=tmp_path, run_id=RunId(RUN))
+    options = PeerOptions(home=tmp_path, run_id=RunId(RUN))
     accepted = 0
     for base in BASES:
         for literal in (*LITERALS, *edges_of(field)):
