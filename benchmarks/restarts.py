@@ -43,10 +43,10 @@ from peer.run.overrides import apply_overrides
 from peer.run.presets import resolve
 from peer.state.checkpoint import CheckpointStore
 from peer.state.sealed_state import OUTER
-from peer.trainer.arena import read_counters
+from peer.trainer.arena import PLACE, read_counters
 from peer.trainer.batch_log import TRAIL, digest_of, read_trail
 from peer.trainer.batches import BatchStream
-from peer.trainer.checkpoint import PLACE, data_place
+from peer.trainer.checkpoint import data_place
 from peer.trainer.data import load_corpus
 from peer.trainer.data.desk import kept_place
 from tests.support.batch_lineage import Life, Resumed, line_of

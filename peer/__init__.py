@@ -1,3 +1,48 @@
-"""Train one language model together over the ordinary internet."""
+"""Train one model together over the ordinary internet.
+
+The names below are the public interface; `peer.hf` and `peer.lightning` have a callback each for the trainers of these
+libraries. All other modules are internal, and change without notice. A name is loaded when it is first used, so that
+the command line starts quickly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
+
+if TYPE_CHECKING:
+    from peer import errors
+    from peer.attached.swarm import JoinOptions, Swarm, check, join
+    from peer.errors import PeerError
+    from peer.observe import events
+    from peer.run.manifest import Manifest
+    from peer.run.ticket import Ticket
+
+_PLACES = {
+    "JoinOptions": "peer.attached.swarm",
+    "Manifest": "peer.run.manifest",
+    "PeerError": "peer.errors",
+    "Swarm": "peer.attached.swarm",
+    "Ticket": "peer.run.ticket",
+    "check": "peer.attached.swarm",
+    "errors": "peer.errors",
+    "events": "peer.observe.events",
+    "join": "peer.attached.swarm",
+}
+"""Module of each public name."""
+
+__all__ = ["JoinOptions", "Manifest", "PeerError", "Swarm", "Ticket", "check", "errors", "events", "join"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name."""
+    import importlib
+
+    if name not in _PLACES:
+        raise AttributeError(f"module 'peer' has no attribute {name!r}")
+    module = importlib.import_module(_PLACES[name])
+    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

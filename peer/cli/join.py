@@ -109,6 +109,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @metrics
 @web
 @leave_on_eof
+@click.option("--attach", type=click.IntRange(3), hidden=True, help="Socket of a program with a loop of its own.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view of a terminal.")
 def command(
     ticket_or_manifest: tuple[str, ...],
@@ -148,6 +149,7 @@ def command(
     metrics_host: str,
     web: str | None,
     web_names: tuple[str, ...],
+    attach: int | None,
     plain: bool,
 ) -> None:
     """Take part in the run of a TICKET.
@@ -214,12 +216,39 @@ def command(
         min_peers=min_peers,
         cache_disk=cache_disk,
         micro_batch=micro_batch,
+        attached=attach is not None,
     )
+    say(f"{told_run(known)}: loading torch and the network takes some seconds")
+    pages = pages_at(web, web_names, metrics_host, metrics_port)
+    if attach is not None:
+        run_daemon(_serve_loop(options, attach, laps, pages))
     check_volunteer(options)
     check_torch()
     check_start(options, options.run_id)
-    say(f"{told_run(known)}: loading torch and the network takes some seconds")
-    run_daemon(_take_part(options, plain, laps, pages_at(web, web_names, metrics_host, metrics_port)))
+    run_daemon(_take_part(options, plain, laps, pages))
+
+
+async def _serve_loop(options: PeerOptions, descriptor: int, laps: PhaseTimer, pages: DaemonPages) -> int:
+    """Run the peer of a program that makes the steps itself, and return its exit code. The program is sent the error
+    that ends the peer."""
+    from peer.errors import PeerError
+    from peer.node.display import AttachedLines, LoggedDisplay
+    from peer.node.peer import run_peer
+    from peer.run.home import Home
+    from peer.trainer.subprocess import TrainerSubprocess
+
+    program = await TrainerSubprocess.adopt(descriptor)
+    own = Home(options.home)
+    try:
+        code = await run_peer(options, LoggedDisplay(AttachedLines(program)), program, laps, pages)
+        program.post("over", code=code)
+        return code
+    except PeerError as error:
+        program.post("failed", error=type(error).__name__, found=error.found, fix=error.fix, why=error.why)
+        raise
+    finally:
+        await program.end()
+        own.discard_empty(options.run_id)
 
 
 async def _take_part(options: PeerOptions, plain: bool, laps: PhaseTimer, pages: DaemonPages) -> int:

@@ -194,6 +194,8 @@ def _length(manifest: Manifest, method: Method) -> str:
 
 
 def _data(manifest: Manifest, options: PeerOptions, texts: str) -> str:
+    if options.attached:
+        return "what your own training loop reads, which stays on this machine"
     match manifest.data.kind:
         case "text":
             return f"your own texts in {options.data_dir}, which stay on this machine: {texts}"
@@ -207,6 +209,8 @@ def look_through(manifest: Manifest, options: PeerOptions) -> tuple[str, list[st
 
     Raises DataError when the run needs texts and none were given."""
     if manifest.data.kind != "text":
+        return "", []
+    if options.attached and options.data_dir is None:
         return "", []
     if options.data_dir is None:
         found = "this run trains on your own texts, and no folder was given"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from peer import __version__
@@ -35,12 +35,22 @@ def journal_start(context: JoinContext, state: JoinedState, emit: Emit) -> None:
 
 
 async def launch(
-    context: JoinContext, trainer: TrainerClient, state: JoinedState, resume: Path | None, waits: Waits, emit: Emit
+    context: JoinContext,
+    trainer: TrainerClient,
+    state: JoinedState,
+    resume: Path | None,
+    covered: Sequence[int] | None,
+    waits: Waits,
+    emit: Emit,
 ) -> TrainerInfo:
-    """Raises as `TrainerClient.start`."""
+    """Start the trainer from the state. `resume` and `covered`: see `TrainerClient.start`, as for what it raises."""
     waits.tell("starting the trainer", 0, None, "s")
     info = await trainer.start(
-        state.outer.params, state.round, resume, lambda note: waits.tell(f"the trainer is {note}", 0, None, "s")
+        state.outer.params,
+        state.round,
+        resume,
+        lambda note: waits.tell(f"the trainer is {note}", 0, None, "s"),
+        covered,
     )
     waits.end()
     context.say(f"trainer: {info.device} ({info.device_reason})")

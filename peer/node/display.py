@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from peer.aio.tasks import background_task
 from peer.observe.log_file import log_line
@@ -14,9 +14,14 @@ from peer.observe.question import ask_terminal
 from peer.observe.status.text import status_line
 from peer.observe.status.value import DaemonStatus
 
+if TYPE_CHECKING:
+    from peer.trainer.subprocess import TrainerSubprocess
+
 STATUS_LINE_EVERY_S = 10.0
 WAIT_LINE_EVERY_S = 4.0
 LOOK_EVERY_S = 0.5
+STATUS_EVERY_S = 1.0
+"""Between two reports to the program of an attached loop."""
 LOG_LOOK_EVERY_S = 2.0
 
 Report = Callable[[], DaemonStatus]
@@ -75,6 +80,33 @@ class LoggedDisplay:
 
     def close(self) -> None:
         self._shown.close()
+
+
+class AttachedLines:
+    """For the program of a user's own training loop, which started this daemon: its lines and its status go there.
+
+    On failure: what the program does not take is lost with it, and the log still has the lines."""
+
+    def __init__(self, program: TrainerSubprocess) -> None:
+        self._program = program
+
+    def say(self, line: str, /) -> None:
+        self._program.post("say", line=line)
+
+    async def run(self, report: Report, /) -> None:
+        while True:
+            status = report()
+            waiting = "" if status.wait is None else wait_line(status.wait)
+            peers = 0 if status.peers is None else len(status.peers)
+            self._program.post("status", status=status.status, phase=waiting or status.phase, peers=peers)
+            await asyncio.sleep(STATUS_EVERY_S)
+
+    async def ask(self, question: str, /) -> bool | None:
+        answer = (await self._program.call("ask", question=question))["answer"]
+        return None if answer is None else bool(answer)
+
+    def close(self) -> None:
+        pass
 
 
 class PlainLines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 from peer.aio.tasks import background_task, cancel_and_wait
@@ -45,6 +46,8 @@ from peer.observe.status.codec import to_json
 from peer.observe.status.value import ContractStatus, DaemonStatus
 from peer.protocol.messages import MAX_ROUND, PeerId, PeerRecord
 from peer.protocol.policy.amendments import RunPolicy
+from peer.rounds.loop import STALE_AFTER
+from peer.rounds.trainer_supervisor import TrainerSupervisor
 from peer.run.admission.invitation import day_of
 from peer.run.home import Home
 from peer.run.load import control_of
@@ -60,6 +63,9 @@ from peer.state.snapshot import room_for_copies
 from peer.trainer.arena import recover_counters
 from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
+
+ORPHANED_S = 10.0
+"""Seconds that a daemon goes on draining once the program that it was started for is gone."""
 
 Joining = JoinSequence[LocalRun, JoinedState, DaemonPeer]
 
@@ -109,6 +115,8 @@ class PeerDaemon:
         tally = EventCounters()
         self._journal.listeners.append(tally.hear)
         self._early = early
+        self._attached = early if early is not None and early.attached is not None else None
+        """The program of a loop of the user's own."""
         self._arrival = JoinReport(laps or PhaseTimer(), self._journal.append, node.local.say)
         self._journal.listeners.append(self._arrival.hear)
         self._metrics = DaemonMetrics(self._status, lambda: self._journal.totals, tally, node.local.clock.now)
@@ -145,7 +153,8 @@ class PeerDaemon:
         with on_stop_signals(self._leave, self._display.close):
             self._main = asyncio.create_task(self._take_part())
             try:
-                self._exit_code = await self._until_over(self._main)
+                async with background_task(self._follow_loop(self._main)):
+                    self._exit_code = await self._until_over(self._main)
             except asyncio.CancelledError:
                 if not self._facts.leaving:
                     raise
@@ -168,6 +177,15 @@ class PeerDaemon:
             finally:
                 await cancel_and_wait(main)
         return await main
+
+    async def _follow_loop(self, main: asyncio.Task[int]) -> None:
+        """Drain once the program of an attached loop is gone, for so long as nobody waits for."""
+        if self._attached is None:
+            return
+        await self._attached.wait_ended()
+        self._leave("the program with the training loop ended")
+        await asyncio.sleep(ORPHANED_S)
+        main.cancel()
 
     # -- leaving -----------------------------------------------------------------------------------------------------
 
@@ -287,7 +305,7 @@ class PeerDaemon:
 
     def _check_memory(self, manifest: Manifest, files: RunFiles) -> None:
         """Raise MachineTooSmall for a run that does not fit into this machine."""
-        trains_here = trains_in_main_memory(self._options.device)
+        trains_here = self._attached is None and trains_in_main_memory(self._options.device)
         check_memory(manifest, need_of(manifest, files.tensors, trains_here=trains_here), free_bytes())
 
     async def _obtain_state(self, joining: Joining) -> JoinedState:
@@ -344,14 +362,30 @@ class PeerDaemon:
         parts, trainer = peer.parts, joining.files.trainer
         node.handler.register(members=parts.view, receipts=parts.members.receipts)
         journal_start(context, state, self._journal.append)
-        resume = parts.supervisor.resume_folder(state, eager=joining.method.eager)
+        resume, covered = self._kept_work(joining, parts.supervisor)
         if why := self._own.pause.why():
             node.local.say(f"{why}: this peer will not train; end it with `peer resume`")
         self._arrival.end("clock")
         self._facts.is_doing("starting the trainer")
-        info = await launch(context, trainer, state, resume, self._waits, self._journal.append)
+        info = await launch(context, trainer, state, resume, covered, self._waits, self._journal.append)
         self._arrival.trainer(info)
         return peer
+
+    def _kept_work(self, joining: Joining, supervisor: TrainerSupervisor) -> tuple[Path | None, list[int] | None]:
+        """Return the checkpoint that the trainer goes on from, or the token counts that a live loop goes on behind.
+
+        A loop that outlived its daemon keeps its params, unless the run left them behind: against a much later state
+        they would pull the others back."""
+        state, loop = joining.state, joining.files.trainer.attached
+        if loop is None or not loop.live or joining.method.eager:
+            if state.resume is not None and not joining.files.trainer.goes_on_from(state.resume):
+                supervisor.drop_outstanding("the checkpoint is of another training loop")
+                return None, None
+            return supervisor.resume_folder(state, eager=joining.method.eager), None
+        if state.round - loop.round > STALE_AFTER:
+            supervisor.drop_outstanding(f"the run went on from round {loop.round} to {state.round} without this loop")
+            return None, None
+        return None, supervisor.covered()
 
     # -- training ----------------------------------------------------------------------------------------------------
 

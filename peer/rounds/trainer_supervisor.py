@@ -91,6 +91,11 @@ class TrainerSupervisor:
             return None
         return state.resume
 
+    def covered(self) -> list[int]:
+        """Return, per fragment, the trainer's token count up to which the journal holds what became of the work. A loop
+        that outlived its daemon goes on with the rest."""
+        return [self._upto.get(fragment, 0) for fragment in range(len(self._outer.layout.fragments))]
+
     def drop_outstanding(self, reason: str) -> None:
         """Journal the work that no outer step will see; the trainer's next start moves its base counters."""
         self._outer.ahead.clear()  # the trainer begins from the shared state

@@ -91,5 +91,7 @@ class PeerOptions(NodeOptions):
     """The volunteer agreed to the run's contract beforehand."""
     summary: bool = True
     """Whether the run's nodes are told what this peer does, for the run's view."""
+    attached: bool = False
+    """A program of the user's makes the steps, with its own data."""
     trail: bool = False
     """Log which batches are trained on: see `peer.trainer.batch_log`."""

@@ -123,6 +123,14 @@ class Account:
         self._taken[fragment].clear()
         self._taken[fragment].extend(_Taken(t.tokens, t.steps, t.tally.without(base.tally)) for t in later)
 
+    def cover(self, fragment: int, tokens: int) -> None:
+        """Make this token count the fragment's base, be it that of a snapshot or not."""
+        if any(taken.tokens == tokens for taken in self._taken[fragment]):
+            self.rebase(fragment, tokens)
+        else:
+            self.tallies[fragment] = WorkAccounts()
+            self._taken[fragment].clear()
+
     def _find(self, fragment: int, tokens: int) -> _Taken:
         found = [taken for taken in self._taken[fragment] if taken.tokens == tokens]
         assert found, f"what is applied comes from a snapshot of fragment {fragment}, but none was taken at {tokens}"

@@ -21,6 +21,8 @@ from peer.run.home import write_whole
 
 ARENA = "arena.bin"
 COUNTERS = "counters.bin"
+PLACE, ATTACHED_PLACE = "trainer.json", "loop.json"
+"""Files of a checkpoint by which the daemon knows whose part is in it: the built-in loop's, or a user's own."""
 MAGIC = int.from_bytes(b"peercnt\0", "little")
 VERSION = 1
 TOKENS, STEPS, TRAINING_NS, WAITING_NS, BASE = 3, 4, 5, 6, 7

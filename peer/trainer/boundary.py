@@ -94,6 +94,7 @@ class PendingMerge:
     """Result that waits for its step boundary."""
 
     id: int
+    """Of the call; 0: nobody waits for its answer."""
     fragment: int
     base: int
     """Token count of the snapshot it came from."""
@@ -161,6 +162,17 @@ class Boundary:
         for fragment in range(len(self._layout.fragments)):
             self._counters.rebase(fragment, self._counters.tokens)
 
+    def restart(self) -> None:
+        """Begin anew with other params: forget all orders and results, and drop the open work."""
+        self._goal, self.running = None, False
+        for arrival in self._arrivals:
+            self._link.send({"id": arrival.id, "ok": {}})  # the daemon holds its slot until then
+        self._arrivals.clear()
+        self._awaited.clear()
+        self._end_waiting()
+        self.account = Account(len(self._layout.fragments))
+        self.drop_open_work()
+
     def drain(self) -> None:
         """Carry out all orders that have come."""
         while not self._link.inbox.empty():
@@ -210,6 +222,29 @@ class Boundary:
             place = self._model.round, self._model.step_in_round
             pace = self.tokens_per_s, step_s, self.pace.steps, waiting, self.pace.longest_s
             self._link.send({"progress": [*place, self._last_loss, *pace]})
+
+    # -- another daemon, for a loop that outlives its own --------------------------------------------------------------
+
+    def detach(self) -> None:
+        """Take note that the daemon is gone. Results that it gave are merged at the next boundary; nothing is waited
+        for."""
+        for arrival in self._arrivals:
+            arrival.leave_slot()  # the next daemon writes into the arena
+            arrival.id = 0
+        self._goal, self.running = None, False
+        self._awaited.clear()
+        self._end_waiting()
+
+    def attach(self, link: DaemonPipe, covered: Sequence[int]) -> None:
+        """Go on under another daemon, with the live params and their work.
+
+        `covered`: per fragment, the token count up to which its journal holds what became of the work. A result of that
+        which was lost with the former daemon is not merged any more."""
+        self._link = link
+        for fragment, tokens in enumerate(covered):
+            if tokens > self._counters.base(fragment):
+                self.account.cover(fragment, tokens)
+                self._counters.rebase(fragment, tokens)
 
     # -- orders ------------------------------------------------------------------------------------------------------
 

@@ -13,11 +13,11 @@ from safetensors.torch import load_file, save_file
 
 from peer.errors import StateError
 from peer.trainer.accounting import WorkAccounts
+from peer.trainer.arena import PLACE
 from peer.trainer.data.account import DataPosition
 from peer.trainer.inner_loop import InnerLoop
 
 TENSORS = "trainer.safetensors"
-PLACE = "trainer.json"
 FORMAT = 1
 FIELDS = (
     "format",

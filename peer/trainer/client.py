@@ -30,11 +30,11 @@ from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout
 from peer.protocol.pair.probe_verdict import ProbeLosses
 from peer.protocol.policy.donors import StateLosses
-from peer.trainer.arena import Arena, CounterFile, read_counters, shift_file
+from peer.trainer.arena import ATTACHED_PLACE, PLACE, Arena, CounterFile, read_counters, shift_file
 from peer.trainer.config import TrainerConfig
 from peer.trainer.ipc import Message
 from peer.trainer.probing.files import AWAITED, probe_file
-from peer.trainer.subprocess import LOG, TrainerSubprocess
+from peer.trainer.subprocess import LOG, AttachedLoop, TrainerSubprocess
 
 __all__ = ["TrainerClient", "TrainerConfig", "TrainerProgress"]
 
@@ -77,6 +77,8 @@ class TrainerClient:
         self._child: TrainerSubprocess | None = None
         self._early = early
         self._shards = shards
+        self._attached = early if early is not None and early.attached is not None else None
+        """The program of a loop of the user's own, in whose place no other process can be put."""
         self._prepared = False
         """Whether the process waits for its first state."""
         self._in_slots = asyncio.Lock()
@@ -95,6 +97,16 @@ class TrainerClient:
         return self._arena.inn
 
     @property
+    def attached(self) -> AttachedLoop | None:
+        """The loop of the user's own; None: the built-in one trains."""
+        return None if self._attached is None else self._attached.attached
+
+    def goes_on_from(self, checkpoint: Path) -> bool:
+        """Whether a checkpoint is one of the loop that trains here: a user's own cannot go on from the built-in
+        one's."""
+        return (checkpoint / (PLACE if self._attached is None else ATTACHED_PLACE)).exists()
+
+    @property
     def pid(self) -> int | None:
         """Process id of the process started last."""
         return self._child.pid if self._child else None
@@ -103,7 +115,10 @@ class TrainerClient:
         """Have a process read the data and build the model, which the next `start` gives its state.
 
         A former process is ended first. That `start` also raises the errors of this preparation. Raises
-        HomeUnusable."""
+        HomeUnusable, and TrainerDied when the program of an attached loop is gone."""
+        if self._attached is not None and self._child is not None:  # it goes on in the same process
+            self._prepared = True
+            return
         await self.stop()
         CounterFile(self._folder, len(self._layout.fragments))
         if self._arena is None:
@@ -132,20 +147,26 @@ class TrainerClient:
         round_: int,
         resume: Path | None,
         on_note: Callable[[str], None] | None = None,
+        covered: Sequence[int] | None = None,
     ) -> TrainerInfo:
-        """In the process that is prepared, else in a new one. `on_note` is told what the starting trainer does, for a
-        person. Raises also DataError, MachineTooSmall, ManifestError,
-        StateError, UsageError and HomeUnusable: what a person can mend, with its fix."""
+        """In the process that is prepared, else in a new one. `on_note` is called with what the starting trainer does,
+        for a person. Raises also DataError, MachineTooSmall, ManifestError, StateError, UsageError and HomeUnusable:
+        what a person can mend, with its fix.
+
+        `covered`: a live attached loop keeps its params and the work since its bases, but for the work that the journal
+        covers: per fragment, up to this token count. `outer_params` are not copied then."""
         if not self._prepared or self._alive().spent:
             await self.prepare()
         self._prepared, arena = False, self._arena
         assert arena is not None
-        where = str(resume) if resume else None
+        terms: dict[str, Any] = {"round": round_, "resume": str(resume) if resume else None}
+        if self._attached is None:  # a loop of the user's own looks for orders between two of its steps
+            terms["silence_s"] = START_SILENCE_S
+        else:
+            terms["covered"] = covered
         self._on_note = on_note or _unheard
         try:
-            answer = await self._hand_over(
-                arena.inn, outer_params, "start", silence_s=START_SILENCE_S, round=round_, resume=where
-            )
+            answer = await self._hand_over(arena.inn, outer_params, "start", **terms)
         except BaseException:
             await self.stop()
             raise
@@ -156,6 +177,8 @@ class TrainerClient:
     async def _process(self) -> TrainerSubprocess:
         """Return the process started early if it lives, else a new one. Raises OSError."""
         early, self._early = self._early, None
+        if self._attached is not None and not self._attached.alive:
+            raise TrainerDied("the program with the training loop ended")
         if early is not None and early.alive:
             return early
         return await TrainerSubprocess.spawn(self._folder / LOG, self._config.threads)
@@ -239,7 +262,8 @@ class TrainerClient:
         if not self._prepared or self._alive().spent:
             await self.prepare()
         assert self._arena is not None
-        terms = {"silence_s": START_SILENCE_S, "seed": seed, "within_s": within_s}
+        terms: dict[str, Any] = {"seed": seed, "within_s": within_s}
+        terms |= {} if self._attached is not None else {"silence_s": START_SILENCE_S}
         until = asyncio.get_running_loop().time() + HOLDOUT_S
         answer = await self._hand_over(self._arena.inn, params, "weigh", **terms)
         while answer.get("why") == AWAITED and asyncio.get_running_loop().time() < until:
@@ -258,9 +282,13 @@ class TrainerClient:
         return read_counters(self._folder, len(self._layout.fragments))
 
     async def stop(self) -> None:
-        """End the process within two seconds. A process started early and not yet used stays."""
+        """End the process within two seconds. A process started early and not yet used stays, as does the program of an
+        attached loop, which is not ours."""
         self._prepared = False
-        if self._child is not None:
+        if self._attached is not None:
+            for handing in self._handovers:
+                handing.cancel()  # it looks for orders when it likes
+        elif self._child is not None:
             await self._child.end()
         if self._handovers:
             await asyncio.wait(self._handovers)

@@ -18,11 +18,12 @@ from peer.protocol.model.fragments import is_block_matrix
 from peer.protocol.model.layout import Layout
 from peer.protocol.round_lengths import slots_before, slots_of
 from peer.protocol.schedule import RoundClock
-from peer.trainer.batches import Batch, BatchStream, holdout_windows
+from peer.trainer.batches import Batch, BatchStream
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import TrainingData
 from peer.trainer.device import Device
-from peer.trainer.loss import TokenLoss, Windows, mean_loss
+from peer.trainer.evaluation import evaluate_holdout, weights_of
+from peer.trainer.loss import TokenLoss, Windows
 from peer.trainer.models.factory import bind, decays, empty_model
 from peer.trainer.models.flat import views_of
 from peer.trainer.models.language_model import LanguageModel
@@ -118,16 +119,8 @@ class InnerLoop:
     @property
     def learning_rate(self) -> float:
         """Learning rate of the next step."""
-        config = self._config.optimizer
-        total = self._config.train.total_rounds
-        begun, slots = slots_before(self._rounds.growth, self.round), slots_of(self._rounds.growth, self.round)
-        if self._rounds.kind == "steps":
-            progress = progress_of(begun, self.step_in_round, self._rounds.steps_of(self.round) / slots, total)
-        else:
-            progress = progress_of(begun + (slots - 1) / 2, self.step_in_round, None, total)
-        bounds = config.warmup_fraction, config.final_fraction
-        factor = schedule(progress, *bounds, config.schedule, config.decay_fraction)
-        return config.lr * factor * self.optimizer.freshness * self.lr_scale
+        factor = lr_factor(self._config, self._rounds, self.round, self.step_in_round)
+        return self._config.optimizer.lr * factor * self.optimizer.freshness * self.lr_scale
 
     def step(self) -> float | None:
         """Make one inner step on the next windows; return the mean loss in nats per token.
@@ -244,22 +237,17 @@ class InnerLoop:
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.item()) / self.scale.value
 
-    @torch.inference_mode()
+    def live_weights(self) -> dict[str, Tensor]:
+        """Return the live params that lie outside of the network: none, as its tensors are views of `params`."""
+        return {}
+
     def evaluate(self, outer_params: Tensor, given_up: Callable[[], bool] = lambda: False) -> Evaluation:
         """Evaluate these flat fp32 parameters in fp32 on the hold-out. The live parameters stay as they are.
 
         The loss is NaN when the hold-out cannot be had, or when nobody waits for it any more."""
-        train, network = self._config.train, self.network
-        if self._data.holdout is None:
-            return Evaluation(math.nan, math.nan, 0)
-        windows = holdout_windows(self._data.holdout, context=train.context, count=train.eval_windows)
-        views = views_of(outer_params.to(self._device.device), self._layout)
-        weights = {f"network.{network.prefix}{name}": view for name, view in views}
-        result = mean_loss(self._loss, windows, weights, given_up)
-        if result is None:
-            return Evaluation(math.nan, math.nan, 0)
-        loss, tokens = result
-        return Evaluation(loss, loss / math.log(2) / self._data.bytes_per_token, tokens)
+        train = self._config.train
+        weights = weights_of(self.network, views_of(outer_params.to(self._device.device), self._layout))
+        return evaluate_holdout(self._loss, self._data, train.context, train.eval_windows, weights, given_up)
 
     def move_to(self, round_: int, step: int) -> None:
         self.round, self.step_in_round = round_, step
@@ -282,6 +270,18 @@ class InnerLoop:
         """Add `difference` to a fragment's live params. The optimizer's moments stay."""
         start, end = self._layout.fragment_span(fragment)
         self.params[start:end].add_(difference.to(self.params.device))
+
+
+def lr_factor(config: TrainerConfig, rounds: RoundClock, round_: int, step: int) -> float:
+    """Return the factor of the run's peak learning rate at this inner step of this round."""
+    begun, slots = slots_before(rounds.growth, round_), slots_of(rounds.growth, round_)
+    if rounds.kind == "steps":
+        progress = progress_of(begun, step, rounds.steps_of(round_) / slots, config.train.total_rounds)
+    else:
+        progress = progress_of(begun + (slots - 1) / 2, step, None, config.train.total_rounds)
+    shape = config.optimizer
+    bounds = shape.warmup_fraction, shape.final_fraction
+    return schedule(progress, *bounds, shape.schedule, shape.decay_fraction)
 
 
 def _batches_of(config: TrainerConfig, data: TrainingData) -> BatchStream:

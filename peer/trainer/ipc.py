@@ -5,11 +5,13 @@ noticed."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 MAX_LINE = 2**20
@@ -19,13 +21,14 @@ Message = dict[str, Any]
 
 
 class DaemonPipe:
-    """Reads on a thread of its own.
+    """Reads on a thread of its own, and calls `on_end` once when the socket closes, on either thread.
 
-    When the socket closes, the process ends at once, whatever it does. All that has to survive lies in memory-mapped
-    files."""
+    By default the process ends then at once, whatever it does. All that has to survive lies in memory-mapped files. The
+    default is given the exit code: 3 when the socket broke or a line of it was no message, else 0."""
 
-    def __init__(self, line: socket.socket) -> None:
+    def __init__(self, line: socket.socket, on_end: Callable[[int], None] = os._exit) -> None:
         self._socket = line
+        self._on_end = on_end
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.given_up = 0
         """Number of the last evaluation that nobody waits for; the earlier ones are over too."""
@@ -37,8 +40,9 @@ class DaemonPipe:
                 while (line := file.readline(MAX_LINE)).endswith(b"\n"):
                     self._take(json.loads(line))
         except (OSError, ValueError):
-            os._exit(3)
-        os._exit(0)
+            self._on_end(3)
+            return
+        self._on_end(0)
 
     def _take(self, message: Message) -> None:
         if message.get("op") == "give_up":
@@ -47,10 +51,20 @@ class DaemonPipe:
             self.inbox.put(message)
 
     def send(self, message: Message) -> None:
-        """Send a message. A failure ends the process, as the daemon is dead."""
+        """Send a message. A failure counts as the end of the socket, as the daemon is dead."""
         data = json.dumps(message).encode() + b"\n"
         assert len(data) <= MAX_LINE, len(data)
         try:
             self._socket.sendall(data)
         except OSError:
-            os._exit(0)
+            self._on_end(0)
+
+    def close(self) -> None:
+        """Close the socket. The daemon notices it at once."""
+        with contextlib.suppress(OSError):  # the daemon's end is closed
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def close_in_child(self) -> None:
+        """Close our copy of the socket in a forked child, which has no thread that reads it."""
+        self._socket.close()

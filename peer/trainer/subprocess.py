@@ -9,8 +9,9 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from peer.errors import (
     DataError,
@@ -31,6 +32,8 @@ LOG = "trainer.log"
 ASKED_S, KILLED_S = 1.0, 0.5
 """Seconds that each way of ending the process gets, together less than two."""
 LOG_TAIL_BYTES = 4096
+HELLO_S = 10.0
+"""Seconds within which an attached program says what it is. It writes that before it starts the daemon."""
 
 TOLD = frozenset({"progress", "note", "shards", "skipped"})
 """Keys of the messages that answer no call."""
@@ -39,16 +42,58 @@ _MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, ModelError
 REFUSALS: dict[str, type[PeerError]] = {kind.__name__: kind for kind in _MENDABLE}
 
 
+class _Process(Protocol):
+    """What is used of `asyncio.subprocess.Process`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    async def wait(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _AttachedProgram:
+    """A program of the user's, which started us. Its end shows at its socket alone."""
+
+    pid: int
+
+    async def wait(self) -> int:
+        return 0
+
+    def kill(self) -> None:
+        """Leave it alone: it is the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedLoop:
+    """A training loop of the user's own, as it attaches itself."""
+
+    round: int
+    """Round of its live params; -1: they are not of this run yet."""
+
+    @property
+    def live(self) -> bool:
+        """Whether its params hold work of the run, so that they are to be kept."""
+        return self.round >= 0
+
+
 class TrainerSubprocess:
-    """Process made by `spawn` and given its work by `begin`. In the end `end` has to be awaited."""
+    """Process made by `spawn` and given its work by `begin`, or the program of a user's own loop, taken by `adopt`. In
+    the end `end` has to be awaited."""
 
     def __init__(
         self,
-        process: asyncio.subprocess.Process,
+        process: _Process,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        log: Path,
+        log: Path | None,
+        attached: AttachedLoop | None = None,
     ) -> None:
+        """`log`: of the process's output; None: it is not ours."""
+        self.attached = attached
+        """The loop that the process is of; None: the built-in one."""
         self._process = process
         self._reader = reader
         self._writer = writer
@@ -84,9 +129,22 @@ class TrainerSubprocess:
             raise
         return cls(process, reader, writer, log)
 
+    @classmethod
+    async def adopt(cls, descriptor: int) -> TrainerSubprocess:
+        """Take the socket of an attached program. Raises OSError, and ValueError for a program that is none."""
+        reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor), limit=MAX_LINE)
+        try:
+            async with asyncio.timeout(HELLO_S):
+                hello = json.loads(await reader.readline())
+            attached = AttachedLoop(round=int(hello["round"]))
+            return cls(_AttachedProgram(int(hello["pid"])), reader, writer, None, attached)
+        except BaseException:
+            writer.close()
+            raise
+
     def begin(self, opening: Message, on_progress: Callable[[Message], None], log: Path) -> None:
-        """Tell the process its work, and rename its log to `log`. Raises OSError when that fails."""
-        self._log = self._log.replace(log)
+        """Send the process its work, and rename its log to `log`. Raises OSError when that fails."""
+        self._log = None if self._log is None else self._log.replace(log)
         self._on_progress = on_progress
         self._write(opening)
 
@@ -195,11 +253,17 @@ class TrainerSubprocess:
             return str(self._refusal["found"])
         if self._last_words:
             return self._last_words
+        if self._log is None:
+            return "the program with the training loop ended"
         if code == -signal.SIGKILL:
             return "killed by SIGKILL (out of memory?)"
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
         return f"exit code {code}: {_last_line(self._log) or 'it printed nothing'}"
+
+    async def wait_ended(self) -> None:
+        """Return when the process is gone, or its socket closed."""
+        await asyncio.wait({self._watching})
 
     async def end(self) -> None:
         """End the process within two seconds: ask, kill. Never raises, and may be called again."""

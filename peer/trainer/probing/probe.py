@@ -20,7 +20,7 @@ from peer.trainer.arena import Arena
 from peer.trainer.batches import Windows
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data.desk import DataDesk
-from peer.trainer.inner_loop import InnerLoop
+from peer.trainer.evaluation import RunNetwork, weights_of
 from peer.trainer.loss import window_losses
 from peer.trainer.models.flat import fragment_views, views_of
 from peer.trainer.probing.files import AWAITED, probe_file
@@ -32,7 +32,7 @@ class Prober:
     """Answers the daemon's probes."""
 
     def __init__(
-        self, config: TrainerConfig, layout: Layout, folder: Path, arena: Arena, loop: InnerLoop, desk: DataDesk
+        self, config: TrainerConfig, layout: Layout, folder: Path, arena: Arena, loop: RunNetwork, desk: DataDesk
     ) -> None:
         self._config = config
         self._layout = layout
@@ -59,8 +59,7 @@ class Prober:
         if isinstance(windows, str):
             return {"ok": {"why": windows}}
         network, device = self._loop.network, self._loop.device
-        views = views_of(self._arena.inn.to(device), self._layout)
-        weights = {f"network.{network.prefix}{name}": view for name, view in views}
+        weights = weights_of(network, views_of(self._arena.inn.to(device), self._layout))
         losses = window_losses(self._loop.token_loss, windows, weights, lambda: boottime() > until)
         if losses is None:
             return {"ok": {"why": "it took too long"}}
@@ -109,7 +108,6 @@ class Prober:
 
     def _with(self, fragment: int, values: Tensor, windows: Windows, late: Callable[[], bool]) -> list[float] | None:
         """Return the loss of each window with these values for the fragment; None: it is too late."""
-        network = self._loop.network
-        views = fragment_views(values.to(self._loop.device), self._layout, fragment)
-        weights = {f"network.{network.prefix}{name}": view for name, view in views}
+        replaced = fragment_views(values.to(self._loop.device), self._layout, fragment)
+        weights = {**self._loop.live_weights(), **weights_of(self._loop.network, replaced)}
         return window_losses(self._loop.token_loss, windows, weights, late)

@@ -1,0 +1,126 @@
+"""The daemon of an attached loop: `peer join --attach`, a child process in a session of its own, and the socket to it.
+
+It is started by `subprocess` alone: `multiprocessing` would run the user's script or notebook again, and a fork would
+copy its threads and its GPU. Ctrl+C in the user's terminal does not reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from peer.errors import HomeUnusable, NotRunning, PeerError, file_advice
+from peer.python_child import popen_python, without_options
+from peer.trainer.ipc import DaemonPipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OUTPUT = "attached.log"
+"""File of the home with what the daemon prints, beside its log of the run."""
+MOST_OUTPUT = 2**22
+"""Bytes of it that are kept at the next start of a daemon."""
+TAIL_BYTES = 4096
+KILLED_S = 2.0
+
+_open: weakref.WeakSet[DaemonChild] = weakref.WeakSet()
+
+
+class DaemonChild:
+    """One daemon. `pipe` reads what it sends; `ended` is an item of its inbox once the socket is closed."""
+
+    def __init__(self, arguments: Sequence[str], home: Path, round_: int) -> None:
+        """Start it. `arguments`: of `peer join`; `round_`: see `peer.trainer.subprocess.AttachedLoop`.
+
+        Raises HomeUnusable when it cannot be started."""
+        self._output = home / OUTPUT
+        ours, theirs = socket.socketpair()
+        ours.sendall(json.dumps({"pid": os.getpid(), "round": round_}).encode() + b"\n")
+        try:
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with theirs, self._output.open("ab") as output:
+                if output.tell() > MOST_OUTPUT:
+                    output.truncate(0)
+                self._process: subprocess.Popen[bytes] = popen_python(
+                    "peer",
+                    "join",
+                    *arguments,
+                    "--attach",
+                    str(theirs.fileno()),
+                    env=without_options("PEER_KERNELS"),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            found = f"the daemon cannot be started in {home}: {error.strerror or error}"
+            raise HomeUnusable(found, file_advice(error, home)) from error
+        self.pipe = DaemonPipe(ours, self._ended)
+        self.forked = False
+        """Whether this is a copy in a forked child, whose socket is closed."""
+        _open.add(self)
+
+    def _ended(self, code: int) -> None:
+        self.pipe.inbox.put({"op": "ended"})
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def drain(self) -> None:
+        """Ask it to leave the run: it finishes the exchange under way, saves, and ends."""
+        self._signal(signal.SIGTERM)
+
+    def end(self, wait_s: float) -> int:
+        """Return its exit code, within so many seconds and `KILLED_S`: it is killed when it has not ended by then."""
+        try:
+            code = self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            code = self._process.wait(KILLED_S)
+        self.pipe.close()
+        _open.discard(self)
+        return code
+
+    def why(self, code: int) -> PeerError:
+        """Return the error of a daemon that ended by itself with this exit code, and sent none."""
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        last = self._last_line()
+        fix = f"See {self._output}."
+        return NotRunning(f"the daemon {how}{f': {last}' if last else ''}", fix)
+
+    def _last_line(self) -> str:
+        try:
+            with self._output.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                lines = file.read().decode(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1].strip() if lines else ""
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+
+def _close_in_forked_child() -> None:
+    """Close the sockets in a child that the user's program forked, as a DataLoader does for its workers. One that
+    outlives the program would otherwise keep the daemon from noticing its end."""
+    for child in list(_open):
+        child.forked = True
+        child.pipe.close_in_child()
+
+
+_after_fork: Callable[[], None] = _close_in_forked_child
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

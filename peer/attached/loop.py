@@ -1,0 +1,621 @@
+"""The end of the daemon's socket in the program of a user's own training loop.
+
+The loop calls `stepped` after each of its steps. There the daemon's orders are carried out, on the loop's own thread
+and between two steps: snapshots are given, results merged, params evaluated. When the daemon is lost, the loop trains
+on alone, starts another one, and keeps its params and its accounts.
+
+On failure: an error that a person has to mend is passed to `on_fault` once, and the loop trains on without a daemon. A
+daemon that ended by chance is started again, ever more slowly."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from peer import errors
+from peer.attached.daemon import DaemonChild
+from peer.attached.params import BoundTensors, Named, check_optimizers, match
+from peer.attached.saving import load, save
+from peer.errors import NotRunning, PeerError, TrainerFailed, UsageError
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.schedule import RoundClock
+from peer.trainer.arena import Arena, CounterFile
+from peer.trainer.boundary import Boundary, Command
+from peer.trainer.config import TrainerConfig
+from peer.trainer.data.desk import DataDesk
+from peer.trainer.evaluation import NO_EVALUATION, evaluate_holdout, weights_of
+from peer.trainer.inner_loop import lr_factor
+from peer.trainer.ipc import Message
+from peer.trainer.loss import TokenLoss
+from peer.trainer.models.factory import bind, empty_model
+from peer.trainer.models.flat import replace_parameters, views_of
+from peer.trainer.models.language_model import LanguageModel
+from peer.trainer.probing.probe import Prober
+
+log = logging.getLogger("peer")
+
+SILENT_S = 180.0
+"""A daemon that sends nothing for so long counts as hung. It sends its status every second once it has loaded."""
+LOOK_S = 0.5
+"""Seconds between two looks at a daemon that is waited for."""
+EVALUATION_S = 30.0
+"""Seconds that one evaluation may hold up the loop; it is given up after that, without a result."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0, 60.0
+"""Before a lost daemon is started again; the pause grows while no order to train comes."""
+MAX_DEATHS = 5
+"""Daemons that end one after the other without an order to train: then no further one is started."""
+CLOSED_S = 5.0
+"""Seconds that a daemon which has closed its socket may take to end."""
+LEAVE_S, BROKEN_S = 60.0, 10.0
+"""Seconds for a drain at the end of the loop, and after an exception in it."""
+
+ERRORS: dict[str, type[PeerError]] = {
+    kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PeerError)
+}
+
+
+class OwnData:
+    """The data of a user's own loop, of which the run knows nothing (`peer.trainer.boundary.DrawnData`)."""
+
+    def snapshot(self, fragment: int, tokens: int) -> Mapping[str, str]:
+        return {"data_from": "", "data_to": "", "data_skipped": ""}
+
+    def rebase(self, fragment: int, tokens: int) -> None:
+        """Nothing is known to rebase."""
+
+
+class BoundNetwork:
+    """The run's own network over a user's live tensors (`peer.trainer.evaluation.RunNetwork`). Its params have no
+    memory of their own."""
+
+    def __init__(self, config: TrainerConfig, layout: Layout, params: BoundTensors) -> None:
+        """Raises ModelError when the run's model cannot be made here."""
+        model = empty_model(config)
+        flat = torch.zeros(layout.elements, device=params.device)
+        bind(model, layout, flat)
+        model.examine()
+        named = {model.prefix + name: nn.Parameter(view.to("meta")) for name, view in views_of(flat, layout)}
+        replace_parameters(model, named)
+        model.eval()
+        self._params = params
+        self.token_loss = TokenLoss(model, params.device, config.mask_end_token)
+
+    @property
+    def network(self) -> LanguageModel:
+        return self.token_loss.network
+
+    @property
+    def device(self) -> torch.device:
+        return self._params.device
+
+    def live_weights(self) -> dict[str, Tensor]:
+        return weights_of(self.network, self._params.named().items())
+
+    def forget_gradients(self) -> None:
+        """Leave them: they are the user's."""
+
+
+class RunJudge:
+    """What evaluates params with the run's network and the run's data, inside a user's loop."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        layout: Layout,
+        folder: Path,
+        arena: Arena,
+        params: BoundTensors,
+        send: Callable[[Message], None],
+    ) -> None:
+        """Raises DataError, ManifestError and ModelError."""
+        self._config = config
+        self._layout = layout
+        self._arena = arena
+        self._network = BoundNetwork(config, layout, params)
+        self._desk = DataDesk(config, folder, len(layout.fragments), send)
+        self._prober = Prober(config, layout, folder, arena, self._network, self._desk)
+        if self._desk.shards is not None:
+            self._desk.shards.expect([])  # asks for the hold-out
+
+    @property
+    def holdout_awaited(self) -> bool:
+        return self._desk.holdout_awaited
+
+    @property
+    def asks_daemon(self) -> bool:
+        """Whether its data come from the daemon, so that another daemon has to be asked anew."""
+        return self._desk.shards is not None
+
+    @property
+    def data(self) -> str:
+        """The data that params are judged by, for a person."""
+        return self._desk.data.told
+
+    def weigh(self, message: Message) -> Message:
+        with _untouched():
+            return self._prober.weigh(message)
+
+    def probe(self, message: Message) -> Message:
+        with _untouched():
+            return self._prober.answer(message)
+
+    def evaluate(self, own: bool, given_up: Callable[[], bool]) -> Message:
+        until = time.monotonic() + EVALUATION_S
+        network, train = self._network, self._config.train
+        with _untouched():
+            weights = network.live_weights()
+            if not own:
+                weights = weights_of(network.network, views_of(self._arena.inn.to(network.device), self._layout))
+            result = evaluate_holdout(
+                network.token_loss,
+                self._desk.data,
+                train.context,
+                train.eval_windows,
+                weights,
+                lambda: given_up() or time.monotonic() > until,
+            )
+        return {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}
+
+    def take_shard(self, message: Message) -> None:
+        self._desk.take(message)
+        self._prober.arrived()
+
+
+@contextlib.contextmanager
+def _untouched() -> Iterator[None]:
+    """Leave the state of the random generators, of autocast and of gradients as the user's loop has them."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices), torch.no_grad(), contextlib.ExitStack() as stack:
+        for kind in ("cpu", *(["cuda"] if devices else [])):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+class AttachedTrainer:
+    """One loop of a user's, in one run. `join` returns when training begins."""
+
+    def __init__(
+        self,
+        model: Named,
+        optimizers: Sequence[torch.optim.Optimizer],
+        start_daemon: Callable[[int], DaemonChild],
+        *,
+        ask: Callable[[str, Sequence[str]], bool | None],
+        on_fault: Callable[[PeerError], None],
+    ) -> None:
+        """`start_daemon` is given the round of the live params, -1 at first. `ask` is called with a question and the
+        lines before it; it returns None when there is nobody to ask."""
+        self._model = model
+        self._optimizers = list(optimizers)
+        self._start_daemon = start_daemon
+        self._ask = ask
+        self._on_fault = on_fault
+        self._thread = threading.get_ident()
+        self._child: DaemonChild | None = None
+        self._config: TrainerConfig | None = None
+        self._layout: Layout
+        self._folder: Path
+        self._arena: Arena
+        self._counters: CounterFile
+        self._rounds: RoundClock
+        self.params: BoundTensors
+        self.boundary: Boundary | None = None
+        self._judge: RunJudge | None = None
+        self._attached = False
+        """Whether the daemon has started this loop, so that its orders are obeyed."""
+        self._free = False
+        """Whether no order to train is waited for: the loop outlived a daemon, and the next one has given none yet."""
+        self._leaving = False
+        self.over = False
+        """Whether the run is over, or was left."""
+        self.error: PeerError | None = None
+        """Why there is no daemon any more; None: there is one, or there will be."""
+        self.phase = "starting"
+        self.status = ""
+        self.peers = 0
+        """Others that are in touch."""
+        self._postponed: list[Message] = []
+        """Evaluations that wait for the hold-out."""
+        self._said: list[str] = []
+        self._refusal: PeerError | None = None
+        self._deaths = 0
+        self._next_start = 0.0
+        self._heard_at = time.monotonic()
+        self._step_began = time.perf_counter_ns()
+        self.steps_alone = 0
+        """Steps made without a daemon."""
+        self.seconds_waited = 0.0
+        """Seconds of the loop in which the run held it."""
+        self._commands: dict[str, Command] = {
+            "start": self._start,
+            "evaluate": self._evaluate,
+            "save": self._save,
+            "shard": self._shard,
+            "probe": self._probe,
+            "weigh": self._weigh,
+            "ask": self._answer,
+            "say": self._hear,
+            "status": self._note_status,
+            "failed": self._fail,
+            "over": self._end_run,
+            "ended": self._lose_daemon,
+        }
+
+    # -- joining -----------------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Start the daemon, and wait until it gives the first order to train. Raises the PeerError that ended it."""
+        self._child = self._start_daemon(-1)
+        try:
+            while not (self._attached and (self._running or self.finished)):
+                self._wait_for_daemon()
+                if self.error is not None:
+                    raise self.error
+                if self.over:
+                    raise NotRunning("the daemon left the run before training began", "Look at what it logged.")
+        except BaseException:
+            self.close()
+            raise
+        self._step_began = time.perf_counter_ns()
+
+    def _wait_for_daemon(self) -> None:
+        """Carry out the next order, whether the daemon has started this loop or not."""
+        assert self._child is not None
+        if self._attached and self.boundary is not None:
+            self.boundary.wait(LOOK_S)
+            self.boundary.cross()
+        else:
+            with contextlib.suppress(queue.Empty):
+                self._dispatch(self._child.pipe.inbox.get(timeout=LOOK_S))
+        self._check_silence()
+
+    def _dispatch(self, message: Message) -> None:
+        """Carry out a message of a daemon that has not started this loop yet."""
+        self._heard_at = time.monotonic()
+        assert self._child is not None
+        if "config" in message:
+            self._open(message)
+            return
+        if message["op"] not in self._commands:
+            return  # an order of the rounds, such as `hold`: nothing is under way yet
+        reply = self._commands[message["op"]](message)
+        if reply is not None and self._child is not None:
+            self._child.pipe.send({"id": message["id"], **reply})
+
+    def _open(self, opening: Message) -> None:
+        """Bind the tensors to the run's layout. A difference is sent to the daemon, and raised."""
+        try:
+            self._bind(opening)
+        except PeerError as error:
+            assert self._child is not None
+            refusal = {"refused": type(error).__name__, "found": error.found, "fix": error.fix, "why": error.why}
+            self._child.pipe.send(refusal)
+            raise
+
+    def _bind(self, opening: Message) -> None:
+        config = TrainerConfig.model_validate(opening["config"])
+        named = zip(opening["tensors"], opening["shapes"], strict=True)
+        tensors = tuple(TensorSpec(name, tuple(shape)) for name, shape in named)
+        layout = Layout(tensors, tuple((first, end) for first, end in opening["fragments"]))
+        folder = Path(opening["folder"])
+        if self._config is not None and (layout, folder) != (self._layout, self._folder):
+            raise UsageError("the daemon that was started again is of another run", "Join again.")
+        self._config, self._layout, self._folder = config, layout, folder
+        if self.boundary is None:
+            self.params = BoundTensors(layout, match(self._model, tensors))
+            check_optimizers(self._optimizers, self.params.tensors)
+            self._arena = Arena(folder, layout, create=False)
+            self._counters = CounterFile(folder, len(layout.fragments))
+            self._rounds = RoundClock(config.clock, config.sync_every, len(layout.fragments), growth=config.growth)
+        if config.data.kind == "text" and config.data_dir is None:
+            return
+        if self._judge is None or self._judge.asks_daemon:
+            self._judge = RunJudge(config, layout, folder, self._arena, self.params, self._send)
+
+    def _send(self, message: Message) -> None:
+        if self._child is not None:
+            self._child.pipe.send(message)
+
+    # -- orders ------------------------------------------------------------------------------------------------------
+
+    def _start(self, message: Message) -> Message:
+        """Begin with the state in the arena, with a checkpoint, or go on with the live params."""
+        config, child = self._config, self._child
+        assert config is not None
+        assert child is not None
+        place = "the user's own loop chooses its data"
+        if self.boundary is not None and message["covered"] is not None:
+            self.boundary.attach(child.pipe, message["covered"])
+            self._free = True
+            place = "the loop goes on with its live params"
+        else:
+            self.params.load(self._arena.inn)
+            self.params.move_to(message["round"], 0)
+            if self.boundary is None:
+                shared = self._folder, self._layout, self._arena, self._counters
+                self.boundary = Boundary(child.pipe, *shared, self.params, OwnData(), self._commands)
+            else:
+                self.boundary.attach(child.pipe, ())
+                self.boundary.restart()
+            self._resume(message["resume"])
+        self._attached = True
+        info = {"device": str(self.params.device), "device_reason": "the user's own training loop"}
+        data = self._judge.data if self._judge is not None else ""
+        return {"ok": info | {"tokens_per_step": config.tokens_per_step, "data": data, "data_place": place}}
+
+    def _resume(self, checkpoint: str | None) -> None:
+        assert self.boundary is not None
+        if checkpoint is None:
+            self.boundary.drop_open_work()
+            return
+        found, told = load(Path(checkpoint), self.params.named(), self._optimizers, self._counters.tokens)
+        log.info(told)
+        if found is None:
+            self.boundary.drop_open_work()
+            return
+        self.params.move_to(found.round, found.step_in_round)
+        self.boundary.resume(found.since_snapshot, found.tallies)
+
+    def _evaluate(self, message: Message) -> Message | None:
+        if self._judge is None:
+            result = NO_EVALUATION
+            return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
+        if self._judge.holdout_awaited:
+            self._postponed.append(message)
+            return None
+        child, number = self._child, message.get("number", 1)
+        own = bool(message.get("own"))
+        return {"ok": self._judge.evaluate(own, lambda: child is None or child.pipe.given_up >= number)}
+
+    def _save(self, message: Message) -> Message:
+        """Write this loop's part of a checkpoint. A full disk is reported, and training goes on."""
+        assert self.boundary is not None
+        account, tokens = self.boundary.account, self._counters.tokens
+        place = tokens, self.params.round, self.params.step_in_round, account.since_snapshot
+        try:
+            save(Path(message["folder"]), self.params.named(), self._optimizers, place, account.tallies)
+        except (OSError, SafetensorError) as error:
+            return {"failed": str(error)}
+        return {"ok": {"tokens": tokens}}
+
+    def _shard(self, message: Message) -> None:
+        if self._judge is not None:
+            self._judge.take_shard(message)
+        while self._postponed and self._judge is not None and not self._judge.holdout_awaited:
+            postponed = self._postponed.pop(0)
+            reply = self._evaluate(postponed)
+            assert reply is not None
+            self._send({"id": postponed["id"], **reply})
+
+    def _probe(self, message: Message) -> Message:
+        return {"ok": {"why": self._no_judge}} if self._judge is None else self._judge.probe(message)
+
+    def _weigh(self, message: Message) -> Message:
+        return {"ok": {"why": self._no_judge}} if self._judge is None else self._judge.weigh(message)
+
+    @property
+    def _no_judge(self) -> str:
+        return "this loop has none of the run's data"
+
+    # -- what the daemon says ----------------------------------------------------------------------------------------
+
+    def _answer(self, message: Message) -> Message:
+        """Ask the person. The time they take is no silence of the daemon."""
+        lines, self._said = self._said, []
+        answer = self._ask(message["question"], lines)
+        self._heard_at = time.monotonic()
+        return {"ok": {"answer": answer}}
+
+    def _hear(self, message: Message) -> None:
+        self._said.append(message["line"])
+        log.info(message["line"])
+
+    def _note_status(self, message: Message) -> None:
+        self._heard_at = time.monotonic()
+        self.phase, self.peers, self.status = message["phase"], message["peers"], message["status"]
+
+    def _fail(self, message: Message) -> None:
+        kind = ERRORS.get(message["error"], NotRunning)
+        self._refusal = kind(message["found"], message["fix"], message["why"])
+
+    def _end_run(self, message: Message) -> None:
+        self.over = True
+
+    def _lose_daemon(self, message: Message) -> None:
+        """Reap the daemon, and decide whether to start another one."""
+        if self._child is None:
+            return
+        child, self._child, self._attached = self._child, None, False
+        self._postponed.clear()
+        code = child.end(CLOSED_S)
+        if self.boundary is not None:
+            self.boundary.detach()
+            self.boundary.cross()
+        refusal, self._refusal = self._refusal, None
+        if self.over or self._leaving:
+            self.over = True
+            return
+        fault = refusal or child.why(code)
+        self._deaths += 1
+        mendable = refusal is not None and not refusal.retry
+        if self.boundary is None or mendable or self._deaths > MAX_DEATHS:
+            if self._deaths > MAX_DEATHS and not mendable:
+                found = f"the daemon ended {self._deaths} times in a row, at last: {fault.found}"
+                fault = TrainerFailed(found, fault.fix, "The loop trains on alone, and its work reaches nobody.")
+            self.error = fault
+        else:
+            pause = min(LONGEST_PAUSE_S, 2.0**self._deaths) if self._deaths > 1 else FIRST_PAUSE_S
+            self._next_start = time.monotonic() + pause
+        log.warning("the loop trains alone: %s", fault.found)
+        if self.boundary is not None:
+            self._on_fault(fault)
+
+    def _check_silence(self) -> None:
+        if self._child is not None and time.monotonic() - self._heard_at > SILENT_S:
+            log.warning("the daemon was silent for %.0f s, and is ended", SILENT_S)
+            self._child.end(0.0)
+            self._heard_at = time.monotonic()
+
+    # -- what the loop calls -----------------------------------------------------------------------------------------
+
+    def stepped(self, tokens: int, loss: float = math.nan) -> None:
+        """Count an optimizer step, carry out orders, and wait while the run holds this loop.
+
+        Never raises for the network. Raises UsageError on another thread, and in a forked child."""
+        self.check_place()
+        boundary = self.boundary
+        if boundary is None or self.over:
+            return
+        took = time.perf_counter_ns() - self._step_began
+        self.params.step_in_round += 1
+        boundary.stepped(tokens, took, loss, took / 1e9)
+        self.attend()
+        self._step_began = time.perf_counter_ns()
+
+    def attend(self) -> None:
+        """Carry out what has come, and wait while the run holds this loop."""
+        boundary = self.boundary
+        assert boundary is not None
+        if self._attached:
+            boundary.drain()
+            self._cross()
+            began = time.monotonic()
+            while self._held:
+                boundary.wait(LOOK_S)
+                self._cross()
+                self._check_silence()
+            self.seconds_waited += time.monotonic() - began
+        else:
+            self.steps_alone += 1
+            self._seek_daemon()
+        if self._attached:
+            boundary.show_progress(boundary.pace.step_s)
+
+    def _cross(self) -> None:
+        assert self.boundary is not None
+        if self._attached:
+            self.boundary.cross()
+        if self.boundary.running:
+            self._free, self._deaths = False, 0
+
+    def _seek_daemon(self) -> None:
+        """Start another daemon when its time has come, and carry out what it has sent. Never waits."""
+        if self._child is None:
+            if self.error is not None or self.over or time.monotonic() < self._next_start:
+                return
+            try:
+                self._child = self._start_daemon(self.params.round)
+            except PeerError as error:
+                self.error = error
+                self._on_fault(error)
+                return
+            self._heard_at = time.monotonic()
+        child = self._child
+        while self._child is child and not self._attached and not child.pipe.inbox.empty():
+            self._dispatch(child.pipe.inbox.get())
+        self._check_silence()
+
+    @property
+    def _running(self) -> bool:
+        return self.boundary is not None and self.boundary.running
+
+    @property
+    def _held(self) -> bool:
+        """Whether the next step has to wait: for a result, for the round to begin, for the end of a pause."""
+        assert self.boundary is not None
+        if not self._attached or self.over or self._free or self.finished:
+            return False
+        return not self.boundary.may_step()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds of the run were played, or this loop left."""
+        return self.over or self._leaving or self.status == "finished"
+
+    @property
+    def attached(self) -> bool:
+        """Whether a daemon has started this loop."""
+        return self._attached
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the daemon; None: there is none now."""
+        return None if self._child is None else self._child.pid
+
+    @property
+    def total_rounds(self) -> int:
+        assert self._config is not None
+        return self._config.train.total_rounds
+
+    @property
+    def nominal_tokens(self) -> int:
+        """Tokens of a step as the manifest has them."""
+        assert self._config is not None
+        return self._config.tokens_per_step
+
+    @property
+    def tokens(self) -> int:
+        """Tokens processed in all lives of this loop."""
+        return self._counters.tokens
+
+    @property
+    def lr_factor(self) -> float:
+        """Factor of the peak learning rate for the next step: the run's schedule times the operator's factor."""
+        assert self._config is not None
+        place = self.params.round, self.params.step_in_round
+        return lr_factor(self._config, self._rounds, *place) * self.params.lr_scale
+
+    def evaluate(self) -> float:
+        """Return the loss of the live params on the run's hold-out, in nats a token; NaN where none is here."""
+        self.check_place()
+        if self._judge is None or self._judge.holdout_awaited:
+            return math.nan
+        return float(self._judge.evaluate(True, lambda: False)["loss"])
+
+    def check_place(self) -> None:
+        """Raise UsageError on another thread than that of `join`, and in a forked child."""
+        if self._child is not None and self._child.forked:
+            raise UsageError(
+                f"process {os.getpid()} was forked from the one that joined, and cannot train in its place",
+                "Join in the process that trains.",
+            )
+        if threading.get_ident() != self._thread:
+            raise UsageError(
+                "optimizer.step() was called on another thread than join()",
+                "Call join() on the thread that trains.",
+            )
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def leave(self, within_s: float) -> None:
+        """Drain: have the exchange under way finished and the last state saved, and the daemon end, within so long."""
+        if self._child is None:
+            self.over = True
+            return
+        self._leaving = True
+        self._child.drain()
+        until = time.monotonic() + within_s
+        try:
+            while self._child is not None and time.monotonic() < until:
+                self._wait_for_daemon()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the daemon now. May be called again."""
+        self.over = True
+        if self._child is not None:
+            child, self._child, self._attached = self._child, None, False
+            child.pipe.close()
+            child.end(0.0)

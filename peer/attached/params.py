@@ -1,0 +1,147 @@
+"""The tensors of a user's own model, as the run's layout names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from peer.attached.names import clean_name
+from peer.errors import ModelError, UsageError
+from peer.outer.rules import merge_
+from peer.protocol.model.layout import Layout, TensorSpec
+
+SAME_MODEL = "Make the model that the run's manifest describes: `peer manifest show TICKET` shows it."
+FP32 = (
+    "Keep the parameters in fp32 and compute in bf16 under torch.autocast, or give the fp32 masters as the model: a "
+    "mapping of names to tensors."
+)
+
+Named = nn.Module | Mapping[str, Tensor]
+"""A model, or its tensors by their names."""
+
+
+def trained_tensors(model: Named, run: Sequence[TensorSpec] | None = None) -> dict[str, Tensor]:
+    """Return the tensors of a model that a run is about: those that require a gradient, and those that the run has.
+    Tied ones count once, under their first name. `run`: the tensors of the run; None: not known.
+
+    Raises UsageError when two have one name without their wrappers."""
+    wanted = frozenset(spec.name for spec in run or ())
+    given = model.named_parameters() if isinstance(model, nn.Module) else model.items()
+    found = dict[str, Tensor]()
+    for raw, tensor in given:
+        name = clean_name(raw)
+        if not (tensor.requires_grad or name in wanted or not isinstance(model, nn.Module)):
+            continue
+        if name in found:
+            raise UsageError(f"two parameters of the model are named {name}", "Rename the submodule of one of them.")
+        found[name] = tensor
+    return found
+
+
+def match(model: Named, run: Sequence[TensorSpec]) -> list[Tensor]:
+    """Return the model's tensor for each tensor of the run, in its order.
+
+    Raises ModelError, which names the first difference, for another name, shape or type of values, or a tensor without
+    values."""
+    found = trained_tensors(model, run)
+    for spec in run:
+        tensor = found.get(spec.name)
+        if tensor is None:
+            near = _same_shape(spec, found, {other.name for other in run})
+            raise ModelError(f"the run's {spec.name} {list(spec.shape)} is not in your model{near}", SAME_MODEL)
+        if tuple(tensor.shape) != spec.shape:
+            both = f"{list(tensor.shape)} in your model and {list(spec.shape)} in the run"
+            raise ModelError(f"{spec.name} is {both}", SAME_MODEL)
+        if tensor.is_meta:
+            fix = "Give the model memory before joining: model.to_empty(device=...). Its values are replaced anyway."
+            raise ModelError(f"{spec.name} is on the meta device: it has no values", fix)
+        if tensor.dtype != torch.float32:
+            why = "a merge that is below the precision of the parameters would be lost"
+            raise ModelError(f"{spec.name} is {tensor.dtype} in your model and torch.float32 in the run", FP32, why)
+    others = [name for name in found if name not in {spec.name for spec in run}]
+    if others:
+        shape = list(found[others[0]].shape)
+        fix = f"{SAME_MODEL} A parameter that is not to be exchanged has requires_grad=False."
+        raise ModelError(f"{others[0]} {shape} of your model is not in the run", fix)
+    return [found[spec.name] for spec in run]
+
+
+def _same_shape(spec: TensorSpec, found: Mapping[str, Tensor], names: set[str]) -> str:
+    """Return a hint at the first tensor of the model that has the shape, and no place in the run."""
+    near = [name for name, tensor in found.items() if name not in names and tuple(tensor.shape) == spec.shape]
+    return f". {near[0]} has its shape" if near else ""
+
+
+def check_optimizers(optimizers: Sequence[torch.optim.Optimizer], tensors: Iterable[Tensor]) -> None:
+    """Raise UsageError when the optimizers update none of these tensors."""
+    updated = {id(tensor) for one in optimizers for group in one.param_groups for tensor in group["params"]}
+    if updated and updated.isdisjoint(map(id, tensors)):
+        raise UsageError(
+            "the optimizer updates none of the model's parameters",
+            "Make the optimizer of the parameters of the model that is given to join(), after it was moved or wrapped.",
+        )
+
+
+class BoundTensors:
+    """The live params of a user's model, as `peer.trainer.boundary.TrainedModel`: tensors that lie apart, in the order
+    of the run's layout, and their place in the run."""
+
+    def __init__(self, layout: Layout, tensors: Sequence[Tensor]) -> None:
+        """`tensors`: one for each of the layout, fp32, of its shape."""
+        self._layout = layout
+        self.tensors = list(tensors)
+        self.round = 0
+        self.step_in_round = 0
+        self.lr_scale = 1.0
+        """The operator's factor of the learning rate."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensors[0].device
+
+    def move_to(self, round_: int, step: int) -> None:
+        self.round, self.step_in_round = round_, step
+
+    def scale_learning_rate(self, scale: float) -> None:
+        self.lr_scale = scale
+
+    def _parts(self, fragment: int, flat: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+        """Return each live tensor of a fragment with its part of the flat vector, in the tensor's shape."""
+        first, end = self._layout.fragments[fragment]
+        at = 0
+        for live in self.tensors[first:end]:
+            yield live.detach(), flat[at : at + live.numel()].view(live.shape)
+            at += live.numel()
+        assert at == flat.numel(), (at, flat.numel())
+
+    @torch.no_grad()
+    def read(self, fragment: int, into: Tensor) -> None:
+        for live, part in self._parts(fragment, into):
+            part.copy_(live)
+
+    @torch.no_grad()
+    def merge(self, fragment: int, outer_params: Tensor, alpha: float) -> None:
+        for live, part in self._parts(fragment, outer_params):
+            if live.is_contiguous():
+                merge_(live.view(-1), part.reshape(-1), alpha)
+            else:
+                flat = live.reshape(-1)
+                merge_(flat, part.reshape(-1), alpha)
+                live.copy_(flat.view(live.shape))
+
+    @torch.no_grad()
+    def shift(self, fragment: int, difference: Tensor) -> None:
+        for live, part in self._parts(fragment, difference):
+            live.add_(part.to(live.device))
+
+    def load(self, outer_params: Tensor) -> None:
+        """Set all live params to these values, flat fp32 of the whole model."""
+        for fragment in range(len(self._layout.fragments)):
+            start, end = self._layout.fragment_span(fragment)
+            self.merge(fragment, outer_params[start:end], 0.0)
+
+    def named(self) -> dict[str, Tensor]:
+        """Return the live tensors by their names in the layout."""
+        return {spec.name: live.detach() for spec, live in zip(self._layout.tensors, self.tensors, strict=True)}

@@ -1,0 +1,120 @@
+"""The attached loop's part of a checkpoint: its params and its optimizers' state as safetensors, its place as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from peer.errors import StateError
+from peer.trainer.accounting import WorkAccounts
+from peer.trainer.arena import ATTACHED_PLACE
+
+TENSORS = "loop.safetensors"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoopCheckpoint:
+    """Place of a user's loop in the run."""
+
+    format: int
+    tokens: int
+    """The token counter."""
+    round: int
+    step_in_round: int
+    since_snapshot: int
+    """Inner steps since the last snapshot of any fragment."""
+    tallies: list[WorkAccounts]
+    """Work since the base, per fragment."""
+    optimizers: list[dict[str, dict[str, Any]]]
+    """For each optimizer: the numbers of its state, by the index of the parameter and the name of the value."""
+
+
+def save(
+    folder: Path,
+    named: Mapping[str, Tensor],
+    optimizers: Sequence[torch.optim.Optimizer],
+    place: tuple[int, int, int, int],
+    tallies: Sequence[WorkAccounts],
+) -> None:
+    """Write the files. `place`: tokens, round, step in the round, steps since the last snapshot.
+
+    Raises OSError and SafetensorError."""
+    tensors = {f"model.{name}": tensor.detach().cpu().contiguous() for name, tensor in named.items()}
+    numbers = list[dict[str, dict[str, Any]]]()
+    for number, optimizer in enumerate(optimizers):
+        kept: dict[str, dict[str, Any]] = {}
+        for index, values in optimizer.state_dict()["state"].items():
+            kept[str(index)] = {}
+            for key, value in values.items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer.{number}.{index}.{key}"] = value.detach().cpu().contiguous()
+                elif isinstance(value, int | float | bool):
+                    kept[str(index)][key] = value
+        numbers.append(kept)
+    save_file({name: tensor.clone() for name, tensor in tensors.items()}, folder / TENSORS)
+    written = LoopCheckpoint(FORMAT, *place, list(tallies), numbers)
+    (folder / ATTACHED_PLACE).write_text(json.dumps(asdict(written)) + "\n")
+
+
+def load(
+    folder: Path, named: Mapping[str, Tensor], optimizers: Sequence[torch.optim.Optimizer], tokens: int
+) -> tuple[LoopCheckpoint | None, str]:
+    """Restore the optimizers' state, and the params and the place when the saved token count equals `tokens`. Return
+    the place, else None, and a sentence about the optimizers for the log.
+
+    Raises StateError when the folder is not one of `save` for this model."""
+    try:
+        place = TypeAdapter(LoopCheckpoint).validate_json((folder / ATTACHED_PLACE).read_bytes())
+        tensors = load_file(folder / TENSORS)
+        saved = {name: tensors[f"model.{name}"] for name in named}
+        fits = place.format == FORMAT and all(saved[name].shape == live.shape for name, live in named.items())
+    except (OSError, ValidationError, SafetensorError, KeyError) as error:
+        raise _unusable(folder, str(error)) from error
+    if not fits:
+        raise _unusable(folder, "it is of another format or model")
+    told = _restore(optimizers, place, tensors)
+    if place.tokens != tokens:
+        return None, told
+    with torch.no_grad():
+        for name, live in named.items():
+            live.copy_(saved[name])
+    return place, told
+
+
+def _restore(optimizers: Sequence[torch.optim.Optimizer], place: LoopCheckpoint, tensors: Mapping[str, Tensor]) -> str:
+    """Give the optimizers the state that was saved, where they are of the same kind. Their settings stay the user's."""
+    if len(optimizers) != len(place.optimizers):
+        return f"the optimizers begin anew: {len(place.optimizers)} were saved, {len(optimizers)} are here"
+    states = list[dict[int, dict[str, Any]]]()
+    for number, (optimizer, kept) in enumerate(zip(optimizers, place.optimizers, strict=True)):
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        state = {int(index): dict(values) for index, values in kept.items()}
+        for name, tensor in tensors.items():
+            parts = name.split(".", 3)
+            if parts[:2] == ["optimizer", str(number)]:
+                state.setdefault(int(parts[2]), {})[parts[3]] = tensor
+        if any(index >= len(params) for index in state) or not all(
+            value.shape in (params[index].shape, torch.Size([]))
+            for index, values in state.items()
+            for value in values.values()
+            if isinstance(value, Tensor)
+        ):
+            return "the optimizers begin anew: the saved state is of other parameters"
+        states.append(state)
+    for optimizer, state in zip(optimizers, states, strict=True):
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return "the optimizers go on with their saved state"
+
+
+def _unusable(folder: Path, why: str) -> StateError:
+    return StateError(f"the loop's part of {folder} cannot be used: {why}", "Move this folder away and join again.")
