@@ -73,6 +73,11 @@ class DaemonChild:
     def _ended(self, code: int) -> None:
         self.pipe.inbox.put({"op": "ended"})
 
+    def leave_to_parent(self) -> None:
+        """Close this copy of the socket, in a forked child. The daemon goes on with the process that started it."""
+        self.forked = True
+        self.pipe.close_in_child()
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -117,8 +122,7 @@ def _close_in_forked_child() -> None:
     """Close the sockets in a child that the user's program forked, as a DataLoader does for its workers. One that
     outlives the program would otherwise keep the daemon from noticing its end."""
     for child in list(_open):
-        child.forked = True
-        child.pipe.close_in_child()
+        child.leave_to_parent()
 
 
 _after_fork: Callable[[], None] = _close_in_forked_child

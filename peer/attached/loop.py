@@ -478,7 +478,7 @@ class AttachedTrainer:
         if boundary is None or self.over:
             return
         took = time.perf_counter_ns() - self._step_began
-        self.params.step_in_round += 1
+        self.params.count_step()
         boundary.stepped(tokens, took, loss, took / 1e9)
         self.attend()
         self._step_began = time.perf_counter_ns()

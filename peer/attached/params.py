@@ -104,6 +104,10 @@ class BoundTensors:
     def move_to(self, round_: int, step: int) -> None:
         self.round, self.step_in_round = round_, step
 
+    def count_step(self) -> None:
+        """Note an inner step."""
+        self.step_in_round += 1
+
     def scale_learning_rate(self, scale: float) -> None:
         self.lr_scale = scale
 

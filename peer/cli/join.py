@@ -218,13 +218,13 @@ def command(
         micro_batch=micro_batch,
         attached=attach is not None,
     )
-    say(f"{told_run(known)}: loading torch and the network takes some seconds")
     pages = pages_at(web, web_names, metrics_host, metrics_port)
-    if attach is not None:
+    if attach is not None:  # its program is sent the errors, those of these checks too
         run_daemon(_serve_loop(options, attach, laps, pages))
     check_volunteer(options)
     check_torch()
     check_start(options, options.run_id)
+    say(f"{told_run(known)}: loading torch and the network takes some seconds")
     run_daemon(_take_part(options, plain, laps, pages))
 
 

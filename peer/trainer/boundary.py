@@ -107,6 +107,11 @@ class PendingMerge:
         """Copy the values, so that the daemon may use their slot again."""
         self.outer_params = self.outer_params.clone()
 
+    def outlive_daemon(self) -> None:
+        """Nobody waits for the answer any more, and the next daemon writes into the arena."""
+        self.leave_slot()
+        self.id = 0
+
 
 class Boundary:
     """The boundary of one process. `commands`: the orders that its loop carries out itself, by name."""
@@ -229,8 +234,7 @@ class Boundary:
         """Take note that the daemon is gone. Results that it gave are merged at the next boundary; nothing is waited
         for."""
         for arrival in self._arrivals:
-            arrival.leave_slot()  # the next daemon writes into the arena
-            arrival.id = 0
+            arrival.outlive_daemon()
         self._goal, self.running = None, False
         self._awaited.clear()
         self._end_waiting()

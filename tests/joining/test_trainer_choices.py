@@ -34,5 +34,5 @@ def test_a_start_tells_which_kernels_the_codecs_have_and_why() -> None:
     context: Any = SimpleNamespace(say=said.append)
     state: Any = SimpleNamespace(outer=SimpleNamespace(params=torch.zeros(1)), round=0)
     trainer: Any = SimpleNamespace(start=start)
-    asyncio.run(launch(context, trainer, state, None, Waits(lambda: 0.0), lambda event: None))
+    asyncio.run(launch(context, trainer, state, None, None, Waits(lambda: 0.0), lambda event: None))
     assert f"codecs: {kernels.IMPLEMENTATION} ({kernels.REASON})" in said

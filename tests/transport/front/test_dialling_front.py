@@ -131,8 +131,11 @@ async def channel_to(identity: Identity, address: str) -> AsyncIterator[grpc.aio
 def test_the_key_of_a_peer_is_checked_as_strictly_as_grpcs_own_client_does(shown: Shown, accepted: bool) -> None:
     async def main() -> None:
         async with serving(shown.context(), says_settings) as address:
-            async with channel_to(VICTIM, address) as channel:
-                assert await is_ready(channel, 10.0) is accepted
+            for last in (False, False, True):  # on a busy machine a handshake may be given up
+                async with channel_to(VICTIM, address) as channel:
+                    if (ready := await is_ready(channel, 10.0)) or last or not accepted:
+                        break
+            assert ready is accepted
             credentials, pinned = channel_credentials(VICTIM.peer_id)
             async with grpc.aio.secure_channel(address, credentials, options=[*CHANNEL_OPTIONS, pinned]) as of_old:
                 assert await is_ready(of_old, 10.0) is accepted

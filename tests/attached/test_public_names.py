@@ -1,0 +1,26 @@
+"""What `import peer` offers, and that it is loaded when it is used."""
+
+from __future__ import annotations
+
+import peer
+
+
+def test_the_public_names() -> None:
+    assert peer.__all__ == [
+        "JoinOptions",
+        "Manifest",
+        "PeerError",
+        "Swarm",
+        "Ticket",
+        "check",
+        "errors",
+        "events",
+        "join",
+    ]
+    assert all(hasattr(peer, name) for name in peer.__all__)
+    assert set(peer.__all__) <= set(dir(peer))
+
+
+def test_options_become_those_of_the_command() -> None:
+    options = peer.JoinOptions(agreed=True, lan=False, initial_peers=("/ip4/192.0.2.1/tcp/1",), wait=3.0)
+    assert options.arguments() == ["--no-lan", "--initial-peers", "/ip4/192.0.2.1/tcp/1", "--wait", "3.0", "--yes"]
