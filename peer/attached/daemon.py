@@ -37,14 +37,13 @@ class DaemonChild:
     """One daemon. `pipe` reads what it sends; `ended` is an item of its inbox once the socket is closed."""
 
     def __init__(self, arguments: Sequence[str], home: Path, round_: int) -> None:
-        """Start it. `arguments`: of `peer join`; `round_`: see `peer.trainer.subprocess.AttachedLoop`.
+        """Start it. `arguments`: of `peer join`; `home`: exists; `round_`: see `peer.trainer.subprocess.AttachedLoop`.
 
         Raises HomeUnusable when it cannot be started."""
         self._output = home / OUTPUT
         ours, theirs = socket.socketpair()
         ours.sendall(json.dumps({"pid": os.getpid(), "round": round_}).encode() + b"\n")
         try:
-            home.mkdir(mode=0o700, parents=True, exist_ok=True)
             with theirs, self._output.open("ab") as output:
                 if output.tell() > MOST_OUTPUT:
                     output.truncate(0)

@@ -58,11 +58,11 @@ def transfer(listener: socket.socket, counted: LineMeter) -> LineBytes:
 
 
 @pytest.mark.processes
-def test_what_a_connection_carried_is_counted_within_ten_percent() -> None:
+def test_what_a_connection_carried_is_counted_within_two_percent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found = transfer(listener, meter(listener.getsockname()[1]))
     assert found.measured
-    assert NBYTES < found.sent < 1.1 * NBYTES, "the headers of loopback segments are few, and more on a busy machine"
+    assert NBYTES < found.sent < 1.02 * NBYTES, "the headers of large loopback segments are few"
     assert 4 < found.received < 0.02 * NBYTES
 
 
@@ -84,7 +84,7 @@ def test_a_connection_between_two_looks_is_counted(monkeypatch: pytest.MonkeyPat
             return counted.latest.sent
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert NBYTES < asyncio.run(scenario(listener)) < 1.1 * NBYTES
+        assert NBYTES < asyncio.run(scenario(listener)) < 1.02 * NBYTES
 
 
 @pytest.mark.processes

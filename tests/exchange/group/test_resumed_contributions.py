@@ -33,6 +33,8 @@ from peer.transport.signing import KeySigner
 from peer.transport.wire import resumption as resuming
 from tests.support.cutting_relay import Wire, before
 
+pytestmark = pytest.mark.nightly  # on a slow machine a result may come after its deadline
+
 RUN, KEY, ELEMENTS = RunId(b"R" * 32), RoundKey(0, 0), 2_000_000
 PART = 2 * ELEMENTS
 """Bytes of a contribution of one of two members, and of a result."""
@@ -182,7 +184,6 @@ def test_it_goes_on_where_it_was(
     asyncio.run(main())
 
 
-@pytest.mark.nightly  # on a slow machine the own shard may come too late as well
 def test_a_link_that_does_not_come_back_costs_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resuming, "LINGER_S", 0.5)
 
