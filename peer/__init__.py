@@ -6,11 +6,12 @@ the command line starts quickly."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.2.0"
 
+TYPE_CHECKING = False  # typing is not loaded before the command line has left the working folder
 if TYPE_CHECKING:
+    from typing import Any
+
     from peer import errors
     from peer.attached.swarm import JoinOptions, Swarm, check, join
     from peer.errors import PeerError
