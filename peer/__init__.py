@@ -1,8 +1,7 @@
 """Train one model together over the ordinary internet.
 
-The names below are the public interface; `peer.hf` and `peer.lightning` have a callback each for the trainers of these
-libraries. All other modules are internal, and change without notice. A name is loaded when it is first used, so that
-the command line starts quickly."""
+The names below are the public interface. All other modules are internal, and change without notice. A name is loaded
+when it is first used, so that the command line starts quickly."""
 
 from __future__ import annotations
 
