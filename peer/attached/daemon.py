@@ -14,14 +14,10 @@ import subprocess
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from peer.errors import HomeUnusable, NotRunning, PeerError, file_advice
 from peer.python_child import popen_python, without_options
 from peer.trainer.ipc import DaemonPipe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 OUTPUT = "attached.log"
 """File of the home with what the daemon prints, beside its log of the run."""
@@ -124,6 +120,4 @@ def _close_in_forked_child() -> None:
         child.leave_to_parent()
 
 
-_after_fork: Callable[[], None] = _close_in_forked_child
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_close_in_forked_child)

@@ -51,14 +51,18 @@ LOOK_S = 0.5
 """Seconds between two looks at a daemon that is waited for."""
 EVALUATION_S = 30.0
 """Seconds that one evaluation may hold up the loop; it is given up after that, without a result."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0, 60.0
-"""Before a lost daemon is started again; the pause grows while no order to train comes."""
+LONGEST_PAUSE_S = 60.0
+"""Before a lost daemon is started again: the first one at once, later ones after a pause that doubles, until one gives
+an order to train."""
 MAX_DEATHS = 5
 """Daemons that end one after the other without an order to train: then no further one is started."""
 CLOSED_S = 5.0
 """Seconds that a daemon which has closed its socket may take to end."""
 LEAVE_S, BROKEN_S = 60.0, 10.0
 """Seconds for a drain at the end of the loop, and after an exception in it."""
+
+NO_JUDGE = "this loop has none of the run's data"
+"""Why there are no losses, for a person."""
 
 ERRORS: dict[str, type[PeerError]] = {
     kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PeerError)
@@ -107,7 +111,7 @@ class BoundNetwork:
 
 
 class RunJudge:
-    """What evaluates params with the run's network and the run's data, inside a user's loop."""
+    """Evaluates and probes params inside a user's loop, with the run's network on the run's data."""
 
     def __init__(
         self,
@@ -134,12 +138,12 @@ class RunJudge:
 
     @property
     def asks_daemon(self) -> bool:
-        """Whether its data come from the daemon, so that another daemon has to be asked anew."""
+        """Whether its data are requested from the daemon. Another daemon does not know the requests."""
         return self._desk.shards is not None
 
     @property
     def data(self) -> str:
-        """The data that params are judged by, for a person."""
+        """Description of the data that params are evaluated on."""
         return self._desk.data.told
 
     def weigh(self, message: Message) -> Message:
@@ -154,8 +158,9 @@ class RunJudge:
         until = time.monotonic() + EVALUATION_S
         network, train = self._network, self._config.train
         with _untouched():
-            weights = network.live_weights()
-            if not own:
+            if own:
+                weights = network.live_weights()
+            else:
                 weights = weights_of(network.network, views_of(self._arena.inn.to(network.device), self._layout))
             result = evaluate_holdout(
                 network.token_loss,
@@ -235,8 +240,6 @@ class AttachedTrainer:
         self._step_began = time.perf_counter_ns()
         self.steps_alone = 0
         """Steps made without a daemon."""
-        self.seconds_waited = 0.0
-        """Seconds of the loop in which the run held it."""
         self._commands: dict[str, Command] = {
             "start": self._start,
             "evaluate": self._evaluate,
@@ -359,8 +362,8 @@ class AttachedTrainer:
         if checkpoint is None:
             self.boundary.drop_open_work()
             return
-        found, told = load(Path(checkpoint), self.params.named(), self._optimizers, self._counters.tokens)
-        log.info(told)
+        found, optimizers = load(Path(checkpoint), self.params.named(), self._optimizers, self._counters.tokens)
+        log.info(optimizers)
         if found is None:
             self.boundary.drop_open_work()
             return
@@ -399,16 +402,12 @@ class AttachedTrainer:
             self._send({"id": postponed["id"], **reply})
 
     def _probe(self, message: Message) -> Message:
-        return {"ok": {"why": self._no_judge}} if self._judge is None else self._judge.probe(message)
+        return {"ok": {"why": NO_JUDGE}} if self._judge is None else self._judge.probe(message)
 
     def _weigh(self, message: Message) -> Message:
-        return {"ok": {"why": self._no_judge}} if self._judge is None else self._judge.weigh(message)
+        return {"ok": {"why": NO_JUDGE}} if self._judge is None else self._judge.weigh(message)
 
-    @property
-    def _no_judge(self) -> str:
-        return "this loop has none of the run's data"
-
-    # -- what the daemon says ----------------------------------------------------------------------------------------
+    # -- reports of the daemon ---------------------------------------------------------------------------------------
 
     def _answer(self, message: Message) -> Message:
         """Ask the person. The time they take is no silence of the daemon."""
@@ -448,15 +447,15 @@ class AttachedTrainer:
             return
         fault = refusal or child.why(code)
         self._deaths += 1
-        mendable = refusal is not None and not refusal.retry
-        if self.boundary is None or mendable or self._deaths > MAX_DEATHS:
-            if self._deaths > MAX_DEATHS and not mendable:
+        needs_person = refusal is not None and not refusal.retry
+        if self.boundary is None or needs_person or self._deaths > MAX_DEATHS:
+            if self._deaths > MAX_DEATHS and not needs_person:
                 found = f"the daemon ended {self._deaths} times in a row, at last: {fault.found}"
                 fault = TrainerFailed(found, fault.fix, "The loop trains on alone, and its work reaches nobody.")
             self.error = fault
         else:
-            pause = min(LONGEST_PAUSE_S, 2.0**self._deaths) if self._deaths > 1 else FIRST_PAUSE_S
-            self._next_start = time.monotonic() + pause
+            pause_s = min(LONGEST_PAUSE_S, 2.0**self._deaths) if self._deaths > 1 else 0.0
+            self._next_start = time.monotonic() + pause_s
         log.warning("the loop trains alone: %s", fault.found)
         if self.boundary is not None:
             self._on_fault(fault)
@@ -490,12 +489,10 @@ class AttachedTrainer:
         if self._attached:
             boundary.drain()
             self._cross()
-            began = time.monotonic()
             while self._held:
                 boundary.wait(LOOK_S)
                 self._cross()
                 self._check_silence()
-            self.seconds_waited += time.monotonic() - began
         else:
             self.steps_alone += 1
             self._seek_daemon()
@@ -522,8 +519,15 @@ class AttachedTrainer:
                 return
             self._heard_at = time.monotonic()
         child = self._child
-        while self._child is child and not self._attached and not child.pipe.inbox.empty():
-            self._dispatch(child.pipe.inbox.get())
+        try:
+            while self._child is child and not self._attached and not child.pipe.inbox.empty():
+                self._dispatch(child.pipe.inbox.get())
+        except PeerError as error:  # at the first daemon `join` raises it
+            self._child = None
+            child.pipe.close()
+            child.end(CLOSED_S)
+            self.error = error
+            self._on_fault(error)
         self._check_silence()
 
     @property
@@ -613,9 +617,9 @@ class AttachedTrainer:
             self.close()
 
     def close(self) -> None:
-        """End the daemon now. May be called again."""
+        """Close the socket, upon which the daemon ends by itself, and kill it after `CLOSED_S`. May be called again."""
         self.over = True
         if self._child is not None:
             child, self._child, self._attached = self._child, None, False
             child.pipe.close()
-            child.end(0.0)
+            child.end(CLOSED_S)

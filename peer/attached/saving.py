@@ -82,19 +82,19 @@ def load(
         raise _unusable(folder, str(error)) from error
     if not fits:
         raise _unusable(folder, "it is of another format or model")
-    told = _restore(optimizers, place, tensors)
+    optimizers_state = _restore(optimizers, place, tensors)
     if place.tokens != tokens:
-        return None, told
+        return None, optimizers_state
     with torch.no_grad():
         for name, live in named.items():
             live.copy_(saved[name])
-    return place, told
+    return place, optimizers_state
 
 
 def _restore(optimizers: Sequence[torch.optim.Optimizer], place: LoopCheckpoint, tensors: Mapping[str, Tensor]) -> str:
     """Give the optimizers the state that was saved, where they are of the same kind. Their settings stay the user's."""
     if len(optimizers) != len(place.optimizers):
-        return f"the optimizers begin anew: {len(place.optimizers)} were saved, {len(optimizers)} are here"
+        return f"the optimizers start without state: {len(place.optimizers)} are saved, {len(optimizers)} are here"
     states = list[dict[int, dict[str, Any]]]()
     for number, (optimizer, kept) in enumerate(zip(optimizers, place.optimizers, strict=True)):
         params = [param for group in optimizer.param_groups for param in group["params"]]
@@ -109,11 +109,11 @@ def _restore(optimizers: Sequence[torch.optim.Optimizer], place: LoopCheckpoint,
             for value in values.values()
             if isinstance(value, Tensor)
         ):
-            return "the optimizers begin anew: the saved state is of other parameters"
+            return "the optimizers start without state: the checkpoint is of optimizers of other parameters"
         states.append(state)
     for optimizer, state in zip(optimizers, states, strict=True):
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return "the optimizers go on with their saved state"
+    return "the optimizers were restored from the checkpoint"
 
 
 def _unusable(folder: Path, why: str) -> StateError:

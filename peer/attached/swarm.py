@@ -199,8 +199,6 @@ class Swarm:
         """Tokens of the batches that `until_end` gave since the last step."""
         self._loss = math.nan
         self._losses: list[tuple[int, float]] = []
-        self._metrics: dict[str, float] = {}
-        self._loaded: set[int] = set()
         self._hook = None if not optimizers else optimizers[-1].register_step_post_hook(lambda *_: self.step())
         if isinstance(model, nn.Module):
             _joined.add(model)
@@ -288,19 +286,16 @@ class Swarm:
         once a step, after `optimizer.step()`."""
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: self.lr_factor)
 
-    def log(self, **metrics: float | Tensor) -> None:
-        """Log numbers of the step under way. `loss`, in nats a token, is what the round's statistics show: log it
-        before `optimizer.step()`. Raises UsageError for a value that is no number."""
-        for name, value in metrics.items():
-            try:
-                self._metrics[name] = float(value.detach() if isinstance(value, Tensor) else value)
-            except (TypeError, ValueError) as error:
-                fix = "Give a float, or a tensor of one element."
-                raise UsageError(f"{name} is {type(value).__name__}, and no number", fix) from error
-        if "loss" in metrics:
-            self._loss = self._metrics["loss"]
-            self._losses.append((self.tokens, self._loss))
-            del self._losses[:-SHOWN_LOSSES]
+    def log(self, *, loss: float | Tensor) -> None:
+        """Log the loss of the step under way, in nats a token, before `optimizer.step()`. It is in the round's
+        statistics and in the picture of a notebook. Raises UsageError for what is no number."""
+        try:
+            self._loss = float(loss.detach() if isinstance(loss, Tensor) else loss)
+        except (TypeError, ValueError, RuntimeError) as error:
+            fix = "Give a float, or a tensor of one element."
+            raise UsageError(f"the loss is {type(loss).__name__}, and no number", fix) from error
+        self._losses.append((self.tokens, self._loss))
+        del self._losses[:-SHOWN_LOSSES]
 
     def evaluate(self) -> float:
         """Return the loss of the live params on the run's hold-out, in nats a token; NaN where the run has none

@@ -219,7 +219,7 @@ def command(
         attached=attach is not None,
     )
     pages = pages_at(web, web_names, metrics_host, metrics_port)
-    if attach is not None:  # its program is sent the errors, those of these checks too
+    if attach is not None:  # the daemon makes the same checks, and sends their errors to the program
         run_daemon(_serve_loop(options, attach, laps, pages))
     check_volunteer(options)
     check_torch()

@@ -249,7 +249,9 @@ async def agree(
         answer = await ask("Take part on these terms?")
         if answer is None:
             found = f"nobody can be asked whether to take part in {contract.run}: input or output is no terminal"
-            raise JoinDeclined(found, "Read the terms above. To agree to them, add --yes.")
+            raise JoinDeclined(
+                found, "Read the terms above. To agree to them, add --yes; in Python, JoinOptions(agreed=True)."
+            )
         if not answer:
             raise JoinDeclined(f"you did not agree to take part in {contract.run}")
     agreed_at = time.time() if agreed_at is None else agreed_at

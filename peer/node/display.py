@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Protocol
 
 from peer.aio.tasks import background_task
+from peer.errors import TrainerDied
 from peer.observe.log_file import log_line
 from peer.observe.progress import wait_line, worth_showing
-from peer.observe.question import ask_terminal
+from peer.observe.question import ANSWER_S, ask_terminal
 from peer.observe.status.text import status_line
 from peer.observe.status.value import DaemonStatus
 
@@ -83,9 +84,7 @@ class LoggedDisplay:
 
 
 class AttachedLines:
-    """For the program of a user's own training loop, which started this daemon: its lines and its status go there.
-
-    On failure: what the program does not take is lost with it, and the log still has the lines."""
+    """Sends lines, status and questions to the program of a user's own training loop, which started this daemon."""
 
     def __init__(self, program: TrainerSubprocess) -> None:
         self._program = program
@@ -102,7 +101,14 @@ class AttachedLines:
             await asyncio.sleep(STATUS_EVERY_S)
 
     async def ask(self, question: str, /) -> bool | None:
-        answer = (await self._program.call("ask", question=question))["answer"]
+        """Ask through the program. Silence for `ANSWER_S` means no, and a program that is gone means nobody."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                answer = (await self._program.call("ask", question=question))["answer"]
+        except TimeoutError:
+            return False
+        except TrainerDied:
+            return None
         return None if answer is None else bool(answer)
 
     def close(self) -> None:

@@ -179,7 +179,7 @@ class PeerDaemon:
         return await main
 
     async def _follow_loop(self, main: asyncio.Task[int]) -> None:
-        """Drain once the program of an attached loop is gone, for so long as nobody waits for."""
+        """Leave once the program of an attached loop is gone. The drain is cut off after `ORPHANED_S`."""
         if self._attached is None:
             return
         await self._attached.wait_ended()

@@ -21,10 +21,11 @@ Message = dict[str, Any]
 
 
 class DaemonPipe:
-    """Reads on a thread of its own, and calls `on_end` once when the socket closes, on either thread.
+    """Reads on a thread of its own. Calls `on_end` when the socket closes, on the thread that notices it, and perhaps
+    again on the other one.
 
-    By default the process ends then at once, whatever it does. All that has to survive lies in memory-mapped files. The
-    default is given the exit code: 3 when the socket broke or a line of it was no message, else 0."""
+    By default the process ends then at once, whatever it does. All that has to survive lies in memory-mapped files.
+    `on_end` is given an exit code: 3 when the socket broke or a line of it was no message, else 0."""
 
     def __init__(self, line: socket.socket, on_end: Callable[[int], None] = os._exit) -> None:
         self._socket = line
@@ -66,5 +67,6 @@ class DaemonPipe:
         self._socket.close()
 
     def close_in_child(self) -> None:
-        """Close our copy of the socket in a forked child, which has no thread that reads it."""
-        self._socket.close()
+        """Close the copy of the socket in a forked child. The thread that reads does not exist there, but its file
+        still keeps `close` from closing the descriptor."""
+        os.close(self._socket.detach())
