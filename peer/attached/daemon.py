@@ -94,10 +94,10 @@ class DaemonChild:
 
     def why(self, code: int) -> PeerError:
         """Return the error of a daemon that ended by itself with this exit code, and sent none."""
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        last = self._last_line()
         fix = f"See {self._output}."
-        return NotRunning(f"the daemon {how}{f': {last}' if last else ''}", fix)
+        if code < 0:
+            return NotRunning(f"the daemon was killed by {signal.Signals(-code).name}", fix)
+        return NotRunning(f"the daemon ended with exit code {code}: {self._last_line() or 'it printed nothing'}", fix)
 
     def _last_line(self) -> str:
         try:

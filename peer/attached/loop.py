@@ -220,7 +220,7 @@ class AttachedTrainer:
         self._attached = False
         """Whether the daemon has started this loop, so that its orders are obeyed."""
         self._free = False
-        """Whether no order to train is waited for: the loop outlived a daemon, and the next one has given none yet."""
+        """Whether the loop goes on until its daemon orders work: it outlived the former one."""
         self._leaving = False
         self.over = False
         """Whether the run is over, or was left."""
@@ -337,11 +337,10 @@ class AttachedTrainer:
         config, child = self._config, self._child
         assert config is not None
         assert child is not None
-        place = "the user's own loop chooses its data"
         if self.boundary is not None and message["covered"] is not None:
             self.boundary.attach(child.pipe, message["covered"])
             self._free = True
-            place = "the loop goes on with its live params"
+            log.info("attached to another daemon, with the live params")
         else:
             self.params.load(self._arena.inn)
             self.params.move_to(message["round"], 0)
@@ -351,11 +350,12 @@ class AttachedTrainer:
             else:
                 self.boundary.attach(child.pipe, ())
                 self.boundary.restart()
+            self._free = False
             self._resume(message["resume"])
         self._attached = True
         info = {"device": str(self.params.device), "device_reason": "the user's own training loop"}
         data = self._judge.data if self._judge is not None else ""
-        return {"ok": info | {"tokens_per_step": config.tokens_per_step, "data": data, "data_place": place}}
+        return {"ok": info | {"tokens_per_step": config.tokens_per_step, "data": data}}
 
     def _resume(self, checkpoint: str | None) -> None:
         assert self.boundary is not None
@@ -503,8 +503,8 @@ class AttachedTrainer:
         assert self.boundary is not None
         if self._attached:
             self.boundary.cross()
-        if self.boundary.running:
-            self._free, self._deaths = False, 0
+        if self.boundary.ordered:
+            self._deaths = 0
 
     def _seek_daemon(self) -> None:
         """Start another daemon when its time has come, and carry out what it has sent. Never waits."""
@@ -538,7 +538,7 @@ class AttachedTrainer:
     def _held(self) -> bool:
         """Whether the next step has to wait: for a result, for the round to begin, for the end of a pause."""
         assert self.boundary is not None
-        if not self._attached or self.over or self._free or self.finished:
+        if not self._attached or self.finished or (self._free and not self.boundary.ordered):
             return False
         return not self.boundary.may_step()
 

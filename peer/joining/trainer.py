@@ -57,7 +57,8 @@ async def launch(
     context.say(f"codecs: {IMPLEMENTATION} ({REASON})")
     if info.data:
         context.say(f"data: {info.data}")
-    context.say(f"the data begins at {info.data_place}")
+    if info.data_place:
+        context.say(f"the data begins at {info.data_place}")
     emit(events.TrainerStarted(device=info.device, reason=info.device_reason))
     return info
 

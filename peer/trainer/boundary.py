@@ -139,6 +139,8 @@ class Boundary:
         self.tokens_per_s = 0.0
         self.running = False
         """Whether the daemon wants work."""
+        self.ordered = False
+        """Whether this daemon has ordered work before."""
         self._goal: WorkOrder | None = None
         self._held_at: float | None = None
         self._arrivals: list[PendingMerge] = []
@@ -235,7 +237,7 @@ class Boundary:
         for."""
         for arrival in self._arrivals:
             arrival.outlive_daemon()
-        self._goal, self.running = None, False
+        self._goal, self.running, self.ordered = None, False, False
         self._awaited.clear()
         self._end_waiting()
 
@@ -255,6 +257,7 @@ class Boundary:
     def _work(self, message: Message) -> None:
         """Begin a work request. The snapshot is its answer."""
         self._end_waiting()
+        self.ordered = True
         where = message["round"], message["fragment"]
         rest = message["steps"], message["until"], message["hold"], message["pause_after"]
         self._goal = WorkOrder(message["id"], *where, *rest, message.get("round_s"))

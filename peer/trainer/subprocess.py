@@ -198,7 +198,8 @@ class TrainerSubprocess:
     def _write(self, message: Message) -> None:
         data = json.dumps(message).encode() + b"\n"
         assert len(data) <= MAX_LINE, len(data)
-        self._writer.write(data)
+        if not self._writer.is_closing():  # uvloop raises there; `_watch` notices the end
+            self._writer.write(data)
 
     # -- what it says, and its end -----------------------------------------------------------------------------------
 
