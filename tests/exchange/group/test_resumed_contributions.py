@@ -33,8 +33,6 @@ from peer.transport.signing import KeySigner
 from peer.transport.wire import resumption as resuming
 from tests.support.cutting_relay import Wire, before
 
-pytestmark = pytest.mark.nightly  # on a slow machine a result may come after its deadline
-
 RUN, KEY, ELEMENTS = RunId(b"R" * 32), RoundKey(0, 0), 2_000_000
 PART = 2 * ELEMENTS
 """Bytes of a contribution of one of two members, and of a result."""
@@ -134,7 +132,8 @@ async def play(members: list[Member]) -> list[GroupMean]:
 
 
 class Cuts:
-    """Cuts both wires each time when so many bytes of this kind have come."""
+    """Cuts both wires each time when so many bytes of this kind have come, and each member has some. What has not begun
+    cannot go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, what: str, marks: list[int], away_s: float, how: str) -> None:
         kind = desk.ContributionUpload if what == "contribution" else sharing.ShardResultSink
@@ -142,11 +141,14 @@ class Cuts:
         self.members = list[Member]()
         self._marks, self._away_s, self._how = marks, away_s, how
         self._came = 0
+        begun = set[int]()
+        """The members' transfers that have begun."""
 
         def counted(place: Any, offset: int, data: bytes) -> None:
             write(place, offset, data)
             self._came += len(data)
-            while self._marks and self._came >= self._marks[0]:
+            begun.add(id(place._desk) if what == "contribution" else id(place))
+            if self._marks and self._came >= self._marks[0] and len(begun) >= 2:
                 self._marks.pop(0)
                 self._cut()
 
@@ -198,9 +200,10 @@ def test_a_link_that_does_not_come_back_costs_the_shard(monkeypatch: pytest.Monk
                     for member in members
                 )
             )
-            for one in got:
-                assert abs(sum(end - start for start, end in one.spans) - ELEMENTS / 2) <= ALIGN, "our own shard"
-                assert "12D3" in one.reason
+            there = [sum(end - start for start, end in one.spans) for one in got]
+            assert all(have >= ELEMENTS / 2 - ALIGN for have in there), "our own shard"
+            assert min(there) <= ELEMENTS / 2 + ALIGN
+            assert all("12D3" in one.reason for one, have in zip(got, there, strict=True) if have < ELEMENTS)
 
     asyncio.run(main())
 
