@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -35,7 +35,8 @@ def command(sources: tuple[str, ...], data: Path | None, as_json: bool, report_s
     texts = data is not None and not is_shards(data)
     if report_start:  # for `peer.node.operator.judge`
         tell(json.dumps({"started": True}))
-    with request_of(options, tokenizer="open" if texts else "none", holdout=data is None) as request:
+    tokenizer: Literal["open", "none"] = "open" if texts else "none"
+    with request_of(options, tokenizer=tokenizer, holdout=data is None, computes="peer eval") as request:
         model = load_model(sources, request, say)
         found = measure(model, data, device)
     if as_json:

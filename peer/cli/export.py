@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -51,7 +51,9 @@ def command(
 
     check_vacant(out)
     device = device_of(options) if measures else None
-    with request_of(options, tokenizer="copy" if kind == "hf" else "none", holdout=measures) as request:
+    tokenizer: Literal["copy", "none"] = "copy" if kind == "hf" else "none"
+    computes = "the format hf" if kind == "hf" else ""
+    with request_of(options, tokenizer=tokenizer, holdout=measures, computes=computes) as request:
         model = load_model(sources, request, say)
         found = export(model, out.absolute(), kind, device, say, dtype)
     if as_json:

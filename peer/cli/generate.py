@@ -56,7 +56,7 @@ def command(
 
     device = device_of(options)
     how = Sampling(max_tokens, temperature, top_p, secrets.randbits(32) if seed is None else seed)
-    with request_of(options, tokenizer="open", holdout=False) as request:
+    with request_of(options, tokenizer="open", holdout=False, computes="peer generate") as request:
         model = load_model(sources, request, say)
         coder = coder_of(model.run)
         begin = prompt_tokens(model.run, coder, prompt)

@@ -17,6 +17,7 @@ from peer.cli.telling import tell
 from peer.errors import ManifestError, for_shell
 from peer.run.costs import Cost, cost_of
 from peer.run.description import (
+    OPEN_CUSTOM,
     cost_rows,
     growth_rows,
     growths,
@@ -42,7 +43,7 @@ from peer.run.manifest import (
 from peer.run.memory import MemoryNeed, need_of
 from peer.run.presets import Method, resolve, sources
 from peer.run.schema import overridden
-from peer.run.sections import SyncSection
+from peer.run.sections import CustomSection, SyncSection
 from peer.run.sync.cautions import cautions, forgetting_rate
 from peer.run.sync.common_data import why_unchecked
 from peer.run.sync.vocabulary import why_unused
@@ -196,8 +197,11 @@ def _cautions(manifest: Manifest) -> dict[str, str]:
     found = {f"sync.{key}": why for key, why in cautions(method, manifest.rounds)}
     if why := why_unused(manifest.model, manifest.tokenizer):
         found["model.vocab_size"] = why
-    if why := forgetting_rate(manifest.init, manifest.optimizer):
+    custom = isinstance(manifest.model, CustomSection)  # its optimizer is the users' own
+    if not custom and (why := forgetting_rate(manifest.init, manifest.optimizer)):
         found["optimizer.lr"] = why
+    if custom and manifest.admission.kind == "open":
+        found["admission.kind"] = OPEN_CUSTOM
     return found | ({"sync.acceptance": why} if (why := why_unchecked(method, manifest.data)) else {})
 
 

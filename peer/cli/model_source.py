@@ -80,9 +80,9 @@ def source_options(function: F) -> F:
 
 @contextlib.contextmanager
 def request_of(
-    options: Options, *, tokenizer: Literal["none", "copy", "open"], holdout: bool
+    options: Options, *, tokenizer: Literal["none", "copy", "open"], holdout: bool, computes: str = ""
 ) -> Iterator[SourceRequest]:
-    """Make a request of the options, with a folder for the time of the command."""
+    """Make a request of the options, with a folder for the time of the command. `computes`: see `SourceRequest`."""
     from peer.result.model import GuestRequest, SourceRequest
 
     os.environ.update(QUIET)
@@ -90,7 +90,13 @@ def request_of(
     guest = GuestRequest(key=_key_of(options), **{name: options[name] for name in ("donors", "wait_s", "invitation")})
     with temporary_folder("peer-model-") as scratch:
         yield SourceRequest(
-            scratch=Path(scratch), guest=guest, tokenizer=tokenizer, holdout=holdout, device=device_of(options), **named
+            scratch=Path(scratch),
+            guest=guest,
+            tokenizer=tokenizer,
+            holdout=holdout,
+            computes=computes,
+            device=device_of(options),
+            **named,
         )
 
 

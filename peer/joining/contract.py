@@ -17,6 +17,7 @@ from peer.observe.formatting import amount, duration
 from peer.observe.status.value import ContractStatus, ContractTerms
 from peer.ports.console import Say
 from peer.run.costs import cost_of
+from peer.run.description import described_model
 from peer.run.files.artifact_folder import needed
 from peer.run.files.own_texts import survey
 from peer.run.home import RunFolder, write_whole
@@ -139,7 +140,7 @@ def contract_of(
     return JoinContract(
         run=f"{manifest.name} ({signed.run_id.hex()[:16]})",
         operator=manifest.operator,
-        model=manifest.model.kind,
+        model=described_model(manifest),
         parameters=manifest.model.parameters,
         data=_data(manifest, options, texts),
         memory_bytes=need.total,

@@ -8,10 +8,13 @@ import os
 from pathlib import Path
 
 from peer import identity as identities
-from peer.errors import DataError, HomeUnusable, UsageError, for_shell
+from peer.errors import DataError, HomeUnusable, ModelError, UsageError, for_shell
 from peer.process_limits import check_open_files
+from peer.run.description import NO_CODE, described_model
 from peer.run.home import Home
+from peer.run.manifest import Manifest
 from peer.run.options import NodeOptions, PeerOptions
+from peer.run.sections import CustomSection
 from peer.user_folders import expand_user, user_name
 
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
@@ -61,6 +64,15 @@ def _check_ours(path: Path, home: Path) -> None:
         if facts.st_uid == me
         else f"Run: sudo chown -R {me} {for_shell(home)}   or choose another --home.",
     )
+
+
+def check_training_loop(manifest: Manifest, *, attached: bool) -> None:
+    """Raise ModelError for a model that the built-in training loop does not have. `attached`: a program of the user's
+    makes the steps."""
+    if isinstance(manifest.model, CustomSection) and not attached:
+        found = f"run {manifest.name!r} trains {described_model(manifest)}: its code is not here"
+        fix = "Train it with your own loop: `with peer.join(TICKET, model, optimizer)`. See peer help own-model"
+        raise ModelError(found, fix, NO_CODE)
 
 
 def check_volunteer(options: PeerOptions) -> None:

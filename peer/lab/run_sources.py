@@ -15,6 +15,7 @@ from pathlib import Path
 from peer.errors import DataError, ManifestError
 from peer.identity import Identity
 from peer.joining.artifacts import RunFiles, operator_files
+from peer.joining.preflight import check_training_loop
 from peer.protocol.policy.amendments import Amendment, Change
 from peer.run.files.artifact_folder import folder_of, needed
 from peer.run.files.token_folder import shard_files
@@ -56,6 +57,7 @@ def find_sources(base: BaseManifest, manifest: Manifest, shards: Path | None, *,
 
     Raises ManifestError, DataError, StateError or ModelError, each with a fix, when anything is missing or damaged."""
     check_packages(manifest)
+    check_training_loop(manifest, attached=False)
     wanted = {ref.digest for ref in needed(manifest).values()}
     wanted |= {manifest.init} if manifest.init and not state else set()
     if base.path is None:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from blake3 import blake3
 from pydantic import ValidationError
 
 from peer.errors import DataError, ManifestError, ModelError, file_advice, for_shell
 from peer.identity import Identity
+from peer.protocol.model.layout import TensorSpec
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.artifact_folder import folder_of
 from peer.run.files.layout_file import format_layout
 from peer.run.files.token_index import INDEX_FILE, MAX_INDEX_BYTES, TOKENIZER_FILE, read_index
 from peer.run.manifest import SignedManifest, default_text, write_new
 from peer.run.overrides import apply_overrides, with_sections
-from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
+from peer.run.schema import CUSTOM_FORMAT, Manifest, check_layout, overridden, parse_manifest
 from peer.run.sections import LimitsSection, TrainSection
 from peer.trainer.sandbox import Inspected, buffers_beside, inspect_config, inspect_tokenizer, write_weights
 from peer.trainer.weight_files import check_folder, named
@@ -83,18 +86,8 @@ def make_run(
 
     `model`: a config.json, or a folder with it and safetensors. `data`: what `peer data build` wrote. Raises
     ManifestError, ModelError, DataError and UsageError."""
-    target, settings = folder_of(path), list(settings)
-    for place in (path, target):
-        if place.exists():
-            raise ManifestError(f"{place} exists", "Choose another name. Nothing was overwritten.")
-    try:
-        scratch = tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}.")
-    except OSError as error:
-        advice = file_advice(error, path, "choose another place")
-        raise ManifestError(f"cannot write {path}: {error.strerror}", advice) from error
-    with scratch as folder:
-        draft = RunDraft(Path(folder, "files"), say)
-        draft.folder.mkdir()
+    settings = list(settings)
+    with _draft_beside(path, say) as draft:
         _add_tokens(draft, tokenizer, data)
         if model is None and "tokenizer" in draft.sections:  # the built-in model takes as many tokens as there are
             settings = [f"model.vocab_size={draft.sections['tokenizer']['vocab_size']}", *settings]
@@ -109,7 +102,72 @@ def make_run(
                 init = _add_weights(draft, manifest, model, told)
                 text = apply_overrides(overridden(_with(draft, operator), settings), [f"init={init}"])
                 parse_manifest(text.encode())
-        draft.folder.replace(target)
+        return _write(draft, path, operator, text)
+
+
+def make_custom_run(
+    path: Path,
+    operator: Identity,
+    settings: Iterable[str],
+    say: Callable[[str], None],
+    *,
+    tensors: Sequence[TensorSpec],
+    weights: Iterable[np.ndarray],
+    title: str = "",
+) -> SignedManifest:
+    """Write a manifest of a model whose code only its users have, its signature, and the folder of its files. After an
+    error nothing of them is there.
+
+    `weights`: the first values of each of the tensors, fp32. `settings`: key=value, set over those of the template and
+    of a custom model. Raises ManifestError and UsageError."""
+    with _draft_beside(path, say) as draft:
+        out = draft.folder / "weights"
+        try:
+            with out.open("wb") as file:
+                for values in weights:
+                    values.astype("<f4", copy=False).tofile(file)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        draft.sections["model"] = {
+            "kind": "custom",
+            "parameters": sum(tensor.elements for tensor in tensors),
+            "layout": draft.write(format_layout(tensors)),
+            **({"title": title} if title else {}),
+        }
+        draft.sections["data"] = {"kind": "own"}
+        draft.sections["admission"] = {"kind": "invited"}
+        draft.need_format(CUSTOM_FORMAT)
+        init = str(draft.name(out)["digest"])
+        text = overridden(_with(draft, operator), [f"init={init}", *settings])
+        check_layout(parse_manifest(text.encode()), tensors)
+        return _write(draft, path, operator, text)
+
+
+@contextlib.contextmanager
+def _draft_beside(path: Path, say: Callable[[str], None]) -> Iterator[RunDraft]:
+    """Give a draft whose folder lies beside the manifest to be. Raises ManifestError where something is there."""
+    for place in (path, folder_of(path)):
+        if place.exists():
+            raise ManifestError(f"{place} exists", "Choose another name. Nothing was overwritten.")
+    try:
+        scratch = tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    with scratch as folder:
+        draft = RunDraft(Path(folder, "files"), say)
+        draft.folder.mkdir()
+        yield draft
+
+
+def _unwritable(path: Path, error: OSError) -> ManifestError:
+    advice = file_advice(error, path, "choose another place")
+    return ManifestError(f"cannot write {path}: {error.strerror}", advice)
+
+
+def _write(draft: RunDraft, path: Path, operator: Identity, text: str) -> SignedManifest:
+    """Put the files of a draft beside the manifest, and sign that."""
+    target = folder_of(path)
+    draft.folder.replace(target)
     try:
         return write_new(path, operator, text=text)
     except BaseException:

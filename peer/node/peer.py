@@ -17,7 +17,7 @@ from peer.joining.contract import agree, contract_of, look_through
 from peer.joining.ended import ensure_round_left, farewell
 from peer.joining.manifest import find_manifest
 from peer.joining.messages import check_clock
-from peer.joining.preflight import check_volunteer
+from peer.joining.preflight import check_training_loop, check_volunteer
 from peer.joining.report import JoinReport
 from peer.joining.reset import founding_of
 from peer.joining.resume import JoinedState, Staleness
@@ -233,6 +233,7 @@ class PeerDaemon:
         self._facts.is_doing("getting the manifest")
         signed = await find_manifest(node.join_context(), options.wait_s, self._waits.tell, options.manifest)
         self._waits.end()
+        check_training_loop(signed.manifest, attached=options.attached)
         node.handler.register(manifest=signed, artifacts=self._files.shelf)
         self._arrival.end("manifest")
         return signed

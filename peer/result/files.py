@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from peer.errors import SourceError
+from peer.errors import ModelError, SourceError
 from peer.joining.artifacts import RunFiles, check_foreign, opened
 from peer.result.model import ResultFiles, SourceRequest
+from peer.run.description import NO_CODE, NOT_EVALUATED
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.artifact_folder import needed
 from peer.run.files.token_index import TokenIndex, shard_bytes
 from peer.run.manifest import Manifest
+from peer.run.sections import CustomSection
 from peer.state.files import digest_of
 
 ELSEWHERE = (
@@ -22,7 +24,12 @@ ELSEWHERE = (
 
 
 def wanted_files(manifest: Manifest, request: SourceRequest) -> dict[str, ArtifactRef]:
-    """Return the artifacts that a request takes. The index tells the hold-out."""
+    """Return the artifacts that a request takes. The index tells the hold-out. Raises ModelError when the request needs
+    the code of a custom model."""
+    if request.computes and isinstance(manifest.model, CustomSection):
+        found = f"{request.computes} cannot take the model of run {manifest.name!r}: {NOT_EVALUATED}"
+        fix = "Export its tensors, and load them in your own program: peer export SOURCE OUT --format safetensors"
+        raise ModelError(found, fix, NO_CODE)
     left_out = {"tokenizer": request.tokenizer == "none", "index": not request.holdout}
     return {name: ref for name, ref in needed(manifest).items() if not left_out.get(name)}
 

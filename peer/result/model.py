@@ -53,6 +53,8 @@ class SourceRequest:
     """Whether the run's tokenizer is needed. `copy`: its file, without the tokenizers library."""
     holdout: bool = False
     """Whether the run's hold-out is wanted. A run that has none here still gives its model."""
+    computes: str = ""
+    """The use that makes the model here, for a person. A custom model is refused for it. Empty: its tensors suffice."""
 
 
 @dataclass(frozen=True, slots=True)

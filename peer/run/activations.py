@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peer.protocol.model.layout import TensorSpec
-from peer.run.sections import ModelSection, TransformersSection
+from peer.run.sections import CustomSection, ModelSection, TransformersSection
 
 TRAINER_BYTES = 16
 """Bytes a parameter in the trainer, fp32: the parameter, its gradient and the optimizer's two moments."""
@@ -28,7 +28,9 @@ matrix and what comes out of it is kept for the backward pass, and half as much 
 
 def window_bytes(model: ModelSection, context: int, tensors: Sequence[TensorSpec] | None = None) -> int:
     """Return the bytes of one window of `context` tokens, forward and backward. `tensors`: those of a foreign model.
-    Without them its activations are not known, and count nothing."""
+    Without them its activations are not known, and count nothing, as those of a custom model never are."""
+    if isinstance(model, CustomSection):
+        return 0
     if isinstance(model, TransformersSection):
         return context * _foreign_bytes(tensors or ())
     widths = model.num_hidden_layers * (model.hidden_size + model.intermediate_size)
@@ -59,7 +61,7 @@ def least_window_bytes(model: ModelSection, context: int, tensors: Sequence[Tens
 
     What a foreign model can do is found out by trying it, so it counts in full here."""
     window = window_bytes(model, context, tensors)
-    if isinstance(model, TransformersSection):
+    if isinstance(model, TransformersSection | CustomSection):
         return window
     logit = LOGIT_BYTES * model.vocab_size
     layers = recomputed_bytes(window - logit * context, model.num_hidden_layers)

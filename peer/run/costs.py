@@ -14,7 +14,7 @@ from peer.protocol.schedule import pairing_window
 from peer.run.codec_specs import FORMS, SPARSE, largest_result, result_nbytes
 from peer.run.method import Method
 from peer.run.model_layout import layout_for, tensors_of
-from peer.run.sections import LlamaSection, ModelSection, OptimizerSection, TransformersSection
+from peer.run.sections import LlamaSection, ModelSection, OptimizerSection
 
 FP32 = 4
 LARGEST_CHUNK = 4096
@@ -113,7 +113,7 @@ def cost_of(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] |
 
 def _layout(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None) -> Layout | None:
     """Return None while the layout of a foreign model is not here."""
-    return None if isinstance(model, TransformersSection) and tensors is None else layout_for(model, method, tensors)
+    return None if tensors is None and not isinstance(model, LlamaSection) else layout_for(model, method, tensors)
 
 
 def _fragments(layout: Layout | None, method: Method, parameters: int) -> list[int]:

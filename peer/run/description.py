@@ -14,10 +14,19 @@ from peer.run.manifest import Manifest
 from peer.run.memory import MemoryNeed
 from peer.run.method import Method
 from peer.run.method_checks import pull_growth, spread_growth
-from peer.run.presets import sources
-from peer.run.sections import SyncSection
+from peer.run.presets import resolve, sources
+from peer.run.sections import CustomSection, SyncSection
 
 Row = tuple[str, str, str]
+NOT_EVALUATED = "the model's code is known to its users' own training loops alone"
+"""Why no program of ours can evaluate a custom model, for a person."""
+NO_CODE = "A run of a custom model names its tensors and first weights. No code of others is run, so none is in it."
+"""The explanation that goes with refusals of a custom model."""
+OPEN_CUSTOM = (
+    'anybody may join, and nobody can evaluate the states that they give: admission.kind = "invited" admits only those '
+    "whom you know"
+)
+"""The caution of a run that is open although its states cannot be evaluated."""
 OPTIONAL = ("result_codec", "max_group", "founders", "weights", "mean", "growth_lr", "growth")
 """Choices that a method may be without."""
 CHANGES_SHOWN = 6
@@ -77,6 +86,28 @@ def optimizer_rows(manifest: Manifest, tensors: Sequence[TensorSpec] | None) -> 
         yield "muon costs", f"{share:.0%}", "more arithmetic a step, the less the larger the batch"
 
 
+def described_model(manifest: Manifest) -> str:
+    """Return the kind of a run's model, with its title where it has one."""
+    model = manifest.model
+    if not isinstance(model, CustomSection):
+        return model.kind
+    return f"a model of its users' own ({model.title})" if model.title else "a model of its users' own"
+
+
+def unevaluated_lines(manifest: Manifest) -> Iterator[str]:
+    """Return what an operator should know about the states of a run whose model has no code here. Empty for others."""
+    if not isinstance(manifest.model, CustomSection):
+        return
+    chosen = (
+        "one state, which most networks have"
+        if resolve(manifest.sync).topology == "group"
+        else ("the mean of those that lie near each other")
+    )
+    yield f"no state is evaluated here, as {NOT_EVALUATED}: of peers with receipts first, {chosen} is kept"
+    if manifest.admission.kind == "open":
+        yield OPEN_CUSTOM
+
+
 def memory_rows(cost: Cost, need: MemoryNeed) -> Iterator[Row]:
     """Return the memory of one peer: the daemon's own, what it shares with the trainer, and the trainer's."""
     parts = {"libraries": cost.base_bytes, "outer_momentum": cost.momentum_bytes}
@@ -87,11 +118,9 @@ def memory_rows(cost: Cost, need: MemoryNeed) -> Iterator[Row]:
         "estimated: " + ", ".join(f"{k} {size(v)}" for k, v in parts.items() if v),
     )
     yield "of the arena", size(need.shared), "estimated: outer_params and snapshots, a file that daemon and trainer map"
-    yield (
-        "of the trainer",
-        size(need.trainer),
-        "estimated: on the CPU in fp32, one window at a time; more where there is room",
-    )
+    if need.trainer:
+        what = "estimated: on the CPU in fp32, one window at a time; more where there is room"
+        yield "of the trainer", size(need.trainer), what
 
 
 def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from peer.run.activations import ACTIVATION_SHARE, TRAINER_BYTES, least_window_b
 from peer.run.costs import DAEMON_BASE, cost_of, muon_elements
 from peer.run.manifest import Manifest
 from peer.run.presets import resolve
-from peer.run.sections import MOST_BUFFER_BYTES, TransformersSection
+from peer.run.sections import MOST_BUFFER_BYTES, CustomSection, TransformersSection
 
 MIB = 2**20
 MUON_SPARES = 4
@@ -50,17 +50,20 @@ def need_of(
 ) -> MemoryNeed:
     """Return the peak memory of taking part. `micro_batch`: windows that go through the model at once. The trainer
     takes as many as fit, so there must be room for one. `trains_here` False: the trainer's tensors lie on another
-    device. `donates_only`: a bootstrap node, without a trainer. `tensors`: those of a foreign model. While they are
+    device. `donates_only`: a bootstrap node, without a trainer. A custom model lies in the user's own process, whose
+    memory is not known and counts nothing. `tensors`: those of a foreign model. While they are
     not here its activations count nothing. Its buffers count as the most that a config may make."""
     parameters = manifest.model.parameters
     if donates_only:
         return MemoryNeed(DAEMON_BASE + BOOTSTRAP_BYTES * parameters, 0, 0)
+    cost = cost_of(manifest.model, resolve(manifest.sync), tensors)
+    if isinstance(manifest.model, CustomSection):
+        return MemoryNeed(cost.daemon_bytes, 0, cost.arena_bytes)
     step = micro_batch * least_window_bytes(manifest.model, manifest.train.context, tensors)
     held = TRAINER_BYTES * parameters - MUON_SPARES * muon_elements(manifest.model, manifest.optimizer, tensors)
     if isinstance(manifest.model, TransformersSection):
         held += MOST_BUFFER_BYTES
     trainer = TRAINER_BASE + (held + step if trains_here else 0)
-    cost = cost_of(manifest.model, resolve(manifest.sync), tensors)
     return MemoryNeed(cost.daemon_bytes, trainer, cost.arena_bytes)
 
 
@@ -78,7 +81,9 @@ def check_memory(manifest: Manifest, need: MemoryNeed, free: int | None) -> None
         return
     parts = f"daemon {size(need.daemon)}"
     if need.trainer:
-        parts += f", trainer {size(need.trainer)}, shared {size(need.shared)}"
+        parts += f", trainer {size(need.trainer)}"
+    if need.shared:
+        parts += f", shared {size(need.shared)}"
     raise MachineTooSmall(
         f"run {manifest.name!r} needs about {size(need.total)} of memory, estimated, for its "
         f"{manifest.model.parameters:,} parameters ({parts}). {size(free)} are free here",

@@ -23,6 +23,7 @@ from peer.run.presets import method_findings, method_of
 from peer.run.sections import (
     MODELS,
     AdmissionSection,
+    CustomSection,
     DataSection,
     LimitsSection,
     LlamaSection,
@@ -35,7 +36,7 @@ from peer.run.sections import (
 )
 from peer.run.sync.growth import growth_findings, rounds_of, unequal_rounds, with_growth
 
-FORMAT = 6
+FORMAT = 7
 Newer = dict[str, dict[str, tuple[str, ...] | None]]
 """Per section, keys and the values that an older program does not know. None: it does not know the key."""
 SINCE_FORMAT_2: Newer = {
@@ -60,6 +61,17 @@ SINCE_FORMAT_3: Newer = {
 }
 SINCE_FORMAT_4: Newer = {"sync": {"acceptance": None}, "admission": {"kind": ("invited",)}}
 SINCE_FORMAT_5: Newer = {"model": {"buffers": None}}
+NO_EAGER_MOMENTUM = 6
+"""Format from which the preset `eager` has no momentum."""
+CUSTOM_FORMAT = 7
+SINCE_FORMAT_7: Newer = {"model": {"kind": ("custom",), "title": None}, "data": {"kind": ("own",)}}
+SINCE: dict[int, Newer] = {
+    2: SINCE_FORMAT_2,
+    3: SINCE_FORMAT_3,
+    4: SINCE_FORMAT_4,
+    5: SINCE_FORMAT_5,
+    CUSTOM_FORMAT: SINCE_FORMAT_7,
+}
 MAX_BYTES = 256 * 1024
 """Bytes of the largest manifest."""
 LONGEST_LINE = 256
@@ -119,7 +131,7 @@ def parse_manifest(raw: bytes, named: str = "the manifest", settings: Sequence[s
     meant = _as_of_its_format(table)
     manifest, findings = _validate(meant)
     sections, hidden = _sections(meant)
-    findings = list(dict.fromkeys([*findings, *hidden, *_too_new(table), *_across(sections)]))
+    findings = list(dict.fromkeys([*findings, *hidden, *_too_new(table), *_across(sections), *_of_first(meant)]))
     if manifest is None or findings:
         raise _unfit(named, settings, findings, text)
     return manifest
@@ -162,7 +174,7 @@ def _as_of_its_format(table: dict[str, Any]) -> dict[str, Any]:
     codec of noloco before format 3, the acceptance of pairs before format 4, and the momentum of eager before
     format 6."""
     sync, version = table.get("sync", {}), table.get("format")
-    if not isinstance(version, int) or not 1 <= version < 6 or not isinstance(sync, dict):
+    if not isinstance(version, int) or not 1 <= version < NO_EAGER_MOMENTUM or not isinstance(sync, dict):
         return table
     before: dict[str, Any] = {"acceptance": "finite"} if version < 4 and _is_pair(sync) else {}
     if version < 3 and sync.get("preset", "noloco") == "noloco":
@@ -207,7 +219,7 @@ def overridden(text: str, settings: Iterable[str]) -> str:
     keys = {setting.partition("=")[0].strip() for setting in settings}
     sync = table.get("sync", {})
     if "sync.preset" in keys and sync.get("preset") == "eager" and "outer_momentum" not in sync:
-        needed = FORMAT  # before, the preset had a momentum
+        needed = max(needed, NO_EAGER_MOMENTUM)
     said = "format" in keys
     low = isinstance(table.get("format"), int) and table["format"] < needed
     return written(edited, table | ({"format": needed} if low and not said else {}))
@@ -224,7 +236,7 @@ def _too_new(table: dict[str, Any]) -> list[ManifestFinding]:
 
 def _newer_than_format_1(table: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
     """Return (section, key, format it needs) of each key that a program of format 1 would not understand."""
-    for since, sections in ((2, SINCE_FORMAT_2), (3, SINCE_FORMAT_3), (4, SINCE_FORMAT_4), (5, SINCE_FORMAT_5)):
+    for since, sections in SINCE.items():
         for section, keys in sections.items():
             given = table.get(section)
             for key, values in keys.items():
@@ -261,6 +273,7 @@ def _across(sections: dict[str, Any]) -> list[ManifestFinding]:
     get = sections.get
     model, sync, wire, limits = get("model"), get("sync"), get("wire"), get("limits")
     found = _of_tokens(model, get("data"), get("tokenizer"), get("train"))
+    found += _of_own_loops(model, get("data"))
     if sync:
         found += growth_findings(sync, get("train"), get("optimizer"))
     if wire and wire.min > wire.max:
@@ -303,6 +316,26 @@ def _of_tokens(
     if data and tokenizer and data.kind == "tokens" and tokenizer.kind != "file":
         found.append(ManifestFinding(("data", "kind"), 'kind "tokens" needs tokenizer.kind "file"'))
     return found
+
+
+def _of_own_loops(model: ModelSection | None, data: DataSection | None) -> list[ManifestFinding]:
+    """Return the findings about data that only own training loops can read, or cannot be known to read."""
+    if model is None or data is None:
+        return []
+    if isinstance(model, CustomSection) and data.kind not in ("own", "tokens"):
+        told = 'a model of kind "custom" needs "own", or "tokens" for shards that peers give to each other'
+        return [ManifestFinding(("data", "kind"), told)]
+    if not isinstance(model, CustomSection) and data.kind == "own":
+        return [ManifestFinding(("data", "kind"), 'kind "own" is for a model of kind "custom"')]
+    return []
+
+
+def _of_first(table: dict[str, Any]) -> list[ManifestFinding]:
+    """Return the finding about the first weights of a model that the seed cannot make."""
+    model = table.get("model")
+    if isinstance(model, dict) and model.get("kind") == "custom" and not table.get("init"):
+        return [ManifestFinding(("init",), 'a model of kind "custom" begins from weights that init names')]
+    return []
 
 
 def _of_layout(

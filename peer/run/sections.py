@@ -90,6 +90,23 @@ class TransformersSection(Section):
         return self
 
 
+class CustomSection(Section):
+    """A model whose code only the peers' own training loops have. A run pins its tensors and first weights (`init`)."""
+
+    kind: Literal["custom"]
+    parameters: int = Field(ge=1, le=2**40)
+    """How many of the model are trained and exchanged. Tied weights count once."""
+    layout: ArtifactRef
+    """Names and shapes of its tensors: see `peer.run.files.layout_file`."""
+    title: str = Field("", max_length=64, pattern=r"^[\w .:()/+-]*$")
+    """What the model is, for people."""
+
+    @model_validator(mode="after")
+    def _sizes(self) -> CustomSection:
+        _at_most("layout", self.layout, MOST_LAYOUT_BYTES)
+        return self
+
+
 def _at_most(name: str, artifact: ArtifactRef, most: int) -> None:
     if artifact.size > most:
         raise ValueError(f"{name} has {artifact.size:,} bytes. At most {most:,} are taken")
@@ -100,9 +117,15 @@ def _kind_of_model(given: Any) -> Any:
     return given.get("kind", "llama") if isinstance(given, dict) else getattr(given, "kind", None)
 
 
-MODELS: dict[str, type[Section]] = {"llama": LlamaSection, "transformers": TransformersSection}
+MODELS: dict[str, type[Section]] = {
+    "llama": LlamaSection,
+    "transformers": TransformersSection,
+    "custom": CustomSection,
+}
 ModelSection = Annotated[
-    Annotated[LlamaSection, Tag("llama")] | Annotated[TransformersSection, Tag("transformers")],
+    Annotated[LlamaSection, Tag("llama")]
+    | Annotated[TransformersSection, Tag("transformers")]
+    | Annotated[CustomSection, Tag("custom")],
     Discriminator(
         _kind_of_model,
         custom_error_type="kind",
@@ -113,9 +136,10 @@ ModelSection = Annotated[
 
 class DataSection(Section):
     """`stdlib`: Python source of the standard library. `text`: files below the volunteer's own `--data` folder.
-    `tokens`: the shards of an index, which peers give to each other."""
+    `tokens`: the shards of an index, which peers give to each other. `own`: what the peers' own training loops read, of
+    which the run knows nothing."""
 
-    kind: Literal["stdlib", "text", "tokens"] = "stdlib"
+    kind: Literal["stdlib", "text", "tokens", "own"] = "stdlib"
     digest: str = Field("", pattern=r"^([0-9a-f]{64})?$")
     """BLAKE3 of the corpus (training bytes, then hold-out bytes) of `stdlib` and `text`. Empty: not pinned."""
     index: ArtifactRef | None = None
@@ -134,6 +158,8 @@ class DataSection(Section):
             wrong.append('kind "tokens" needs an index')
         if self.kind == "tokens" and self.digest:
             wrong.append('kind "tokens" has no digest: its index names every shard')
+        if self.kind == "own" and self.digest:
+            wrong.append('kind "own" has no digest: each peer reads what it likes')
         if wrong:
             raise ValueError("; ".join(wrong))
         if self.index:

@@ -115,6 +115,19 @@ async def test_a_liar_s_state_does_not_get_in_and_the_reason_is_told() -> None:
 
 
 @virtually
+async def test_a_state_that_nobody_can_evaluate_does_not_get_in_when_it_lies_apart() -> None:
+    world = DonorWorld()
+    for number, name in enumerate("abc"):
+        world.donor(name, near(number, 0.3), 30)
+    world.donor("liar", near(9, 8.0), 30)
+    found = await fetched(world, 4)
+    assert sorted(found.donors) == ["a", "b", "c"]
+    assert "it lies" in found.left_out["liar"]
+    wanted = torch.stack([near(number, 0.3).params for number in range(3)]).mean(0)
+    torch.testing.assert_close(found.params, wanted, rtol=0, atol=1e-6)
+
+
+@virtually
 async def test_a_state_that_does_not_go_with_the_others_is_named() -> None:
     """A round that nobody else has reached, as a lying donor says, or one that the others left long ago."""
     world = JudgedWorld()

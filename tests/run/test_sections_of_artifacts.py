@@ -6,13 +6,14 @@ import pytest
 
 from peer.errors import ManifestError
 from peer.protocol.model.layout import TensorSpec
+from peer.run import schema
 from peer.run.files.layout_file import MOST_LAYOUT_BYTES, format_layout, parse_layout
 from peer.run.manifest import default_text
 from peer.run.model_layout import layout_for, tensors_of
 from peer.run.overrides import apply_overrides, dump, with_sections
 from peer.run.presets import resolve
 from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
-from peer.run.sections import LlamaSection, TransformersSection
+from peer.run.sections import CustomSection, LlamaSection, TransformersSection
 
 DIGEST = "ab" * 32
 OLDER = default_text().replace("format = 4", "format = 1").replace('"gossip" ', '"noloco" ')
@@ -122,7 +123,11 @@ def test_an_optimizer_that_an_older_program_does_not_know_needs_a_later_format_a
         (f"layout = {REF}\n[", "[", "line 2, model.layout: Field required"),
         ("parameters = 1000", "parameters = 0", "line 4, model.parameters"),
         ("parameters = 1000", "parameters = 1000\nhidden_size = 64", "line 5, model.hidden_size: unknown key"),
-        ('kind = "transformers"', 'kind = "keras"', "line 3, model.kind: Input should be 'llama' or 'transformers'"),
+        (
+            'kind = "transformers"',
+            'kind = "keras"',
+            "line 3, model.kind: Input should be 'llama' or 'transformers' or 'custom'",
+        ),
         ("end_token = 499", "end_token = 500", "end_token 500 is not below vocab_size"),
         ("end_token = 499\n", "", "needs vocab_size, end_token and file"),
         (f"file = {REF}", f"file = {REF.replace('700', '1073741824')}", "file has 1,073,741,824 bytes"),
@@ -206,6 +211,64 @@ def test_a_layout_is_written_and_read_again() -> None:
 def test_a_layout_that_is_none_is_refused(raw: bytes, words: str) -> None:
     with pytest.raises(ManifestError, match=words):
         parse_layout(raw, 20)
+
+
+CUSTOM = f"""format = 7
+init = "{DIGEST}"
+[model]
+kind = "custom"
+parameters = 1000
+layout = {REF}
+title = "CNN (digits)"
+[data]
+kind = "own"
+"""
+
+
+def test_a_custom_model_parses_and_its_layout_is_checked() -> None:
+    manifest = parse_manifest(CUSTOM.encode())
+    assert isinstance(manifest.model, CustomSection)
+    assert (manifest.model.parameters, manifest.model.title) == (1000, "CNN (digits)")
+    check_layout(manifest, TENSORS)
+    assert layout_for(manifest.model, resolve(manifest.sync), TENSORS).elements == 1000
+    edited = parse_manifest(apply_overrides(CUSTOM, ["title=VAE", "train.total_rounds=9"]).encode())
+    assert isinstance(edited.model, CustomSection)
+    assert (edited.model.title, edited.model.layout, edited.rounds) == ("VAE", manifest.model.layout, 9)
+
+
+def test_an_older_program_refuses_a_custom_model_by_its_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    for low in (1, 4, 6):
+        older = refused(CUSTOM.replace("format = 7", f"format = {low}"))
+        for key in ("model.kind", "model.title", "data.kind"):
+            assert f"{key}: needs format = 7" in older
+    assert parse_manifest(overridden(CUSTOM.replace("format = 7", "format = 4"), ["seed=1"]).encode()).format == 7
+    for known in (4, 6):
+        monkeypatch.setattr(schema, "FORMAT", known)
+        assert f"it has format 7, this program knows up to {known}" in refused(CUSTOM)
+
+
+def test_no_other_manifest_gets_the_format_of_custom_models() -> None:
+    assert parse_manifest(overridden(OLDER, ["sync.preset=eager"]).encode()).format == 6
+    assert parse_manifest(overridden(default_text(), ["seed=1"]).encode()).format == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (f'init = "{DIGEST}"\n', "", 'init: a model of kind "custom" begins from weights that init names'),
+        ('kind = "own"', 'kind = "stdlib"', 'data.kind: a model of kind "custom" needs "own"'),
+        ('kind = "own"', f'kind = "own"\ndigest = "{DIGEST}"', 'kind "own" has no digest'),
+        ('title = "CNN (digits)"', f'title = "{"x" * 65}"', "model.title"),
+        ('title = "CNN (digits)"', 'title = "a\\u0007"', "model.title"),
+        ('title = "CNN (digits)"', "vocab_size = 5", "model.vocab_size: unknown key"),
+        (f"layout = {REF}", f"layout = {REF.replace('700', '9000000')}", "layout has 9,000,000 bytes"),
+        (f'kind = "custom"\nparameters = 1000\nlayout = {REF}\ntitle = "CNN (digits)"', "", "data.kind"),
+        ('kind = "own"', 'kind = "own"\n[limits]\nmax_parameters = 999', "limits.max_parameters: the model has 1,000"),
+    ],
+)
+def test_what_does_not_fit_a_custom_model_is_named(old: str, new: str, words: str) -> None:
+    assert old in CUSTOM
+    assert words in refused(CUSTOM.replace(old, new))
 
 
 def test_an_edited_manifest_reads_like_a_written_one() -> None:

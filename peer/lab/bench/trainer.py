@@ -16,6 +16,7 @@ import torch
 from peer.clock.monotonic import boottime
 from peer.errors import TrainerDied, TrainerFailed, UsageError
 from peer.joining.artifacts import RunFiles
+from peer.joining.preflight import check_training_loop
 from peer.lab.bench.machine import cpu_seconds, facts
 from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.ports.trainer import WorkRequest
@@ -72,6 +73,7 @@ def measure(
     if not BURSTS <= steps <= 1_000_000:
         raise UsageError(f"--steps {steps} cannot be measured", f"Give {BURSTS} to 1000000.")
     files = files or RunFiles()
+    check_training_loop(manifest, attached=False)
     if not isinstance(manifest.model, LlamaSection) and (files.config is None or files.tensors is None):
         fix = "Name its manifest, which has the run's files beside it, or run `peer doctor TICKET`."
         raise UsageError("a model of transformers is measured with its run's files only", fix)

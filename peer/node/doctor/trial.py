@@ -24,6 +24,7 @@ from peer.run.manifest import Manifest
 from peer.run.model_layout import layout_for
 from peer.run.options import PeerOptions
 from peer.run.presets import resolve
+from peer.run.sections import CustomSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
 
@@ -45,6 +46,8 @@ class StepTrialRun:
 
     async def run(self, manifest: Manifest, files: RunFiles) -> tuple[StepTrial | None, DoctorFinding]:
         """Make the trial. Raises nothing: an error of the trainer is the finding."""
+        if isinstance(manifest.model, CustomSection):
+            return None, fine("training", "your own loop makes the steps: nothing of them is tried here")
         cost = cost_of(manifest.model, resolve(manifest.sync), files.tensors)
         free = free_disk(self._folder)
         if free is not None and free < cost.arena_bytes:

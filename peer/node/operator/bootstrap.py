@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,12 +49,14 @@ from peer.protocol.messages import MAX_ROUND, PeerId, RunId
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import RoundClock
 from peer.run.costs import receipt_bounds
+from peer.run.description import unevaluated_lines
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed
 from peer.run.memory import check_memory, free_bytes, need_of
 from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
 from peer.run.presets import resolve
+from peer.run.sections import CustomSection
 from peer.run.statements.files import beside
 from peer.run.statements.kinds import FAMILIES, PAPER
 from peer.run.statements.log import StatementLog
@@ -121,6 +123,8 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     method = resolve(signed.manifest.sync)
     if method.topology == "group":
         node.directory.read_everybody()
+    for line in unevaluated_lines(signed.manifest):
+        say(line)
     layout = layout_for(signed.manifest.model, method, run.files.tensors)
     statements = _statements(node, run, lambda: progress.value)
     log = statements.log
@@ -158,8 +162,9 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     giving = GivenState(node, watched, statements, copying.start, momentum=method.topology == "group")
     making = asyncio.to_thread(first_state, signed.manifest, layout, wishes.state, say, first)
     await giving.first(await making, named=wishes.state is not None)
-    keeper = _keeper(node, watched, wishes, layout, copying, giving)
-    tell_ticket(node, ticket := own_ticket(node), wishes.ticket_file)
+    keeper = _keeper(node, watched, wishes, layout, copying, giving, lambda: view.known_peers())
+    custom = isinstance(signed.manifest.model, CustomSection)
+    tell_ticket(node, ticket := own_ticket(node), wishes.ticket_file, custom=custom)
     began, page = time.time(), ""
     view = _view(node, run, watched, statements, run_start, keeper, ticket)
     node.handler.register(summaries=view)
@@ -192,15 +197,20 @@ def _keeper(
     layout: Layout,
     work: LowPriorityThread,
     giving: GivenState,
+    known_peers: Callable[[], Collection[PeerId]],
 ) -> StateKeeper:
+    """`known_peers`: returns the peers that others signed receipts for. In a run whose model has no code here they
+    decide, with the distances between states, which state is kept."""
     folder, context, momentum = node.local.folder, node.join_context(), giving.momentum
-    collector = StateCollector(context, layout, folder.path / SCRATCH, work, momentum=momentum)
+    custom = isinstance(watched.manifest.model, CustomSection)
+    trusted = known_peers if custom else None
+    collector = StateCollector(context, layout, folder.path / SCRATCH, work, momentum=momentum, trusted=trusted)
     return StateKeeper(
         context,
         watched,
         StateArchive(folder, node.local.run_id, layout, node.local.say, momentum=momentum),
         collector if wishes.keep_latest else None,
-        StateJudge() if wishes.check else None,
+        StateJudge() if wishes.check and not custom else None,
         wishes.keep_every_s,
         work,
         giving.kept,

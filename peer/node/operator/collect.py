@@ -2,8 +2,10 @@
 
 In groups there is one state: the one that most donors agree on by its digest, momentum included. In pairs there are as
 many as peers: a few whole states are fetched next to each other, and their mean is taken. Each comes over the line of
-one home, so that takes no longer than one of them. A fetched state lies on the disk, so that the node needs no memory
-for it. `peer.protocol.policy.donors` decides whose states, how many, and how long slow donors are waited for.
+one home, so that takes no longer than one of them. Where no state can be evaluated, peers that others signed receipts
+for are asked first, and a state that lies apart from the others goes into no mean. A fetched state lies on the disk, so
+that the node needs no memory for it. `peer.protocol.policy.donors` decides whose states, how many, and how long slow
+donors are waited for.
 
 On failure: another donor takes the place of one that gives nothing."""
 
@@ -11,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,18 +28,20 @@ from peer.aio.tasks import uninterrupted
 from peer.aio.threads import Offload
 from peer.errors import PeerError
 from peer.joining.context import JoinContext
-from peer.joining.fetch_terms import FetchTerms
+from peer.joining.fetch_terms import FetchTerms, RunKnowledge
 from peer.joining.state import StateFetch
 from peer.observe.progress import untold
 from peer.ports.directory import DialReport, Directory
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.donors import (
+    COMPARABLE,
     ENOUGH,
     KEEPER_PATIENCE_S,
     MEAN_DONORS,
     donors_of_mean,
     grace_s,
+    states_apart,
     why_not_in_mean,
     with_own_state,
 )
@@ -101,8 +106,19 @@ class StateCollector:
     """Fetches states. `scratch` is a folder of its own; `offload` writes and adds in a thread."""
 
     def __init__(
-        self, context: JoinContext, layout: Layout, scratch: Path, offload: Offload, *, momentum: bool
+        self,
+        context: JoinContext,
+        layout: Layout,
+        scratch: Path,
+        offload: Offload,
+        *,
+        momentum: bool,
+        trusted: Callable[[], Collection[PeerId]] | None = None,
     ) -> None:
+        """`trusted`: returns the peers that others signed receipts for, in a run whose states nobody can evaluate.
+        None: states are evaluated before they are kept."""
+        self._say = context.say
+        self._trusted = trusted
         self._context = replace(context, say=lambda line: None)
         self._layout = layout
         self._scratch = scratch
@@ -121,12 +137,14 @@ class StateCollector:
             self._clear()
 
     async def _mean(self, donors: Sequence[PeerRecord]) -> Collected | str:
-        some = _Fetched(donors_of_mean(donors, self._context.rng))
+        trusted = self._trusted() if self._trusted is not None else frozenset()
+        some = _Fetched(donors_of_mean(donors, self._context.rng, trusted))
+        enough = ENOUGH if self._trusted is None else COMPARABLE
         self._scratch.mkdir(mode=0o700, exist_ok=True)
         began = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as places:
             waiting = {places.create_task(self._one(some, donors)) for _ in range(MEAN_DONORS)}
-            while waiting and len(some.taken) < ENOUGH:
+            while waiting and len(some.taken) < enough:
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if waiting:
                 _, waiting = await asyncio.wait(waiting, timeout=grace_s(asyncio.get_running_loop().time() - began))
@@ -134,10 +152,19 @@ class StateCollector:
                 slow.cancel()
         if not some.taken:
             return some.problem
-        params = await self._offload(lambda: self._mean_of([one.file for one in some.taken]))
-        round_ = min(one.round for one in some.taken)
-        givers = tuple(sorted(one.donor for one in some.taken))
+        taken = some.taken if self._trusted is None else await self._not_apart(some.taken, trusted)
+        params = await self._offload(lambda: self._mean_of([one.file for one in taken]))
+        round_ = min(one.round for one in taken)
+        givers = tuple(sorted(one.donor for one in taken))
         return Collected(params, None, round_, givers, min(MEAN_DONORS, len(donors)))
+
+    async def _not_apart(self, taken: list[_State], trusted: Collection[PeerId]) -> list[_State]:
+        """Return the states that do not lie apart from the others."""
+        distances = await self._offload(lambda: distances_of([one.file for one in taken]))
+        apart = states_apart(distances, {number for number, one in enumerate(taken) if one.donor in trusted})
+        for number, why in apart.items():
+            self._say(f"the state of {taken[number].donor} goes into no kept state: {why}")
+        return [one for number, one in enumerate(taken) if number not in apart]
 
     async def _one(self, some: _Fetched, donors: Sequence[PeerRecord]) -> None:
         """Fetch one state that is close to the run's round, of the next donor that gives it."""
@@ -162,7 +189,8 @@ class StateCollector:
         """Fetch one state from these donors together."""
         context = replace(self._context, directory=cast(Directory, _These(donors)))
         pieces = await self._offload(self._pieces)
-        terms = FetchTerms(momentum=self._momentum, patience_s=KEEPER_PATIENCE_S, fresh=True)
+        knows = RunKnowledge(proven=frozenset(self._trusted() if self._trusted is not None else ()))
+        terms = FetchTerms(momentum=self._momentum, patience_s=KEEPER_PATIENCE_S, fresh=True, knows=knows)
         fetch = StateFetch(context, self._layout, pieces, terms, untold, self._offload)
         try:
             state = await fetch.state(None)
@@ -196,6 +224,19 @@ def _write(file: Path, found: Collected) -> None:
     assert found.params is not None
     found.params.numpy().tofile(file)
     found.let_go()
+
+
+def distances_of(files: Sequence[Path]) -> list[list[float]]:
+    """Return the Euclidean distances between states in files of flat fp32, part by part. Raises OSError."""
+    squares = np.zeros((len(files), len(files)))
+    elements = files[0].stat().st_size // 4
+    for start in range(0, elements, MEAN_ELEMENTS):
+        count = min(MEAN_ELEMENTS, elements - start)
+        parts = [np.fromfile(file, "<f4", count, offset=4 * start).astype(np.float64) for file in files]
+        for one, other in itertools.combinations(range(len(files)), 2):
+            difference = parts[one] - parts[other]
+            squares[one, other] += difference @ difference
+    return [[float(value) for value in row] for row in np.sqrt(squares + squares.T)]
 
 
 def write_mean(files: Sequence[Path], into: torch.Tensor) -> None:

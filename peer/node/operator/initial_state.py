@@ -89,7 +89,7 @@ def _random(
     """Make the first parameters from the seed, in the order of the run's layout."""
     if isinstance(manifest.model, LlamaSection):
         return first_params(manifest.model, manifest.seed, layout)
-    assert files.config is not None, "a foreign model has a config"
+    assert files.config is not None, "a foreign model has a config, and a custom one has init"
     assert files.scratch is not None, "its weights lie in a file for a moment"
     say("making the first weights of the model")
     draft = files.scratch / f"first_weights.{os.getpid()}"
@@ -107,7 +107,7 @@ def load_flat(file: Path, elements: int) -> torch.Tensor:
         if size != 4 * elements:
             raise StateError(
                 f"the state {file} has {size:,} bytes, {elements:,} parameters take {4 * elements:,}",
-                "Make it again: peer manifest new.",
+                "Make the run again, or copy the file anew from where it was made.",
             )
         return torch.from_numpy(np.fromfile(file, "<f4").astype(np.float32, copy=False))
     except OSError as error:

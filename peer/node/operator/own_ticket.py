@@ -18,14 +18,18 @@ def own_ticket(node: OpenNode) -> str:
     return Ticket(node.local.run_id, tuple(dict.fromkeys((*ours, *others)))[:MAX_ADDRESSES]).encode()
 
 
-def tell_ticket(node: OpenNode, ticket: str, ticket_file: Path | None) -> None:
-    """Tell the operator the ticket, and write it to `ticket_file`. Raises HomeUnusable when it cannot be written."""
+def tell_ticket(node: OpenNode, ticket: str, ticket_file: Path | None, *, custom: bool = False) -> None:
+    """Tell the operator the ticket, and write it to `ticket_file`. `custom`: only loops of the peers' own train the
+    run's model. Raises HomeUnusable when the file cannot be written."""
     if all("/ip4/127." in a or "/ip6/::1/" in a for a in _own_addresses(node)):
         node.local.say("only this machine can use the ticket: no other address was found (--announce-maddrs gives one)")
     if ticket_file is not None:
         write_whole(ticket_file, f"{ticket}\n".encode())
     node.local.say(f"run {node.local.run_id.hex()[:16]} is served by {node.local.me}")
-    node.local.say(f"others join with:\n\n    peer join {ticket}\n")
+    if custom:
+        node.local.say(f"others join in their own training loops, with this ticket:\n\n    {ticket}\n")
+    else:
+        node.local.say(f"others join with:\n\n    peer join {ticket}\n")
 
 
 def _own_addresses(node: OpenNode) -> list[str]:

@@ -138,6 +138,10 @@ class RunView:
     def _is_silent(self, one: HeldSummary, now: float) -> bool:
         return one.is_silent(now, listed=self._listed(one.summary.peer_id))
 
+    def known_peers(self) -> set[PeerId]:
+        """Return the peers that partners in several address blocks signed receipts for."""
+        return self._book.known()
+
     # -- what is shown -----------------------------------------------------------------------------------------------
 
     def report(self) -> RunViewStatus:

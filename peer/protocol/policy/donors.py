@@ -128,6 +128,11 @@ MEAN_DONORS = 4
 lines without a gain that shows."""
 ENOUGH = 2
 """So many states make a mean that is worth keeping, so a slow home holds nothing up."""
+COMPARABLE = 3
+"""States of which one may be seen to lie apart. So many are waited for where no state can be evaluated."""
+APART = 4.0
+"""Times the usual distance between states of pairs that one may be from the middle one. A choice: the distance of an
+honest peer follows its work since its last exchange, which differs from peer to peer by a small factor."""
 KEEPER_PATIENCE_S = 20.0
 """Seconds without a piece after which the operator's node gives a donor up."""
 FETCH_SHARE = 0.1
@@ -707,9 +712,35 @@ def donors_of_last(records: Sequence[PeerRecord]) -> list[PeerRecord]:
     return finished if len(finished) > len(training) else []
 
 
-def donors_of_mean(donors: Sequence[PeerRecord], rng: random.Random) -> list[PeerRecord]:
-    """Return the donors to ask for whole states of pairs, in turn: twice as many as are wanted, as some give none."""
-    return rng.sample(list(donors), len(donors))[: 2 * MEAN_DONORS]
+def donors_of_mean(
+    donors: Sequence[PeerRecord], rng: random.Random, trusted: Collection[PeerId] = frozenset()
+) -> list[PeerRecord]:
+    """Return the donors to ask for whole states of pairs, in turn: twice as many as are wanted, as some give none.
+    `trusted`: those to ask first."""
+    drawn = rng.sample(list(donors), len(donors))
+    return sorted(drawn, key=lambda donor: donor.peer_id not in trusted)[: 2 * MEAN_DONORS]
+
+
+def states_apart(distances: Sequence[Sequence[float]], trusted: Collection[int] = frozenset()) -> dict[int, str]:
+    """Return the states of pairs that lie apart from the others, by their number, and why, for a person.
+
+    `distances`: Euclidean, of every state from every other. `trusted`: states of which one is the middle, where there
+    are any; two or more also decide what distance is usual. Fewer than `COMPARABLE` states are not told apart."""
+    if len(distances) < COMPARABLE:
+        return {}
+
+    voters = list(trusted) if len(trusted) > 1 else range(len(distances))
+
+    def usual(number: int) -> float:
+        others = sorted(distances[number][other] for other in voters if other != number)
+        return others[(len(others) - 1) // 2]
+
+    middle = min(trusted or range(len(distances)), key=usual)
+    return {
+        number: f"it lies {away:.3g} away from the middle state, and others usually {usual(middle):.3g}"
+        for number, away in enumerate(distances[middle])
+        if away > APART * usual(middle)
+    }
 
 
 def donors_of_reset(records: Iterable[PeerRecord]) -> list[PeerRecord]:

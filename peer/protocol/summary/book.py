@@ -116,6 +116,10 @@ class SummaryBook:
                 del self._held[peer]
                 self._places.leave(peer)
 
+    def known(self) -> set[PeerId]:
+        """Return the peers that partners of `SIGNING_BLOCKS` address blocks signed receipts for."""
+        return {peer for peer in self._held if self._places.is_proven(peer)}
+
     def in_turn(self) -> list[HeldSummary]:
         """Return all of them: a first one of each block, then a second one, and so on, so that the first hundred show
         many blocks. Within a block known peers come first, then it goes by peer id."""

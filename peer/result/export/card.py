@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from peer.result.evaluate import LossReport
 from peer.result.model import RunModel
+from peer.run.description import described_model
 from peer.run.files.model_config import read_config
 from peer.run.presets import resolve
+from peer.run.sections import CustomSection
 
 MOST_NAMED = 64
 """Peers that are named."""
@@ -29,8 +31,13 @@ def model_card(model: RunModel, found: LossReport | None, why_not: str, *, libra
         "loss": why_not if found is None else _loss(found),
         "state": _one_line(model.origin),
     }
-    lines = [*_head(library), f"# {manifest.name}", ""]
-    lines += ["A language model that volunteers trained together over the internet with `peer`.", ""]
+    lines = [
+        *_head(library, "" if isinstance(manifest.model, CustomSection) else "text-generation"),
+        f"# {manifest.name}",
+        "",
+    ]
+    what = "A model" if isinstance(manifest.model, CustomSection) else "A language model"
+    lines += [f"{what} that volunteers trained together over the internet with `peer`.", ""]
     lines += ["| | |", "| --- | --- |", *(f"| {name} | {_cell(value)} |" for name, value in rows.items())]
     if model.donors:
         more = len(model.donors) - MOST_NAMED
@@ -43,12 +50,15 @@ def model_card(model: RunModel, found: LossReport | None, why_not: str, *, libra
 def _kind(model: RunModel) -> str:
     """Return the type of the model, as transformers calls it."""
     config = model.run.files.run.config
+    if isinstance(model.run.manifest.model, CustomSection):
+        return described_model(model.run.manifest)
     return "llama" if config is None else str(read_config(config.read_bytes())["model_type"])
 
 
-def _head(library: str) -> list[str]:
+def _head(library: str, task: str) -> list[str]:
     named = [f"library_name: {library}"] if library else []
-    return ["---", *named, "pipeline_tag: text-generation", "tags:", "- peer", "---", ""]
+    named += [f"pipeline_tag: {task}"] if task else []
+    return ["---", *named, "tags:", "- peer", "---", ""]
 
 
 def _loss(found: LossReport) -> str:

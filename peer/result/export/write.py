@@ -15,6 +15,8 @@ from peer.result.export.draft import new_folder
 from peer.result.export.hf import write_hf
 from peer.result.export.plain import write_plain
 from peer.result.model import RunModel
+from peer.run.description import NOT_EVALUATED
+from peer.run.sections import CustomSection
 
 CARD = "README.md"
 FORMATS: dict[str, tuple[Callable[[RunModel, Path, str | None], None], str]] = {
@@ -45,6 +47,8 @@ def export(
 
 def _measured(model: RunModel, device: torch.device) -> tuple[LossReport | None, str]:
     """Return the loss on the run's hold-out, or why there is none."""
+    if isinstance(model.run.manifest.model, CustomSection):
+        return None, f"{NOT_MEASURED}: {NOT_EVALUATED}"
     try:
         return measure(model, None, device), ""
     except DataError as error:

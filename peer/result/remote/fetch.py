@@ -3,7 +3,8 @@
 In pairs each state is weighed as a joiner weighs it (`peer.joining.weighing`): by its loss on windows that nobody else
 knows. One that no honest donor gives is refused. The others are averaged greedily, the best first (model soups, arXiv
 2203.05482): a state whose part in the mean raises the loss on those windows, by more than chance explains, is
-left out. So a liar's state gets in only if it makes the result hardly worse there."""
+left out. So a liar's state gets in only if it makes the result hardly worse there. Where no state can be weighed, one
+that lies apart from the others is left out."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from peer.joining.weighing import StateWeighing
 from peer.protocol.messages import PeerId
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.donors import (
+    COMPARABLE,
     ENOUGH,
     GUEST_SETTLE_S,
     RETRY_S,
@@ -33,6 +35,7 @@ from peer.protocol.policy.donors import (
     StateLosses,
     clearly_better,
     grace_s,
+    states_apart,
 )
 from peer.state.transfer.download import Download, Outcome
 from peer.state.transfer.pieces import PieceStore
@@ -202,6 +205,7 @@ class GuestFetch:
 
     async def _mean(self, taken: Sequence[FetchedState]) -> FetchedModel:
         """Return the mean of the states that do not make it clearly worse."""
+        taken = await self._not_apart(taken)
         best, *others = sorted(taken, key=lambda one: 0.0 if one.losses is None else one.losses.mean)
         used, params, losses = [best], best.params, best.losses
         for one in others:
@@ -221,6 +225,20 @@ class GuestFetch:
         donors = tuple(donor for one in used for donor in one.donors)
         return FetchedModel(params, donors, tuple(one.round for one in used), dict(self._left_out))
 
+    async def _not_apart(self, taken: Sequence[FetchedState]) -> Sequence[FetchedState]:
+        """Return the states that do not lie apart from the others. All of them where they have been weighed."""
+        if len(taken) < COMPARABLE or any(one.losses is not None for one in taken):
+            return taken
+        apart = states_apart(await self._offload(lambda: _distances([one.params for one in taken])))
+        for number, why in apart.items():
+            self._leave_out(taken[number].donors, why)
+        return [one for number, one in enumerate(taken) if number not in apart]
+
     def _leave_out(self, donors: Sequence[PeerId], why: str) -> None:
         self._left_out |= dict.fromkeys(donors, why)
         self._context.say(f"the state of {', '.join(donors)} is not used: {why}")
+
+
+def _distances(states: Sequence[torch.Tensor]) -> list[list[float]]:
+    """Return the Euclidean distances between flat states."""
+    return [[float(torch.dist(one, other)) for other in states] for one in states]

@@ -13,6 +13,8 @@ from peer.protocol.policy.donors import StateLosses
 from peer.result.holdout import hold_out
 from peer.result.model import OpenedRun
 from peer.result.network import empty_network, limited
+from peer.run.description import NOT_EVALUATED
+from peer.run.sections import CustomSection
 from peer.trainer.data.corpus import Tokens
 from peer.trainer.loss import TokenLoss, window_losses
 from peer.trainer.models.language_model import LanguageModel
@@ -41,6 +43,8 @@ class HoldOutJudge:
         return await self._offload(lambda: self._weigh(params, seed))
 
     def _weigh(self, params: torch.Tensor, seed: int) -> StateLosses | str:
+        if isinstance(self._run.manifest.model, CustomSection):
+            return NOT_EVALUATED
         if self._tokens is None:
             try:
                 self._tokens = hold_out(self._run, None, self._scratch).tokens

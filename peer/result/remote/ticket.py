@@ -34,6 +34,7 @@ from peer.run.files.artifact import ArtifactRef
 from peer.run.manifest import SignedManifest
 from peer.run.options import CACHE_DISK, NodeOptions
 from peer.run.presets import resolve
+from peer.run.sections import CustomSection
 from peer.run.statements.log import StatementLog
 from peer.run.ticket import Ticket
 from peer.state.artifacts.cache import ArtifactCache
@@ -146,7 +147,8 @@ class _Guest:
     async def _files(self, joining: GuestJoin) -> OpenedRun:
         """Fetch the run's files and open them, foreign ones in a process of their own first."""
         signed, manifest, found = joining.signed, joining.manifest, dict[str, Path]()
-        judged = joining.method.topology != "group"  # states of donors are judged on the hold-out
+        custom = isinstance(manifest.model, CustomSection)
+        judged = joining.method.topology != "group" and not custom  # states of donors are judged on the hold-out
         wanted = replace(self._request, holdout=self._request.holdout or judged)
         for name, ref in wanted_files(manifest, wanted).items():
             found[name] = await self._file(ref, f"the run's {name}")

@@ -11,7 +11,7 @@ from peer.protocol.model.layout import TensorSpec
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.layout_file import MOST_LAYOUT_BYTES, parse_layout
 from peer.run.schema import Manifest, check_layout
-from peer.run.sections import TransformersSection
+from peer.run.sections import CustomSection, LlamaSection, TransformersSection
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -37,13 +37,15 @@ def needed(manifest: Manifest) -> dict[str, ArtifactRef]:
     if isinstance(manifest.model, TransformersSection):
         model = manifest.model
         found |= {"config": model.config, "layout": model.layout, "buffers": model.buffers}
+    if isinstance(manifest.model, CustomSection):
+        found["layout"] = manifest.model.layout
     return {name: artifact for name, artifact in found.items() if artifact is not None}
 
 
 def tensors_beside(path: Path, manifest: Manifest) -> list[TensorSpec] | None:
     """Read the tensors of the manifest at `path`. None: its model is built in, or its layout is not there. Raises
     ManifestError."""
-    if not isinstance(manifest.model, TransformersSection):
+    if isinstance(manifest.model, LlamaSection):
         return None
     layout = sources(path).get(manifest.model.layout.digest)
     return None if layout is None else read_tensors(manifest, layout)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from peer.errors import ModelError
 from peer.installation import install_extras
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.run.sections import LlamaSection
+from peer.run.sections import CustomSection, LlamaSection
 from peer.trainer.config import TrainerConfig
 from peer.trainer.models import llama
 from peer.trainer.models.buffers import put_buffers, read_buffers
@@ -29,6 +29,10 @@ def empty_model(config: TrainerConfig) -> LanguageModel:
     """Make the model with its parameters on the meta device: names and shapes without memory. Raises ModelError."""
     if isinstance(config.model, LlamaSection):
         return llama.empty_model(config.model)
+    if isinstance(config.model, CustomSection):
+        found = "the run's model cannot be made here: only its users' own training loops have its code"
+        why = "A run of a custom model names its tensors and first weights, and no code."
+        raise ModelError(found, "Train it with your own loop: peer help own-model", why)
     try:
         from peer.trainer.models import builder  # transformers takes seconds to load, and need not be installed
     except ImportError as error:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +14,9 @@ import torch
 from peer.aio.threads import inline
 from peer.lab.sim.links import Link
 from peer.lab.sim.virtual_clock import run_virtual
-from peer.node.operator.collect import Collected, StateCollector
+from peer.node.operator import collect
+from peer.node.operator.collect import Collected, StateCollector, distances_of
+from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId
 from peer.protocol.policy.donors import ENOUGH, MEAN_DONORS
 from tests.support.joining import LAYOUT, DonorWorld, state_of
@@ -78,3 +83,48 @@ def test_a_single_home_is_waited_for(tmp_path: Path) -> None:
         assert found.donors == ("home 0",)
 
     run_virtual(test())
+
+
+def near(number: int) -> OuterState:
+    """A replica near the others."""
+    outer = state_of(0)
+    return replace(outer, params=outer.params + 0.1 * state_of(number).params)
+
+
+@pytest.mark.parametrize("trusted", [(), ("home 0", "home 1")])
+def test_a_state_that_lies_apart_goes_into_no_mean_where_nobody_can_evaluate_it(
+    tmp_path: Path, trusted: Collection[str]
+) -> None:
+    async def test() -> None:
+        world = DonorWorld()
+        for number in range(3):
+            world.donor(f"home {number}", near(number), 40)
+        world.donor("liar", state_of(9), 40)
+        collector = StateCollector(
+            world.context(),
+            LAYOUT,
+            tmp_path / "fetched",
+            inline,
+            momentum=False,
+            trusted=lambda: {PeerId(name) for name in trusted},
+        )
+        found = await collector.collect(world.records)
+        assert isinstance(found, Collected), found
+        assert found.donors == ("home 0", "home 1", "home 2")
+        wanted = torch.stack([near(number).params for number in range(3)]).double().mean(0).float()
+        assert found.params is not None
+        assert torch.equal(found.params, wanted)
+        assert any(line.startswith("the state of liar goes into no kept state: it lies") for line in world.said)
+
+    run_virtual(test())
+
+
+def test_distances_are_those_of_the_whole_states(tmp_path: Path) -> None:
+    states = [state_of(number).params for number in range(3)]
+    files = [tmp_path / str(number) for number in range(3)]
+    for file, params in zip(files, states, strict=True):
+        params.numpy().tofile(file)
+    with mock.patch.object(collect, "MEAN_ELEMENTS", LAYOUT.elements // 3 + 1):
+        found = torch.tensor(distances_of(files))
+    wanted = torch.tensor([[float(torch.dist(one, other)) for other in states] for one in states])
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=0)

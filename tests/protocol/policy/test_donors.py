@@ -55,6 +55,7 @@ from peer.protocol.policy.donors import (
     keep_again_s,
     recruit_pauses,
     retry_wait_s,
+    states_apart,
     too_old,
     why_doubted,
     why_impossible,
@@ -539,3 +540,31 @@ def test_the_node_says_when_what_it_has_is_too_old() -> None:
 )
 def test_fetching_takes_a_small_part_of_the_time(good: bool, took_s: float, next_s: float) -> None:
     assert keep_again_s(good=good, every_s=300.0, took_s=took_s) == pytest.approx(next_s)
+
+
+def apart(*places: float, trusted: frozenset[int] = frozenset()) -> set[int]:
+    """States on a line."""
+    return set(states_apart([[abs(one - other) for other in places] for one in places], trusted))
+
+
+def test_a_state_that_lies_apart_is_told_apart_from_three_on() -> None:
+    assert apart(0.0) == apart(0.0, 100.0) == set()
+    assert apart(0.0, 1.0, 100.0) == {2}
+    assert apart(0.0, 1.0, 2.0, -50.0) == {3}
+    assert apart(0.0, 1.0, 2.5, -1.5) == set()
+    assert "away from the middle state" in states_apart([[0, 1, 9], [1, 0, 9], [9, 9, 0]])[2]
+
+
+def test_the_middle_state_is_one_of_a_trusted_donor() -> None:
+    liars = (100.0, 100.1, 100.2)
+    assert apart(0.0, 1.0, *liars) == {0, 1}
+    assert apart(0.0, 1.0, 2.0, *liars, trusted=frozenset({0, 1})) == {3, 4, 5}
+
+
+def test_trusted_donors_are_asked_first_for_a_mean() -> None:
+    donors = [record(f"p{number}") for number in range(20)]
+    trusted = {donor.peer_id for donor in donors[15:]}
+    for seed in range(5):
+        drawn = donors_of_mean(donors, random.Random(seed), trusted)
+        assert {donor.peer_id for donor in drawn[:5]} == trusted
+        assert len(drawn) == 2 * MEAN_DONORS
