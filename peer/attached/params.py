@@ -74,6 +74,14 @@ def _same_shape(spec: TensorSpec, found: Mapping[str, Tensor], names: set[str]) 
     return f". {near[0]} has its shape" if near else ""
 
 
+def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer inside the wrappers of Accelerate and Lightning. Its `step` is an optimizer step: theirs may
+    only accumulate gradients."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner
+    return optimizer
+
+
 def check_optimizers(optimizers: Sequence[torch.optim.Optimizer], tensors: Iterable[Tensor]) -> None:
     """Raise UsageError when the optimizers update none of these tensors."""
     updated = {id(tensor) for one in optimizers for group in one.param_groups for tensor in group["params"]}

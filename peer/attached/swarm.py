@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from peer.attached.daemon import DaemonChild
 from peer.attached.loop import BROKEN_S, LEAVE_S, AttachedTrainer
-from peer.attached.params import Named, match
+from peer.attached.params import Named, innermost, match
 from peer.errors import ManifestError, PeerError, UsageError
 from peer.node.control import ask
 from peer.observe.status.codec import from_json
@@ -138,7 +138,7 @@ def join(
         if not isinstance(one, torch.optim.Optimizer | None):
             found = f"join() takes torch optimizers, not {type(one).__name__}"
             raise UsageError(found, "Give None, and call swarm.step(tokens=...) after each step.")
-    optimizers = [one for one in optimizers if one is not None]
+    optimizers = [innermost(one) for one in optimizers if one is not None]
     if tokens_per_step is not None and tokens_per_step < 1:
         raise UsageError(f"tokens_per_step is {tokens_per_step}", "Give the tokens that one step trains on.")
     if isinstance(model, nn.Module) and model in _joined:
@@ -220,6 +220,11 @@ class Swarm:
             if not given:
                 fix = "Give a DataLoader or another iterable that can be started again, and no generator."
                 raise UsageError("the loader has no batches, or was exhausted", fix)
+
+    def count(self, batch: Any) -> None:
+        """Add the tokens of a batch that `until_end` did not yield to those of the step under way. `batch`: their
+        number, or the batch itself."""
+        self._seen += batch if isinstance(batch, int) else _tokens_in(batch)
 
     def step(self, tokens: int | None = None) -> None:
         """Note a finished step, and exchange what is due. `optimizer.step()` calls it where `join` was given one.
@@ -332,6 +337,10 @@ class Swarm:
         """Leave the run: the exchange under way is finished, the state is saved, the daemon ends. At most a minute. May
         be called again."""
         self._leave(LEAVE_S)
+
+    def leave_shortly(self) -> None:
+        """Leave the run after an exception in the loop: as `leave`, within ten seconds."""
+        self._leave(BROKEN_S)
 
     def _leave(self, within_s: float) -> None:
         if self._hook is not None:
