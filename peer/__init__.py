@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from peer import errors
+    from peer.attached.found import FoundedRun, found
     from peer.attached.swarm import JoinOptions, Swarm, check, join
     from peer.errors import PeerError
     from peer.observe import events
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from peer.run.ticket import Ticket
 
 _PLACES = {
+    "FoundedRun": "peer.attached.found",
     "JoinOptions": "peer.attached.swarm",
     "Manifest": "peer.run.manifest",
     "PeerError": "peer.errors",
@@ -27,11 +29,24 @@ _PLACES = {
     "check": "peer.attached.swarm",
     "errors": "peer.errors",
     "events": "peer.observe.events",
+    "found": "peer.attached.found",
     "join": "peer.attached.swarm",
 }
 """Module of each public name."""
 
-__all__ = ["JoinOptions", "Manifest", "PeerError", "Swarm", "Ticket", "check", "errors", "events", "join"]
+__all__ = [
+    "FoundedRun",
+    "JoinOptions",
+    "Manifest",
+    "PeerError",
+    "Swarm",
+    "Ticket",
+    "check",
+    "errors",
+    "events",
+    "found",
+    "join",
+]
 
 
 def __getattr__(name: str) -> Any:

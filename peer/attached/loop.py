@@ -16,7 +16,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -25,11 +25,14 @@ from torch import Tensor, nn
 
 from peer import errors
 from peer.attached.daemon import DaemonChild
+from peer.attached.own_loss import Loss, LossJudge, UpcomingBatches
 from peer.attached.params import BoundTensors, Named, check_optimizers, match
 from peer.attached.saving import load, save
+from peer.attached.untouched import untouched
 from peer.errors import NotRunning, PeerError, TrainerFailed, UsageError
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.schedule import RoundClock
+from peer.run.sections import CustomSection
 from peer.trainer.arena import Arena, CounterFile
 from peer.trainer.boundary import Boundary, Command
 from peer.trainer.config import TrainerConfig
@@ -62,6 +65,10 @@ LEAVE_S, BROKEN_S = 60.0, 10.0
 """Seconds for a drain at the end of the loop, and after an exception in it."""
 
 NO_JUDGE = "this loop has none of the run's data"
+NO_LOSS = (
+    "the run's model is known to this loop alone, and it was joined without a loss. Partners' params are clipped, and "
+    "not checked. With peer.join(..., loss=...) they are"
+)
 """Why there are no losses, for a person."""
 
 ERRORS: dict[str, type[PeerError]] = {
@@ -147,17 +154,17 @@ class RunJudge:
         return self._desk.data.told
 
     def weigh(self, message: Message) -> Message:
-        with _untouched():
+        with untouched():
             return self._prober.weigh(message)
 
     def probe(self, message: Message) -> Message:
-        with _untouched():
+        with untouched():
             return self._prober.answer(message)
 
     def evaluate(self, own: bool, given_up: Callable[[], bool]) -> Message:
         until = time.monotonic() + EVALUATION_S
         network, train = self._network, self._config.train
-        with _untouched():
+        with untouched():
             if own:
                 weights = network.live_weights()
             else:
@@ -177,16 +184,6 @@ class RunJudge:
         self._prober.arrived()
 
 
-@contextlib.contextmanager
-def _untouched() -> Iterator[None]:
-    """Leave the state of the random generators, of autocast and of gradients as the user's loop has them."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices), torch.no_grad(), contextlib.ExitStack() as stack:
-        for kind in ("cpu", *(["cuda"] if devices else [])):
-            stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
-
-
 class AttachedTrainer:
     """One loop of a user's, in one run. `join` returns when training begins."""
 
@@ -198,14 +195,17 @@ class AttachedTrainer:
         *,
         ask: Callable[[str, Sequence[str]], bool | None],
         on_fault: Callable[[PeerError], None],
+        loss: Loss | None = None,
     ) -> None:
         """`start_daemon` is given the round of the live params, -1 at first. `ask` is called with a question and the
-        lines before it; it returns None when there is nobody to ask."""
+        lines before it; it returns None when there is nobody to ask. `loss` judges params of a custom model."""
         self._model = model
         self._optimizers = list(optimizers)
         self._start_daemon = start_daemon
         self._ask = ask
         self._on_fault = on_fault
+        self._loss = loss
+        self.upcoming = UpcomingBatches()
         self._thread = threading.get_ident()
         self._child: DaemonChild | None = None
         self._config: TrainerConfig | None = None
@@ -216,7 +216,9 @@ class AttachedTrainer:
         self._rounds: RoundClock
         self.params: BoundTensors
         self.boundary: Boundary | None = None
-        self._judge: RunJudge | None = None
+        self._judge: RunJudge | LossJudge | None = None
+        self._why_unjudged = NO_JUDGE
+        self._loss_failed = False
         self._attached = False
         """Whether the daemon has started this loop, so that its orders are obeyed."""
         self._free = False
@@ -321,6 +323,13 @@ class AttachedTrainer:
             self._arena = Arena(folder, layout, create=False)
             self._counters = CounterFile(folder, len(layout.fragments))
             self._rounds = RoundClock(config.clock, config.sync_every, len(layout.fragments), growth=config.growth)
+        if isinstance(config.model, CustomSection):
+            if self._loss is None:
+                self._why_unjudged = NO_LOSS
+            elif self._judge is None:
+                shared = self.upcoming, layout, folder, self._arena, self.params
+                self._judge = LossJudge(self._loss, self._model, *shared)
+            return
         if config.data.kind == "text" and config.data_dir is None:
             return
         if self._judge is None or self._judge.asks_daemon:
@@ -378,8 +387,17 @@ class AttachedTrainer:
             self._postponed.append(message)
             return None
         child, number = self._child, message.get("number", 1)
-        own = bool(message.get("own"))
-        return {"ok": self._judge.evaluate(own, lambda: child is None or child.pipe.given_up >= number)}
+        own, judge = bool(message.get("own")), self._judge
+        until = time.monotonic() + EVALUATION_S
+
+        def given_up() -> bool:
+            return child is None or child.pipe.given_up >= number or time.monotonic() > until
+
+        try:
+            return {"ok": judge.evaluate(own, given_up)}
+        except UsageError as error:
+            self._note_failed_loss(error)
+            return {"ok": {"loss": math.nan, "bits_per_byte": math.nan, "tokens": 0}}
 
     def _save(self, message: Message) -> Message:
         """Write this loop's part of a checkpoint. A full disk is reported, and training goes on."""
@@ -402,10 +420,26 @@ class AttachedTrainer:
             self._send({"id": postponed["id"], **reply})
 
     def _probe(self, message: Message) -> Message:
-        return {"ok": {"why": NO_JUDGE}} if self._judge is None else self._judge.probe(message)
+        return self._judged(None if self._judge is None else self._judge.probe, message)
 
     def _weigh(self, message: Message) -> Message:
-        return {"ok": {"why": NO_JUDGE}} if self._judge is None else self._judge.weigh(message)
+        return self._judged(None if self._judge is None else self._judge.weigh, message)
+
+    def _judged(self, judge: Callable[[Message], Message] | None, message: Message) -> Message:
+        if judge is None:
+            return {"ok": {"why": self._why_unjudged}}
+        try:
+            return judge(message)
+        except UsageError as error:
+            self._note_failed_loss(error)
+            return {"ok": {"why": error.found}}
+
+    def _note_failed_loss(self, error: UsageError) -> None:
+        """Report once that the user's loss fails. The loop trains on, and partners' params are clipped alone."""
+        if not self._loss_failed:
+            self._loss_failed = True
+            log.warning("partners' params are not checked: %s", error.found)
+            self._on_fault(error)
 
     # -- reports of the daemon ---------------------------------------------------------------------------------------
 
@@ -551,6 +585,11 @@ class AttachedTrainer:
     def attached(self) -> bool:
         """Whether a daemon has started this loop."""
         return self._attached
+
+    @property
+    def judges_by_loss(self) -> bool:
+        """Whether params are judged by the user's own loss, on the batches of `upcoming`."""
+        return isinstance(self._judge, LossJudge)
 
     @property
     def pid(self) -> int | None:

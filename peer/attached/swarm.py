@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from peer.attached.daemon import DaemonChild
 from peer.attached.loop import BROKEN_S, LEAVE_S, AttachedTrainer
+from peer.attached.own_loss import Loss
 from peer.attached.params import Named, innermost, match
 from peer.errors import ManifestError, PeerError, UsageError
 from peer.node.control import ask
@@ -100,6 +101,7 @@ def join(
     model: Named,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
     *,
+    loss: Loss | None = None,
     tokens_per_step: int | None = None,
     home: Path | str | None = None,
     options: JoinOptions | None = None,
@@ -117,6 +119,13 @@ def join(
             run: the same names, shapes and fp32. Their values are replaced.
         optimizer: The optimizer whose `step` ends an inner step. Of a sequence, as Muon beside AdamW, the last one's
             does. None: the loop calls `Swarm.step` itself.
+        loss: `loss(model, batch)` returns the mean loss of one of the loop's own batches, in nats a token (of a
+            classifier: an image), as a float or a tensor of one element. In a run of a custom model it judges the
+            params of partners before they are mixed in, and serves `evaluate`. It is called between two steps, on this
+            thread, with other values in the parameters of `model`, in evaluation mode, in fp32 and without gradients,
+            and gets the batches that `Swarm.until_end` gives next: 8 of them are drawn ahead for that. Parameters,
+            buffers, modes and random generators are put back as they were. Each candidate's loss begins from the same
+            torch seed. Other runs are evaluated with the run's own network. None: partners' params are clipped alone.
         tokens_per_step: Tokens that each step trains on. None: those of the batches from `Swarm.until_end`, else as
             many as the manifest's batch has.
         home: Folder of key, checkpoints and accounts. The same ticket and home resume. None: PEER_HOME, else the usual
@@ -149,7 +158,8 @@ def join(
     def start_daemon(round_: int) -> DaemonChild:
         return DaemonChild([known.encode(), "--home", str(place), "--plain", *given], place, round_)
 
-    trainer = AttachedTrainer(model, optimizers, start_daemon, ask=_ask, on_fault=on_error or (lambda fault: None))
+    on_fault = on_error or (lambda fault: None)
+    trainer = AttachedTrainer(model, optimizers, start_daemon, ask=_ask, on_fault=on_fault, loss=loss)
     trainer.join()
     return Swarm(trainer, model, optimizers, tokens_per_step, place)
 
@@ -209,17 +219,12 @@ class Swarm:
         """Yield the loader's batches until the run is over. The loader is started again when it is exhausted.
 
         Raises UsageError for a loader without batches, and the PeerError that ended the daemon for good."""
-        while True:
-            given = False
-            for batch in loader:
-                if self.over:
-                    return
-                self._seen += _tokens_in(batch)
-                yield batch
-                given = True
-            if not given:
-                fix = "Give a DataLoader or another iterable that can be started again, and no generator."
-                raise UsageError("the loader has no batches, or was exhausted", fix)
+        batches = _again_and_again(loader)
+        for batch in self._trainer.upcoming.ahead(batches) if self._trainer.judges_by_loss else batches:
+            if self.over:
+                return
+            self._seen += _tokens_in(batch)
+            yield batch
 
     def count(self, batch: Any) -> None:
         """Add the tokens of a batch that `until_end` did not yield to those of the step under way. `batch`: their
@@ -303,8 +308,10 @@ class Swarm:
         del self._losses[:-SHOWN_LOSSES]
 
     def evaluate(self) -> float:
-        """Return the loss of the live params on the run's hold-out, in nats a token; NaN where the run has none
-        here."""
+        """Return the loss of the live params in nats a token: on the run's hold-out, or in a run of a custom model that
+        of `join` on the batches that `until_end` gives next. NaN where there is neither.
+
+        Raises UsageError when the loss of `join` fails."""
         return self._trainer.evaluate()
 
     def status(self) -> DaemonStatus:
@@ -409,6 +416,18 @@ def _curve(losses: Sequence[tuple[int, float]], width: int = 420, height: int = 
         f'<text x="{width + 5}" y="8" font-size="11">{high:.3g}</text>'
         f'<text x="{width + 5}" y="{height}" font-size="11">{low:.3g}</text></svg>'
     )
+
+
+def _again_and_again(loader: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield the batches of a loader, which is started again when it is exhausted. Raises UsageError without any."""
+    while True:
+        given = False
+        for batch in loader:
+            yield batch
+            given = True
+        if not given:
+            fix = "Give a DataLoader or another iterable that can be started again, and no generator."
+            raise UsageError("the loader has no batches, or was exhausted", fix)
 
 
 def _tokens_in(batch: Any) -> int:

@@ -7,6 +7,7 @@ import peer
 
 def test_the_public_names() -> None:
     assert peer.__all__ == [
+        "FoundedRun",
         "JoinOptions",
         "Manifest",
         "PeerError",
@@ -15,6 +16,7 @@ def test_the_public_names() -> None:
         "check",
         "errors",
         "events",
+        "found",
         "join",
     ]
     assert all(hasattr(peer, name) for name in peer.__all__)

@@ -5,7 +5,7 @@ The live params are only read, so there is nothing to restore, however a probe e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,25 @@ from peer.trainer.models.flat import fragment_views, views_of
 from peer.trainer.probing.files import AWAITED, probe_file
 from peer.trainer.probing.run_sample import RunSample
 from peer.trainer.probing.windows import COMMON, HOLDOUT, USUAL_WINDOWS, WindowForm, common_text, draw
+
+CANDIDATES = 4
+"""How many `candidates` yields."""
+
+
+def candidates(layout: Layout, folder: Path, arena: Arena, message: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the values of the probed fragment that a probe compares, flat fp32 on the CPU, under their names in
+    `ProbeLosses`. Each holds until the next is asked for."""
+    fragment = message["fragment"]
+    start, end = layout.fragment_span(fragment)
+    given = torch.from_numpy(np.memmap(probe_file(folder, fragment), "<f4", "c"))
+    partner = given[: end - start]
+    base = arena.in_slot(fragment) if message["in_place"] else given[end - start :]
+    yield "base", base
+    own = arena.out_slot(fragment).clone()
+    step_along_(own, base, message["share"])
+    yield "own", own
+    yield "partner", partner
+    yield "mixed", own.lerp_(partner, message["taken"] / 2)
 
 
 class Prober:
@@ -88,22 +107,13 @@ class Prober:
         return text if isinstance(text, str) else draw(text, seed=seed, form=self._form), COMMON
 
     def _losses(self, message: dict[str, Any], late: Callable[[], bool]) -> dict[str, Any] | str:
-        fragment = message["fragment"]
         windows, source = self._windows(message["seed"])
         if isinstance(windows, str):
             return windows
-        start, end = self._layout.fragment_span(fragment)
-        given = torch.from_numpy(np.memmap(probe_file(self._folder, fragment), "<f4", "c"))
-        partner = given[: end - start]
-        base = self._arena.in_slot(fragment) if message["in_place"] else given[end - start :]
-        own = self._arena.out_slot(fragment).clone()
-        step_along_(own, base, message["share"])
         self._loop.forget_gradients()  # their memory is used meanwhile
         found: dict[str, Any] = {"guess": math.log(self._loop.network.vocab_size), "source": source}
-        found["base"], found["own"] = (self._with(fragment, one, windows, late) for one in (base, own))
-        found["partner"] = self._with(fragment, partner, windows, late)
-        mixed = own.lerp_(partner, message["taken"] / 2)
-        found["mixed"] = self._with(fragment, mixed, windows, late)
+        for name, values in candidates(self._layout, self._folder, self._arena, message):
+            found[name] = self._with(message["fragment"], values, windows, late)
         return "it took too long" if None in found.values() else found
 
     def _with(self, fragment: int, values: Tensor, windows: Windows, late: Callable[[], bool]) -> list[float] | None:

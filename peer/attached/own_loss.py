@@ -1,0 +1,192 @@
+"""Evaluation of params with a user's own loss, for a model whose code the run does not have.
+
+Other values take the place of the live ones while the loss is computed, between two steps of the loop. The batches are
+those that the loop will train on next, so that no params have been fitted to them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from peer.attached.params import BoundTensors, Named
+from peer.attached.untouched import untouched
+from peer.clock.monotonic import boottime
+from peer.errors import PeerError, UsageError
+from peer.protocol.model.layout import Layout
+from peer.protocol.pair.probe_verdict import LEAST_WINDOWS
+from peer.trainer.arena import Arena
+from peer.trainer.ipc import Message
+from peer.trainer.probing.probe import CANDIDATES, candidates
+
+Loss = Callable[[Any, Any], "Tensor | float"]
+"""loss(model, batch): see `peer.join`."""
+Batch = TypeVar("Batch")
+
+MOST_BATCHES = 8
+"""Batches that are drawn ahead."""
+SOURCE = "(batches that this loop trains on next)"
+TOO_FEW = "too few batches were drawn ahead: let the loop take them from swarm.until_end(loader)"
+TOO_LATE = "it took too long"
+FIX = "Give a function that returns the mean loss a token, as a float or a tensor of one element."
+
+
+class UpcomingBatches:
+    """The next batches of a loop, drawn ahead of it."""
+
+    def __init__(self) -> None:
+        self._drawn = deque[Any]()
+
+    @property
+    def drawn(self) -> list[Any]:
+        """At most `MOST_BATCHES`, which the loop has not been given yet. They are not to be changed."""
+        return list(self._drawn)
+
+    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield all batches in their order, each once `MOST_BATCHES` further ones were drawn. An error of theirs is
+        raised after the last batch before it."""
+        self._drawn.clear()
+        ended: PeerError | None = None
+        while True:
+            while ended is None and len(self._drawn) <= MOST_BATCHES:
+                try:
+                    self._drawn.append(next(batches))
+                except PeerError as error:
+                    ended = error
+            if not self._drawn:
+                assert ended is not None, "a loader is started again without end"
+                raise ended
+            yield self._drawn.popleft()
+
+
+class LossJudge:
+    """Evaluates and probes params with the user's loss. Raises UsageError when that fails."""
+
+    holdout_awaited = False
+    asks_daemon = False
+
+    def __init__(
+        self,
+        loss: Loss,
+        model: Named,
+        batches: UpcomingBatches,
+        layout: Layout,
+        folder: Path,
+        arena: Arena,
+        params: BoundTensors,
+    ) -> None:
+        self._loss = loss
+        self._model = model
+        self._batches = batches
+        self._layout = layout
+        self._folder = folder
+        self._arena = arena
+        self._params = params
+
+    @property
+    def data(self) -> str:
+        """Description of the data that params are evaluated on."""
+        return "batches of the loop's own"
+
+    def probe(self, message: Message) -> Message:
+        """Answer as `peer.trainer.probing.probe.Prober.answer`: a window is a batch. The loss of a guess is not known
+        and counts as infinite, so that only params without a finite loss are worse."""
+        until = boottime() + message["within_s"]
+        batches, fragment = self._batches.drawn, message["fragment"]
+        if len(batches) < LEAST_WINDOWS:
+            return {"ok": {"why": TOO_FEW}}
+        found: dict[str, Any] = {"guess": math.inf, "source": SOURCE}
+        with untouched(self._model), self._kept([fragment]):
+            for name, values in candidates(self._layout, self._folder, self._arena, message):
+                self._put(fragment, values)
+                began, losses = boottime(), list[float]()
+                for number, batch in enumerate(batches):
+                    if boottime() > until:
+                        return {"ok": {"why": TOO_LATE}}
+                    losses.append(self._loss_of(batch, message["seed"] + number))
+                    if len(found) == 2 and number == 0:  # the first of all: how many batches there is time for
+                        affordable = int((until - began) / (CANDIDATES * max(boottime() - began, 1e-6)))
+                        batches = batches[: max(LEAST_WINDOWS, affordable)]
+                    if number + 1 == len(batches):
+                        break
+                found[name] = losses
+        return {"ok": found}
+
+    def weigh(self, message: Message) -> Message:
+        """Answer as `peer.trainer.probing.probe.Prober.weigh`."""
+        until, batches = boottime() + message["within_s"], self._batches.drawn
+        if len(batches) < LEAST_WINDOWS:
+            return {"ok": {"why": TOO_FEW}}
+        losses = self._of_arena(batches, message["seed"], lambda: boottime() > until)
+        if losses is None:
+            return {"ok": {"why": TOO_LATE}}
+        return {"ok": {"windows": losses, "guess": math.inf, "source": SOURCE}}
+
+    def evaluate(self, own: bool, given_up: Callable[[], bool]) -> Message:
+        """Return the mean loss of the batches that are drawn ahead; NaN without any, and when nobody waits for it."""
+        batches = self._batches.drawn
+        if not own:
+            losses = self._of_arena(batches, 0, given_up)
+        else:
+            with untouched(self._model):
+                losses = self._losses(batches, 0, given_up)
+        mean = math.fsum(losses) / len(losses) if losses else math.nan
+        return {"loss": mean, "bits_per_byte": math.nan, "tokens": len(losses or ())}
+
+    def take_shard(self, message: Message) -> None:
+        raise AssertionError("data of the loop's own has no shards")
+
+    # -- computing ---------------------------------------------------------------------------------------------------
+
+    def _of_arena(self, batches: list[Any], seed: int, given_up: Callable[[], bool]) -> list[float] | None:
+        """Return the losses of the whole model that lies in the arena; None: given up."""
+        with untouched(self._model), self._kept(range(len(self._layout.fragments))):
+            self._params.load(self._arena.inn)
+            return self._losses(batches, seed, given_up)
+
+    def _losses(self, batches: list[Any], seed: int, given_up: Callable[[], bool]) -> list[float] | None:
+        found = list[float]()
+        for number, batch in enumerate(batches):
+            if given_up():
+                return None
+            found.append(self._loss_of(batch, seed + number))
+        return found
+
+    def _loss_of(self, batch: Any, seed: int) -> float:
+        """Compute the loss of the values in place, with the model in evaluation mode. With the same seed a loss that
+        draws random numbers compares candidates fairly."""
+        if isinstance(self._model, nn.Module):
+            self._model.eval()
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.manual_seed_all(seed)
+        try:
+            loss = self._loss(self._model, batch)
+            return float(loss.detach() if isinstance(loss, Tensor) else loss)
+        except Exception as error:  # a user's function may raise anything, and the step goes on
+            found = f"loss(model, batch) raised {type(error).__name__}: {error}"
+            raise UsageError(found, FIX) from error
+
+    def _put(self, fragment: int, values: Tensor) -> None:
+        self._params.merge(fragment, values, 0.0)
+
+    @contextlib.contextmanager
+    def _kept(self, fragments: range | list[int]) -> Iterator[None]:
+        """Put the live values of these fragments back in the end, bit for bit."""
+        kept = list[tuple[int, Tensor]]()
+        for fragment in fragments:
+            start, end = self._layout.fragment_span(fragment)
+            live = torch.empty(end - start, device=self._params.device)
+            self._params.read(fragment, live)
+            kept.append((fragment, live))
+        try:
+            yield
+        finally:
+            for fragment, live in kept:
+                self._put(fragment, live)
