@@ -24,8 +24,8 @@ ELSEWHERE = (
 
 
 def wanted_files(manifest: Manifest, request: SourceRequest) -> dict[str, ArtifactRef]:
-    """Return the artifacts that a request takes. The index tells the hold-out. Raises ModelError when the request needs
-    the code of a custom model."""
+    """Return the artifacts that a request takes. The index names the hold-out. Raises ModelError when the request
+    needs the code of a custom model."""
     if request.computes and isinstance(manifest.model, CustomSection):
         found = f"{request.computes} cannot take the model of run {manifest.name!r}: {NOT_EVALUATED}"
         fix = "Export its tensors, and load them in your own program: peer export SOURCE OUT --format safetensors"

@@ -323,8 +323,8 @@ def _of_own_loops(model: ModelSection | None, data: DataSection | None) -> list[
     if model is None or data is None:
         return []
     if isinstance(model, CustomSection) and data.kind not in ("own", "tokens"):
-        told = 'a model of kind "custom" needs "own", or "tokens" for shards that peers give to each other'
-        return [ManifestFinding(("data", "kind"), told)]
+        found = 'a model of kind "custom" needs "own", or "tokens" for shards that peers give to each other'
+        return [ManifestFinding(("data", "kind"), found)]
     if not isinstance(model, CustomSection) and data.kind == "own":
         return [ManifestFinding(("data", "kind"), 'kind "own" is for a model of kind "custom"')]
     return []

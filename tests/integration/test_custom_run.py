@@ -63,7 +63,7 @@ async def scenario(made: FoundedRun, folder: Path) -> None:
     finally:
         await node.stop(10.0)
     assert code == 0, exported
-    assert "the card tells no loss: not measured: the model's code is known to its users" in exported
+    assert "the card shows no loss: not measured: the model's code is known to its users" in exported
     assert refused == 23, why
     assert "trains a model of its users' own (CNN): its code is not here" in why
     assert "with peer.join(TICKET, model, optimizer)" in why

@@ -725,7 +725,7 @@ def states_apart(distances: Sequence[Sequence[float]], trusted: Collection[int] 
     """Return the states of pairs that lie apart from the others, by their number, and why, for a person.
 
     `distances`: Euclidean, of every state from every other. `trusted`: states of which one is the middle, where there
-    are any; two or more also decide what distance is usual. Fewer than `COMPARABLE` states are not told apart."""
+    are any; two or more also decide what distance is usual. Among fewer than `COMPARABLE` states none lies apart."""
     if len(distances) < COMPARABLE:
         return {}
 

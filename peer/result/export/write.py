@@ -37,7 +37,7 @@ def export(
     `device`: where the loss is measured; None: it is not. Raises UsageError, and as evaluation does."""
     found, why_not = (None, NOT_MEASURED) if device is None else _measured(model, device)
     if found is None and device is not None:
-        say(f"the card tells no loss: {why_not}")
+        say(f"the card shows no loss: {why_not}")
     fill, library = FORMATS[kind]
     with new_folder(out) as draft:
         fill(model, draft, dtype)

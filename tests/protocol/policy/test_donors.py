@@ -547,7 +547,7 @@ def apart(*places: float, trusted: frozenset[int] = frozenset()) -> set[int]:
     return set(states_apart([[abs(one - other) for other in places] for one in places], trusted))
 
 
-def test_a_state_that_lies_apart_is_told_apart_from_three_on() -> None:
+def test_a_state_lies_apart_from_three_on() -> None:
     assert apart(0.0) == apart(0.0, 100.0) == set()
     assert apart(0.0, 1.0, 100.0) == {2}
     assert apart(0.0, 1.0, 2.0, -50.0) == {3}
