@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'peer' has no attribute {name!r}")
     module = importlib.import_module(_PLACES[name])
-    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
+    return module if name in ("errors", "events") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -21,6 +21,7 @@ from peer.attached.own_loss import MOST_BATCHES, TOO_FEW, TOO_LATE, Loss, Upcomi
 from peer.attached.params import trained_tensors
 from peer.errors import PeerError, UsageError
 from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.pair.probe_verdict import ProbeLosses, judge
 from peer.run.files.artifact import ArtifactRef
 from peer.run.sections import CustomSection, DataSection
 from peer.trainer.arena import Arena, CounterFile
@@ -196,6 +197,30 @@ def test_a_probe_has_the_losses_of_all_candidates_and_leaves_no_trace(tmp_path: 
     assert found["evaluation"]["tokens"] == MOST_BATCHES
     assert found["evaluation"]["loss"] != found["own evaluation"]["loss"]
     assert loop.faults == []
+
+
+def test_a_partner_that_lies_is_refused_by_the_loss_and_an_honest_one_is_not(tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
+
+    def plain(model: nn.Module, batch: Batch) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    def script(daemon: PlayedDaemon) -> None:
+        open_and_start(daemon, loop)
+        own, generator = loop.arena.out, torch.Generator().manual_seed(1)
+        noise = torch.randn(own.numel(), generator=generator)
+        partners = {"near": own + 1e-3 * noise, "noise": 30 * noise, "NaN": torch.full_like(own, torch.nan)}
+        for name, partner in partners.items():
+            answer = probe(daemon, loop, partner)
+            losses = {key: tuple(answer[key]) for key in ("base", "own", "mixed", "partner")}
+            found[name] = judge(ProbeLosses(**losses, guess=answer["guess"], source=answer["source"]))
+        daemon.post({"op": "over", "code": 0})
+
+    loop = CustomLoop(tmp_path, plain, script)
+    loop.run()
+    assert {name: verdict.accepted for name, verdict in found.items()} == {"near": True, "noise": False, "NaN": False}
+    assert "batches that this loop trains on next" in found["noise"].reason
+    assert found["NaN"].nonsense
 
 
 def test_a_loss_that_fails_is_reported_once_and_changes_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+
 import peer
+
+MODULES = ("errors", "events")
 
 
 def test_the_public_names() -> None:
@@ -19,7 +23,8 @@ def test_the_public_names() -> None:
         "found",
         "join",
     ]
-    assert all(hasattr(peer, name) for name in peer.__all__)
+    assert all(name[0].isupper() or callable(getattr(peer, name)) for name in peer.__all__ if name not in MODULES)
+    assert all(inspect.ismodule(getattr(peer, name)) for name in MODULES)
     assert set(peer.__all__) <= set(dir(peer))
 
 
