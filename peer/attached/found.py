@@ -105,15 +105,16 @@ def found(
             title=title,
         )
     key = "" if given is None else f" --identity-path {for_shell(given.absolute())}"
-    place = for_shell(manifest)
     invited = signed.manifest.admission.kind == "invited"
     return FoundedRun(
         run_id=signed.run_id.hex(),
         manifest=manifest,
         operator=operator.peer_id,
         parameters=signed.manifest.model.parameters,
-        serve_command=f"peer bootstrap {place} --home {for_shell(home)}{key}",
-        invite_command=f"peer ticket invite PEER_ID --run {place} --home {for_shell(home)}{key}" if invited else "",
+        serve_command=f"peer bootstrap {for_shell(manifest)} --home {for_shell(home)}{key}",
+        invite_command=(
+            f"peer ticket invite PEER_ID --run {for_shell(manifest)} --home {for_shell(home)}{key}" if invited else ""
+        ),
     )
 
 
