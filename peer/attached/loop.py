@@ -219,6 +219,8 @@ class AttachedTrainer:
         self._judge: RunJudge | LossJudge | None = None
         self._why_unjudged = NO_JUDGE
         self._loss_failed = False
+        self._checked_round = -1
+        """Round in which the model had the tensors of `join`."""
         self._attached = False
         """Whether the daemon has started this loop, so that its orders are obeyed."""
         self._free = False
@@ -505,16 +507,29 @@ class AttachedTrainer:
     def stepped(self, tokens: int, loss: float = math.nan) -> None:
         """Count an optimizer step, carry out orders, and wait while the run holds this loop.
 
-        Never raises for the network. Raises UsageError on another thread, and in a forked child."""
+        Never raises for the network. Raises UsageError on another thread and in a forked child, and this or ModelError
+        when the model's tensors were replaced."""
         self.check_place()
         boundary = self.boundary
         if boundary is None or self.over:
             return
         took = time.perf_counter_ns() - self._step_began
+        if self.params.round != self._checked_round:
+            self._check_tensors()
         self.params.count_step()
         boundary.stepped(tokens, took, loss, took / 1e9)
         self.attend()
         self._step_began = time.perf_counter_ns()
+
+    def _check_tensors(self) -> None:
+        """Raise ModelError or UsageError when the model has other tensors than at `join`, once a round: what is trained
+        would not be what is exchanged."""
+        found = match(self._model, self._layout.tensors)
+        for spec, live, bound in zip(self._layout.tensors, found, self.params.tensors, strict=True):
+            if live is not bound:
+                fix = "Change values in place, as load_state_dict() does, or leave the run and join again."
+                raise UsageError(f"{spec.name} is another tensor than the one that joined", fix)
+        self._checked_round = self.params.round
 
     def attend(self) -> None:
         """Carry out what has come, and wait while the run holds this loop."""

@@ -7,6 +7,7 @@ import contextlib
 import html
 import logging
 import math
+import multiprocessing
 import sys
 import threading
 import weakref
@@ -42,7 +43,17 @@ STATUS_S = 5.0
 SHOWN_LOSSES = 400
 """Last losses that the picture of a notebook shows."""
 
+UNSTEPPED_BATCHES = 1024
+"""So many batches without a step are taken for a loop whose optimizer is not the one that joined."""
+
+NO_STEPS = (
+    "nothing is exchanged. Call step() of the optimizer that was given to peer.join, or swarm.step() after each step "
+    "of a loop without one"
+)
+
 _joined: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_homes: set[Path] = set()
+"""Homes that this process takes part in a run with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +126,8 @@ def join(
 
     Args:
         ticket: The ticket, or `@FILE` with it. The manifest of its run fixes everything that the peers have to agree
-        on. model: An `nn.Module`, or a mapping of names to fp32 tensors. Its trainable parameters must be those of the
+            on.
+        model: An `nn.Module`, or a mapping of names to fp32 tensors. Its trainable parameters must be those of the
             run: the same names, shapes and fp32. Their values are replaced.
         optimizer: The optimizer whose `step` ends an inner step. Of a sequence, as Muon beside AdamW, the last one's
             does. None: the loop calls `Swarm.step` itself.
@@ -152,7 +164,13 @@ def join(
         raise UsageError(f"tokens_per_step is {tokens_per_step}", "Give the tokens that one step trains on.")
     if isinstance(model, nn.Module) and model in _joined:
         raise UsageError("this model has joined a run already", "Leave the run first: swarm.leave().")
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself finds it out
+        found = "a worker process imports this script, and came to join() in it"
+        raise UsageError(found, 'Put what the script does under: if __name__ == "__main__":')
     place = Home(expand_user(Path(home)) if home is not None else default_home()).path
+    if place in _homes:
+        fix = "Leave that run first: swarm.leave(). Or give this one a home of its own: join(..., home=...)."
+        raise UsageError(f"this process takes part in a run with the home {place} already", fix)
     given = (options or JoinOptions()).arguments()
 
     def start_daemon(round_: int) -> DaemonChild:
@@ -207,11 +225,14 @@ class Swarm:
         self._home = home
         self._seen = 0
         """Tokens of the batches that `until_end` gave since the last step."""
+        self._unstepped = 0
+        """Batches that `until_end` gave since the last step."""
         self._loss = math.nan
         self._losses: list[tuple[int, float]] = []
         self._hook = None if not optimizers else optimizers[-1].register_step_post_hook(lambda *_: self.step())
         if isinstance(model, nn.Module):
             _joined.add(model)
+        _homes.add(home)
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -224,6 +245,9 @@ class Swarm:
             if self.over:
                 return
             self._seen += _tokens_in(batch)
+            self._unstepped += 1
+            if self._unstepped == UNSTEPPED_BATCHES:
+                log.warning("%d batches without a step: %s", UNSTEPPED_BATCHES, NO_STEPS)
             yield batch
 
     def count(self, batch: Any) -> None:
@@ -236,7 +260,7 @@ class Swarm:
 
         Waits only while the run holds this peer, and never raises for the network. `tokens`: those that the step was
         trained on; None: see `join`."""
-        seen, self._seen = self._seen, 0
+        seen, self._seen, self._unstepped = self._seen, 0, 0
         loss, self._loss = self._loss, math.nan
         if self._trainer.over:
             return
@@ -355,6 +379,7 @@ class Swarm:
             self._hook = None
         if isinstance(self._model, nn.Module):
             _joined.discard(self._model)
+        _homes.discard(self._home)
         self._trainer.leave(within_s)
 
     def __enter__(self) -> Swarm:
