@@ -12,7 +12,7 @@ import grpc_tools
 from grpc_tools import protoc
 
 from benchmarks import liars, performance_page
-from tests import cli_page, codes_page, events_page, exit_page, metrics_page, presets_page
+from tests import cli_page, codes_page, events_page, exit_page, metrics_page, presets_page, python_page
 
 ROOT = Path(__file__).parent.parent
 PROTO = "peer/v1/exchange.proto"
@@ -25,6 +25,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/metrics.md": metrics_page.page,
     "docs/reference/performance.md": performance_page.page,
     "docs/reference/presets.md": presets_page.page,
+    "docs/reference/python.md": python_page.page,
 }
 OUTPUTS = ("peer/v1/exchange_pb2.py", "peer/v1/exchange_pb2.pyi", *PAGES)
 

@@ -16,9 +16,10 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -31,9 +32,11 @@ from peer.attached.saving import load, save
 from peer.attached.untouched import untouched
 from peer.errors import NotRunning, PeerError, TrainerFailed, UsageError
 from peer.protocol.model.layout import Layout, TensorSpec
+from peer.protocol.sampling import Cursor
 from peer.protocol.schedule import RoundClock
 from peer.run.sections import CustomSection
 from peer.trainer.arena import Arena, CounterFile
+from peer.trainer.batches import BatchStream
 from peer.trainer.boundary import Boundary, Command
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data.desk import DataDesk
@@ -182,6 +185,11 @@ class RunJudge:
     def take_shard(self, message: Message) -> None:
         self._desk.take(message)
         self._prober.arrived()
+
+    def stream(self) -> BatchStream:
+        """Return the run's training data, in the order in which this peer draws it."""
+        config, shape = self._config, {"context": self._config.train.context, "batch": self._config.train.batch}
+        return BatchStream(self._desk.data, seed=config.seed, peer_id=config.peer_id, **shape)
 
 
 class AttachedTrainer:
@@ -633,6 +641,36 @@ class AttachedTrainer:
         assert self._config is not None
         place = self.params.round, self.params.step_in_round
         return lr_factor(self._config, self._rounds, *place) * self.params.lr_scale
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets of the run's own data: see `Swarm.batches`."""
+        self.check_place()
+        if not isinstance(self._judge, RunJudge):
+            raise UsageError(self._why_unjudged, "Give the loop batches of your own.")
+        cursor = Cursor(epoch=self.tokens)  # a resumed loop draws in another order than before
+        while not self.over:
+            judge = self._judge
+            assert isinstance(judge, RunJudge), "the run's data stay those of the run"
+            stream = judge.stream()
+            stream.move_to(cursor)
+            while self._judge is judge and not self.over:
+                if not stream.ready():
+                    self._wait_for_data()
+                    continue
+                windows = torch.from_numpy(stream.next().windows.astype(np.int64))
+                cursor = stream.cursor
+                yield windows[:, :-1], windows[:, 1:]
+
+    def _wait_for_data(self) -> None:
+        """Carry out the next order, of which the run's data may be one. Raises the error that ended the daemon for
+        good: without one the data cannot come."""
+        if self.error is not None:
+            raise self.error
+        if self._attached:
+            self._wait_for_daemon()
+        else:
+            self._seek_daemon()
+            time.sleep(LOOK_S)
 
     def evaluate(self) -> float:
         """Return the loss of the live params on the run's hold-out, in nats a token; NaN where none is here."""

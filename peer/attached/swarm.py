@@ -250,6 +250,16 @@ class Swarm:
                 log.warning("%d batches without a step: %s", UNSTEPPED_BATCHES, NO_STEPS)
             yield batch
 
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the run's own training data without end: inputs and targets, each [batch, context] int64, with the
+        targets one token further. Give it to `until_end`, or train on batches of your own.
+
+        Windows are drawn without replacement in an epoch, in an order that each peer and each start has to itself. May
+        wait while the daemon fetches a shard; what is due is exchanged meanwhile, as inside a step. Raises UsageError
+        where the run has no data, as one of a custom model, or where its data are each volunteer's texts and
+        `JoinOptions.data` names none."""
+        yield from self._trainer.batches()
+
     def count(self, batch: Any) -> None:
         """Add the tokens of a batch that `until_end` did not yield to those of the step under way. `batch`: their
         number, or the batch itself."""
@@ -288,6 +298,7 @@ class Swarm:
 
     @property
     def round(self) -> int:
+        """The round that the live params are in, from 0."""
         return self._trainer.params.round
 
     @property

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,43 @@ def test_daemons_that_keep_ending_are_given_up_and_the_loop_trains_on(
     before = loop.flat
     loop.step()
     assert torch.equal(loop.flat, before + 1)
+
+
+def test_the_runs_own_data_are_drawn_without_replacement_and_anew_after_a_restart(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"data": DataSection(kind="stdlib")})
+    drawn = list[list[tuple[Tensor, Tensor]]]()
+
+    def script(daemon: PlayedDaemon) -> None:
+        daemon.post({**OPENING, "config": config.model_dump(mode="json"), "folder": str(daemon.folder)})
+        daemon.start(0)
+        daemon.post({"id": 99, **daemon.order(0)})
+        assert daemon.left.wait(DEADLINE_S)
+
+    for _ in range(2):
+        loop = Loop(tmp_path, script)
+        loop.trainer.join()
+        drawn.append(list(islice(loop.trainer.batches(), 3)))
+        loop.step()
+        loop.trainer.leave(0.1)
+    for inputs, targets in chain.from_iterable(drawn):
+        assert inputs.shape == targets.shape == (config.train.batch, config.train.context)
+        assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    windows = {bytes(window.to(torch.uint8)) for batches in drawn for inputs, _ in batches for window in inputs}
+    assert len(windows) == 2 * 3 * config.train.batch, "no window comes twice"
+
+
+def test_data_of_texts_that_are_not_here_cannot_be_drawn(tmp_path: Path) -> None:
+    def script(daemon: PlayedDaemon) -> None:
+        daemon.open()
+        daemon.start(0)
+        daemon.post({"id": 99, **daemon.order(0)})
+        assert daemon.left.wait(DEADLINE_S)
+
+    loop = Loop(tmp_path, script)
+    loop.trainer.join()
+    with pytest.raises(UsageError, match="none of the run's data"):
+        next(loop.trainer.batches())
+    loop.trainer.leave(0.1)
 
 
 def test_a_step_on_another_thread_is_refused(tmp_path: Path) -> None:
