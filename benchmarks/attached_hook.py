@@ -1,8 +1,8 @@
 """What does `peer.join` cost a training loop of one's own?
 
-Bound: 1.02 times the processor time of the same loop without it, at 22 and 110 million parameters. About 40 minutes.
+Bound: 1.02 times the processor time of the same loop without it, at 22 and 110 million parameters. About 80 minutes.
 
-    python -m benchmarks.attached_hook [--sizes 22,110] [--rounds 5] [--sync-every 120] [--context 128] [--batch 1]
+    python -m benchmarks.attached_hook [--sizes 22,110] [--rounds 3] [--sync-every 300] [--context 128] [--batch 4]
                                        [--threads 1] [--json FILE] [--results]
 
 A real swarm: an operator's node, and two loops with a daemon each. The measured loop trains a Llama of transformers
@@ -233,10 +233,10 @@ HEADS = (
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--sizes", default="22,110", help="million parameters; 0: a tiny one")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sync-every", type=int, default=120, help="seconds of a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sync-every", type=int, default=300, help="seconds of a round")
     parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--eval-windows", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--partner", nargs=2, metavar=("TICKET", "HOME"), help=argparse.SUPPRESS)

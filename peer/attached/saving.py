@@ -61,9 +61,21 @@ def save(
                 elif isinstance(value, int | float | bool):
                     kept[str(index)][key] = value
         numbers.append(kept)
-    save_file({name: tensor.clone() for name, tensor in tensors.items()}, folder / TENSORS)
+    save_file(_apart(tensors), folder / TENSORS)
     written = LoopCheckpoint(FORMAT, *place, list(tallies), numbers)
     (folder / ATTACHED_PLACE).write_text(json.dumps(asdict(written)) + "\n")
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with memory of their own, as safetensors wants them. Only views of a larger one, and a second
+    name of the same one, are copied: a copy of all would cost more than the file."""
+    found, seen = dict[str, Tensor](), set[int]()
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage()
+        whole = storage.nbytes() == tensor.nbytes and storage.data_ptr() not in seen
+        seen.add(storage.data_ptr())
+        found[name] = tensor if whole else tensor.clone()
+    return found
 
 
 def load(
