@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -204,15 +205,18 @@ class AttachedTrainer:
         ask: Callable[[str, Sequence[str]], bool | None],
         on_fault: Callable[[PeerError], None],
         loss: Loss | None = None,
+        holdout: Sequence[Any] = (),
     ) -> None:
         """`start_daemon` is given the round of the live params, -1 at first. `ask` is called with a question and the
-        lines before it; it returns None when there is nobody to ask. `loss` judges params of a custom model."""
+        lines before it; it returns None when there is nobody to ask. `loss` judges params of a custom model, on
+        `holdout` too."""
         self._model = model
         self._optimizers = list(optimizers)
         self._start_daemon = start_daemon
         self._ask = ask
         self._on_fault = on_fault
         self._loss = loss
+        self._holdout = holdout
         self.upcoming = UpcomingBatches()
         self._thread = threading.get_ident()
         self._child: DaemonChild | None = None
@@ -337,7 +341,7 @@ class AttachedTrainer:
             if self._loss is None:
                 self._why_unjudged = NO_LOSS
             elif self._judge is None:
-                shared = self.upcoming, layout, folder, self._arena, self.params
+                shared = self._holdout, self.upcoming, layout, folder, self._arena, self.params
                 self._judge = LossJudge(self._loss, self._model, *shared)
             return
         if config.data.kind == "text" and config.data_dir is None:

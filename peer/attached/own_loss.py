@@ -1,14 +1,14 @@
 """Evaluation of params with a user's own loss, for a model whose code the run does not have.
 
 Other values take the place of the live ones while the loss is computed, between two steps of the loop. The batches are
-those that the loop will train on next, so that no params have been fitted to them."""
+those that the loop will train on next, so that no params have been fitted to them, or a hold-out of the user's."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ Batch = TypeVar("Batch")
 MOST_BATCHES = 8
 """Batches that are drawn ahead."""
 SOURCE = "(batches that this loop trains on next)"
+HOLDOUT_SOURCE = "(this loop's own hold-out)"
 TOO_FEW = "too few batches were drawn ahead: let the loop take them from swarm.until_end(loader)"
 TOO_LATE = "it took too long"
 FIX = "Give a function that returns the mean loss a token, as a float or a tensor of one element."
@@ -75,6 +76,7 @@ class LossJudge:
         self,
         loss: Loss,
         model: Named,
+        holdout: Sequence[Any],
         batches: UpcomingBatches,
         layout: Layout,
         folder: Path,
@@ -83,6 +85,7 @@ class LossJudge:
     ) -> None:
         self._loss = loss
         self._model = model
+        self._holdout = holdout
         self._batches = batches
         self._layout = layout
         self._folder = folder
@@ -92,7 +95,9 @@ class LossJudge:
     @property
     def data(self) -> str:
         """Description of the data that params are evaluated on."""
-        return "batches of the loop's own"
+        return (
+            f"{len(self._holdout)} batches of the loop's own hold-out" if self._holdout else "batches of the loop's own"
+        )
 
     def probe(self, message: Message) -> Message:
         """Answer as `peer.trainer.probing.probe.Prober.answer`: a window is a batch. The loss of a guess is not known
@@ -120,17 +125,21 @@ class LossJudge:
 
     def weigh(self, message: Message) -> Message:
         """Answer as `peer.trainer.probing.probe.Prober.weigh`."""
-        until, batches = boottime() + message["within_s"], self._batches.drawn
+        until = boottime() + message["within_s"]
+        batches, source = self._holdout[:MOST_BATCHES], HOLDOUT_SOURCE
+        if len(batches) < LEAST_WINDOWS:
+            batches, source = self._batches.drawn, SOURCE
         if len(batches) < LEAST_WINDOWS:
             return {"ok": {"why": TOO_FEW}}
         losses = self._of_arena(batches, message["seed"], lambda: boottime() > until)
         if losses is None:
             return {"ok": {"why": TOO_LATE}}
-        return {"ok": {"windows": losses, "guess": math.inf, "source": SOURCE}}
+        return {"ok": {"windows": losses, "guess": math.inf, "source": source}}
 
     def evaluate(self, own: bool, given_up: Callable[[], bool]) -> Message:
-        """Return the mean loss of the batches that are drawn ahead; NaN without any, and when nobody waits for it."""
-        batches = self._batches.drawn
+        """Return the mean loss of the hold-out, else of the batches that are drawn ahead; NaN without any, and when
+        nobody waits for it."""
+        batches = self._holdout or self._batches.drawn
         if not own:
             losses = self._of_arena(batches, 0, given_up)
         else:
@@ -144,13 +153,13 @@ class LossJudge:
 
     # -- computing ---------------------------------------------------------------------------------------------------
 
-    def _of_arena(self, batches: list[Any], seed: int, given_up: Callable[[], bool]) -> list[float] | None:
+    def _of_arena(self, batches: Sequence[Any], seed: int, given_up: Callable[[], bool]) -> list[float] | None:
         """Return the losses of the whole model that lies in the arena; None: given up."""
         with untouched(self._model), self._kept(range(len(self._layout.fragments))):
             self._params.load(self._arena.inn)
             return self._losses(batches, seed, given_up)
 
-    def _losses(self, batches: list[Any], seed: int, given_up: Callable[[], bool]) -> list[float] | None:
+    def _losses(self, batches: Sequence[Any], seed: int, given_up: Callable[[], bool]) -> list[float] | None:
         found = list[float]()
         for number, batch in enumerate(batches):
             if given_up():

@@ -113,6 +113,7 @@ def join(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
     *,
     loss: Loss | None = None,
+    holdout: Iterable[Any] = (),
     tokens_per_step: int | None = None,
     home: Path | str | None = None,
     options: JoinOptions | None = None,
@@ -138,6 +139,8 @@ def join(
             and gets the batches that `Swarm.until_end` gives next: 8 of them are drawn ahead for that. Parameters,
             buffers, modes and random generators are put back as they were. Each candidate's loss begins from the same
             torch seed. Other runs are evaluated with the run's own network. None: partners' params are clipped alone.
+        holdout: Batches for `loss` that the loop does not train on, kept in memory. `Swarm.evaluate` is their mean
+            loss, and the state that a joiner fetches is weighed by the first 8 of them before it is taken.
         tokens_per_step: Tokens that each step trains on. None: those of the batches from `Swarm.until_end`, else as
             many as the manifest's batch has.
         home: Folder of key, checkpoints and accounts. The same ticket and home resume. None: PEER_HOME, else the usual
@@ -162,6 +165,9 @@ def join(
     optimizers = [innermost(one) for one in optimizers if one is not None]
     if tokens_per_step is not None and tokens_per_step < 1:
         raise UsageError(f"tokens_per_step is {tokens_per_step}", "Give the tokens that one step trains on.")
+    kept = list(holdout)
+    if kept and loss is None:
+        raise UsageError("a hold-out was given without a loss", "Give join() the loss that is to be computed on it.")
     if isinstance(model, nn.Module) and model in _joined:
         raise UsageError("this model has joined a run already", "Leave the run first: swarm.leave().")
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself finds it out
@@ -177,7 +183,7 @@ def join(
         return DaemonChild([known.encode(), "--home", str(place), "--plain", *given], place, round_)
 
     on_fault = on_error or (lambda fault: None)
-    trainer = AttachedTrainer(model, optimizers, start_daemon, ask=_ask, on_fault=on_fault, loss=loss)
+    trainer = AttachedTrainer(model, optimizers, start_daemon, ask=_ask, on_fault=on_fault, loss=loss, holdout=kept)
     trainer.join()
     return Swarm(trainer, model, optimizers, tokens_per_step, place)
 
@@ -344,7 +350,7 @@ class Swarm:
 
     def evaluate(self) -> float:
         """Return the loss of the live params in nats a token: on the run's hold-out, or in a run of a custom model that
-        of `join` on the batches that `until_end` gives next. NaN where there is neither.
+        of `join` on its `holdout`, else on the batches that `until_end` gives next. NaN where there is none.
 
         Raises UsageError when the loss of `join` fails."""
         return self._trainer.evaluate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor, nn
 
 from peer.attached.loop import NO_LOSS, AttachedTrainer
-from peer.attached.own_loss import MOST_BATCHES, TOO_FEW, TOO_LATE, Loss, UpcomingBatches
+from peer.attached.own_loss import HOLDOUT_SOURCE, MOST_BATCHES, TOO_FEW, TOO_LATE, Loss, UpcomingBatches
 from peer.attached.params import trained_tensors
 from peer.errors import PeerError, UsageError
 from peer.protocol.model.layout import Layout, TensorSpec
@@ -64,7 +64,13 @@ def batches(seed: int = 0) -> Iterator[Batch]:
 class CustomLoop:
     """A loop of `Classifier` at the daemon of a script, with its next batches drawn."""
 
-    def __init__(self, folder: Path, loss: Loss | None, script: Callable[[PlayedDaemon], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        loss: Loss | None,
+        script: Callable[[PlayedDaemon], None],
+        holdout: Sequence[Batch] = (),
+    ) -> None:
         torch.manual_seed(0)
         self.model, self.folder, self.faults = Classifier(), folder, list[PeerError]()
         named = trained_tensors(self.model)
@@ -98,6 +104,7 @@ class CustomLoop:
             ask=lambda *_: None,
             on_fault=self.faults.append,
             loss=loss,
+            holdout=holdout,
         )
         self.batches = self.trainer.upcoming.ahead(batches())
 
@@ -130,11 +137,11 @@ class CustomLoop:
             "random": (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()),  # type: ignore[index]
         }
 
-    def expect(self, values: Tensor, seed: int) -> list[float]:
-        """Return the losses of the batches that come next with these values, by a copy of the model."""
+    def expect(self, values: Tensor, seed: int, on: Sequence[Batch] | None = None) -> list[float]:
+        """Return the losses of batches with these values, by a copy of the model. None: those that come next."""
         model, found = copy.deepcopy(self.model), list[float]()
         torch.nn.utils.vector_to_parameters(values, trained_tensors(model).values())
-        for number, batch in enumerate(self.trainer.upcoming.drawn):
+        for number, batch in enumerate(self.trainer.upcoming.drawn if on is None else on):
             torch.manual_seed(seed + number)
             found.append(float(loss(model, batch).detach()))
         return found
@@ -272,6 +279,26 @@ def test_a_state_is_not_weighed_before_the_first_batch(tmp_path: Path) -> None:
     loop = CustomLoop(tmp_path, loss, script)
     loop.run()
     assert found == [{"why": TOO_FEW}]
+
+
+def test_a_holdout_weighs_a_state_before_the_first_batch_and_serves_evaluations(tmp_path: Path) -> None:
+    found, holdout = dict[str, Any](), list(islice(batches(5), MOST_BATCHES + 2))
+
+    def script(daemon: PlayedDaemon) -> None:
+        daemon.post(loop.opening)
+        found["weigh"] = daemon.call("weigh", seed=3, within_s=60.0)
+        found["expected"] = loop.expect(loop.arena.inn, 3, holdout[:MOST_BATCHES])
+        open_and_start(daemon, loop)
+        found["own"] = daemon.call("evaluate", own=True, number=2)
+        found["expected own"] = loop.expect(loop.flat, 0, holdout)
+        daemon.post({"op": "over", "code": 0})
+
+    loop = CustomLoop(tmp_path, loss, script, holdout)
+    loop.run()
+    assert found["weigh"]["windows"] == found["expected"]
+    assert found["weigh"]["source"] == HOLDOUT_SOURCE
+    assert found["own"]["tokens"] == len(holdout)
+    assert found["own"]["loss"] == pytest.approx(sum(found["expected own"]) / len(holdout), rel=1e-6)
 
 
 def test_batches_keep_their_order_and_an_error_waits_for_those_before_it() -> None:

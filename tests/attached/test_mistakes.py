@@ -112,6 +112,10 @@ def no_tokens_a_step(run: PlayedRun, folder: Path) -> None:
     join(folder, llama(), tokens_per_step=0)
 
 
+def a_holdout_without_a_loss(run: PlayedRun, folder: Path) -> None:
+    join(folder, llama(), holdout=[torch.zeros(1, 8)])
+
+
 def a_home_that_is_a_file(run: PlayedRun, folder: Path) -> None:
     (folder / "home").write_text("")
     join(folder, llama())
@@ -198,6 +202,7 @@ MISTAKES: list[tuple[Mistake, type[PeerError], str, str]] = [
     (optimizer_of_another_model, UsageError, "updates none of the model's parameters", "Make the optimizer of the"),
     (parameters_for_an_optimizer, UsageError, "not Parameter", "swarm.step"),
     (no_tokens_a_step, UsageError, "tokens_per_step is 0", "one step trains on"),
+    (a_holdout_without_a_loss, UsageError, "without a loss", "loss"),
     (a_home_that_is_a_file, HomeUnusable, "home", "--home"),
     (a_run_that_is_over, RunEnded, "the run tiny is over", "Do this."),
     (nobody_who_agrees, JoinDeclined, "nobody was there", "Do this."),
