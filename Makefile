@@ -22,7 +22,7 @@ test: $(STAMP)
 # The core, codecs, rules, rounds, membership and manifests: what fails first after most changes. No process, under a minute.
 quick: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not nightly and not processes" \
-		tests/protocol tests/codec tests/outer tests/rounds tests/membership tests/run
+		tests/protocol tests/codec tests/outer tests/methods tests/rounds tests/membership tests/run
 
 # The simulations with all of their seeds, of which `make test` plays a few.
 seeds: $(STAMP)

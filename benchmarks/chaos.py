@@ -36,7 +36,7 @@ from peer.lab.sim.faults import Fault
 from peer.observe.event_codec import read_lines
 from peer.observe.events import Evaluated, Event, RoundEnded
 from peer.run.manifest import default_text, parse_manifest
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 
 LEAST_PARTICIPATION = 0.9
 LEAST_IN_TIME = 0.95

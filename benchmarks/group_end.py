@@ -20,14 +20,14 @@ from peer.exchange.strategy import ExchangeControls
 from peer.lab.bench.daemon_process import AN_HOUR_S, RUN, WAIT_S, Setting, main
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
+from peer.methods.codec_specs import result_codec_for
+from peer.methods.registry import PRESETS
 from peer.observe import events
 from peer.ports.trainer import AT_ONCE, WorkSnapshot
 from peer.protocol.ledger import cut_work
 from peer.protocol.messages import PeerId, PeerRecord, Reach, RoundKey, Status
 from peer.rounds.commit import Snapshot
 from peer.rounds.inflight import InFlightRound
-from peer.run.codec_specs import result_codec_for
-from peer.run.presets import PRESETS
 from peer.transport.signing import KeySigner
 
 WINDOW_S = 20.0
@@ -58,7 +58,7 @@ class GroupEnd(RoundEnd):
         super().__init__(setting)
         self._seen = Seen(FailureDetector(self._clock.now))
         self._works["greet"] = self._greet
-        method = PRESETS[PRESET_OF[setting.codec]]
+        method = PRESETS[PRESET_OF[setting.codec]].method
         terms = GroupTerms(
             run_id=RUN,
             me=PeerId(self._identity.peer_id),

@@ -41,7 +41,7 @@ from peer.run.home import Home
 from peer.run.manifest import SignedManifest, default_text, sign_text
 from peer.run.model_layout import layout_for
 from peer.run.overrides import apply_overrides
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.trainer.arena import read_counters
 from tests.support.fake_system_bus import FakeSystem, fake_system
 

@@ -29,12 +29,12 @@ from peer.lab.sim.setting import SwarmSetting
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import LR, TENSORS, WHOLE, TinyTrainer, first_params, loss_of
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.methods.method import Method
 from peer.observe import events
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout
 from peer.run.manifest import default_text, derive, parse_manifest
-from peer.run.method import Method
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 
 PEERS = 8
 REFUSED_PERCENT, MORE_PERCENT = 5.0, 0.5

@@ -40,7 +40,7 @@ from peer.protocol.messages import PeerId, RunId
 from peer.run.home import Home
 from peer.run.manifest import write_new
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 
 RSS_MIB, WAITING, LATE_S = 64.0, 0.05, 2.0
 """The bounds: growth, part of the trainer's time, and after a round's deadline."""

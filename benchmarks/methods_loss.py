@@ -28,14 +28,15 @@ from peer.lab.sim.setting import SwarmSetting, SwarmWorld
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.methods.codec_specs import SPARSE
+from peer.methods.registry import PRESETS
 from peer.observe.events import Evaluated, RoundEnded
 from peer.ports.trainer import Evaluation
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout
-from peer.run.codec_specs import SPARSE
 from peer.run.costs import exchange_bytes
 from peer.run.manifest import Manifest, default_text, derive, parse_manifest
-from peer.run.presets import PRESETS, resolve
+from peer.run.resolve import resolve
 from peer.run.sections import LlamaSection
 from peer.run.sync.growth import rounds_of
 from peer.trainer.config import TrainerConfig
@@ -80,7 +81,7 @@ class LossRun:
 
     @property
     def manifest(self) -> Manifest:
-        preset = PRESETS[METHODS[self.method]["sync.preset"]]
+        preset = PRESETS[METHODS[self.method]["sync.preset"]].method
         settings = METHODS[self.method] | {
             "seed": self.seed,
             "model.num_hidden_layers": LAYERS,
@@ -273,7 +274,8 @@ def figures(records: Sequence[Record]) -> Iterator[Figure]:
     exchanging = [record for record in records if record["bytes_each"]]
     for method in dict.fromkeys(record["method"] for record in exchanging):
         shares = [one["bytes_each"] / one["bytes_computed"] for one in exchanging if one["method"] == method]
-        exact = PRESETS[METHODS[method]["sync.preset"]].result_codec != SPARSE  # which is smaller where peers agree
+        preset = PRESETS[METHODS[method]["sync.preset"]].method
+        exact = preset.result_codec != SPARSE  # which is smaller where peers agree
         at_least = 0.95 if exact else None
         yield Figure(f"{method}: bytes sent over those computed", "", sum(shares) / len(shares), 1.05, at_least)
 

@@ -22,7 +22,7 @@ from peer.lab.sim.faults import Fault
 from peer.observe.events import Event, ReachabilityChanged, RoundDue, RoundEnded, RoundMissed, Started
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, default_text, derive, parse_manifest, sign_text
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.ticket import Ticket
 
 PATHS = ("direct", "mapped", "punched", "relayed")

@@ -40,7 +40,7 @@ from peer.run.home import Home, RunFolder
 from peer.run.manifest import SignedManifest, default_text, sign_text
 from peer.run.model_layout import layout_for
 from peer.run.overrides import apply_overrides
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.state.checkpoint import CheckpointStore
 from peer.state.sealed_state import OUTER
 from peer.trainer.arena import PLACE, read_counters

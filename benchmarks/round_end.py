@@ -27,6 +27,8 @@ from peer.lab.bench.daemon_process import RUN, WAIT_S, DaemonEnd, Setting, main
 from peer.membership.peer_table import PeerTable
 from peer.membership.reputation import Reputation
 from peer.membership.slow_peers import SlowPeerMonitor
+from peer.methods.method import Method
+from peer.methods.registry import PRESETS
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.ports.memory_store import NoMemoryStore
@@ -38,9 +40,7 @@ from peer.rounds.commit import RoundCommitter, Snapshot
 from peer.rounds.inflight import InFlightRound
 from peer.rounds.status import RoundStatus
 from peer.rounds.trainer_supervisor import TrainerSupervisor
-from peer.run.method import Method
 from peer.run.plan import RunPlan
-from peer.run.presets import PRESETS
 from peer.trainer.arena import Arena
 
 STEPS, TOKENS = 10, 640
@@ -61,7 +61,7 @@ class RoundEnd(DaemonEnd):
         self.state.momentum.fill_(0)  # all its pages
         self.journal: list[events.Event] = []
         emit = self._note
-        method = replace(PRESETS["noloco"], codec=setting.codec)
+        method = replace(PRESETS["noloco"].method, codec=setting.codec)
         acquaintance, watch = SimpleNamespace(met=_nothing), SimpleNamespace(exchanged=_nothing)
         self._view = SimpleNamespace(peers={}, acquaintance=acquaintance, watch=watch)
         view, conduct = cast(PeerTable, self._view), Reputation(self._clock.now, emit)

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.stacked import StackedTrainer, lengths, losses_of
+from peer.methods.method import Method
+from peer.methods.registry import PRESETS
+from peer.outer.arithmetic import step_along_
 from peer.outer.robust_mean import weighted_mean
-from peer.outer.rules import step_along_
 from peer.outer.state import OuterState
 from peer.outer.values import MeanGradient, OwnWork, PartnerParams
 from peer.protocol.learning_rate import schedule
 from peer.protocol.model.layout import Layout
-from peer.run.method import Method
-from peer.run.presets import PRESETS
 from peer.run.sections import LlamaSection, OptimizerSection
 from peer.trainer.batches import BatchStream, holdout_windows
 from peer.trainer.data import Corpus
@@ -83,8 +83,8 @@ class WorthRun:
     @property
     def rule(self) -> Method:
         if self.method in (SINGLE, DDP):
-            return PRESETS["none"]
-        preset = PRESETS[self.method]
+            return PRESETS["none"].method
+        preset = PRESETS[self.method].method
         constants: dict[str, float] = {}
         if self.outer:
             lr, momentum = self.outer

@@ -21,7 +21,7 @@ from peer.observe.totals import Ledger, ledger, read_totals
 from peer.run.home import Home
 from peer.run.manifest import load_signed
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.trainer.arena import read_counters
 
 HERE = Path(__file__).resolve().parent

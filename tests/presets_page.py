@@ -1,16 +1,15 @@
-"""The values in docs/reference/presets.md, made from peer/run/presets.py: the two cannot disagree."""
+"""The tables in docs/reference/presets.md, made from peer/methods: the two cannot disagree."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from peer.run.method import Method
-from peer.run.presets import PRESETS
-from peer.run.schema import SINCE_FORMAT_3
+from peer.methods.method import Method
+from peer.methods.registry import PRESETS, RULES
 
 FILE = Path(__file__).parent.parent / "docs/reference/presets.md"
-BEGIN = "<!-- Made from peer/run/presets.py by `python -m tests.generated --write`: edit there. -->"
+BEGIN = "<!-- Made from peer/methods by `python -m tests.generated --write`: edit there. -->"
 END = "<!-- From here on written by hand. -->"
 NONE = "–"
 ROWS: dict[str, Callable[[Method], str]] = {
@@ -37,17 +36,30 @@ def page() -> str:
     """Return the text of the file with the tables of today."""
     before, _, rest = FILE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    newer = SINCE_FORMAT_3["sync"]["preset"] or ()
-    tables = (
-        _table([name for name in PRESETS if name not in newer]),
-        _table([name for name in PRESETS if name in newer]),
+    first, newer = ([name for name, preset in PRESETS.items() if (preset.since > 1) == late] for late in (False, True))
+    made = [BEGIN, _table(first), _table(newer), TOLD, _purposes(), _rules()]
+    return before + "\n".join(f"{part.rstrip()}\n" for part in made) + f"\n{END}{after}"
+
+
+def _purposes() -> str:
+    rows = "".join(f"| `{name}` | {preset.purpose} |\n" for name, preset in PRESETS.items())
+    return f"## When to take which\n\n| preset | for |\n| --- | --- |\n{rows}"
+
+
+def _rules() -> str:
+    """The outer rules."""
+    rows = "".join(
+        f"| `{name}` | {', '.join(f'`{where}`' for where in rule.topologies)} | `{rule.equation}` |\n"
+        for name, rule in RULES.items()
     )
-    return f"{before}{BEGIN}\n\n{tables[0]}\n{tables[1]}\n{TOLD}\n{END}{after}"
+    head = "## Outer rules\n\ng is the pseudo-gradient, in a group the mean of its members', y what the partner sends,"
+    head += "\nu_before the u of the round before."
+    return f"{head}\n\n| `rule` | topologies | step |\n| --- | --- | --- |\n{rows}"
 
 
 def _table(names: list[str]) -> str:
     """A column a preset. Rows that say nothing of any of them are left out."""
-    columns = [PRESETS[name] for name in names]
+    columns = [PRESETS[name].method for name in names]
     lines = [["", *(f"`{name}`" for name in names)], ["---"] * (len(names) + 1)]
     rows = ([row, *map(value, columns)] for row, value in ROWS.items())
     lines += [cells for cells in rows if set(cells[1:]) != {NONE}]

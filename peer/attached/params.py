@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from peer.attached.names import clean_name
 from peer.errors import ModelError, UsageError
-from peer.outer.rules import merge_
+from peer.outer.arithmetic import merge_
 from peer.protocol.model.layout import Layout, TensorSpec
 
 SAME_MODEL = "Make the model that the run's manifest describes: `peer manifest show TICKET` shows it."

@@ -20,7 +20,7 @@ from peer.protocol.messages import WIRE_VERSION, RunId
 from peer.protocol.policy.amendments import Change, describe, superseded
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed, other_operator
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.statements.files import beside, keep, known_start, load, load_kept
 from peer.run.statements.kinds import AMENDMENT, MAX_COUNT, MAX_REASON, PAPER
 from peer.run.statements.log import StatementLog

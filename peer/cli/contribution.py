@@ -89,7 +89,7 @@ def _bounds(home: Path, run_id: RunId) -> ReceiptBounds | None:
     from peer.run.costs import receipt_bounds
     from peer.run.home import Home
     from peer.run.manifest import load_signed
-    from peer.run.presets import method_of
+    from peer.run.resolve import method_of
 
     path = Home(expand_user(home)).run(run_id).manifest
     if not path.exists():

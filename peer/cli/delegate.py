@@ -125,7 +125,7 @@ def _settle_start(
     """Make sure that the run does not lose its start with the right of the node that had signed it. Raises UsageError
     for a start that cannot be, and when --start is needed."""
     from peer.run.home import Home
-    from peer.run.presets import resolve
+    from peer.run.resolve import resolve
     from peer.run.statements.files import known_start, load_kept
     from peer.run.statements.log import StatementLog, wants_start
 

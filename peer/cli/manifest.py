@@ -15,6 +15,8 @@ from peer.cli.delegate import command as delegate
 from peer.cli.options import as_json, home, identity_path, settings, signing_key
 from peer.cli.telling import tell
 from peer.errors import ManifestError, for_shell
+from peer.methods.cautions import cautions
+from peer.methods.method import Method
 from peer.run.costs import Cost, cost_of
 from peer.run.description import (
     OPEN_CUSTOM,
@@ -41,11 +43,11 @@ from peer.run.manifest import (
     write_new,
 )
 from peer.run.memory import MemoryNeed, need_of
-from peer.run.presets import Method, resolve, sources
+from peer.run.resolve import resolve, sources
 from peer.run.schema import overridden
 from peer.run.sections import CustomSection, SyncSection
-from peer.run.sync.cautions import cautions, forgetting_rate
 from peer.run.sync.common_data import why_unchecked
+from peer.run.sync.pretrained import forgetting_rate
 from peer.run.sync.vocabulary import why_unused
 
 THERE = click.Path(path_type=Path, exists=True)

@@ -278,7 +278,7 @@ def as_json(function: F) -> F:
 
 def _presets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the presets that begin so, for completion by the shell."""
-    from peer.run.presets import PRESETS
+    from peer.methods.registry import PRESETS
 
     return [name for name in PRESETS if name.startswith(incomplete)]
 

@@ -88,7 +88,7 @@ def command(
     The numbers come from published scaling laws and from arithmetic about link and machine. Those outside the range of
     their source are marked. Nothing is started. `peer help plan-a-run` explains the model."""
     from peer.lab.planning.planner import Intent, plan
-    from peer.run.presets import PRESETS
+    from peer.methods.registry import PRESETS
 
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"no preset is called {preset}", f"Choose one of: {', '.join(PRESETS)}.")

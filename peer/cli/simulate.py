@@ -109,8 +109,8 @@ def command(
     from peer.lab.compare.entries import BASELINES, DDP, baseline_in_words
     from peer.lab.orders import check
     from peer.lab.sim.run import Wish
+    from peer.methods.sgd import CONTROL
     from peer.run.manifest import default_text, derive
-    from peer.run.presets import CONTROL
 
     baseline = preset if preset in BASELINES else None
     if baseline is not None:

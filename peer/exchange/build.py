@@ -29,6 +29,8 @@ from peer.exchange.pair.swap import PairSwap, Swaps
 from peer.exchange.solo import SoloStrategy
 from peer.exchange.strategy import ExchangeControls, ExchangeStrategy
 from peer.membership.parts import MembershipParts
+from peer.methods.codec_specs import SPARSE
+from peer.methods.method import Method
 from peer.observe import events
 from peer.outer.robust_mean import WEIGHTS
 from peer.outer.state import OuterState
@@ -36,8 +38,6 @@ from peer.ports.memory_store import ExchangeStores
 from peer.ports.peer import PeerPorts
 from peer.protocol.model.fragments import block_spans
 from peer.protocol.model.layout import Layout
-from peer.run.codec_specs import SPARSE
-from peer.run.method import Method
 from peer.run.plan import RunPlan
 
 NEED_FEEDBACK = ("topk",)

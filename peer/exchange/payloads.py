@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from peer.codec.stream import Flat
-from peer.outer.rules import pseudo_gradient_, step_along_
+from peer.outer.arithmetic import pseudo_gradient_, step_along_
 
 
 class _Work:

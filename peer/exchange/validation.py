@@ -10,8 +10,8 @@ from torch import Tensor
 from peer.codec.stream import Flat
 from peer.codes import Code
 from peer.errors import BadPayload
+from peer.outer.arithmetic import all_finite, blocks
 from peer.outer.robust_mean import PIECE, norm, square
-from peer.outer.rules import all_finite, blocks
 from peer.protocol.group.plausibility import MeasuredResult
 
 FAR = 10.0

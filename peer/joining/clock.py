@@ -14,7 +14,7 @@ from peer.protocol.messages import PeerRecord, Welcome
 from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.block_votes import in_turn
 from peer.run.manifest import Manifest
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.statements.log import wants_start
 
 HELLO_S = 5.0

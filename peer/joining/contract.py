@@ -13,6 +13,7 @@ from typing import Any
 
 from peer.clock.local_time import local_time
 from peer.errors import DataError, JoinDeclined
+from peer.methods.method import Method
 from peer.observe.formatting import amount, duration
 from peer.observe.status.value import ContractStatus, ContractTerms
 from peer.ports.console import Say
@@ -24,9 +25,8 @@ from peer.run.home import RunFolder, write_whole
 from peer.run.load import bytes_a_day
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.memory import need_of, trains_in_main_memory
-from peer.run.method import Method
 from peer.run.options import PeerOptions
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.worth import worth_sentence
 from peer.state.checkpoint import checkpoint_bytes
 

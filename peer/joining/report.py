@@ -12,17 +12,17 @@ from collections.abc import Callable
 from peer.clock.phases import PhaseTimer
 from peer.errors import MachineTooSlow
 from peer.joining.resume import JoinedState, StateTransfer
+from peer.methods.codec_specs import KINDS
+from peer.methods.method import Method
 from peer.observe import events
 from peer.observe.formatting import amount
 from peer.observe.status.value import MachineStatus
 from peer.ports.trainer import TrainerInfo, TrainerProgress
 from peer.protocol.policy.fitness import FitnessFinding, of_link, of_steps
 from peer.protocol.policy.upload_quota import UploadLimits, too_much
-from peer.run.codec_specs import KINDS
 from peer.run.costs import cost_of
 from peer.run.load import load_of, need_of, too_much_with
 from peer.run.manifest import Manifest
-from peer.run.method import Method
 from peer.run.options import PeerOptions
 
 LOOK_S = 0.1

@@ -22,14 +22,14 @@ from peer.joining.fetch_terms import FetchTerms, RunKnowledge, Weigh
 from peer.joining.invitation import OwnAdmission, invited_peers, own_invitation
 from peer.joining.statements import ask_for_start
 from peer.membership.statement_sync import StatementSync, ensure_admitted
+from peer.methods.method import Method
 from peer.observe import events
 from peer.observe.status.value import ContractStatus
 from peer.protocol.messages import PeerId
 from peer.protocol.policy.donors import live_round
 from peer.protocol.swarm.claimed_round import furthest_round
 from peer.run.manifest import Manifest, SignedManifest
-from peer.run.method import Method
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.statements.files import known_start
 
 

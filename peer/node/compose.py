@@ -44,6 +44,7 @@ from peer.membership.slow_peers import SlowPeerMonitor
 from peer.membership.statement_sync import ASK_EVERY_S, StatementSync
 from peer.membership.summary_sender import SummarySender
 from peer.membership.suspend import SuspendRecovery, read_clocks, refresh
+from peer.methods.method import Method
 from peer.node.handler import DonatedState
 from peer.node.open import LocalNode, OpenNode, network_news, open_node
 from peer.node.own_summary import SummarySource
@@ -71,10 +72,9 @@ from peer.rounds.trainer_supervisor import TrainerSupervisor
 from peer.run.admission.invitation import InvitedPeers
 from peer.run.costs import receipt_bounds
 from peer.run.manifest import Manifest
-from peer.run.method import Method
 from peer.run.options import PeerOptions
 from peer.run.plan import RunPlan
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sync.common_data import why_unchecked
 from peer.signed_record import seal
 from peer.state.checkpoint import CheckpointStore, checkpoint_bytes

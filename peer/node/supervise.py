@@ -14,7 +14,7 @@ from peer.protocol.policy.amendments import RunPolicy
 from peer.protocol.schedule import RoundClock
 from peer.rounds.loop import RoundLoop
 from peer.rounds.status import RoundStatus
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.statements.log import StatementLog
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from peer.outer.rules import blocks
+from peer.outer.arithmetic import blocks
 
 
 @dataclass(slots=True)

@@ -12,23 +12,19 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from peer.outer.arithmetic import BLOCK, blocks, pseudo_gradient_
 from peer.outer.look_ahead import LookAhead
 from peer.outer.pages import zeros
-from peer.outer.rules import (
-    BLOCK,
-    blocks,
-    descend_,
-    gasloc_,
-    nesterov_,
-    noloco_,
-    noloco_apart_,
-    pair_mean_,
-    pseudo_gradient_,
-    scale_work_,
-    sgd_,
-    step_along_,
+from peer.outer.values import (
+    GroupState,
+    MeanGradient,
+    NoStep,
+    OuterValues,
+    OwnWork,
+    PartnerParams,
+    StepBlock,
+    StepMethod,
 )
-from peer.outer.values import GroupState, MeanGradient, NoStep, OuterRule, OuterValues, OwnWork, PartnerParams
 from peer.protocol.model.layout import Layout
 
 
@@ -85,42 +81,16 @@ class OuterState:
         """A view of one fragment of `params`."""
         return self._views(fragment)[0]
 
-    def step_with(self, fragment: int, values: OuterValues, rule: OuterRule) -> bytes:
+    def step_with(self, fragment: int, values: OuterValues, method: StepMethod) -> bytes:
         """Take the outer step of a fragment that these values make. Return the digest of its state afterwards where the
         members of a group compare it, else nothing: hashing takes longer than a step."""
         match values:
             case OwnWork() as own:
-                self.step(
-                    fragment,
-                    own.params,
-                    None,
-                    rule=rule.rule,
-                    outer_lr=rule.outer_lr,
-                    outer_momentum=rule.outer_momentum,
-                    share=own.share,
-                )
+                self._meet(fragment, own, None, method)
             case PartnerParams(own, partner):
-                elements = own.params.numel()
-                self.step(
-                    fragment,
-                    own.params,
-                    partner[:elements],
-                    rule=rule.rule,
-                    outer_lr=rule.outer_lr,
-                    outer_momentum=rule.outer_momentum,
-                    share=own.share,
-                    consensus=rule.consensus,
-                    partner_outer=partner[elements:],
-                )
+                self._meet(fragment, own, partner, method)
             case MeanGradient(gradient, spans):
-                self.descend(
-                    fragment,
-                    gradient,
-                    spans,
-                    rule=rule.rule,
-                    outer_lr=rule.outer_lr,
-                    outer_momentum=rule.outer_momentum,
-                )
+                self._descend(fragment, gradient, spans, method)
                 return self.digest(fragment)
             case GroupState(params, momentum):
                 self.put(fragment, params, momentum)
@@ -129,65 +99,35 @@ class OuterState:
                 return digest
         return b""
 
-    def step(
-        self,
-        fragment: int,
-        own: Tensor,
-        partner: Tensor | None,
-        *,
-        rule: str,
-        outer_lr: float,
-        outer_momentum: float,
-        share: float = 1.0,
-        consensus: float | None = None,
-        partner_outer: Tensor | None = None,
-    ) -> None:
-        """One outer step of a fragment with the partner's decoded params, or solo (`partner` None: the means are over
-        one). `own`, `partner` and `partner_outer` are flat fp32 of the fragment's length and only read; temporaries are
-        of a block, and made before anything is moved.
-
-        share: the part of the own work since the last outer step that counts; the partner has already scaled its own,
-        and with gasloc taken its outer_lr of it. consensus: None is outer_lr. With another value a pair of noloco needs
-        `partner_outer`, the partner's decoded outer_params of before its step; a solo step does not, since nobody's are
-        the mean of its own."""
-        outer, momentum = self._views(fragment)
-        assert rule in ("noloco", "gasloc", "sgd") or (rule == "nesterov" and partner is None), rule
-        if rule != "noloco" or partner is None or consensus in (None, outer_lr):
-            partner_outer = None
-        else:
-            assert partner_outer is not None, "with a consensus of its own the partner's outer_params are needed too"
-        for given in (own, partner, partner_outer):
+    def _meet(self, fragment: int, own: OwnWork, partner: Tensor | None, method: StepMethod) -> None:
+        """Take the step of a pair, or of a peer alone. What is given is only read. Temporaries are of a block, and made
+        before anything is moved."""
+        rule, (outer, momentum) = method.outer_rule, self._views(fragment)
+        assert partner is None or "pair" in rule.topologies, rule.name
+        elements = outer.numel()
+        theirs = None if partner is None else partner[:elements]
+        their_outer = None if partner is None or partner.numel() == elements else partner[elements:]
+        for given in (own.params, theirs, their_outer):
             assert given is None or given.shape == outer.shape, (given.shape, outer.shape)
-        consensus = outer_lr if consensus is None else consensus
-        space = torch.empty(2, min(BLOCK, outer.numel()))
-        for part in blocks(outer.numel()):
-            params, speed = outer[part], momentum[part]
-            mean, other = space[:, : params.numel()]
-            mean.copy_(own[part])
-            if rule == "nesterov":
-                pseudo_gradient_(mean, params, share)
-                nesterov_(params, speed, mean, outer_lr=outer_lr, outer_momentum=outer_momentum)
-                continue
-            if rule == "gasloc":
-                step_along_(mean, params, share * outer_lr)
-                theirs = None if partner is None else other.copy_(partner[part])
-                gasloc_(params, speed, mean, theirs, outer_momentum=outer_momentum, consensus=consensus)
-                continue
-            scale_work_(mean, params, share)
-            if partner is not None:
-                pair_mean_(partner[part], mean)
-            if rule == "sgd" or (partner_outer is None and outer_momentum == 0.0):
-                sgd_(params, mean, outer_lr=outer_lr)  # a momentum of zero takes no memory as long as nobody writes it
-            elif partner_outer is None:
-                noloco_(params, speed, mean, outer_lr=outer_lr, outer_momentum=outer_momentum)
-            else:
-                pair_mean_(params, other.copy_(partner_outer[part]))
-                terms = params, speed, mean, other
-                noloco_apart_(*terms, outer_lr=outer_lr, outer_momentum=outer_momentum, consensus=consensus)
+        space = torch.empty(2, min(BLOCK, elements))
+        for part in blocks(elements):
+            params = outer[part]
+            mine, spare = space[:, : params.numel()]
+            mine.copy_(own.params[part])
+            block = StepBlock(
+                outer=params,
+                momentum=momentum[part],
+                own=mine,
+                share=own.share,
+                partner=None if theirs is None else theirs[part],
+                partner_outer=None if their_outer is None else their_outer[part],
+                spare=spare,
+            )
+            rule.step(block, method)
 
     def pseudo_gradient(self, fragment: int, own: Tensor, share: float = 1.0) -> Tensor:
         """Return this peer's contribution to its group, (outer_params - own) * share, written into `own`. `own`
-        is the snapshot of the fragment, flat fp32; share as in `step`."""
+        is the snapshot of the fragment, flat fp32; share as in `OwnWork`."""
         return pseudo_gradient_(own, self.fragment(fragment), share)
 
     def put(self, fragment: int, params: Tensor, momentum: Tensor) -> None:
@@ -208,32 +148,17 @@ class OuterState:
             if self.momentum[part].any():  # zeros that nothing wrote to take no memory
                 self.momentum[part].zero_()
 
-    def descend(
-        self,
-        fragment: int,
-        mean_gradient: Tensor,
-        spans: Sequence[tuple[int, int]],
-        *,
-        rule: str,
-        outer_lr: float,
-        outer_momentum: float,
+    def _descend(
+        self, fragment: int, mean_gradient: Tensor, spans: Sequence[tuple[int, int]], method: StepMethod
     ) -> None:
-        """One outer step of a fragment along the group's mean pseudo-gradient, bit for bit the same on every member.
-
-        mean_gradient: flat fp32 of the fragment's length, overwritten. spans: ascending half-open ranges of elements of
-        the fragment in which it holds a value; in between, where a shard's owner died, it may hold anything, and params
-        and momentum stay as they are."""
-        outer, momentum = self._views(fragment)
+        """Take the step along the group's mean pseudo-gradient, bit for bit the same on every member."""
+        rule, (outer, momentum) = method.outer_rule, self._views(fragment)
+        assert "group" in rule.topologies, rule.name
         assert mean_gradient.shape == outer.shape, (mean_gradient.shape, outer.shape)
         edges = [0, *(edge for span in spans for edge in span), outer.numel()]
         assert all(left <= right for left, right in pairwise(edges)), spans
         for start, end in spans:
-            params, speed, gradient = outer[start:end], momentum[start:end], mean_gradient[start:end]
-            if rule == "sgd":
-                descend_(params, gradient, outer_lr=outer_lr)
-            else:
-                assert rule == "nesterov", rule
-                nesterov_(params, speed, gradient, outer_lr=outer_lr, outer_momentum=outer_momentum)
+            rule.descend(outer[start:end], momentum[start:end], mean_gradient[start:end], method)
 
     def digest(self, fragment: int) -> bytes:
         """BLAKE3 over the little-endian fp32 bytes of the fragment's outer_params, then of its momentum; 32 bytes. Two

@@ -9,12 +9,8 @@ from typing import Protocol
 from torch import Tensor
 
 
-class OuterRule(Protocol):
+class StepConstants(Protocol):
     """The constants of an outer step; a resolved method has them."""
-
-    @property
-    def rule(self) -> str:
-        """`noloco`, `gasloc`, `nesterov` or `sgd`."""
 
     @property
     def outer_lr(self) -> float: ...
@@ -24,8 +20,47 @@ class OuterRule(Protocol):
 
     @property
     def consensus(self) -> float:
-        """NoLoCo's gamma, the pull towards the partner's outer_params, or GASLoC's, the pull towards what the partner
-        sends. The other rules have none."""
+        """The pull towards the partner's outer_params, or towards what it sends. 0: the rule has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepBlock:
+    """A block of a fragment, in the step of a pair or of a peer alone. All are flat fp32 of one length."""
+
+    outer: Tensor
+    """It is moved, as is the momentum."""
+    momentum: Tensor
+    own: Tensor
+    """A copy of the own params, which may be overwritten."""
+    share: float
+    """The part of the own work since the last outer step that counts, in (0, 1]."""
+    partner: Tensor | None
+    """The partner's params, which are only read. None: there is no partner. It has scaled its share already."""
+    partner_outer: Tensor | None
+    """The partner's outer_params of before its step, where they travelled."""
+    spare: Tensor
+    """May be overwritten."""
+
+
+class StepRule(Protocol):
+    """An outer rule (`peer.methods.rule.OuterRule`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def topologies(self) -> Sequence[str]: ...
+
+    def step(self, block: StepBlock, method: StepConstants) -> None: ...
+
+    def descend(self, outer: Tensor, momentum: Tensor, gradient: Tensor, method: StepConstants) -> None: ...
+
+
+class StepMethod(StepConstants, Protocol):
+    """A method, as an outer step sees it."""
+
+    @property
+    def outer_rule(self) -> StepRule: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,8 +79,8 @@ class PartnerParams:
 
     own: OwnWork
     partner: Tensor
-    """Flat fp32 of the fragment. The partner's outer_params follow them where noloco has a consensus of its own. The
-    partner has scaled its share already, and with gasloc taken its outer_lr of it."""
+    """Flat fp32 of the fragment. The partner's outer_params follow them where the method sends them
+    (`Method.sends_outer`). The partner has scaled its work already."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

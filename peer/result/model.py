@@ -16,7 +16,7 @@ from peer.protocol.model.layout import Layout
 from peer.run.admission.invitation import Invitation
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.trainer.models.flat import views_of
 
 

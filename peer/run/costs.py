@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from peer.methods.codec_specs import FORMS, SPARSE, largest_result, result_nbytes
+from peer.methods.method import Method
 from peer.protocol.group.shards import edges
 from peer.protocol.model.fragments import block_spans, is_block_matrix
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.pair.receipt import ReceiptBounds
 from peer.protocol.schedule import pairing_window
-from peer.run.codec_specs import FORMS, SPARSE, largest_result, result_nbytes
-from peer.run.method import Method
 from peer.run.model_layout import layout_for, tensors_of
 from peer.run.sections import LlamaSection, ModelSection, OptimizerSection
 

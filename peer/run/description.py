@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from peer.methods.codec_specs import SPARSE, is_relayed
+from peer.methods.method import Method
+from peer.methods.rule import pull_growth, spread_growth
 from peer.protocol.model.layout import TensorSpec
 from peer.protocol.policy.upload_quota import size
-from peer.run.codec_specs import SPARSE, is_relayed
 from peer.run.costs import Cost, muon_matrices, muon_share
 from peer.run.manifest import Manifest
 from peer.run.memory import MemoryNeed
-from peer.run.method import Method
-from peer.run.method_checks import pull_growth, spread_growth
-from peer.run.presets import resolve, sources
+from peer.run.resolve import resolve, sources
 from peer.run.sections import CustomSection, SyncSection
 
 Row = tuple[str, str, str]
@@ -41,7 +41,7 @@ def method_rows(sync: SyncSection) -> Iterator[Row]:
 
 
 def growths(method: Method) -> dict[str, float | None]:
-    """Return the factors of `peer.run.method_checks` for pairs, and None elsewhere: others hold one state, or their
+    """Return the factors of `peer.methods.checks` for pairs, and None elsewhere: others hold one state, or their
     own."""
     paired = method.topology == "pair"
     return {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from peer.methods.method import Method
 from peer.protocol.policy.fitness import Load
 from peer.protocol.policy.upload_quota import DAY_S, UploadLimits, UploadNeed, control_rate, on_the_line, too_much
 from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
-from peer.run.method import Method
 
 
 def need_of(manifest: Manifest, method: Method) -> UploadNeed | None:

@@ -13,7 +13,7 @@ from peer.protocol.policy.upload_quota import size
 from peer.run.activations import ACTIVATION_SHARE, TRAINER_BYTES, least_window_bytes
 from peer.run.costs import DAEMON_BASE, cost_of, muon_elements
 from peer.run.manifest import Manifest
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import MOST_BUFFER_BYTES, CustomSection, TransformersSection
 
 MIB = 2**20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from peer.methods.method import Method
 from peer.protocol.model.fragments import cut, why_not
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.run.method import Method
 from peer.run.sections import LlamaSection, ModelSection
 
 

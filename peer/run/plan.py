@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from peer.methods.method import Method
 from peer.protocol.messages import PeerId, RunId
-from peer.run.presets import Method
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from peer.errors import ManifestError, toml_error
 from peer.identity import public_key_of
+from peer.methods.registry import newer_presets, newer_rules
 from peer.protocol.messages import LATEST, WIRE_VERSION
 from peer.protocol.model.fragments import block_of
 from peer.protocol.model.layout import TensorSpec
@@ -19,7 +20,7 @@ from peer.run.files.section import Section
 from peer.run.manifest_errors import ManifestFinding, listed
 from peer.run.model_layout import layout_for, tensors_of, why_no_layout
 from peer.run.overrides import SECTIONS, apply_overrides, section_type, written
-from peer.run.presets import method_findings, method_of
+from peer.run.resolve import method_findings, method_of
 from peer.run.sections import (
     MODELS,
     AdmissionSection,
@@ -49,8 +50,8 @@ SINCE_FORMAT_2: Newer = {
 SINCE_FORMAT_3: Newer = {
     "optimizer": {"kind": ("muon",), "momentum": None},
     "sync": {
-        "preset": ("gossip", "gasloc", "streaming-gasloc", "snoo", "qsr", "sparseloco", "eager"),
-        "rule": ("gasloc",),
+        "preset": newer_presets(3),
+        "rule": newer_rules(3),
         "growth_lr": None,
         "growth": None,
         "eager": None,

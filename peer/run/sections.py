@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from peer.methods.registry import PRESETS, RULES
 from peer.protocol.learning_rate import Schedule
 from peer.protocol.messages import WIRE_VERSION
 from peer.protocol.model.fragments import MOST_FRAGMENTS
@@ -26,6 +27,12 @@ BYTE_VALUES = 256
 MUON_MOMENTUM = 0.95
 Codec = Literal["fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk", "modulo7", "modulo6"]
 ResultForm = Codec | Literal["sparse"]
+if TYPE_CHECKING:
+    PresetName = str
+    RuleName = str
+else:
+    PresetName = Literal[tuple(PRESETS)]
+    RuleName = Literal[tuple(RULES)]
 
 
 class LlamaSection(Section):
@@ -248,25 +255,12 @@ _Change = Annotated[
 class SyncSection(Section):
     """The synchronization method: a preset, and what it overrides. None: the preset's value."""
 
-    preset: Literal[
-        "gossip",
-        "noloco",
-        "streaming-noloco",
-        "diloco",
-        "streaming-diloco",
-        "gasloc",
-        "streaming-gasloc",
-        "snoo",
-        "qsr",
-        "sparseloco",
-        "eager",
-        "none",
-    ] = "noloco"
+    preset: PresetName = "noloco"
     clock: Literal["steps", "seconds"] = "seconds"
     sync_every: Annotated[float, Field(ge=1, le=1e7)] = 300.0
     """Inner steps or seconds (as `clock` says) between two exchanges of the same fragment."""
     topology: Literal["pair", "group", "solo"] | None = None
-    rule: Literal["noloco", "gasloc", "nesterov", "sgd"] | None = None
+    rule: RuleName | None = None
     outer_lr: Annotated[float, Field(gt=0, le=4)] | None = None
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     consensus: Annotated[float, Field(ge=0, le=2)] | None = None

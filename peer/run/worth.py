@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from peer.run.method import Method
+from peer.methods.method import Method
 
 LAW, TOKENS_LAW = "arXiv 2503.09799", "arXiv 2404.10102"
 LOSS_BY_PEERS = 0.0116

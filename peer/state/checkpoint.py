@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from safetensors import SafetensorError, safe_open
 
-from peer.outer.rules import blocks
+from peer.outer.arithmetic import blocks
 from peer.state.files import digest_of, is_plain_name, read_small, write_synced
 from peer.state.sealed_state import FORMAT, MAX_FILES, OUTER, SkippedCheckpoint, sealed, unsealed
 from peer.state.tensor_file import write_tensors

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from peer.errors import ManifestError
-from peer.outer.rules import merge_
+from peer.outer.arithmetic import merge_
 from peer.ports.trainer import Evaluation
 from peer.protocol.learning_rate import progress_of, schedule
 from peer.protocol.model.fragments import is_block_matrix

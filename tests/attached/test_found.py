@@ -22,7 +22,7 @@ from peer.run.files.artifact_folder import needed, sources, tensors_beside
 from peer.run.manifest import load_signed
 from peer.run.memory import need_of
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import CustomSection
 from peer.trainer.models.flat import views_of
 from tests.support.custom_run import small_cnn

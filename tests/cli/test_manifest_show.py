@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from peer.cli.main import peer
 from peer.lab.localswarm.plan import derive_manifest
+from peer.methods.registry import PRESETS
 from peer.run.manifest import default_text, parse_manifest
-from peer.run.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,13 +27,13 @@ def shown(tmp_path: Path, *options: str, as_json: bool = True) -> str:
 def test_every_preset_makes_a_manifest_that_is_shown_as_the_preset(tmp_path: Path, preset: str) -> None:
     told = json.loads(shown(tmp_path, "--preset", preset))
     assert told["preset"] == preset
-    assert told["method"]["rule"] == PRESETS[preset].rule
-    assert told["method"]["codec"] == PRESETS[preset].codec
+    assert told["method"]["rule"] == PRESETS[preset].method.rule
+    assert told["method"]["codec"] == PRESETS[preset].method.codec
     said = {name for name, source in told["sources"].items() if source == "manifest"}
     assert said - {"growth"} == {"clock", "sync_every"}
     assert ("growth" in said) == (preset == "qsr")
     assert told["bytes_per_round"] == max(told["cost"]["fragment_bytes"])
-    assert (told["bytes_per_round"] == 0) == (PRESETS[preset].topology == "solo")
+    assert (told["bytes_per_round"] == 0) == (PRESETS[preset].method.topology == "solo")
 
 
 @pytest.mark.parametrize("command", [["manifest", "new"], ["swarm"]])

@@ -11,7 +11,7 @@ from torch import Tensor
 from peer.codec.joined import decode_joined, encode_joined
 from peer.codec.registry import EVERY
 from peer.errors import BadPayload
-from peer.run.codec_specs import joined_nbytes
+from peer.methods.codec_specs import joined_nbytes
 
 
 def sparse(elements: int, share: float, seed: int = 0) -> Tensor:

@@ -20,7 +20,7 @@ from peer.outer.values import MeanGradient, PartnerParams
 from peer.ports.trainer import WorkSnapshot
 from peer.protocol.schedule import RoundClock
 from peer.rounds.commit import RoundCommitter
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
 

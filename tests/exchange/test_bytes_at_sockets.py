@@ -10,11 +10,12 @@ import torch
 from peer.clock.run_clock import RunClock
 from peer.exchange.group import audit
 from peer.lab.sim.fake_trainer import FakeTrainer
+from peer.methods.registry import PRESETS
 from peer.observe.events import RoundEnded
 from peer.run.costs import cost_of
 from peer.run.manifest import default_text, derive, parse_manifest
 from peer.run.model_layout import layout_for
-from peer.run.presets import PRESETS, resolve
+from peer.run.resolve import resolve
 from tests.support.grpc_peers import GrpcPeer, GrpcRun, play
 from tests.support.seeds import nightly
 
@@ -38,8 +39,8 @@ def exchanged(peers: list[GrpcPeer]) -> bool:
 def test_as_many_bytes_pass_as_are_told(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of the second period. The first one connects."""
     monkeypatch.setattr(audit, "CHANCE", 0.0)  # one draw of fifty fetches a whole shard more
-    group = (f"max_group={MEMBERS}",) if PRESETS[preset].topology == "group" else ()
-    sparse = SPARSE if PRESETS[preset].codec == "topk" else ()
+    group = (f"max_group={MEMBERS}",) if PRESETS[preset].method.topology == "group" else ()
+    sparse = SPARSE if PRESETS[preset].method.codec == "topk" else ()
     text = derive(default_text(), [f"preset={preset}", *SETTINGS, *group, *sparse])
     manifest = parse_manifest(text.encode())
     method = resolve(manifest.sync)

@@ -10,7 +10,7 @@ from peer.codec.registry import EVERY
 from peer.codec.stream import Encoding, Flat
 from peer.exchange.payloads import Concatenated, PseudoGradient, ScaledParams, TensorSlice, work_of
 from peer.exchange.validation import finite
-from peer.outer.rules import pseudo_gradient_, scale_work_
+from peer.outer.arithmetic import pseudo_gradient_, scale_work_
 
 ELEMENTS = TILE + 333
 GRAINS = 12_345

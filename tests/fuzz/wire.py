@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from peer.codec.registry import CODECS
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity, peer_id_of
-from peer.outer.rules import all_finite
+from peer.outer.arithmetic import all_finite
 from peer.protocol.endpoints import host_of, host_of_caller, port_of
 from peer.protocol.messages import MAX_ARTIFACTS, WIRE_VERSION, PeerId, PeerRecord, Piece, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec

@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from peer.outer import rules, state
+from peer.methods.registry import RULES
+from peer.methods.rule import OuterRule
+from peer.outer import arithmetic, state
 from peer.outer.values import MeanGradient, OuterValues, OwnWork, PartnerParams
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.schedule import RoundClock
@@ -30,6 +32,29 @@ def layout_of(fragments: tuple[Span, ...]) -> Layout:
 class Replica:
     params: Tensor
     outer: state.OuterState
+
+
+@dataclass(frozen=True, slots=True)
+class GameMethod:
+    """The method of a game."""
+
+    game: Game
+
+    @property
+    def outer_rule(self) -> OuterRule:
+        return RULES[self.game.rule]
+
+    @property
+    def outer_lr(self) -> float:
+        return self.game.outer_lr
+
+    @property
+    def outer_momentum(self) -> float:
+        return self.game.outer_momentum
+
+    @property
+    def consensus(self) -> float:
+        return self.game.consensus
 
 
 class Driver:
@@ -87,7 +112,7 @@ class Driver:
     def merge(self, who: int, fragment: int) -> None:
         replica = self.world[who]
         part = replica.params[slice(*self.game.fragments[fragment])]
-        rules.merge_(part, replica.outer.fragment(fragment), self.game.alpha)
+        arithmetic.merge_(part, replica.outer.fragment(fragment), self.game.alpha)
 
     # -- a pair, or one alone ----------------------------------------------------------------------------------------
 
@@ -102,11 +127,11 @@ class Driver:
     def sent(self, round_: int, fragment: int, who: int) -> tuple[Tensor, Tensor]:
         """(params, outer params) as the partner gets them: who did the work leaves out what does not count."""
         params, outer = self.snapshot(who, fragment), self.world[who].outer.fragment(fragment).clone()
-        rules.step_along_(params, outer, self.game.share(round_, who) * self.sent_lr())
+        arithmetic.step_along_(params, outer, self.game.share(round_, who) * self.sent_lr())
         return params, outer
 
     def sent_lr(self) -> float:
-        return self.game.outer_lr if self.game.rule == "gasloc" else 1.0
+        return RULES[self.game.rule].sent_lr(self.game)
 
     def _outer_step(self, round_: int, fragment: int, who: int, partner: tuple[Tensor, Tensor] | None) -> Step:
         game, own = self.game, self.snapshot(who, fragment)
@@ -136,4 +161,4 @@ class Driver:
         return self.world[who].outer.pseudo_gradient(fragment, self.snapshot(who, fragment), share)
 
     def _step(self, who: int, fragment: int, values: OuterValues) -> None:
-        self.world[who].outer.step_with(fragment, values, self.game)
+        self.world[who].outer.step_with(fragment, values, GameMethod(self.game))

@@ -18,7 +18,7 @@ from typing import Any
 from peer.observe.totals import replay
 from peer.run.manifest import load_signed
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.statements.files import load
 from peer.run.statements.log import StatementLog
 from peer.state.checkpoint import CheckpointStore

@@ -89,6 +89,7 @@ TEN_ROUNDS = {
 }
 """Every rule with everybody that it may meet, for ten rounds."""
 GAMES = {
+    "gossip": game(33, replicas=5, rule="noloco", outer_lr=1.0, outer_momentum=0.0, consensus=1.0),
     "noloco": game(1, replicas=2, **NOLOCO),
     "noloco of five": game(2, replicas=5, **NOLOCO),
     "noloco, consensus apart": game(3, replicas=3, **(NOLOCO | {"consensus": 0.3})),

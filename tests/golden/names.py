@@ -36,6 +36,8 @@ from peer.exchange.group.contribution import Contribution
 from peer.exchange.group.sparse_result import SparseResult
 from peer.identity import Identity
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.methods.method import Method
+from peer.methods.registry import PRESETS
 from peer.observe.event_codec import encode
 from peer.observe.events import KINDS, OUTCOMES, Event
 from peer.observe.exposition import exposition
@@ -57,8 +59,6 @@ from peer.protocol.wire.frames import HEADER, MAGIC, VERSION, Kind, PayloadWrite
 from peer.protocol.wire.payload import BytesSource
 from peer.run.manifest import DOMAIN as MANIFEST_DOMAIN
 from peer.run.manifest import Manifest
-from peer.run.method import Method
-from peer.run.presets import PRESETS
 from peer.run.statements.files import lines_of
 from peer.run.statements.kinds import AMENDMENT, PAPER
 from peer.run.statements.log import StatementLog

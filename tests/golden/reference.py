@@ -184,8 +184,9 @@ def weights(game: Game, round_: int, meeting: tuple[int, ...]) -> dict[int, floa
 
 def noloco(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[Vector, Vector]:
     mean_g, mean_phi = sum(g.values()) / len(g), sum(phi.values()) / len(phi)
-    m = game.outer_momentum * m - game.outer_lr * mean_g - game.consensus * (phi[who] - mean_phi)
-    return phi[who] + m, m
+    step = game.outer_momentum * m - game.outer_lr * mean_g - game.consensus * (phi[who] - mean_phi)
+    kept = game.outer_momentum or game.consensus != game.outer_lr  # gossip has none
+    return phi[who] + step, step if kept else m
 
 
 def gasloc(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[Vector, Vector]:

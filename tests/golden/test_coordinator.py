@@ -18,10 +18,11 @@ from peer.lab.sim.links import Link
 from peer.lab.sim.setting import SwarmSetting, SwarmWorld
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
+from peer.methods.method import Method
 from peer.observe.events import RoundEnded
 from peer.protocol.model.layout import Layout
 from peer.protocol.round_lengths import round_of, slots_of
-from peer.run.presets import Method, resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.golden.driver import layout_of
 from tests.golden.reference import Game, Span, check, play

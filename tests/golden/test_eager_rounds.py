@@ -16,7 +16,7 @@ from peer.exchange.group import audit
 from peer.exchange.group.strategy import GroupSession
 from peer.lab.sim.links import Link
 from peer.rounds.commit import RoundCommitter
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.golden.reference import Differs, check, play
 from tests.golden.test_coordinator import CUTS, Played, drawn, game_of, rounds_of, simulate, until_held

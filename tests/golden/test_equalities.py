@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
-from peer.outer.rules import nesterov_
+from peer.methods.diloco import nesterov_
 from tests.golden.driver import Driver
 from tests.golden.games import CUTS, GAMES, GASLOC_APART, NESTEROV, alone, game
 from tests.golden.reference import TOLERANCE, Game

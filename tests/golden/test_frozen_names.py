@@ -18,7 +18,7 @@ from peer.observe.events import KINDS
 from peer.protocol.wire.frames import PayloadReader, PayloadWriter
 from peer.run.manifest import load_signed
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.ticket import Ticket
 from peer.signed_record import unseal
 from peer.state.checkpoint import CheckpointStore

@@ -30,6 +30,7 @@ from peer.exchange.build import mean_terms_of
 from peer.exchange.group import radial
 from peer.exchange.group.contribution import Contribution
 from peer.exchange.group.reduce import reduce_contributions
+from peer.methods.method import Method
 from peer.outer import robust_mean
 from peer.outer.state import OuterState
 from peer.outer.values import MeanGradient
@@ -37,8 +38,7 @@ from peer.protocol.group.shards import cut
 from peer.protocol.messages import PeerId
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import BytesSource
-from peer.run.method import Method
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 Vector = NDArray[np.float64]

@@ -17,7 +17,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from peer.outer import rules, state
+from peer.methods import diloco, gasloc, noloco, sgd
+from peer.methods.entry import MethodEntry
+from peer.methods.registry import RULES
+from peer.outer import arithmetic, state
 from tests.golden.driver import Driver
 from tests.golden.games import GAMES
 from tests.golden.reference import Differs, Game, check, play
@@ -25,8 +28,12 @@ from tests.golden.reference import Differs, Game, check, play
 EXPECTED = {name: play(game) for name, game in GAMES.items()}
 SWAPPED = {"add_": "sub_", "sub_": "add_"}
 CONSTANTS = ("outer_lr", "outer_momentum", "consensus", "share", "alpha")
+OF_STATE = ("step_with", "_meet", "_descend", "pseudo_gradient")
+"""Of the outer state: taking over another's state is no rule."""
 SCALED = ("scale_work_", "pseudo_gradient_", "step_along_")
-NOT_RULES = ("all_finite", "blocks")
+IN_FILES = (arithmetic, noloco, gasloc, diloco, sgd)
+STEPS = ("step", "descend")
+"""Of a rule. Its other functions do not move anything."""
 
 
 def noticed(make: Callable[[Game], Driver]) -> bool:
@@ -67,6 +74,11 @@ def changes(node: ast.AST) -> Iterator[ast.expr]:
             yield ast.Call(node.func, [first, second, ast.BinOp(share, ast.Mult(), ast.Constant(0.99))], [])
 
 
+def is_step(function: str) -> bool:
+    """Whether a function of these modules moves values: those that do so in place end with an underscore."""
+    return function in (*STEPS, *OF_STATE) or function.endswith("_")
+
+
 def mutants(module: ModuleType) -> Iterator[tuple[str, Callable[[], ast.Module]]]:
     """(what is changed, a function that makes the module with the change)."""
     original = ast.parse(inspect.getsource(module))
@@ -78,7 +90,7 @@ def mutants(module: ModuleType) -> Iterator[tuple[str, Callable[[], ast.Module]]
     times = Counter[str]()
     for at, node in enumerate(ast.walk(original)):
         for change in changes(node):
-            if functions[node] in NOT_RULES:
+            if not is_step(functions.get(node, "")):
                 continue
             what = f"{functions[node]}: {ast.unparse(node)} -> {ast.unparse(change)}"
             times[what] += 1
@@ -113,9 +125,12 @@ def namespace(tree: ast.Module, module: ModuleType) -> dict[str, Any]:
     return made
 
 
-IN_RULES = dict(mutants(rules))
-IN_STATE = {what: mutant for what, mutant in mutants(state) if not what.startswith(("put:", "refound:"))}
-"""Taking over another's state is no rule."""
+IN_RULES = {
+    f"{module.__name__.rpartition('.')[2]}.{what}": (module, mutant)
+    for module in IN_FILES
+    for what, mutant in mutants(module)
+}
+IN_STATE = dict(mutants(state))
 
 
 def some(of: Mapping[str, Any]) -> list[Any]:
@@ -125,13 +140,18 @@ def some(of: Mapping[str, Any]) -> list[Any]:
     return [pytest.param(one, id=name, marks=marks[at % 4]) for at, (name, one) in enumerate(of.items())]
 
 
-@pytest.mark.parametrize("mutant", some(IN_RULES))
-def test_an_operation_of_a_rule_matters(mutant: Callable[[], ast.Module], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, made in namespace(mutant(), rules).items():
-        if inspect.isfunction(made):
-            for module in (rules, state):
-                if hasattr(module, name):
-                    monkeypatch.setattr(module, name, made)
+@pytest.mark.parametrize("change", some(IN_RULES))
+def test_an_operation_of_a_rule_matters(
+    change: tuple[ModuleType, Callable[[], ast.Module]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, mutant = change
+    for name, made in namespace(mutant(), module).items():
+        if isinstance(made, MethodEntry) and made.rule is not None:
+            monkeypatch.setitem(RULES, made.rule.name, made.rule)
+        elif inspect.isfunction(made):
+            for user in (*IN_FILES, state):
+                if hasattr(user, name):
+                    monkeypatch.setattr(user, name, made)
     assert noticed(Driver)
 
 
@@ -142,9 +162,15 @@ def test_a_constant_handed_to_a_rule_matters(mutant: Callable[[], ast.Module], m
 
 
 def test_every_rule_has_mutants() -> None:
-    functions = {name for name, made in vars(rules).items() if inspect.isfunction(made)} - set(NOT_RULES)
-    assert {what.split(":")[0] for what in IN_RULES} == functions
-    assert {what.split(":")[0] for what in IN_STATE} == {"step_with", "step", "descend", "pseudo_gradient"}
+    functions = {
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in IN_FILES
+        for name, made in vars(module).items()
+        if inspect.isfunction(made) and made.__module__ == module.__name__ and is_step(name)
+    }
+    steps = {"noloco.step", "gasloc.step", "diloco.descend", "sgd.step", "sgd.descend", "diloco.step"}
+    assert {what.split(":")[0] for what in IN_RULES} == functions | steps
+    assert {what.split(":")[0] for what in IN_STATE} == {"_meet", "pseudo_gradient"}
 
 
 # -- the wiring --------------------------------------------------------------------------------------------------------
@@ -191,7 +217,7 @@ class AgainstMerged(Driver):
 
     def gradient(self, round_: int, fragment: int, who: int) -> Tensor:
         base = self.merged[who][slice(*self.game.fragments[fragment])]
-        return rules.pseudo_gradient_(self.snapshot(who, fragment), base, self.game.share(round_, who))
+        return arithmetic.pseudo_gradient_(self.snapshot(who, fragment), base, self.game.share(round_, who))
 
 
 class MergedIsOuter(Driver):

@@ -22,13 +22,13 @@ from peer.codec.error_feedback import Feedback
 from peer.codec.registry import EVERY
 from peer.exchange.group.contribution import Contribution
 from peer.exchange.group.sparse_result import SparseResult
+from peer.methods.codec_specs import SPARSE
+from peer.methods.method import Method
 from peer.outer.state import OuterState
 from peer.outer.values import MeanGradient
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import BytesSource
-from peer.run.codec_specs import SPARSE
-from peer.run.method import Method
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 Vector = NDArray[np.float64]

@@ -15,7 +15,7 @@ from peer.observe.events import RoundEnded
 from peer.ports.trainer import AT_ONCE, Merge, WorkRequest, WorkSnapshot
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.support import grpc_peers
 from tests.support.grpc_peers import GrpcPeer, GrpcRun

@@ -26,7 +26,7 @@ from peer.run.load import load_of, need_of
 from peer.run.manifest import Manifest, default_text, parse_manifest
 from peer.run.options import PeerOptions
 from peer.run.overrides import apply_overrides
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 
 
 def manifest(*changes: str) -> Manifest:

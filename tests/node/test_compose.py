@@ -27,7 +27,7 @@ from peer.protocol.messages import PeerRecord, RunId
 from peer.protocol.schedule import RoundClock
 from peer.run.manifest import default_text, parse_manifest
 from peer.run.options import PeerOptions
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.statements.log import StatementLog
 from peer.state.checkpoint import CheckpointStore
 from peer.trainer.client import TrainerClient

@@ -28,7 +28,7 @@ from peer.run.files.token_index import ShardEntry, ShardTable, TokenIndex, forma
 from peer.run.manifest import SignedManifest, load_signed
 from peer.run.model_layout import layout_for, own_layout
 from peer.run.options import NodeOptions
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import LlamaSection, TransformersSection
 from peer.state.artifacts.cache import ArtifactCache
 from peer.trainer.models import causality

@@ -10,9 +10,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from peer.methods.diloco import nesterov_
+from peer.methods.sgd import descend_
 from peer.outer import look_ahead
 from peer.outer.look_ahead import LookAhead
-from peer.outer.rules import descend_, nesterov_
 
 ROUNDS, MEMBERS, ELEMENTS = 10, 3, 50
 Vector = NDArray[np.float64]

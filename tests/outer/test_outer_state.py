@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -11,15 +12,43 @@ from typing import Any
 import pytest
 import torch
 from blake3 import blake3
+from torch import Tensor
 
-from peer.outer import rules
+from peer.methods.method import Method
+from peer.methods.registry import PRESETS
+from peer.outer import arithmetic
 from peer.outer import state as state_module
 from peer.outer.state import OuterState
+from peer.outer.values import MeanGradient, OwnWork, PartnerParams
 from peer.protocol.model.layout import Layout, TensorSpec
-from peer.run.presets import PRESETS
 
 LAYOUT = Layout(tuple(TensorSpec(name, (size,)) for name, size in (("a", 3), ("b", 5), ("c", 2))), ((0, 1), (1, 3)))
 RULE: dict[str, Any] = {"rule": "nesterov", "outer_lr": 0.5, "outer_momentum": 0.5}
+
+
+def step(
+    state: OuterState,
+    fragment: int,
+    own: Tensor,
+    partner: Tensor | None = None,
+    *,
+    share: float = 1.0,
+    partner_outer: Tensor | None = None,
+    **terms: Any,
+) -> None:
+    """Step with a partner, or alone."""
+    work = OwnWork(own, share)
+    theirs = partner if partner is None or partner_outer is None else torch.cat([partner, partner_outer])
+    state.step_with(fragment, work if theirs is None else PartnerParams(work, theirs), made(**terms))
+
+
+def descend(state: OuterState, fragment: int, gradient: Tensor, spans: Sequence[tuple[int, int]], **terms: Any) -> None:
+    state.step_with(fragment, MeanGradient(gradient, spans), made(**terms))
+
+
+def made(**terms: Any) -> Method:
+    """Return a method with these constants. A consensus is equal to outer_lr where nothing is said."""
+    return Method(**({"topology": "pair", "codec": "fp32", "consensus": terms["outer_lr"]} | terms))
 
 
 def fresh(seed: int = 0) -> OuterState:
@@ -38,56 +67,56 @@ def moved(state: OuterState, before: OuterState) -> tuple[list[int], list[int]]:
 
 def test_a_step_moves_its_fragment_and_no_other() -> None:
     state = fresh()
-    state.step(1, torch.ones(7), torch.ones(7), rule="noloco", outer_lr=0.7, outer_momentum=0.5)
+    step(state, 1, torch.ones(7), torch.ones(7), rule="noloco", outer_lr=0.7, outer_momentum=0.5)
     assert moved(state, fresh()) == ([3, 4, 5, 6, 7, 8, 9],) * 2
 
 
 def test_a_descent_leaves_params_and_momentum_where_there_is_no_mean() -> None:
     state, gradient = fresh(), torch.full((7,), float("nan"))
     gradient[1:3] = gradient[5:6] = 1.0
-    state.descend(1, gradient, [(1, 3), (5, 6)], **RULE)
+    descend(state, 1, gradient, [(1, 3), (5, 6)], **RULE)
     assert moved(state, fresh()) == ([4, 5, 8],) * 2
 
 
 def test_a_descent_in_parts_is_the_descent_at_once_bit_for_bit() -> None:
     parts, whole, gradient = fresh(), fresh(), torch.randn(7, generator=torch.Generator().manual_seed(5))
-    parts.descend(1, gradient.clone(), [(0, 2), (2, 2), (2, 7)], **RULE)
-    whole.descend(1, gradient.clone(), [(0, 7)], **RULE)
+    descend(parts, 1, gradient.clone(), [(0, 2), (2, 2), (2, 7)], **RULE)
+    descend(whole, 1, gradient.clone(), [(0, 7)], **RULE)
     assert torch.equal(parts.params, whole.params)
     assert torch.equal(parts.momentum, whole.momentum)
 
 
 def test_a_descent_without_any_mean_moves_nothing() -> None:
     state = fresh()
-    state.descend(0, torch.full((3,), float("nan")), [], **RULE)
+    descend(state, 0, torch.full((3,), float("nan")), [], **RULE)
     assert moved(state, fresh()) == ([], [])
 
 
 @pytest.mark.parametrize("spans", [[(0, 8)], [(-1, 2)], [(3, 2)], [(2, 4), (3, 5)], [(4, 5), (0, 2)]])
 def test_spans_lie_in_order_within_the_fragment(spans: list[tuple[int, int]]) -> None:
     with pytest.raises(AssertionError):
-        fresh().descend(1, torch.zeros(7), spans, **RULE)
+        descend(fresh(), 1, torch.zeros(7), spans, **RULE)
 
 
 def test_a_gradient_of_another_length_is_an_error() -> None:
     with pytest.raises(AssertionError):
-        fresh().descend(1, torch.zeros(3), [(0, 3)], **RULE)
+        descend(fresh(), 1, torch.zeros(3), [(0, 3)], **RULE)
 
 
 def test_a_group_has_no_rule_of_pairs() -> None:
     with pytest.raises(AssertionError, match="noloco"):
-        fresh().descend(0, torch.zeros(3), [(0, 3)], rule="noloco", outer_lr=0.5, outer_momentum=0.5)
+        descend(fresh(), 0, torch.zeros(3), [(0, 3)], rule="noloco", outer_lr=0.5, outer_momentum=0.5)
 
 
 def test_pairs_have_no_rule_of_groups() -> None:
     with pytest.raises(AssertionError, match="nesterov"):
-        fresh().step(0, torch.zeros(3), torch.zeros(3), **RULE)
+        step(fresh(), 0, torch.zeros(3), torch.zeros(3), **RULE)
 
 
 def test_a_solo_step_of_nesterov_is_a_descent_along_the_own_pseudo_gradient() -> None:
     alone, group, own = fresh(), fresh(), torch.ones(7)
-    alone.step(1, own, None, **RULE, share=0.3)
-    group.descend(1, group.pseudo_gradient(1, own.clone(), 0.3), [(0, 7)], **RULE)
+    step(alone, 1, own, None, **RULE, share=0.3)
+    descend(group, 1, group.pseudo_gradient(1, own.clone(), 0.3), [(0, 7)], **RULE)
     assert torch.equal(alone.params, group.params)
     assert torch.equal(alone.momentum, group.momentum)
 
@@ -98,18 +127,18 @@ def test_a_refounded_gasloc_begins_again_without_momentum() -> None:
     state.refound(start)
     other = OuterState.fresh(LAYOUT, start.clone())
     for one in (state, other):
-        one.step(1, torch.zeros(7), torch.full((7,), 2.0), **terms)
+        step(one, 1, torch.zeros(7), torch.full((7,), 2.0), **terms)
     assert torch.equal(state.params, other.params)
     assert torch.equal(state.momentum[3:], other.momentum[3:])
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_noloco_without_outer_momentum_takes_the_mean_and_never_writes_a_momentum(alone: bool) -> None:
-    gossip, state = PRESETS["gossip"], fresh()
+    gossip, state = PRESETS["gossip"].method, fresh()
     own, partner = (torch.randn(7, generator=torch.Generator().manual_seed(seed)) for seed in (5, 6))
     terms = {name: getattr(gossip, name) for name in ("rule", "outer_lr", "outer_momentum", "consensus")}
     assert (terms["rule"], gossip.keeps_momentum) == ("noloco", False)
-    state.step(1, own, None if alone else partner, **terms)
+    step(state, 1, own, None if alone else partner, **terms)
     assert torch.equal(state.fragment(1), own if alone else (own + partner) * 0.5)
     assert torch.equal(state.momentum, fresh().momentum)  # which is not zero: a step with momentum would replace it
 
@@ -117,27 +146,25 @@ def test_noloco_without_outer_momentum_takes_the_mean_and_never_writes_a_momentu
 @pytest.mark.parametrize(
     "changed", [{}, {"outer_lr": 0.7}, {"outer_lr": 0.7, "consensus": 0.7}, {"outer_momentum": 0.5}]
 )
-@pytest.mark.parametrize("preset", ["gossip", "noloco", "gasloc", "none"])
+@pytest.mark.parametrize("preset", ["gossip", "noloco", "gasloc"])
 def test_a_step_of_a_pair_writes_a_momentum_where_the_method_says_that_it_keeps_one(
     preset: str, changed: dict[str, Any]
 ) -> None:
-    method, state = replace(PRESETS[preset], **changed), fresh()
+    method, state = replace(PRESETS[preset].method, **changed), fresh()
     terms = {name: getattr(method, name) for name in ("rule", "outer_lr", "outer_momentum", "consensus")}
-    state.step(1, torch.ones(7), torch.ones(7), partner_outer=torch.zeros(7), **terms)
+    step(state, 1, torch.ones(7), torch.ones(7), partner_outer=torch.zeros(7), **terms)
     assert bool(moved(state, fresh())[1]) == method.keeps_momentum
 
 
 def test_a_consensus_of_its_own_needs_the_partners_outer_params() -> None:
-    def step(state: OuterState, consensus: float | None, partner: bool) -> None:
-        params = torch.ones(3) if partner else None
-        state.step(
-            0, torch.zeros(3), params, rule="noloco", outer_lr=0.7, outer_momentum=0.5, share=1.0, consensus=consensus
-        )
+    def stepped(consensus: float, partner: bool) -> None:
+        params, constants = torch.ones(3) if partner else None, {"outer_lr": 0.7, "outer_momentum": 0.5}
+        step(fresh(), 0, torch.zeros(3), params, rule="noloco", consensus=consensus, **constants)
 
     with pytest.raises(AssertionError, match="partner's outer_params"):
-        step(fresh(), 0.3, partner=True)
-    for consensus, partner in ((None, True), (0.7, True), (0.3, False)):
-        step(fresh(), consensus, partner)
+        stepped(0.3, partner=True)
+    for consensus, partner in ((0.7, True), (0.3, False)):
+        stepped(consensus, partner)
 
 
 def test_a_pseudo_gradient_is_taken_in_place_and_moves_nothing() -> None:
@@ -172,8 +199,8 @@ def test_ten_descents_give_the_same_bits_on_every_machine() -> None:
 
     state = OuterState.fresh(Layout.whole([TensorSpec("w", (1003,))]), spread(7))
     for round_ in range(10):
-        state.descend(
-            0, spread(round_ + 11), [(0, 400), (401, 1003)], rule="nesterov", outer_lr=0.7, outer_momentum=0.9
+        descend(
+            state, 0, spread(round_ + 11), [(0, 400), (401, 1003)], rule="nesterov", outer_lr=0.7, outer_momentum=0.9
         )
     assert state.digest(0).hex() == "830f73dc7be8bd08165b927f7fb265995af50e32680afc2ec4f13f209d4cea30"
 
@@ -198,21 +225,21 @@ def test_a_step_that_fails_is_done() -> None:
 def test_fragments_step_at_once_in_threads() -> None:
     state, alone, start = fresh(), fresh(), threading.Barrier(2, timeout=10)
 
-    def step(fragment: int) -> bool:
+    def stepped(fragment: int) -> bool:
         with state.stepping():
             start.wait()
             own = torch.ones(LAYOUT.fragment_elements(fragment))
-            state.step(fragment, own, None, rule="noloco", outer_lr=0.7, outer_momentum=0.5)
+            step(state, fragment, own, None, rule="noloco", outer_lr=0.7, outer_momentum=0.5)
             busy = state.busy
             start.wait()
             return busy
 
     with ThreadPoolExecutor(2) as threads:
-        assert list(threads.map(step, (0, 1))) == [True, True]
+        assert list(threads.map(stepped, (0, 1))) == [True, True]
     assert not state.busy
     for fragment in (0, 1):
         own = torch.ones(LAYOUT.fragment_elements(fragment))
-        alone.step(fragment, own, None, rule="noloco", outer_lr=0.7, outer_momentum=0.5)
+        step(alone, fragment, own, None, rule="noloco", outer_lr=0.7, outer_momentum=0.5)
     assert torch.equal(state.params, alone.params)
     assert torch.equal(state.momentum, alone.momentum)
 
@@ -241,15 +268,15 @@ def test_a_step_in_blocks_is_the_step_at_once_bit_for_bit_and_only_reads_what_it
     monkeypatch: pytest.MonkeyPatch, terms: dict[str, Any], share: float, alone: bool
 ) -> None:
     given = [torch.randn(7, generator=torch.Generator().manual_seed(seed)) for seed in (5, 6, 7)]
-    alone |= terms["rule"] == "nesterov"  # of pairs it is none
+    alone |= terms["rule"] in ("nesterov", "sgd")  # of pairs they are none
     own, partner, outer = given[0], None if alone else given[1], None if alone else given[2]
     befores = [values.clone() for values in given]
     found = set()
     for block in (1, 2, 3, 7, 100):
-        monkeypatch.setattr(rules, "BLOCK", block)
+        monkeypatch.setattr(arithmetic, "BLOCK", block)
         monkeypatch.setattr(state_module, "BLOCK", block)
         state = fresh()
-        state.step(1, own, partner, outer_lr=0.7, share=share, partner_outer=outer, **terms)
+        step(state, 1, own, partner, outer_lr=0.7, share=share, partner_outer=outer, **terms)
         found.add(state.digest(1))
     assert len(found) == 1
     assert found != {fresh().digest(1)}
@@ -261,5 +288,5 @@ def test_a_step_with_values_of_another_length_moves_nothing(wrong: str) -> None:
     state = fresh()
     given = {name: torch.zeros(6 if name == wrong else 7) for name in ("own", "partner", "partner_outer")}
     with pytest.raises(AssertionError):
-        state.step(1, rule="noloco", outer_lr=0.7, outer_momentum=0.5, consensus=0.3, **given)
+        step(state, 1, rule="noloco", outer_lr=0.7, outer_momentum=0.5, consensus=0.3, **given)
     assert moved(state, fresh()) == ([], [])

@@ -14,7 +14,7 @@ from peer.run.files.artifact_folder import sources, tensors_beside
 from peer.run.home import Home
 from peer.run.manifest import keep, load_signed
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from tests.support.custom_run import small_cnn
 from tests.support.made_home import MadeHome, command
 

@@ -15,6 +15,7 @@ from peer.aio.threads import inline
 from peer.errors import PartnerLost, TrainerDied
 from peer.exchange.strategy import ExchangeResult, ExchangeSession, ExchangeStrategy, MissedState
 from peer.identity import Identity
+from peer.methods.registry import PRESETS
 from peer.observe import events
 from peer.outer.state import OuterState
 from peer.outer.values import GroupState
@@ -25,11 +26,10 @@ from peer.protocol.model.layout import Layout, TensorSpec
 from peer.rounds.commit import RoundCommitter, Snapshot
 from peer.rounds.inflight import InFlightRounds
 from peer.run.plan import RunPlan
-from peer.run.presets import PRESETS
 from peer.transport.grpc_transport import GrpcTransport
 
 RUN = RunId(b"r" * 32)
-PLAN = RunPlan(RUN, PeerId("me"), PRESETS["diloco"], total_rounds=9, eval_every=9)
+PLAN = RunPlan(RUN, PeerId("me"), PRESETS["diloco"].method, total_rounds=9, eval_every=9)
 NOBODY = PeerRecord(PeerId("nobody"), RUN, (), False, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
 
 

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
+from peer.methods.codec_specs import FORMS, joined_nbytes
 from peer.protocol.group.shards import cut
 from peer.protocol.messages import PeerId
 from peer.protocol.model.fragments import block_spans
-from peer.run.codec_specs import FORMS, joined_nbytes
 from peer.run.costs import DAEMON_BASE, cost_of, exchange_bytes, largest_payload
 from peer.run.description import cost_rows, memory_rows, method_rows
 from peer.run.memory import MemoryNeed
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import LlamaSection, SyncSection
 
 MODEL = LlamaSection()

@@ -21,7 +21,7 @@ from peer.run.manifest import (
     write_new,
 )
 from peer.run.overrides import apply_overrides, dump
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.schema import FORMAT, overridden
 
 KEY = Identity.from_bytes(

@@ -7,7 +7,7 @@ import pytest
 from peer.errors import ManifestError
 from peer.protocol.model.layout import Layout
 from peer.run.model_layout import layout_for, tensors_of, why_no_layout
-from peer.run.presets import method_of, resolve
+from peer.run.resolve import method_of, resolve
 from peer.run.schema import parse_manifest
 from peer.run.sections import LlamaSection, SyncSection
 from peer.trainer.models.llama import layout_of

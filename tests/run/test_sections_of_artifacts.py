@@ -11,7 +11,7 @@ from peer.run.files.layout_file import MOST_LAYOUT_BYTES, format_layout, parse_l
 from peer.run.manifest import default_text
 from peer.run.model_layout import layout_for, tensors_of
 from peer.run.overrides import apply_overrides, dump, with_sections
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.schema import Manifest, check_layout, overridden, parse_manifest
 from peer.run.sections import CustomSection, LlamaSection, TransformersSection
 

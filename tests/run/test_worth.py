@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.run.presets import PRESETS
+from peer.methods.registry import PRESETS
 from peer.run.worth import BY_PARAMS, BY_TOKENS, FLOOR, by_law, expected_worth, worth_sentence
 
 BUILT_IN = 217_664
@@ -23,11 +23,11 @@ def test_one_machine_has_the_groups_loss_after_so_many_tokens(parameters: int, p
 
 
 def test_the_worth_of_the_papers_size_is_shown_with_both_sources() -> None:
-    found = expected_worth(125_000_000, PRESETS["diloco"], 4)
+    found = expected_worth(125_000_000, PRESETS["diloco"].method, 4)
     assert found.machines == pytest.approx(3.32, abs=0.005)
     assert "2503.09799" in found.reason
     assert "2404.10102" in found.reason
-    assert worth_sentence(125_000_000, PRESETS["diloco"]).startswith(
+    assert worth_sentence(125_000_000, PRESETS["diloco"].method).startswith(
         "4 peers come as far as 3.3 machines alone would ("
     )
 
@@ -43,11 +43,11 @@ def test_the_worth_of_the_papers_size_is_shown_with_both_sources() -> None:
     ],
 )
 def test_what_is_not_known_has_no_number(parameters: int, preset: str, peers: int, words: str) -> None:
-    found = expected_worth(parameters, PRESETS[preset], peers)
+    found = expected_worth(parameters, PRESETS[preset].method, peers)
     assert found.machines is None
     assert found.reason.startswith(words)
 
 
 def test_nobody_gains_where_nobody_exchanges() -> None:
-    assert expected_worth(BUILT_IN, PRESETS["none"], 4).machines == 1
-    assert worth_sentence(BUILT_IN, PRESETS["none"]).startswith("nobody exchanges")
+    assert expected_worth(BUILT_IN, PRESETS["none"].method, 4).machines == 1
+    assert worth_sentence(BUILT_IN, PRESETS["none"].method).startswith("nobody exchanges")

@@ -35,7 +35,7 @@ from peer.protocol.policy.reputation import OUT_OF_FAVOUR
 from peer.protocol.schedule import RoundClock
 from peer.protocol.wire.frames import HEADER, Kind, pack
 from peer.protocol.wire.payload import BufferSink, BytesSource, Sink, Source
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from peer.signed_record import seal
 from peer.transport.config import RunTerms

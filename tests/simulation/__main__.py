@@ -10,7 +10,7 @@ import argparse
 import time
 from pathlib import Path
 
-from peer.run.presets import PRESETS as ALL_PRESETS
+from peer.methods.registry import PRESETS as ALL_PRESETS
 from tests.simulation.day import HOURS, PEERS, play_day, play_days
 from tests.simulation.scenario import PRESETS, play
 

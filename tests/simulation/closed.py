@@ -24,7 +24,7 @@ from peer.observe import events
 from peer.protocol.messages import PathKind
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
 

@@ -29,7 +29,7 @@ from peer.protocol.diagnosis.outliers import WINDOW, YOU, OutlierFinding
 from peer.protocol.messages import PeerId
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 FAULTS = ("none", "slow_uplink", "slow_downlink", "slow_link", "late_trainer", "never_ready", "stalled")

@@ -13,10 +13,10 @@ from peer.lab.sim.links import PROFILES
 from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
+from peer.methods.registry import PRESETS as ALL_PRESETS
 from peer.observe.event_codec import encode
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import PRESETS as ALL_PRESETS
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
 
@@ -67,8 +67,8 @@ def play(seed: int, preset: str) -> Played:
         SyncSection(
             preset=preset,
             clock="seconds",
-            sync_every=ROUND_S * (2 if ALL_PRESETS[preset].schedule == "streaming" else 1),
-            founders=count if ALL_PRESETS[preset].topology == "group" else None,
+            sync_every=ROUND_S * (2 if ALL_PRESETS[preset].method.schedule == "streaming" else 1),
+            founders=count if ALL_PRESETS[preset].method.topology == "group" else None,
         )
     )
     plan = random_plan(seed, count, ROUNDS * ROUND_S, RATES, round_s=ROUND_S)  # type: ignore[arg-type]

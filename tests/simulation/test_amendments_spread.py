@@ -20,7 +20,7 @@ from peer.observe.events import Amended, AmendmentRefused, Paused, Refounded, Ro
 from peer.protocol.messages import PeerRecord, Status
 from peer.protocol.policy.amendments import Amendment, Change
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from peer.run.statements.kinds import AMENDMENT, AmendmentDocument
 from peer.run.statements.log import StatementLog

@@ -17,7 +17,7 @@ from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 PARTICIPATION = 0.95

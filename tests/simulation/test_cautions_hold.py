@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 
 from peer.lab.sim.run import Wish, simulate
+from peer.methods.cautions import cautions
 from peer.run.manifest import default_text, derive, parse_manifest
-from peer.run.presets import resolve
-from peer.run.sync.cautions import cautions
+from peer.run.resolve import resolve
 
 STEPS = 400
 BASE = ("seed=1", "clock=steps", "sync_every=20", "train.total_rounds=20")

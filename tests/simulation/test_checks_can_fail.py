@@ -27,7 +27,7 @@ from peer.protocol.schedule import RoundClock
 from peer.protocol.wire.payload import BytesSource, Source
 from peer.rounds.commit import RoundCommitter
 from peer.rounds.inflight import InFlightRounds
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
 

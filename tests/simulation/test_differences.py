@@ -18,10 +18,11 @@ from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.observe.events import RoundEnded
 from peer.outer.state import OuterState
+from peer.outer.values import OuterValues, PartnerParams, StepMethod
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 ELEMENTS, ROUNDS = 700, 6
@@ -102,13 +103,13 @@ def test_a_lost_request_or_answer_costs_the_exchange_and_mixes_nothing(
 
     monkeypatch.setattr(MemoryTransport, "_swap", swap)
     mixed = list[bool]()
-    step = OuterState.step
+    step = OuterState.step_with
 
-    def watched(self: OuterState, fragment: int, own: torch.Tensor, partner: torch.Tensor | None, **how: Any) -> None:
-        mixed.append(partner is not None)
-        step(self, fragment, own, partner, **how)
+    def watched(self: OuterState, fragment: int, values: OuterValues, method: StepMethod) -> bytes:
+        mixed.append(isinstance(values, PartnerParams))
+        return step(self, fragment, values, method)
 
-    monkeypatch.setattr(OuterState, "step", watched)
+    monkeypatch.setattr(OuterState, "step_with", watched)
     outcomes = [event.outcome for event in ended(simulate("modulo7", Wild))]
     assert len(mixed) == len(outcomes) == 2 * ROUNDS
     assert mixed.count(True) == outcomes.count("exchanged") < 2 * ROUNDS

@@ -16,7 +16,7 @@ from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
 from peer.protocol.model.fragments import cut
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 PEERS, ROUNDS, SEED = 4, 16, 5

@@ -16,12 +16,12 @@ from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.methods.method import Method
 from peer.observe import events
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import RoundClock
-from peer.run.method import Method
-from peer.run.presets import method_findings, resolve
+from peer.run.resolve import method_findings, resolve
 from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
 

@@ -28,13 +28,15 @@ from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
+from peer.methods.codec_specs import SPARSE
+from peer.methods.registry import PRESETS
 from peer.outer.state import OuterState
+from peer.outer.values import MeanGradient
 from peer.protocol.group.roster import Join, JoinReply, JoinStatus, SignedRoster, leaders, parse_roster
 from peer.protocol.group.shards import cut
 from peer.protocol.messages import FRAGMENT_PREFIX, SHARD_PREFIX, PeerId, PeerRecord, Reach, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import BytesSource, Source
-from peer.run.codec_specs import SPARSE
 from peer.state.transfer.fragment import FragmentShelf
 from peer.transport.signing import KeySigner
 from tests.support.seeds import seeds
@@ -116,7 +118,7 @@ class Member:
             return
         self.results[number] = got
         mean = got.mean.clone()
-        self.outer.descend(0, mean, got.spans, rule="nesterov", outer_lr=0.7, outer_momentum=0.5)
+        self.outer.step_with(0, MeanGradient(mean, got.spans), PRESETS["diloco"].method)
         self.group.set_state_digest(0, self.outer.digest(0))
 
     async def catch_up(self, number: int) -> None:

@@ -13,7 +13,7 @@ from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.observe import events
 from peer.protocol.round_lengths import round_of, slots_of
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 SLOTS = 24

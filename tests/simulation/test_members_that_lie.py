@@ -19,7 +19,7 @@ from peer.protocol.group.contributor_judge import ContributorJudge
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.support.seeds import nightly
 

@@ -21,7 +21,7 @@ from peer.observe.events import RoundEnded, StandingLowered
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.simulation.test_groups import ELEMENTS, Member, Party
 from tests.support.lying_owner import owners_lie

@@ -27,7 +27,7 @@ from peer.protocol.messages import PeerId, PeerRecord, RoundKey, Status
 from peer.protocol.policy.donors import why_not_first
 from peer.protocol.schedule import RoundClock
 from peer.protocol.wire.payload import Source
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.support.invariants import Witness
 from tests.support.seeds import seeds

@@ -20,7 +20,7 @@ from peer.observe import events
 from peer.ports.trainer import WorkSnapshot
 from peer.protocol.ledger import WorkShare
 from peer.protocol.model.layout import Layout
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.support.seeds import nightly
 

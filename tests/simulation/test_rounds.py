@@ -9,8 +9,9 @@ import pytest
 from peer.lab.sim.setting import DirectoryViews, SwarmSetting, SwarmWorld
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
+from peer.methods.method import Method
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import Method, resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 SECONDS = RoundClock("seconds", 20.0, 1, EPOCH)

@@ -31,7 +31,7 @@ from peer.protocol.schedule import RoundClock
 from peer.rounds.loop import FAREWELL_S, LINGER_S
 from peer.run.home import RunFolder
 from peer.run.manifest import Manifest
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 ROUND_S, ROUNDS = 30.0, 4

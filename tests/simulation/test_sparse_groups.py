@@ -10,12 +10,12 @@ import torch
 from peer.codec.registry import EVERY
 from peer.exchange.group.sparse_result import HEAD
 from peer.lab.sim.virtual_clock import run_virtual
+from peer.methods.codec_specs import SPARSE, is_relayed
 from peer.observe.events import StandingLowered
 from peer.outer.robust_mean import weighted_mean
 from peer.protocol.group.shards import ShardResult
-from peer.run.codec_specs import SPARSE, is_relayed
 from peer.run.costs import exchange_bytes
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.simulation.test_groups import Member, Party, tokens_of
 

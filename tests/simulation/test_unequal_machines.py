@@ -17,7 +17,7 @@ from peer.observe.events import PartnerFailed, RoundEnded, SatOut, StandingLower
 from peer.protocol.model.fragments import cut
 from peer.protocol.model.layout import Layout
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.support.seeds import nightly
 

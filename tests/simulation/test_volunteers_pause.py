@@ -18,7 +18,7 @@ from peer.protocol.messages import Status
 from peer.protocol.policy.amendments import Change
 from peer.protocol.policy.upload_quota import UploadLimits
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.simulation.test_amendments_spread import Operator
 from tests.support.invariants import Witness

@@ -18,14 +18,14 @@ from peer.codec.plain import TILE
 from peer.codec.registry import EVERY
 from peer.exchange.build import mean_terms_of
 from peer.lab.sim.swarm import SimulatedSwarm
+from peer.methods.codec_specs import SPARSE, is_relayed
+from peer.methods.method import Method
 from peer.observe import events
 from peer.outer.robust_mean import WEIGHTS, factors, weighted_mean
 from peer.protocol.group.radial_mean import CANCELLED, FEWEST
 from peer.protocol.group.shards import Shard
 from peer.protocol.messages import PeerId
 from peer.protocol.model.fragments import Span
-from peer.run.codec_specs import SPARSE, is_relayed
-from peer.run.method import Method
 from tests.support.step_replay import Place, Shared, Values, covers
 
 

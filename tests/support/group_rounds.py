@@ -21,7 +21,7 @@ from peer.exchange.group.reduce import encoded, reduce_contributions
 from peer.exchange.validation import check_result
 from peer.lab.sim.probing import SYMBOLS
 from peer.lab.sim.tiny_model import BATCH, TENSORS, TinyLoop, first_params, teacher
-from peer.outer.rules import nesterov_
+from peer.methods.diloco import nesterov_
 from peer.protocol.group.contributor_judge import ContributorJudge
 from peer.protocol.group.plausibility import MeasuredResult, ResultHistory
 from peer.protocol.group.shards import Shard, cut

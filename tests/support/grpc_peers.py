@@ -20,6 +20,7 @@ from peer.membership.own_record import OwnRecord
 from peer.membership.peer_table import LOOK_EVERY_S, RECORD_TTL_S
 from peer.membership.reputation import Reputation
 from peer.membership.statement_sync import StatementSync
+from peer.methods.method import Method
 from peer.node.compose import PeerParts, compose_peer
 from peer.node.handler import RequestHandler
 from peer.node.upload_quota import UploadQuota
@@ -32,7 +33,6 @@ from peer.protocol.model.layout import Layout
 from peer.protocol.policy.upload_quota import UploadLimits
 from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
-from peer.run.method import Method
 from peer.run.plan import RunPlan
 from peer.run.statements.log import StatementLog
 from peer.transport.config import RunTerms

@@ -22,7 +22,7 @@ from peer.run.files.token_index import parse_index
 from peer.run.home import Home, RunFolder
 from peer.run.manifest import SignedManifest, keep
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.state.checkpoint import CheckpointStore
 
 KEY = Identity.generate()

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from peer.codec.plain import Codec
 from peer.exchange.group.sparse_result import ResultCodec
+from peer.methods.codec_specs import FORMS, result_nbytes
 from peer.outer.robust_mean import Weigh, fractions
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import ALIGN, Shard, cut
 from peer.protocol.model.fragments import Span
-from peer.run.codec_specs import FORMS, result_nbytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from peer.exchange.group.reducer import ShardReducer
 from peer.exchange.group.rendezvous import Rendezvous
 from peer.exchange.group.shard_exchange import ShardExchange
 from peer.exchange.validation import finite
+from peer.methods.codec_specs import result_nbytes
 from peer.observe import events
 from peer.observe.status.value import GroupStatus, LeftOutContributor
 from peer.ports.memory_store import MemoryStore, NoMemoryStore
@@ -46,7 +47,6 @@ from peer.protocol.group.receipts import Vouchers
 from peer.protocol.group.roster import Join, JoinReply, Roster
 from peer.protocol.group.shards import ContributionHeader, Shard, UploadSlot
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
-from peer.run.codec_specs import result_nbytes
 
 PARK_S = 4.0
 """How long a contribution waits for its owner to have the roster, too; then it is asked to try again. Shorter than a

@@ -23,12 +23,12 @@ from peer.exchange.group.sparse_result import Genuine, ResultCodec, SparseResult
 from peer.exchange.payloads import TensorSlice
 from peer.exchange.throughput import MeasuredSource, Throughput
 from peer.exchange.validation import check_result
+from peer.methods.codec_specs import result_nbytes
 from peer.protocol.group.receipts import digest_of, digesting, statement
 from peer.protocol.group.roster import Roster
 from peer.protocol.group.shards import ContributionHeader, ResultSink, Shard, ShardResult, check_named
 from peer.protocol.messages import PeerRecord
 from peer.protocol.wire.payload import BufferSink, BytesSource
-from peer.run.codec_specs import result_nbytes
 
 AGAIN_S = 1.0
 LOST_TRIES = 3

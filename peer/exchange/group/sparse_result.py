@@ -1,5 +1,5 @@
 """The sparse result of a shard, for contributions in `topk` (SparseLoCo, arXiv 2508.15706, gathers the contributions
-themselves). `peer.run.codec_specs` tells which of its two forms is due, and the bytes.
+themselves). `peer.methods.codec_specs` tells which of its two forms is due, and the bytes.
 
 *Relayed*: each contributor's tokens, factor and signature, then the payloads. All that have them add them up alike, so
 nothing is rounded a second time, and the owner can neither change nor invent a part. It can leave one out, or count it
@@ -21,11 +21,11 @@ from peer.codec.stream import Decoding
 from peer.codes import Code
 from peer.errors import BadPayload
 from peer.exchange.group.contribution import Contribution, add_
+from peer.methods.codec_specs import PART_HEAD, SPARSE, is_relayed, joined_nbytes, largest_result, relayed_nbytes
 from peer.outer.pages import pages
 from peer.outer.robust_mean import Weigh, fractions
 from peer.protocol.group.shards import MAX_TOKENS
 from peer.protocol.wire.payload import BufferSink, BytesSource
-from peer.run.codec_specs import PART_HEAD, SPARSE, is_relayed, joined_nbytes, largest_result, relayed_nbytes
 
 HEAD = struct.Struct("<Qf64s")
 """Tokens, factor, signature."""

@@ -26,7 +26,8 @@ from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.payloads import PseudoGradient
 from peer.exchange.strategy import ExchangeControls, ExchangeResult, MissedState
 from peer.exchange.throughput import TransferMeter
-from peer.outer.rules import pseudo_gradient_
+from peer.methods.method import Method
+from peer.outer.arithmetic import pseudo_gradient_
 from peer.outer.state import OuterState
 from peer.outer.values import GroupState, MeanGradient, NoStep
 from peer.ports.trainer import WorkSnapshot
@@ -34,7 +35,6 @@ from peer.protocol.group.roster import Roster
 from peer.protocol.ledger import WorkShare
 from peer.protocol.messages import PeerId, RoundKey
 from peer.protocol.schedule import pairing_window
-from peer.run.method import Method
 
 LEAST_ASK_S = 1.0
 """Seconds between two questions for a state that we lack, at least. In long rounds it is half a window."""

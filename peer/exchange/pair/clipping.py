@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peer.codec.stream import Flat
-from peer.outer.rules import blocks
+from peer.outer.arithmetic import blocks
 
 
 def distance(one: Flat, other: Flat) -> float:

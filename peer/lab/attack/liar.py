@@ -21,13 +21,13 @@ from peer.exchange.group.sparse_result import SparseResult
 from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.exchange.payloads import Concatenated
 from peer.lab.attack.lies import BACKDOOR, DONOR, LIES, OWNER_LIE, Lie
+from peer.methods.codec_specs import SPARSE
+from peer.methods.method import Method
 from peer.node.handler import DonatedState
 from peer.outer.state import OuterState
 from peer.protocol.group.contributor_judge import PartsComparison
 from peer.protocol.group.roster import Roster
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
-from peer.run.codec_specs import SPARSE
-from peer.run.method import Method
 
 OWNERS_FACTOR = -10.0
 """What a lying owner multiplies its shard's mean with."""

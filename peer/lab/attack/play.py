@@ -12,7 +12,7 @@ from peer.lab.sim.report import Report
 from peer.lab.sim.run import Cast, Wish, simulate
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.run.manifest import parse_manifest
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 
 FEWEST_PEERS = 3
 """One that lies, and two that meet each other."""

@@ -26,9 +26,9 @@ from peer.exchange.pair.swap import PairSwap, PartnerTerms
 from peer.identity import Identity
 from peer.lab.bench.machine import forget_peak, resident
 from peer.lab.bench.transport_process import Willing
+from peer.methods.codec_specs import FORMS
 from peer.node.process import freeze_gc, tune
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
-from peer.run.codec_specs import FORMS
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy

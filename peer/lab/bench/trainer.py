@@ -23,7 +23,7 @@ from peer.ports.trainer import WorkRequest
 from peer.protocol.messages import RoundKey
 from peer.run.memory import activation_bytes, free_bytes
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.schema import Manifest
 from peer.run.sections import LlamaSection
 from peer.trainer.client import TrainerClient

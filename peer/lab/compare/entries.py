@@ -14,10 +14,12 @@ from pathlib import Path
 from peer.errors import UsageError
 from peer.lab.localswarm.plan import DEFAULT_SETTINGS
 from peer.lab.run_sources import BaseManifest
+from peer.methods.method import Method
+from peer.methods.registry import PRESETS
+from peer.methods.sgd import CONTROL
 from peer.run.manifest import Manifest, default_text, derive, parse_manifest, read_text
-from peer.run.method import Method
 from peer.run.overrides import with_sections
-from peer.run.presets import CONTROL, PRESETS, resolve
+from peer.run.resolve import resolve
 
 SINGLE, DDP = "single", "ddp"
 BASELINES = (SINGLE, DDP)

@@ -15,7 +15,7 @@ from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
 from peer.lab.sim.faults import Fault
 from peer.run.files.own_texts import survey
 from peer.run.manifest import Manifest, derive, parse_manifest
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 
 DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.eval_every=10")
 """Of a swarm without a manifest: in inner steps, so that it does the same work on any machine."""

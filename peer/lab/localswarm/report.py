@@ -36,7 +36,7 @@ from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.home import Home, RunFolder
 from peer.run.manifest import SignedManifest
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.state.checkpoint import CheckpointStore
 from peer.trainer.arena import read_counters
 from peer.whole_files import replace_file

@@ -9,9 +9,9 @@ from peer.lab.planning.stragglers import MOST_PEERS, round_times
 from peer.lab.planning.utilization import utilization
 from peer.lab.planning.workload import Workload
 from peer.lab.sim.links import Link, one_way_s, stream_cap, wire_bytes
+from peer.methods.method import Method
 from peer.run.costs import exchange_bytes
 from peer.run.model_layout import layout_for
-from peer.run.presets import Method
 from peer.run.sections import LlamaSection
 
 FLOPS = 6

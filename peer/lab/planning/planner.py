@@ -17,11 +17,15 @@ from peer.lab.planning.laws import Derived
 from peer.lab.planning.pace import FLOPS, LONGEST_DELAY, Pace, PlannedSwarm, pace_of
 from peer.lab.planning.shape import settings_of, shape_for
 from peer.lab.sim.links import Link
-from peer.run.codec_specs import FORMS
+from peer.methods.cautions import cautions
+from peer.methods.codec_specs import FORMS
+from peer.methods.diloco import NESTEROV
+from peer.methods.method import MAX_GROUP, Caution, Method
+from peer.methods.registry import PRESETS
+from peer.methods.sgd import CONTROL
 from peer.run.load import bytes_a_day
-from peer.run.presets import CONTROL, MAX_GROUP, PRESETS, Method, method_findings, method_of, resolve
+from peer.run.resolve import method_findings, method_of, resolve
 from peer.run.sections import LimitsSection, LlamaSection, SyncSection
-from peer.run.sync.cautions import Caution, cautions
 from peer.run.worth import LAW_PARAMS, TOKENS_A_PARAMETER, expected_worth
 
 DAY = 86_400.0
@@ -181,7 +185,7 @@ def _place(intent: Intent) -> _Place:
         else f"speeds differ by {intent.speeds:g}: each machine does the steps it can in a round of so many seconds"
     )
     if intent.preset is not None:
-        if PRESETS[intent.preset].topology == "group":
+        if PRESETS[intent.preset].method.topology == "group":
             between("--peers", intent.peers, 1, LARGEST_GROUP)
         return _Place((intent.preset,), "given", clock, why_clock)
     if intent.peers == 1:
@@ -233,7 +237,7 @@ def _sync(
             given["codec"] = GROUP_CODEC
         if swarm.peers > method.max_group:
             given["max_group"] = swarm.peers
-    if method.rule == "nesterov" and steps >= LONG_RUN * every:
+    if method.outer_rule is NESTEROV and steps >= LONG_RUN * every:
         given |= {"outer_lr": laws.outer_lr(swarm.peers).value, "outer_momentum": laws.OUTER_MOMENTUM}
     if method.schedule == "streaming":
         given["fragments"] = _fitting(given, _papers(model))
@@ -308,7 +312,7 @@ def _outer_lr(choice: _Choice, peers: int, steps: int) -> Derived:
     if choice.sync.outer_lr is not None:
         return laws.outer_lr(peers)
     told = f"the preset's, with momentum {method.outer_momentum:g}"
-    if method.rule != "nesterov":
+    if method.outer_rule is not NESTEROV:
         return Derived(method.outer_lr, told)
     paper = laws.outer_lr(peers)
     return Derived(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from peer.outer.rules import step_along_
+from peer.outer.arithmetic import step_along_
 from peer.ports.trainer import ProbeTerms
 from peer.protocol.pair.probe_verdict import ProbeLosses
 from peer.protocol.policy.donors import StateLosses

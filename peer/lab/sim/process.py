@@ -37,6 +37,7 @@ from peer.membership.reachability import ReachabilityProbe
 from peer.membership.relay_reservations import RelayReservations, RelaySetting
 from peer.membership.reputation import Reputation
 from peer.membership.statement_sync import ASK_EVERY_S, StatementSync
+from peer.methods.codec_specs import FORMS
 from peer.node.compose import PeerParts, compose_peer
 from peer.node.handler import DonatedState, RequestHandler
 from peer.node.record import PeerAddress, describe_self
@@ -53,7 +54,6 @@ from peer.protocol.swarm.suspend_detection import Reading
 from peer.rounds.pause import LocalPause
 from peer.rounds.status import RoundStatus
 from peer.run.admission.invitation import InvitedPeers
-from peer.run.codec_specs import FORMS
 from peer.run.plan import RunPlan
 from peer.run.statements.kinds import PAPER
 from peer.run.statements.log import StatementLog

@@ -22,13 +22,13 @@ from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params, other_targets
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
+from peer.methods.method import Method
 from peer.observe.events import RoundEnded, RoundMissed
 from peer.protocol.model.fragments import cut, why_not
 from peer.protocol.model.layout import Layout
 from peer.protocol.round_lengths import round_of
 from peer.run.manifest import parse_manifest
-from peer.run.method import Method
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sync.growth import growth_for
 
 TRAINERS = ("fake", "tiny")

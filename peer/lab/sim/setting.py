@@ -12,12 +12,12 @@ from peer.lab.sim.links import PROFILES, Link
 from peer.lab.sim.nat import Nat
 from peer.lab.sim.trainer import VirtualTrainer
 from peer.lab.sim.virtual_clock import VirtualClock
+from peer.methods.method import Method
 from peer.protocol.messages import PeerId
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.policy.upload_quota import UploadLimits
 from peer.protocol.schedule import RoundClock
 from peer.protocol.swarm.buckets import SPLIT
-from peer.run.method import Method
 
 LAYOUT = Layout.whole([TensorSpec("w", (16,))])
 """A model of one tensor."""

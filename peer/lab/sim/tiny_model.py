@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from peer.lab.sim.probing import SYMBOLS
 from peer.lab.sim.trainer import VirtualTrainer
-from peer.outer.rules import merge_
+from peer.outer.arithmetic import merge_
 from peer.ports.clock import Clock
 from peer.ports.trainer import Evaluation
 from peer.protocol.model.layout import Layout, TensorSpec
@@ -197,7 +197,7 @@ class TinyLoop:
         self.round, self.step_in_round = round_, step
 
     def merge(self, fragment: int, outer_params: torch.Tensor, alpha: float) -> None:
-        """Merge one fragment, as `peer.outer.rules.merge_`. The optimizer's moments stay."""
+        """Merge one fragment, as `peer.outer.arithmetic.merge_`. The optimizer's moments stay."""
         start, end = self._layout.fragment_span(fragment)
         merge_(self.params[start:end], outer_params, alpha)
 

@@ -18,7 +18,7 @@ from peer.aio.tasks import race
 from peer.errors import TrainerDied
 from peer.lab.sim.probing import probed, weighed
 from peer.lab.sim.trainer_orders import ResultArrival, WorkGoal, pending
-from peer.outer.rules import merge_
+from peer.outer.arithmetic import merge_
 from peer.ports.clock import Clock
 from peer.ports.trainer import AT_ONCE, Counters, Evaluation, Merge, ProbeTerms, TrainerInfo, WorkRequest, WorkSnapshot
 from peer.protocol.messages import RoundKey

@@ -189,7 +189,7 @@ class Examination:
         """Compare the run with this machine, and try a few steps of it."""
         from peer.node.doctor.network import caps
         from peer.run.load import load_of
-        from peer.run.presets import resolve
+        from peer.run.resolve import resolve
 
         if manifest is None:
             self.add(*self._room(None, None))
@@ -331,7 +331,7 @@ def _prediction(
     from peer.clock.monotonic import run_time
     from peer.node.doctor.prediction import RunLoad, predict
     from peer.run.costs import cost_of
-    from peer.run.presets import resolve
+    from peer.run.resolve import resolve
 
     method = resolve(manifest.sync)
     rounds = None if visit is None else visit.rounds()

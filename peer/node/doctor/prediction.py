@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from peer.methods.method import Method
 from peer.observe.formatting import amount, duration
 from peer.protocol.policy.upload_quota import DAY_S
 from peer.protocol.schedule import RoundClock
 from peer.run.load import bytes_a_day
-from peer.run.method import Method
 
 START_S = 5.0
 """Seconds of a start besides what was measured: addresses, papers, clock."""

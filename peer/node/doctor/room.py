@@ -18,7 +18,7 @@ from peer.run.files.artifact_folder import needed
 from peer.run.manifest import Manifest
 from peer.run.memory import check_memory, need_of, trains_in_main_memory
 from peer.run.options import PeerOptions
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 
 LITTLE_DISK, LITTLE_MEMORY = 2 * 10**9, 2**30
 """Bytes that no run of use gets by with."""

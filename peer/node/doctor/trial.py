@@ -23,7 +23,7 @@ from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
 from peer.run.model_layout import layout_for
 from peer.run.options import PeerOptions
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import CustomSection
 from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess

@@ -35,7 +35,7 @@ from peer.protocol.schedule import RoundClock
 from peer.run.load import load_of
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.options import CACHE_DISK, PeerOptions
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.statements.files import known_start
 from peer.run.statements.log import StatementLog
 from peer.state.artifacts.cache import ArtifactCache

@@ -55,7 +55,7 @@ from peer.run.manifest import SignedManifest, load_signed
 from peer.run.memory import check_memory, free_bytes, need_of
 from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import CustomSection
 from peer.run.statements.files import beside
 from peer.run.statements.kinds import FAMILIES, PAPER

@@ -34,7 +34,7 @@ from peer.protocol.policy.donors import (
     with_own_state,
 )
 from peer.run.manifest import Manifest
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.state.checkpoint import Checkpoint, CheckpointError
 
 LOOK_S = 1.0

@@ -6,7 +6,7 @@ from peer.result.evaluate import LossReport
 from peer.result.model import RunModel
 from peer.run.description import described_model
 from peer.run.files.model_config import read_config
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import CustomSection
 
 MOST_NAMED = 64

@@ -33,7 +33,7 @@ from peer.result.remote.judge import HoldOutJudge
 from peer.run.files.artifact import ArtifactRef
 from peer.run.manifest import SignedManifest
 from peer.run.options import CACHE_DISK, NodeOptions
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import CustomSection
 from peer.run.statements.log import StatementLog
 from peer.run.ticket import Ticket

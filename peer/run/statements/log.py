@@ -19,7 +19,7 @@ from peer.protocol.messages import MAX_ROUND, PeerId, RunId
 from peer.protocol.policy.amendments import Amendment, Change, RunPolicy, policy_at
 from peer.protocol.swarm.claimed_round import furthest_round
 from peer.run.manifest import Manifest
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.statements.kinds import (
     AMENDMENT,
     PAPERS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.run.method import Method
+from peer.methods.method import Method
 from peer.run.sections import DataSection
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from peer.protocol.learning_rate import schedule
 from peer.protocol.round_lengths import MOST_CHANGES, MOST_SLOTS, Growth, quadratic_growth, round_of, why_not
 from peer.run.manifest_errors import ManifestFinding
-from peer.run.presets import method_of
+from peer.run.resolve import method_of
 from peer.run.sections import OptimizerSection, SyncSection, TrainSection
 
 SHOWN, SPELLED_OUT = 12, 10_000

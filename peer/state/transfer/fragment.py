@@ -19,8 +19,8 @@ from torch import Tensor
 from peer.aio.threads import Offload, Start, at_once, inline
 from peer.codes import Code
 from peer.errors import BadPayload
+from peer.outer.arithmetic import all_finite
 from peer.outer.pages import pages
-from peer.outer.rules import all_finite
 from peer.outer.state import OuterState
 from peer.protocol.messages import FRAGMENT_PREFIX, PIECE_BYTES, PeerRecord
 from peer.state.unnamed import unnamed

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from peer.clock.monotonic import boottime
-from peer.outer.rules import step_along_
+from peer.outer.arithmetic import step_along_
 from peer.protocol.model.layout import Layout
 from peer.trainer.arena import Arena
 from peer.trainer.batches import Windows

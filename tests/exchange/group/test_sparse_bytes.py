@@ -12,7 +12,7 @@ from peer.exchange.group.member import GroupMean
 from peer.observe.status.codec import to_json
 from peer.protocol.messages import RoundKey
 from peer.run.costs import MESSAGE_BYTES, exchange_bytes
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.exchange.group.test_resumed_contributions import Cuts, Member, two
 

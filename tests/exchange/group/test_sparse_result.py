@@ -14,9 +14,17 @@ from peer.exchange.group.contribution import Contribution
 from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.reduce import reduce_contributions
 from peer.exchange.group.sparse_result import HEAD, SparseResult
+from peer.methods.codec_specs import (
+    FORMS,
+    SPARSE,
+    is_relayed,
+    joined_nbytes,
+    largest_result,
+    relayed_nbytes,
+    result_nbytes,
+)
 from peer.outer.robust_mean import weighted_mean
 from peer.protocol.messages import PeerId
-from peer.run.codec_specs import FORMS, SPARSE, is_relayed, joined_nbytes, largest_result, relayed_nbytes, result_nbytes
 from tests.support.sparse_parts import TOPK, contribution, gradient, signed_by
 
 ELEMENTS = 2**18 + 3 * 4096 + 77

@@ -32,7 +32,7 @@ from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, SwapRepo
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import Sink, Source
 from peer.run.plan import RunPlan
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 ELEMENTS, CHUNK = 300_000, 70_000

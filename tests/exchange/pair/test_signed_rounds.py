@@ -20,7 +20,7 @@ from peer.ports.receipt_store import MemoryReceipts
 from peer.protocol.messages import PeerId
 from peer.protocol.pair.receipt_chain import ChainCheck, Verify
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from peer.transport.signing import holds
 from tests.support.grpc_peers import GrpcPeer, GrpcRun, play

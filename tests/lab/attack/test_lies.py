@@ -21,7 +21,7 @@ from peer.lab.sim.virtual_clock import EPOCH, run_virtual
 from peer.protocol.messages import RoundKey
 from peer.protocol.model.fragments import cut
 from peer.protocol.schedule import RoundClock
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 KEY, SEED = RoundKey(3, 0), 7

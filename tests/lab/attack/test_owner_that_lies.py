@@ -15,7 +15,7 @@ from peer.lab.sim.tiny_model import TENSORS, TinyTrainer, first_params, loss_of
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.observe.events import ResultRefused, StandingLowered
 from peer.protocol.model.fragments import cut
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 HONEST, SEED, ROUNDS = 7, 3, 10

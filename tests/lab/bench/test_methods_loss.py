@@ -26,7 +26,7 @@ from benchmarks.methods_loss import (
     tables,
 )
 from benchmarks.result import RESULTS, ROOT
-from peer.run.presets import PRESETS
+from peer.methods.registry import PRESETS
 from peer.run.sections import LlamaSection
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import Corpus

@@ -10,10 +10,11 @@ import pytest
 from peer.errors import UsageError
 from peer.lab.planning.planner import ALONE, Intent, plan
 from peer.lab.sim.links import profile
+from peer.methods.registry import PRESETS
 from peer.run.costs import cost_of
 from peer.run.load import bytes_a_day
 from peer.run.manifest import default_text, derive, parse_manifest
-from peer.run.presets import PRESETS, resolve
+from peer.run.resolve import resolve
 
 PAPERS = Intent(params=125e6, tokens=None, peers=4, link=profile("datacentre"), flops=100e12)
 KEYS = (

@@ -14,7 +14,7 @@ from peer.protocol.schedule import RoundClock
 from peer.run.costs import cost_of
 from peer.run.manifest import write_new
 from peer.run.options import PeerOptions
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 
 TRIAL = StepTrial(device="cpu", micro_batch=4, reason="asked for", step_s=2.0, tokens_per_step=1000, prepared_s=5.0)

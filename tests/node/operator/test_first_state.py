@@ -13,7 +13,7 @@ from peer.node.operator.initial_state import first_state, load_params
 from peer.protocol.messages import RunId
 from peer.run.manifest import Manifest
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.state.checkpoint import CheckpointStore
 from peer.trainer.models.flat import views_of
 from peer.trainer.models.llama import first_params, layout_of

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli.main import peer
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import DataSection, SyncSection
 from peer.run.sync.common_data import why_unchecked
 

@@ -11,7 +11,7 @@ from peer.errors import ManifestError
 from peer.identity import Identity
 from peer.protocol.policy.amendments import RunPolicy
 from peer.run.manifest import default_text, derive, parse_manifest, write_new
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.schema import Manifest
 
 

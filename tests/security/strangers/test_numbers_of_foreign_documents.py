@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError, Message
 from peer.clock.local_time import local_time
 from peer.errors import BadPayload, DataError, ManifestError
 from peer.joining.contract import contract_of
+from peer.methods.cautions import cautions
 from peer.observe.status.codec import to_json
 from peer.protocol.learning_rate import schedule
 from peer.protocol.messages import PeerId, RoundKey, RunId
@@ -49,10 +50,9 @@ from peer.run.manifest import SignedManifest, default_text, derive, parse_manife
 from peer.run.memory import activation_bytes, need_of
 from peer.run.options import PeerOptions
 from peer.run.overrides import SECTIONS, TOP, dump, fields_of
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.schema import FORMAT, Manifest
 from peer.run.statements.log import StatementLog
-from peer.run.sync.cautions import cautions
 from peer.signed_start import DOMAIN as START_DOMAIN
 from peer.signed_start import START_NONCE_BYTES, open_start
 from peer.signed_summary import InvalidSummary, unseal_summary

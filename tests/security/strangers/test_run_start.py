@@ -28,7 +28,7 @@ from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.schedule import RoundClock
 from peer.run.manifest import Manifest
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from peer.run.statements.files import known_start
 from peer.run.statements.kinds import StartDocument

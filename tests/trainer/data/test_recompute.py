@@ -26,7 +26,7 @@ from peer.run.files.artifact import ArtifactRef
 from peer.run.files.token_index import TokenIndex, parse_index
 from peer.run.manifest import Manifest, load_signed, sign_text
 from peer.run.model_layout import layout_for
-from peer.run.presets import resolve
+from peer.run.resolve import resolve
 from peer.trainer.batch_log import TRAIL, Trained, read_trail
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig

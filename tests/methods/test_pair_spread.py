@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from peer.errors import ManifestError
-from peer.run.method import Method
-from peer.run.method_checks import pull_growth
-from peer.run.presets import resolve, spread_growth
+from peer.methods.method import Method
+from peer.methods.rule import pull_growth, spread_growth
+from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.golden.games import game
 from tests.golden.reference import play

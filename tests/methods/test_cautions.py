@@ -8,17 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli.main import peer
-from peer.run.presets import PRESETS, resolve
+from peer.methods.cautions import cautions
+from peer.methods.experimental.eager import EAGER_GAINED, EAGER_MOMENTUM_LOST
+from peer.methods.experimental.sparseloco import DILOCO_GAINED, TOPK_LOST
+from peer.methods.registry import PRESETS
+from peer.run.resolve import resolve
 from peer.run.sections import OptimizerSection, SyncSection
-from peer.run.sync.cautions import (
-    DILOCO_GAINED,
-    EAGER_GAINED,
-    EAGER_MOMENTUM_LOST,
-    PRETRAINED_LR,
-    TOPK_LOST,
-    cautions,
-    forgetting_rate,
-)
+from peer.run.sync.pretrained import PRETRAINED_LR, forgetting_rate
 
 
 def told(rounds: int = 20, **sync: Any) -> list[str]:
@@ -94,7 +90,7 @@ def test_who_makes_checks_and_shows_a_manifest_is_told(
 
 def measured(periods: int, method: str) -> float:
     """Percent of loss over that of `none` in the benchmark's results, at the better rate where two were tried."""
-    tables = json.loads((Path(__file__).parents[3] / "results" / "methods_loss.json").read_text())["tables"]
+    tables = json.loads((Path(__file__).parents[2] / "results" / "methods_loss.json").read_text())["tables"]
     of = [table for table in tables if table["title"].startswith(f"{periods} periods")]
     best_first = sorted(of, key=lambda table: "better rate" not in table["title"])
     rows = [

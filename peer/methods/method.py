@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from peer.methods.rule import OuterRule
 from peer.protocol.round_lengths import Growth
 from peer.protocol.schedule import RoundClock
+
+Refusal = tuple[str, str]
+"""The key of a choice in [sync], and why it cannot be."""
+Caution = tuple[str, str]
+"""The key of a choice in [sync], and what it did."""
+
+MAX_GROUP, WEIGHTS, MEAN, ACCEPTANCE = 16, "tokens", "weighted", "check"
+PAIR: dict[str, Any] = {"topology": "pair", "acceptance": ACCEPTANCE}
+GROUP: dict[str, Any] = {"topology": "group", "max_group": MAX_GROUP, "weights": WEIGHTS, "mean": MEAN}
+STREAMED: dict[str, Any] = {"fragments": 2, "fragment_layout": "strided", "fragment_update_alpha": 0.5}
+WHOLE: dict[str, Any] = {"fragments": 1, "fragment_layout": "whole", "fragment_update_alpha": 0.0}
+"""The choices that follow from a topology and from a schedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A resolved method. Made by `peer.run.presets.resolve`, which refuses what cannot be."""
+    """A resolved method. Made by `peer.run.resolve.resolve`, which refuses what cannot be."""
 
     topology: str
     """`pair`: a random partner a round. `group`: everybody of the round. `solo`: nobody."""
     rule: str
-    """Rule of the outer step: `noloco`, `gasloc`, `nesterov` or `sgd`."""
+    """The name of the outer rule (`peer.methods.registry.RULES`)."""
     outer_lr: float
     outer_momentum: float
     consensus: float
@@ -75,7 +88,7 @@ class Method:
 
     @property
     def payload(self) -> str:
-        """The kind of payload a peer sends (`peer.run.codec_specs.KINDS`)."""
+        """The kind of payload a peer sends (`peer.methods.codec_specs.KINDS`)."""
         return "pseudo_gradient" if self.topology == "group" else "params"
 
     @property
@@ -86,18 +99,23 @@ class Method:
         return 2 if self.topology == "pair" and self.sends_outer else 1
 
     @property
+    def outer_rule(self) -> OuterRule:
+        """The rule itself."""
+        from peer.methods.registry import RULES  # its files make presets, which are methods
+
+        return RULES[self.rule]
+
+    @property
     def sends_outer(self) -> bool:
-        """Whether outer_params travel with the params of a pair. With consensus = outer_lr the means of pseudo-gradient
-        and outer_params fold into the mean of the params, and only those travel."""
-        return self.rule == "noloco" and self.consensus != self.outer_lr
+        """Whether outer_params travel with the params of a pair."""
+        return self.outer_rule.sends_outer(self)
 
     @property
     def keeps_momentum(self) -> bool:
-        """Whether the outer step writes a momentum. Without it noloco's step is that of sgd along the pair's mean."""
-        folded = self.rule == "noloco" and not self.outer_momentum and not self.sends_outer
-        return self.rule != "sgd" and not folded
+        """Whether the outer step writes a momentum."""
+        return self.outer_rule.keeps_momentum(self)
 
     @property
     def sent_lr(self) -> float:
-        """The part of its work that a peer of a pair sends: with gasloc the outer step is taken before the exchange."""
-        return self.outer_lr if self.rule == "gasloc" else 1.0
+        """The part of its work that a peer of a pair sends."""
+        return self.outer_rule.sent_lr(self)

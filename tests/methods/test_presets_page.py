@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from peer.run.method import Method
-from peer.run.presets import PRESETS
+from peer.methods.method import Method
+from peer.methods.registry import PRESETS
 from tests import presets_page
 
 
@@ -27,7 +27,7 @@ def columns() -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_page_has_the_values_of_a_preset(preset: str) -> None:
-    shown, method = columns()[preset], PRESETS[preset]
+    shown, method = columns()[preset], PRESETS[preset].method
     assert (shown["schedule"], shown["topology"], shown["rule"]) == (method.schedule, method.topology, method.rule)
     assert tuple(map(float, shown["outer_lr / outer_momentum"].split("/"))) == (method.outer_lr, method.outer_momentum)
     codecs = [] if method.topology == "solo" else [method.codec, *filter(None, [method.result_codec])]
@@ -46,6 +46,6 @@ def test_the_page_is_current() -> None:
 def test_each_choice_that_a_preset_makes_has_a_row() -> None:
     rows = " ".join(presets_page.ROWS)
     for choice in fields(Method):
-        made = any(getattr(method, choice.name) != choice.default for method in PRESETS.values())
+        made = any(getattr(preset.method, choice.name) != choice.default for preset in PRESETS.values())
         if choice.default is not MISSING and made and choice.name != "fragment_layout":
             assert choice.name in rows

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from peer.codec.lattice.codec import Modulo
 from peer.codec.registry import EVERY
-from peer.run.codec_specs import FORMS, KINDS, SPARSE, WHY, largest_result, result_codec_for, result_nbytes
+from peer.methods.codec_specs import FORMS, KINDS, SPARSE, WHY, largest_result, result_codec_for, result_nbytes
 from peer.run.sections import SyncSection
 
 OWN = {name: codec.nbytes for name, codec in EVERY.items()} | {f"modulo{bits}": Modulo(bits).nbytes for bits in (6, 7)}

@@ -6,8 +6,9 @@ from typing import Any, get_args
 import pytest
 
 from peer.errors import ManifestError
+from peer.methods.registry import PRESETS
 from peer.run.model_layout import layout_for
-from peer.run.presets import PRESETS, resolve, sources
+from peer.run.resolve import resolve, sources
 from peer.run.sections import LlamaSection, SyncSection
 
 
@@ -61,7 +62,7 @@ def test_the_lattice_codec_of_noloco_yields_where_it_does_not_fit(options: dict[
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_table_of_presets_says_what_is_resolved(name: str) -> None:
-    assert replace(resolve(sync(preset=name)), fragment_sync_delay=0.0) == PRESETS[name]
+    assert replace(resolve(sync(preset=name)), fragment_sync_delay=0.0) == PRESETS[name].method
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -71,7 +72,7 @@ def test_every_preset_cuts_the_tiny_model(name: str) -> None:
 
 
 def test_the_manifest_knows_exactly_the_presets() -> None:
-    assert set(get_args(SyncSection.model_fields["preset"].annotation)) == set(PRESETS)
+    assert get_args(SyncSection.model_fields["preset"].annotation) == tuple(PRESETS)
 
 
 @pytest.mark.parametrize(

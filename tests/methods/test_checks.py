@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from peer.errors import ManifestError
-from peer.run.presets import PRESETS, method_findings
+from peer.methods.registry import PRESETS
+from peer.run.resolve import method_findings
 from peer.run.schema import parse_manifest
 from peer.run.sections import SyncSection
 

@@ -1,0 +1,76 @@
+"""Eager updates (arXiv 2502.12996): a member steps at once with its own part, and with the others' later. The step
+itself is in `peer.outer.look_ahead`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from peer.methods.diloco import DILOCO
+from peer.methods.entry import MethodEntry, Preset
+from peer.methods.experimental.sparseloco import DILOCO_GAINED
+from peer.methods.method import STREAMED, Caution, Method, Refusal
+
+EAGER_GAINED = {20: 0.3, 50: 1.5}
+"""Percent by which the loss with `eager` was below that of no exchange, at the better learning rate tried, by the
+number of exchanges (results/methods_loss.json)."""
+EAGER_MOMENTUM_LOST = 6.5
+"""Percent by which it was above that of no exchange with a momentum of 0.5, in the run of 20 exchanges."""
+AT_ONCE: dict[str, Any] = {"fragment_sync_delay": 0.0, "fragment_update_alpha": 0.0}
+
+
+def follows(chosen: Method) -> dict[str, Any]:
+    """Its own part is taken at once, and nothing else is kept."""
+    return AT_ONCE if chosen.eager and chosen.schedule == "streaming" else {}
+
+
+def refusals(method: Method) -> Iterator[Refusal]:
+    if not method.eager:
+        return
+    if method.topology != "group" or method.fragments < 2:
+        yield (
+            "eager",
+            'eager updates are for topology = "group" and at least two fragments: while one is exchanged, the others '
+            "are due",
+        )
+    if method.schedule == "streaming":
+        for name in AT_ONCE:
+            if value := getattr(method, name):
+                yield (
+                    name,
+                    f"an eager member takes its own part at once and loses nothing by it, so it has no {value:g}",
+                )
+
+
+def cautions(method: Method, exchanges: int) -> Iterator[Caution]:
+    if not method.eager:
+        return
+    gained = " and ".join(f"{percent:g} % after {count}" for count, percent in EAGER_GAINED.items())
+    yield (
+        "eager",
+        f"the others' part of a step comes a period late. On real text it gained {gained} exchanges over no exchange, "
+        f"where diloco gained {DILOCO_GAINED:g} % in 20",
+    )
+    if method.outer_momentum > 0:
+        yield (
+            "outer_momentum",
+            "with eager, a momentum repeats a step that is a period late already. With 0.5 the loss was "
+            f"{EAGER_MOMENTUM_LOST:g} % above that of no exchange after 20 exchanges. 0 is the preset's",
+        )
+
+
+_EAGER: dict[str, Any] = DILOCO | STREAMED | AT_ONCE | {"outer_momentum": 0.0}
+
+ENTRY = MethodEntry(
+    presets=(
+        Preset(
+            name="eager",
+            method=Method(schedule="streaming", codec="fp32", result_codec="fp32", eager=True, **_EAGER),
+            purpose="a group whose exchanges take nearly as long as its rounds, in a long run (arXiv 2502.12996)",
+            since=3,
+        ),
+    ),
+    refusals=refusals,
+    cautions=cautions,
+    follows=follows,
+)

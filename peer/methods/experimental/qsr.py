@@ -1,0 +1,29 @@
+"""The quadratic synchronization rule (arXiv 2310.14423): rounds grow while the learning rate falls."""
+
+from __future__ import annotations
+
+from peer.methods.entry import MethodEntry, Preset
+from peer.methods.method import GROUP, Method
+
+GROWTH_LR = 4.4e-3
+"""As the paper's for AdamW, 1.1 times the peak learning rate: here that of the manifest's default."""
+
+ENTRY = MethodEntry(
+    presets=(
+        Preset(
+            name="qsr",
+            method=Method(
+                rule="sgd",
+                outer_lr=1.0,
+                outer_momentum=0.0,
+                consensus=0.0,
+                codec="fp32",
+                result_codec="fp32",
+                growth_lr=GROWTH_LR,
+                **GROUP,
+            ),
+            purpose="a group in a long run: its rounds grow while the learning rate falls (arXiv 2310.14423)",
+            since=3,
+        ),
+    ),
+)

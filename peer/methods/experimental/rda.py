@@ -1,0 +1,38 @@
+"""The radial-directional mean of a group (arXiv 2604.21428): direction and length of each tensor are averaged apart.
+The mean itself is in `peer.exchange.group.radial`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from peer.methods.entry import MethodEntry
+from peer.methods.method import Method, Refusal
+from peer.protocol.group.radial_mean import FEWEST
+
+RADIAL = 0.7
+"""Part of a group's `outer_lr` that is the default with this mean: that is longer."""
+
+
+def follows(chosen: Method) -> dict[str, Any]:
+    """Return an `outer_lr` that fits the mean: see docs/explanation/methods.md."""
+    radial = chosen.topology == "group" and chosen.mean == "rda"
+    return {"outer_lr": round(RADIAL * chosen.outer_lr, 3)} if radial else {}
+
+
+def refusals(method: Method) -> Iterator[Refusal]:
+    if method.mean != "rda" or method.topology != "group":
+        return
+    if method.codec == "topk":
+        yield (
+            "mean",
+            "rda averages directions, and each contribution in topk has a 64th of its own: two of them hardly share an "
+            "element",
+        )
+    if method.eager:
+        yield "mean", "an eager member takes its own part of a sum at once, and rda is no sum of its members' parts"
+    if method.max_group < FEWEST:
+        yield "mean", f"rda takes {FEWEST} members, and max_group is {method.max_group}"
+
+
+ENTRY = MethodEntry(refusals=refusals, follows=follows)

@@ -1,0 +1,126 @@
+"""NoLoCo (arXiv 2506.10911) and gossip: two partners take a step towards the mean of their params."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from peer.methods.entry import MethodEntry, Preset
+from peer.methods.method import PAIR, STREAMED, Method
+from peer.methods.rule import LinearTerms, OuterRule, Row
+from peer.methods.sgd import sgd_
+from peer.outer.arithmetic import pair_mean_, scale_work_
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from peer.outer.values import StepBlock, StepConstants
+
+
+class NoLoCo(OuterRule):
+    """Heavy ball along the mean of the pseudo-gradients, and a pull towards the mean of outer_params."""
+
+    name = "noloco"
+    topologies = ("pair", "solo")
+    equation = "m = outer_momentum * m - outer_lr * mean(g) - consensus * (outer - mean(outer)); outer += m"
+    consensus = True
+    lattice = True
+
+    def step(self, block: StepBlock, method: StepConstants) -> None:
+        outer, momentum, own, partner = block.outer, block.momentum, block.own, block.partner
+        scale_work_(own, outer, block.share)
+        if partner is not None:
+            pair_mean_(partner, own)
+        if partner is not None and self.sends_outer(method):
+            theirs = block.partner_outer
+            assert theirs is not None, "with a consensus of its own the partner's outer_params are needed too"
+            noloco_apart_(
+                outer,
+                momentum,
+                own,
+                pair_mean_(outer, block.spare.copy_(theirs)),
+                outer_lr=method.outer_lr,
+                outer_momentum=method.outer_momentum,
+                consensus=method.consensus,
+            )
+        elif method.outer_momentum == 0.0:
+            sgd_(outer, own, outer_lr=method.outer_lr)  # a momentum of zero takes no memory as long as nobody writes it
+        else:
+            noloco_(outer, momentum, own, outer_lr=method.outer_lr, outer_momentum=method.outer_momentum)
+
+    def linear_map(self, method: Method, of: LinearTerms) -> tuple[Row, Row]:
+        work = 0.5 * (of.params - of.outer + of.their_params - of.their_outer)
+        pull = 0.5 * method.consensus * (of.outer - of.their_outer)
+        momentum = method.outer_momentum * of.momentum + method.outer_lr * work - pull
+        return of.outer + momentum, momentum
+
+    def sends_outer(self, method: StepConstants) -> bool:
+        """With consensus = outer_lr the means of pseudo-gradient and outer_params fold into the mean of the params, and
+        only those travel."""
+        return method.consensus != method.outer_lr
+
+    def keeps_momentum(self, method: StepConstants) -> bool:
+        """Without one, and with params alone, the step is that of sgd along the pair's mean."""
+        return bool(method.outer_momentum) or self.sends_outer(method)
+
+    def follows(self, chosen: Method) -> dict[str, Any]:
+        """By default the consensus is equal to outer_lr: then params alone need to travel."""
+        return {"consensus": chosen.outer_lr}
+
+
+def noloco_(outer: Tensor, momentum: Tensor, mean_params: Tensor, *, outer_lr: float, outer_momentum: float) -> None:
+    """NoLoCo's step with consensus = outer_lr, where mean(pseudo-gradient) and mean(outer_params) fold into the mean of
+    the fast parameters (arXiv 2506.10911, Eq. 1-3 with the sign of its proof, Eq. 32):
+
+        m <- outer_momentum * m + outer_lr * (mean(params) - outer);   outer <- outer + m
+
+    `mean_params` is the mean over the group (own parameters for a solo step) and is overwritten."""
+    mean_params.sub_(outer).mul_(outer_lr)
+    momentum.mul_(outer_momentum).add_(mean_params)
+    outer.add_(momentum)
+
+
+def noloco_apart_(
+    outer: Tensor,
+    momentum: Tensor,
+    mean_params: Tensor,
+    mean_outer: Tensor,
+    *,
+    outer_lr: float,
+    outer_momentum: float,
+    consensus: float,
+) -> None:
+    """NoLoCo's step with a consensus of its own, with mean(g) = mean(outer) - mean(params):
+
+        m <- outer_momentum * m - outer_lr * mean(g) - consensus * (outer - mean(outer));   outer <- outer + m
+
+    `mean_params` and `mean_outer` are means over the group and are overwritten."""
+    mean_params.sub_(mean_outer).mul_(outer_lr)
+    mean_outer.sub_(outer).mul_(consensus)
+    momentum.mul_(outer_momentum).add_(mean_params).add_(mean_outer)
+    outer.add_(momentum)
+
+
+_NOLOCO: dict[str, Any] = PAIR | {"rule": NoLoCo.name, "outer_lr": 0.7, "outer_momentum": 0.5, "consensus": 0.7}
+_GOSSIP: dict[str, Any] = _NOLOCO | {"outer_lr": 1.0, "outer_momentum": 0.0, "consensus": 1.0}
+
+ENTRY = MethodEntry(
+    rule=NoLoCo(),
+    presets=(
+        Preset(
+            name="gossip",
+            method=Method(codec="modulo7", **_GOSSIP),
+            purpose="many, unequal or unreliable machines: partners take their mean. The default",
+            since=3,
+        ),
+        Preset(
+            name="noloco",
+            method=Method(codec="modulo7", **_NOLOCO),
+            purpose="the same with the paper's outer momentum (arXiv 2506.10911)",
+        ),
+        Preset(
+            name="streaming-noloco",
+            method=Method(schedule="streaming", codec="bf16", **_NOLOCO, **STREAMED),
+            purpose="the same, where the link would hold up the trainer: the peak rate is that of one fragment",
+        ),
+    ),
+)

@@ -1,0 +1,111 @@
+"""The method of a manifest's [sync] section: a preset, what the section overrides, and what follows from both."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from peer.errors import ManifestError
+from peer.methods.checks import refusals
+from peer.methods.codec_specs import SPARSE, result_codec_for
+from peer.methods.method import ACCEPTANCE, MAX_GROUP, MEAN, STREAMED, WEIGHTS, WHOLE, Method
+from peer.methods.registry import ENTRIES, PRESETS
+from peer.methods.sgd import CONTROL, NONE, control_refusals
+from peer.run.manifest_errors import ManifestFinding, listed
+from peer.run.sections import SyncSection
+
+PLAIN_PAIR = "bf16"
+"""The codec of pairs, except where a rule was measured with the lattice codec."""
+NO_CHOICES = ("clock", "sync_every", "growth")
+CHOICES = tuple(name for name in asdict(NONE) if name not in NO_CHOICES)
+"""The choices of a preset, in the order of Method. A manifest may override them."""
+
+
+@functools.lru_cache(16)  # a daemon asks for its run's method many times a minute
+def resolve(sync: SyncSection) -> Method:
+    """Return the preset with the manifest's overrides. Raises ManifestError with every reason why it cannot be."""
+    if findings := method_findings(sync):
+        raise ManifestError(
+            f"the method cannot be:\n{listed(findings)}", "Leave these keys out to get the preset's values."
+        )
+    return method_of(sync)
+
+
+def method_findings(sync: SyncSection) -> list[ManifestFinding]:
+    """Return every reason why this method cannot be. Empty: it can."""
+    method, given = method_of(sync), overrides(sync)
+    wrong = control_refusals(given) if sync.preset == CONTROL else refusals(method)
+    return [ManifestFinding(("sync", field), reason) for field, reason in wrong]
+
+
+def overrides(sync: SyncSection) -> dict[str, Any]:
+    """Return the choices that the manifest itself makes."""
+    return {name: value for name in CHOICES if (value := getattr(sync, name)) is not None}
+
+
+def method_of(sync: SyncSection) -> Method:
+    """Return the method of a sync section, not checked."""
+    given = overrides(sync)
+    chosen = replace(PRESETS[sync.preset].method, **given)
+    chosen = replace(chosen, clock=sync.clock, sync_every=sync.sync_every, growth=sync.growth or ())
+    own = (entry.follows for entry in ENTRIES)
+    for follow in (_schedule, _cut, _rule, _codec, _group, _acceptance, *own):
+        chosen = replace(chosen, **{name: value for name, value in follow(chosen).items() if name not in given})
+    return chosen
+
+
+def sources(sync: SyncSection) -> Iterator[tuple[str, Any, str]]:
+    """(choice, value, where it comes from) for each: `manifest`, `preset`, or `default`: what follows where neither
+    says anything else."""
+    said = overrides(sync).keys() | (sync.model_fields_set & set(NO_CHOICES))
+    preset = asdict(PRESETS[sync.preset].method)
+    for name, value in asdict(method_of(sync)).items():
+        by_preset = name in CHOICES and name != "fragment_sync_delay" and preset[name] == value
+        yield name, value, "manifest" if name in said else "preset" if by_preset else "default"
+
+
+def _schedule(chosen: Method) -> dict[str, Any]:
+    """Return the choices of the schedule, which a manifest may change."""
+    if chosen.schedule == "full":
+        return {**WHOLE, "fragment_sync_delay": 0.0}
+    return {**STREAMED, "fragment_sync_delay": _delay(chosen)}
+
+
+def _delay(chosen: Method) -> float:
+    """Long enough for a partner at the same pace, short against the work that a merge halves: see
+    docs/decisions/0007-method-defaults.md."""
+    if chosen.clock == "steps":
+        return 5.0 if chosen.sync_every >= 20 else float(chosen.sync_every > 1)
+    return max(0.1, round(chosen.sync_every / 60, 1))
+
+
+def _cut(chosen: Method) -> dict[str, Any]:
+    apart = chosen.fragments >= 3 and chosen.fragment_layout in ("sequential", "strided")
+    return {"fragments_apart": apart}
+
+
+def _rule(chosen: Method) -> dict[str, Any]:
+    return chosen.outer_rule.follows(chosen)
+
+
+def _codec(chosen: Method) -> dict[str, Any]:
+    """Return the codec where the choices make another method of noloco. Its lattice codec was measured with params that
+    are all merged, and that alone cross the wire."""
+    measured = chosen.topology == "pair" and chosen.outer_rule.lattice and chosen.schedule == "full"
+    own = measured and not chosen.sends_outer
+    return {} if own or not chosen.codec.startswith("modulo") else {"codec": PLAIN_PAIR}
+
+
+def _group(chosen: Method) -> dict[str, Any]:
+    if chosen.topology != "group":
+        return {"result_codec": "", "max_group": 0, "weights": "", "mean": ""}
+    relays = chosen.result_codec == SPARSE and chosen.codec == "topk"
+    result = SPARSE if relays else result_codec_for(chosen.codec)
+    weights, mean = chosen.weights or WEIGHTS, chosen.mean or MEAN
+    return {"result_codec": result, "max_group": chosen.max_group or MAX_GROUP, "weights": weights, "mean": mean}
+
+
+def _acceptance(chosen: Method) -> dict[str, Any]:
+    return {"acceptance": (chosen.acceptance or ACCEPTANCE) if chosen.topology == "pair" else ""}
