@@ -247,6 +247,15 @@ def test_what_ends_the_loop_is_raised_as_it_is_and_the_run_is_left(
     assert run.daemons[0].left.is_set()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell starts what runs in its background with SIGINT ignored."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_a_step_that_waits_leaves_the_run(tmp_path: Path, run: PlayedRun) -> None:
     def script(daemon: PlayedDaemon) -> None:
         daemon.open()
