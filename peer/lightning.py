@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -29,13 +29,10 @@ def _callback_class() -> Any:
     return importlib.import_module("lightning.pytorch" if name == "lightning" else name).Callback
 
 
-if TYPE_CHECKING:
-    Callback = object
-else:
-    Callback = _callback_class()
+Callback: Any = _callback_class()
 
 
-class PeerCallback(Callback):
+class PeerCallback(Callback):  # type: ignore[misc] # of either package, so that type checkers accept it as both
     """Joins a run when training begins, exchanges inside the optimizer's steps, stops the Trainer when the run is over,
     and leaves when training ends. After an exception it drains shortly.
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
 
 import peer
@@ -215,6 +216,24 @@ def test_what_ended_the_daemon_for_good_ends_training(tmp_path: Path, run: Playe
         trainer(tmp_path, PeerCallback(TICKET, home=tmp_path)).train()
 
 
+# -- Accelerate -------------------------------------------------------------------------------------------------------
+
+
+def test_a_loop_of_accelerate_counts_the_steps_of_the_optimizer_inside(tmp_path: Path, run: PlayedRun) -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    loader = DataLoader(Windows(WINDOWS), BATCH)
+    model = llama()
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters()), loader)
+    with peer.join(TICKET, model, optimizer, home=tmp_path) as swarm:
+        for batch in swarm.until_end(loader):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**batch).loss)
+                optimizer.step()
+                optimizer.zero_grad()
+    assert [(work["steps"], work["tokens"]) for work in run.works] == ROUNDS * [(STEPS, STEPS * 2 * BATCH * CONTEXT)]
+    assert torch.equal(flat(model), ENDED)
+
+
 # -- Lightning --------------------------------------------------------------------------------------------------------
 
 
@@ -262,7 +281,7 @@ def fit(package: Any, folder: Path, callback: Any, module: Any, **settings: Any)
         **settings,
     )
     torch.manual_seed(0)
-    training.fit(module, torch.utils.data.DataLoader(Windows(WINDOWS), BATCH))
+    training.fit(module, DataLoader(Windows(WINDOWS), BATCH))
     return training
 
 

@@ -1,9 +1,13 @@
-"""The example's loop in a swarm of real processes: a node, two loops of a user's, a peer with the built-in one."""
+"""The loops of the examples in swarms of real processes."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from peer import identity as identities
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
@@ -19,29 +25,32 @@ from peer.observe.event_codec import read_lines
 from peer.observe.events import Dropped, Event, RoundEnded
 from peer.observe.totals import ledger, read_totals
 from peer.run.home import Home
-from peer.run.manifest import default_text, sign_text
+from peer.run.manifest import default_text, load_signed, sign_text
 from peer.run.overrides import apply_overrides
 from peer.trainer.arena import read_counters
 
 pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
-ROUNDS, ELEMENTS, DEADLINE_S = 20, 217_664, 240.0
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DEADLINE_S = 240.0
+ROUNDS, ELEMENTS = 20, 217_664
+"""Of the run of `own_loop.py`."""
 SETTINGS = ["sync.clock=seconds", "sync_every=5", f"total_rounds={ROUNDS}", "eval_windows=16"]
 
 
 class Loop:
-    """A process of the example."""
+    """A process of an example, whose working folder is its home."""
 
-    def __init__(self, folder: Path, ticket: str, run_id: bytes) -> None:
-        self.home, self._ticket, self._run_id = folder, ticket, run_id
+    def __init__(self, folder: Path, ticket: str, run_id: bytes, *more: object, example: str = "own_loop.py") -> None:
+        """`more`: arguments between the ticket and the home."""
+        self.home, self._run_id = folder, run_id
+        self._command = [sys.executable, EXAMPLES / example, ticket, *more, folder, "--yes"]
         folder.mkdir()
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, str(EXAMPLE), self._ticket, str(self.home), "--yes"]
         with (self.home / "output.txt").open("ab") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self.home)
+            self.process = subprocess.Popen([*map(str, self._command)], stdout=output, stderr=output, cwd=self.home)
 
     @property
     def output(self) -> str:
@@ -62,10 +71,10 @@ class Loop:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return int(children[0])
 
-    def imbalance(self) -> int:
+    def imbalance(self, elements: int = ELEMENTS) -> int:
         folder = Home(self.home).run(self._run_id)
         counters = read_counters(folder.path, 1)
-        return ledger(read_totals(folder.journal), counters.tokens, counters.base, [ELEMENTS]).imbalance
+        return ledger(read_totals(folder.journal), counters.tokens, counters.base, [elements]).imbalance
 
 
 async def until(done: Callable[[], bool], loop: Loop) -> None:
@@ -108,5 +117,65 @@ def test_loops_of_a_user_outlive_their_daemons_and_go_on_after_a_kill(tmp_path: 
                 loop.process.kill()
                 loop.process.wait()
             await asyncio.gather(builtin.stop(10.0), node.stop(10.0))
+
+    asyncio.run(main())
+
+
+def peer(folder: Path, *words: object) -> str:
+    """Run a command of `peer`; return what it printed."""
+    command = [sys.executable, "-m", "peer", *map(str, words)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 600, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
+
+
+def test_the_trainers_of_two_libraries_train_one_gpt2_and_evaluate_it_as_the_program_does(tmp_path: Path) -> None:
+    texts, home = tmp_path / "texts", tmp_path / "node"
+    texts.mkdir()
+    for name in ("argparse", "ast", "tarfile", "dataclasses", "inspect", "os", "subprocess", "tempfile"):
+        shutil.copy(Path(os.__file__).with_name(f"{name}.py"), texts / f"{name}.txt")
+    (tmp_path / "gpt2.json").write_text(json.dumps(GPT2))
+    peer(tmp_path, "tokenizer", "train", texts, "--vocab", "600", "--out", "tokenizer.json")
+    peer(tmp_path, "data", "build", texts, "--tokenizer", "tokenizer.json", "--out", "data", "--holdout-one-in", "4")
+    settings = [word for value in ("sync_every=5", "total_rounds=8") for word in ("--set", value)]
+    peer(
+        tmp_path,
+        *("manifest", "new", "gpt2.toml", "--home", home, "--model", "gpt2.json", "--data", "data", *settings),
+    )
+    run = load_signed(tmp_path / "gpt2.toml")
+
+    async def main() -> None:
+        node = Daemon("node", home)
+        ticket = await start_bootstrap(node, tmp_path / "gpt2.toml", min_peers=2, data=tmp_path / "data")
+        files = tmp_path / "gpt2.json", tmp_path / "tokenizer.json", texts
+        loops = [
+            Loop(tmp_path / name, ticket, run.run_id, *files, example=name)
+            for name in ("hf_trainer.py", "lightning_trainer.py")
+        ]
+        try:
+            for loop in loops:
+                await until(lambda loop=loop: loop.process.poll() is not None, loop)
+        finally:
+            for loop in loops:
+                loop.process.kill()
+                loop.process.wait()
+            await node.stop(10.0)
+        for loop, saved in zip(loops, ("trained", "trained-by-lightning"), strict=True):
+            assert loop.process.returncode == 0, loop.output
+            assert loop.exchanged >= 5
+            assert loop.imbalance(run.manifest.model.parameters) == 0
+            printed = re.search(r"the hold-out's loss is ([\d.]+)", loop.output)
+            assert printed is not None, loop.output
+            evaluated = json.loads(peer(tmp_path, "eval", loop.home, "--json"))
+            assert float(printed[1]) == pytest.approx(evaluated["loss"], abs=1e-4)
+            assert evaluated["loss"] < math.log(GPT2["vocab_size"]) - 0.5
+            peer(tmp_path, "export", loop.home, loop.home / "exported")
+            exported = load_file(loop.home / "exported" / "model.safetensors")
+            trained = load_file(loop.home / saved / "model.safetensors")
+            assert exported.keys() == trained.keys()
+            assert all(torch.equal(trained[name], tensor) for name, tensor in exported.items())
 
     asyncio.run(main())
