@@ -49,7 +49,7 @@ def _purposes() -> str:
 def _rules() -> str:
     """The outer rules."""
     rows = "".join(
-        f"| `{name}` | {', '.join(f'`{where}`' for where in rule.topologies)} | `{rule.equation}` |\n"
+        f"| `{name}` | {', '.join(f'`{where.name}`' for where in rule.topologies)} | `{rule.equation}` |\n"
         for name, rule in RULES.items()
     )
     head = "## Outer rules\n\ng is the pseudo-gradient, in a group the mean of its members', y what the partner sends,"

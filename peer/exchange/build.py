@@ -31,6 +31,7 @@ from peer.exchange.strategy import ExchangeControls, ExchangeStrategy
 from peer.membership.parts import MembershipParts
 from peer.methods.codec_specs import SPARSE
 from peer.methods.method import Method
+from peer.methods.topology import GROUP, PAIR, SOLO, Topology
 from peer.observe import events
 from peer.outer.robust_mean import WEIGHTS
 from peer.outer.state import OuterState
@@ -76,9 +77,7 @@ MakeStrategy = Callable[[ExchangeContext], ExchangeStrategy]
 def make_strategy(parts: ExchangeContext, sayings: Sayings = HONEST) -> ExchangeStrategy:
     """Build the topology that the run's method names."""
     method = parts.plan.method
-    if method.topology == "solo":
-        return SoloStrategy()
-    return _pairs(parts, sayings) if method.topology == "pair" else _groups(parts, sayings)
+    return MAKERS[method.meeting](parts, sayings)
 
 
 def _pairs(parts: ExchangeContext, sayings: Sayings) -> PairStrategy:
@@ -151,7 +150,6 @@ def mean_terms_of(method: Method, layout: Layout) -> MeanTerms:
 def _groups(parts: ExchangeContext, sayings: Sayings) -> GroupStrategy:
     plan, layout, ports = parts.plan, parts.outer.layout, parts.ports
     method = plan.method
-    assert method.topology == "group", method
     terms = GroupTerms(
         run_id=plan.run_id,
         me=plan.me,
@@ -182,3 +180,14 @@ def _groups(parts: ExchangeContext, sayings: Sayings) -> GroupStrategy:
         controls=parts.wishes,
         feedback=feedback,
     )
+
+
+def _alone(parts: ExchangeContext, sayings: Sayings) -> SoloStrategy:
+    return SoloStrategy()
+
+
+MAKERS: dict[Topology, Callable[[ExchangeContext, Sayings], ExchangeStrategy]] = {
+    PAIR: _pairs,
+    GROUP: _groups,
+    SOLO: _alone,
+}

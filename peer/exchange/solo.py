@@ -25,6 +25,16 @@ class SoloStrategy:
     def members(self) -> int:
         return 1
 
+    @property
+    def follows(self) -> bool:
+        return False
+
+    def start_at(self, round_: int) -> None:
+        """Nobody asks for it."""
+
+    def reset(self) -> None:
+        """Nothing is known of others."""
+
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[SoloSession]:
         yield SoloSession("the method never exchanges")

@@ -67,6 +67,16 @@ class ExchangeStrategy(Protocol):
     def transfers(self) -> TransferMeter:
         """The transfers under way."""
 
+    @property
+    def follows(self) -> bool:
+        """Whether a peer ends with the state that the others have."""
+
+    def start_at(self, round_: int) -> None:
+        """Learn this peer's first round."""
+
+    def reset(self) -> None:
+        """Forget what the others had: the operator refounded the run."""
+
     def open_round(
         self, key: RoundKey, opens_at: float, closes_at: float
     ) -> AbstractAsyncContextManager[ExchangeSession]:

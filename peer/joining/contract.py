@@ -145,7 +145,7 @@ def contract_of(
         data=_data(manifest, options, texts),
         memory_bytes=need.total,
         disk_bytes=cache + (options.checkpoints_kept + 1) * checkpoint_bytes(manifest.model.parameters),
-        bytes_an_hour=0.0 if method.topology == "solo" else cost.bytes_per_hour,
+        bytes_an_hour=0.0 if not method.exchanges else cost.bytes_per_hour,
         device=_device(options.device),
         threads=options.threads,
         bytes_up_a_day=daily,

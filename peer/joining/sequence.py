@@ -193,5 +193,5 @@ def fetch_terms(
         digests=lambda: log.digests(now()),
         ask_start=partial(ask_for_start, context, terms.statements),
     )
-    momentum = resolve(manifest.sync).topology == "group"
+    momentum = resolve(manifest.sync).one_state
     return FetchTerms(momentum=momentum, patience_s=patience_s, weigh=weigh, emit=emit, knows=knows)

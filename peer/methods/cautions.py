@@ -32,7 +32,7 @@ def cautions(method: Method, rounds: int) -> Iterator[Caution]:
 
 def _delay(method: Method) -> Iterator[Caution]:
     delay, every = method.fragment_sync_delay, method.sync_every
-    if method.topology == "solo" or delay < LATE * every:
+    if not method.exchanges or delay < LATE * every:
         return
     yield (
         "fragment_sync_delay",
@@ -62,7 +62,7 @@ def _steep(method: Method) -> Iterator[Caution]:
 
 def _short(method: Method) -> Iterator[Caution]:
     factor = method.outer_lr / (1 - method.outer_momentum)
-    if method.topology != "solo" and factor <= SHORT:
+    if method.exchanges and factor <= SHORT:
         yield (
             "outer_lr",
             f"outer_lr / (1 - outer_momentum) is {factor:.2g}, so no more than that of the work is kept. At 0.1 to "

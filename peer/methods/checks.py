@@ -23,13 +23,13 @@ def refusals(method: Method) -> Iterator[Refusal]:
 
 def _rule(method: Method) -> Iterator[Refusal]:
     rule = method.outer_rule
-    if method.topology == "group" and method.topology not in rule.topologies:
+    if method.one_state and method.meeting not in rule.topologies:
         yield (
             "rule",
             f"{method.rule} draws two partners together, but the members of a group share one state. "
             'Use "nesterov" or "sgd", or topology = "pair"',
         )
-    if method.topology == "pair" and method.topology not in rule.topologies:
+    if method.paired and method.meeting not in rule.topologies:
         yield (
             "rule",
             f"{method.rule} has no consensus: with random partners the replicas drift apart for ever. "
@@ -41,7 +41,7 @@ def _rule(method: Method) -> Iterator[Refusal]:
 
 
 def _spread(method: Method) -> Iterator[Refusal]:
-    if method.topology != "pair" or not method.outer_rule.consensus:
+    if not method.paired or not method.outer_rule.consensus:
         return
     if method.consensus == 0:
         yield "consensus", "without a consensus the replicas drift apart for ever"
@@ -109,14 +109,14 @@ def _streaming(method: Method) -> Iterator[Refusal]:
             "sync_every",
             f"{every:g} inner steps are fewer than the {method.fragments} fragments: each round has at least one step",
         )
-    if method.fragment_update_alpha == 1 and method.topology != "solo":
+    if method.fragment_update_alpha == 1 and method.exchanges:
         yield "fragment_update_alpha", "at 1 the trainer keeps its own values, so that no exchange ever reaches it"
 
 
 def _codecs(method: Method) -> Iterator[Refusal]:
-    if method.topology != "solo" and method.codec not in KINDS[method.payload]:
+    if method.exchanges and method.codec not in KINDS[method.payload]:
         yield "codec", _misfit(method.codec, method.payload)
-    if method.topology != "group":
+    if not method.one_state:
         if method.result_codec:
             yield "result_codec", f"only in groups a result is sent back, not with topology {method.topology}"
         return
@@ -138,9 +138,9 @@ def _misfit(codec: str, kind: str) -> str:
 
 
 def _group(method: Method) -> Iterator[Refusal]:
-    if method.topology == "group" and method.max_group < 2:
+    if method.one_state and method.max_group < 2:
         yield "max_group", f"a group of {method.max_group} has nobody to exchange with: at least 2"
-    if method.topology != "group":
+    if not method.one_state:
         for name in ("max_group", "founders", "weights", "mean"):
             if getattr(method, name):
                 yield name, f"there are no groups with topology {method.topology}"
@@ -149,5 +149,5 @@ def _group(method: Method) -> Iterator[Refusal]:
 
 
 def _acceptance(method: Method) -> Iterator[Refusal]:
-    if method.acceptance and method.topology != "pair":
+    if method.acceptance and not method.paired:
         yield "acceptance", f"only a pair has a partner whose params are judged, not topology {method.topology}"

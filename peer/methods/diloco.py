@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from peer.methods.entry import MethodEntry, Preset
-from peer.methods.method import GROUP, STREAMED, Method
+from peer.methods.method import GROUPED, STREAMED, Method
 from peer.methods.rule import LinearTerms, OuterRule, Row
+from peer.methods.topology import GROUP, SOLO
 from peer.outer.arithmetic import blocks, pseudo_gradient_
 
 if TYPE_CHECKING:
@@ -19,10 +20,11 @@ class Nesterov(OuterRule):
     """Nesterov's step along the pseudo-gradient."""
 
     name = "nesterov"
-    topologies = ("group", "solo")
+    topologies = (GROUP, SOLO)
     equation = "m = outer_momentum * m + g; outer -= outer_lr * (g + outer_momentum * m)"
 
     def step(self, block: StepBlock, method: StepConstants) -> None:
+        assert block.partner is None, self.name
         gradient = pseudo_gradient_(block.own, block.outer, block.share)
         self.descend(block.outer, block.momentum, gradient, method)
 
@@ -50,7 +52,7 @@ def nesterov_(outer: Tensor, momentum: Tensor, gradient: Tensor, *, outer_lr: fl
 
 NESTEROV = Nesterov()
 CONSTANTS: dict[str, Any] = {"rule": NESTEROV.name, "outer_lr": 0.7, "outer_momentum": 0.5, "consensus": 0.0}
-DILOCO: dict[str, Any] = GROUP | CONSTANTS
+DILOCO: dict[str, Any] = GROUPED | CONSTANTS
 
 ENTRY = MethodEntry(
     rule=NESTEROV,

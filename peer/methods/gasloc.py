@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from peer.methods.entry import MethodEntry, Preset
-from peer.methods.method import PAIR, STREAMED, Caution, Method
+from peer.methods.method import PAIRED, STREAMED, Caution, Method
 from peer.methods.rule import LinearTerms, OuterRule, Row, spread_growth
+from peer.methods.topology import PAIR, SOLO
 from peer.outer.arithmetic import step_along_
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Gasloc(OuterRule):
     """An own outer step, then the pair's mean, and Nesterov's momentum of the mean over all replicas."""
 
     name = "gasloc"
-    topologies = ("pair", "solo")
+    topologies = (PAIR, SOLO)
     equation = "u = outer - outer_lr * g; outer = u + consensus / 2 * (y - u) + outer_momentum * (u - u_before)"
     since = 3
     consensus = True
@@ -57,7 +58,7 @@ class Gasloc(OuterRule):
         return CONSTANTS | {"fragment_update_alpha": 0.0}
 
     def cautions(self, method: Method) -> Iterable[Caution]:
-        if method.topology == "pair" and (growth := spread_growth(method)) >= SLOW:
+        if method.paired and (growth := spread_growth(method)) >= SLOW:
             yield (
                 "outer_momentum",
                 f"with outer_momentum {method.outer_momentum:g} and consensus {method.consensus:g} a round of pairs "
@@ -85,7 +86,7 @@ def gasloc_(
     outer.copy_(own).add_(momentum)
 
 
-_GASLOC: dict[str, Any] = PAIR | CONSTANTS | {"rule": Gasloc.name, "codec": "bf16"}
+_GASLOC: dict[str, Any] = PAIRED | CONSTANTS | {"rule": Gasloc.name, "codec": "bf16"}
 
 ENTRY = MethodEntry(
     rule=Gasloc(),

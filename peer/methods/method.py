@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from peer.methods.rule import OuterRule
+from peer.methods.topology import GROUP, PAIR, TOPOLOGIES, Topology
 from peer.protocol.round_lengths import Growth
 from peer.protocol.schedule import RoundClock
 
@@ -15,8 +16,8 @@ Caution = tuple[str, str]
 """The key of a choice in [sync], and what it did."""
 
 MAX_GROUP, WEIGHTS, MEAN, ACCEPTANCE = 16, "tokens", "weighted", "check"
-PAIR: dict[str, Any] = {"topology": "pair", "acceptance": ACCEPTANCE}
-GROUP: dict[str, Any] = {"topology": "group", "max_group": MAX_GROUP, "weights": WEIGHTS, "mean": MEAN}
+PAIRED: dict[str, Any] = {"topology": PAIR.name, "acceptance": ACCEPTANCE}
+GROUPED: dict[str, Any] = {"topology": GROUP.name, "max_group": MAX_GROUP, "weights": WEIGHTS, "mean": MEAN}
 STREAMED: dict[str, Any] = {"fragments": 2, "fragment_layout": "strided", "fragment_update_alpha": 0.5}
 WHOLE: dict[str, Any] = {"fragments": 1, "fragment_layout": "whole", "fragment_update_alpha": 0.0}
 """The choices that follow from a topology and from a schedule."""
@@ -27,7 +28,7 @@ class Method:
     """A resolved method. Made by `peer.run.resolve.resolve`, which refuses what cannot be."""
 
     topology: str
-    """`pair`: a random partner a round. `group`: everybody of the round. `solo`: nobody."""
+    """The name of the topology (`peer.methods.topology.TOPOLOGIES`)."""
     rule: str
     """The name of the outer rule (`peer.methods.registry.RULES`)."""
     outer_lr: float
@@ -87,16 +88,41 @@ class Method:
         return self.schedule == "full" or not (self.fragment_sync_delay or self.eager)
 
     @property
+    def meeting(self) -> Topology:
+        """The topology itself."""
+        return TOPOLOGIES[self.topology]
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether anything crosses the wire."""
+        return self.meeting.exchanges
+
+    @property
+    def paired(self) -> bool:
+        """Whether it is two partners that exchange."""
+        return self.meeting.paired
+
+    @property
+    def one_state(self) -> bool:
+        """Whether all peers hold one state, outer_momentum included."""
+        return self.meeting.one_state
+
+    @property
+    def peers(self) -> int:
+        """How many exchange with each other in a round, at most."""
+        return self.meeting.peers or self.max_group
+
+    @property
     def payload(self) -> str:
         """The kind of payload a peer sends (`peer.methods.codec_specs.KINDS`)."""
-        return "pseudo_gradient" if self.topology == "group" else "params"
+        return self.meeting.payload
 
     @property
     def vectors(self) -> int:
         """How many vectors of a fragment's length a peer sends in a round."""
-        if self.topology == "solo":
+        if not self.exchanges:
             return 0
-        return 2 if self.topology == "pair" and self.sends_outer else 1
+        return 2 if self.paired and self.sends_outer else 1
 
     @property
     def outer_rule(self) -> OuterRule:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from peer.methods.entry import MethodEntry, Preset
-from peer.methods.method import PAIR, STREAMED, Method
+from peer.methods.method import PAIRED, STREAMED, Method
 from peer.methods.rule import LinearTerms, OuterRule, Row
 from peer.methods.sgd import sgd_
+from peer.methods.topology import PAIR, SOLO
 from peer.outer.arithmetic import pair_mean_, scale_work_
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class NoLoCo(OuterRule):
     """Heavy ball along the mean of the pseudo-gradients, and a pull towards the mean of outer_params."""
 
     name = "noloco"
-    topologies = ("pair", "solo")
+    topologies = (PAIR, SOLO)
     equation = "m = outer_momentum * m - outer_lr * mean(g) - consensus * (outer - mean(outer)); outer += m"
     consensus = True
     lattice = True
@@ -100,7 +101,7 @@ def noloco_apart_(
     outer.add_(momentum)
 
 
-_NOLOCO: dict[str, Any] = PAIR | {"rule": NoLoCo.name, "outer_lr": 0.7, "outer_momentum": 0.5, "consensus": 0.7}
+_NOLOCO: dict[str, Any] = PAIRED | {"rule": NoLoCo.name, "outer_lr": 0.7, "outer_momentum": 0.5, "consensus": 0.7}
 _GOSSIP: dict[str, Any] = _NOLOCO | {"outer_lr": 1.0, "outer_momentum": 0.0, "consensus": 1.0}
 
 ENTRY = MethodEntry(

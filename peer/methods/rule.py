@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from peer.methods.topology import Topology
+
 if TYPE_CHECKING:  # checking a manifest loads no torch
     from torch import Tensor
 
@@ -36,7 +38,7 @@ class OuterRule:
 
     name: ClassVar[str]
     """Its name in a manifest."""
-    topologies: ClassVar[tuple[str, ...]]
+    topologies: ClassVar[tuple[Topology, ...]]
     equation: ClassVar[str]
     """The step, for the docs. g is the pseudo-gradient or the mean of them, m the momentum."""
     since: ClassVar[int] = 1

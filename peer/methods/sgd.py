@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from peer.methods.entry import MethodEntry, Preset
 from peer.methods.method import Method, Refusal
 from peer.methods.rule import LinearTerms, OuterRule, Row
+from peer.methods.topology import GROUP, SOLO
 from peer.outer.arithmetic import scale_work_
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ class Sgd(OuterRule):
     """A step along the work, without a momentum."""
 
     name = "sgd"
-    topologies = ("group", "solo")
+    topologies = (GROUP, SOLO)
     equation = "outer -= outer_lr * g"
 
     def step(self, block: StepBlock, method: StepConstants) -> None:
+        assert block.partner is None, self.name
         scale_work_(block.own, block.outer, block.share)
         sgd_(block.outer, block.own, outer_lr=method.outer_lr)
 
@@ -69,6 +71,6 @@ def control_refusals(given: Mapping[str, Any]) -> Iterator[Refusal]:
             yield name, f"preset none is the control and takes no {name} ({value}) but its own ({fixed or 'none'})"
 
 
-NONE = Method(topology="solo", rule=Sgd.name, outer_lr=1.0, outer_momentum=0.0, consensus=0.0, codec="fp32")
+NONE = Method(topology=SOLO.name, rule=Sgd.name, outer_lr=1.0, outer_momentum=0.0, consensus=0.0, codec="fp32")
 
 ENTRY = MethodEntry(rule=Sgd(), presets=(Preset(name=CONTROL, method=NONE, purpose="the control: nobody exchanges"),))

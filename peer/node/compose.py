@@ -184,7 +184,7 @@ def compose_peer(
         changed=lambda peers, reason: emit(events.DirectoryChanged(peers=peers, reason=reason)),
     )
     exchanged: PairReceipts | None = None
-    if receipts is not None and plan.method.topology == "pair":  # only partners in pairs sign each other's receipts
+    if receipts is not None and plan.method.paired:  # only partners in pairs sign each other's receipts
         bounds = receipt_bounds(plan.method, outer.layout.elements, plan.total_rounds)
         kept = ReceiptLog(plan.run_id, plan.me, ports.signer, receipts, emit)
         exchanged = PairReceipts(kept, transport, lambda: view.peers, emit, proven, bounds)
@@ -395,7 +395,7 @@ def begin_run(
     """Give the network side the terms of the run. `ruling`: returns the operator's rules for the round at hand.
     `record` makes our record."""
     limits, method = manifest.limits, resolve(manifest.sync)
-    if method.topology == "group":
+    if method.one_state:
         node.directory.read_everybody()
     terms = RunTerms(
         layout.digest(),

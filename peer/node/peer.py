@@ -287,7 +287,7 @@ class PeerDaemon:
         layout, folder, say = layout_for(manifest.model, method, files.tensors), node.local.folder, node.local.say
         checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
         say(room_for(checkpoints, layout.elements))
-        say(room_for_copies(folder.path, layout.elements, momentum=method.topology == "group"))
+        say(room_for_copies(folder.path, layout.elements, momentum=method.one_state))
         if recovered := recover_counters(folder.path, len(layout.fragments), self._journal.totals.upto):
             say(recovered)
         trainer = self._trainer = TrainerClient(

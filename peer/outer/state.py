@@ -103,7 +103,6 @@ class OuterState:
         """Take the step of a pair, or of a peer alone. What is given is only read. Temporaries are of a block, and made
         before anything is moved."""
         rule, (outer, momentum) = method.outer_rule, self._views(fragment)
-        assert partner is None or "pair" in rule.topologies, rule.name
         elements = outer.numel()
         theirs = None if partner is None else partner[:elements]
         their_outer = None if partner is None or partner.numel() == elements else partner[elements:]
@@ -153,7 +152,6 @@ class OuterState:
     ) -> None:
         """Take the step along the group's mean pseudo-gradient, bit for bit the same on every member."""
         rule, (outer, momentum) = method.outer_rule, self._views(fragment)
-        assert "group" in rule.topologies, rule.name
         assert mean_gradient.shape == outer.shape, (mean_gradient.shape, outer.shape)
         edges = [0, *(edge for span in spans for edge in span), outer.numel()]
         assert all(left <= right for left, right in pairwise(edges)), spans

@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable
 from peer.aio.events import Shutdown
 from peer.aio.tasks import background_task
 from peer.errors import TrainerDied
-from peer.exchange.group.member import GroupMember
-from peer.exchange.group.strategy import GroupStrategy
 from peer.exchange.strategy import ExchangeStrategy
 from peer.membership.peer_table import PeerTable, waiting_pause
 from peer.membership.slow_peers import SlowPeerMonitor
@@ -114,11 +112,6 @@ class RoundLoop:
         """The run's clock, as this peer goes by it."""
         return self._schedule.rounds
 
-    @property
-    def _group(self) -> GroupMember | None:
-        """Our part in a group; None in other topologies."""
-        return self._strategy.group if isinstance(self._strategy, GroupStrategy) else None
-
     # -- the whole run -----------------------------------------------------------------------------------------------
 
     async def run(self, first_round: int) -> None:
@@ -134,8 +127,7 @@ class RoundLoop:
         await self._follow_the_group(first_round)
         self._rebased()
         round_ = self._schedule.first(first_round)
-        if self._group is not None:
-            self._group.start_at(round_)
+        self._strategy.start_at(round_)
         self._emit(events.TrainingBegan(round=round_))
         await self._supervised(lambda: self.evaluations.evaluate(round_))
         try:
@@ -213,8 +205,8 @@ class RoundLoop:
         return any(record is not None and record.status is Status.SERVING for record in records)
 
     async def _follow_to_the_end(self, round_: int, at_last: bool = False) -> bool:
-        """Who missed a part of a group's last round ends with what the others have. Whether our state changed."""
-        if not isinstance(self._strategy, GroupStrategy):
+        """Who missed a part of the last round ends with what the others have. Whether our state changed."""
+        if not self._strategy.follows:
             return False
         reason = "after the last round the group has another state than ours"
         changed = await self._committer.catch_up(round_, reason, at_last)
@@ -234,8 +226,7 @@ class RoundLoop:
         round_, params = await self._directives.apply(round_, self._leaving, self._round_now, self._set, self._emit)
         if params is not None:
             await self._committer.refound(params)
-            if self._group is not None:
-                self._group.reset()
+            self._strategy.reset()
             await self._start_anew(round_, "the operator refounded the run")
         elif ours and not self._leaving:
             round_ = await self._wake(round_, self._clock.now() - began)

@@ -30,8 +30,6 @@ GROUPED_BYTES = 31 * 10**6
 """Bytes that an exchange of a group holds besides the owner's share, for the codec that needs most."""
 SOCKET_FRAMING = 0.003
 """Part that frames and encryption add to a payload, without the packets below them."""
-MESSAGE_BYTES = {"pair": 600, "group": 1800}
-"""Bytes of a round's messages with one other peer, each way and encrypted: offers, rosters, heads and receipts."""
 COPIED = ("topk",)
 """Codecs that lose so much of an update that it is kept: then our own values are copied."""
 
@@ -92,22 +90,21 @@ def cost_of(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] |
     foreign model. While its layout is not here, its fragments are taken for equal ones."""
     layout, parameters = _layout(model, method, tensors), model.parameters
     sizes = _fragments(layout, method, parameters)
-    peers = {"group": method.max_group, "pair": 2, "solo": 1}[method.topology]
-    crossing = tuple(exchange_bytes(method, size, peers) for size in sizes)
+    crossing = tuple(exchange_bytes(method, size, method.peers) for size in sizes)
     seconds = method.clock == "seconds"
     within = _within(method)
     return Cost(
         parameters=parameters,
-        peers=peers,
+        peers=method.peers,
         fragment_bytes=crossing,
         bytes_per_hour=sum(crossing) * 3600 / method.sync_every if seconds else None,
         peak_within=within,
         peak_bits_per_s=(8 * max(crossing) / within if within else 0.0) if seconds else None,
         arena_bytes=2 * FP32 * parameters,
         momentum_bytes=FP32 * parameters * (method.keeps_momentum + 3 * method.eager),
-        buffer_bytes=FP32 * method.vectors * max(sizes) if method.topology != "solo" else 0,
-        payload_bytes=_under_way(method, max(sizes), _largest_shard(method, layout, sizes, peers), peers),
-        message_bytes=(peers - 1) * MESSAGE_BYTES.get(method.topology, 0),
+        buffer_bytes=FP32 * method.vectors * max(sizes) if method.exchanges else 0,
+        payload_bytes=_under_way(method, max(sizes), _largest_shard(method, layout, sizes, method.peers), method.peers),
+        message_bytes=(method.peers - 1) * method.meeting.message_bytes,
     )
 
 
@@ -135,9 +132,9 @@ def exchange_bytes(method: Method, elements: int, peers: int) -> int:
     """Return the bytes each way for one fragment of so many elements. In a group of M each peer owns an M-th. It sends
     each owner that owner's part, and receives its own part from each member. Then it sends its own result to each
     member and receives theirs. Where tensors stay whole, that is the mean over the peers."""
-    if method.topology == "solo":
+    if not method.exchanges:
         return 0
-    if method.topology == "pair":
+    if method.paired:
         return method.vectors * FORMS[method.codec].nbytes(elements)
     shard = -(-elements // peers)
     return (peers - 1) * (FORMS[method.codec].nbytes(shard) + result_nbytes(method.result_codec, shard, peers))
@@ -146,7 +143,7 @@ def exchange_bytes(method: Method, elements: int, peers: int) -> int:
 def largest_payload(method: Method, layout: Layout) -> int:
     """Return the bytes of the largest single payload that a peer may receive: a complete fragment (a group may be
     small)."""
-    if method.topology == "solo":
+    if not method.exchanges:
         return 0
     largest = max(layout.fragment_elements(fragment) for fragment in range(len(layout.fragments)))
     results = [largest_result(method.result_codec, largest, parts + 1) for parts in range(method.max_group)]
@@ -187,7 +184,7 @@ def muon_share(matrices: Sequence[TensorSpec], parameters: int, tokens: int) -> 
 def _within(method: Method) -> float:
     """Return the delay of the merge. Without one the trainer waits, and the window for that is known in seconds
     only."""
-    if method.topology == "solo":
+    if not method.exchanges:
         return 0.0
     if method.eager:
         return method.sync_every - method.round_length
@@ -197,9 +194,9 @@ def _within(method: Method) -> float:
 
 
 def _under_way(method: Method, elements: int, shard: int, peers: int) -> int:
-    if method.topology == "solo":
+    if not method.exchanges:
         return 0
-    if method.topology == "pair":
+    if method.paired:
         whole = 2 * exchange_bytes(method, elements, peers)
         heads = elements // 2 if method.codec.startswith("modulo") else 0
         return min(whole, STREAMED_BYTES) + heads

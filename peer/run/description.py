@@ -43,7 +43,7 @@ def method_rows(sync: SyncSection) -> Iterator[Row]:
 def growths(method: Method) -> dict[str, float | None]:
     """Return the factors of `peer.methods.checks` for pairs, and None elsewhere: others hold one state, or their
     own."""
-    paired = method.topology == "pair"
+    paired = method.paired
     return {
         "spread_growth": spread_growth(method) if paired else None,
         "pull_growth": pull_growth(method) if paired else None,
@@ -100,7 +100,7 @@ def unevaluated_lines(manifest: Manifest) -> Iterator[str]:
         return
     chosen = (
         "one state, which most networks have"
-        if resolve(manifest.sync).topology == "group"
+        if resolve(manifest.sync).one_state
         else ("the mean of those that lie near each other")
     )
     yield f"no state is evaluated here, as {NOT_EVALUATED}: of peers with receipts first, {chosen} is kept"
@@ -126,7 +126,7 @@ def memory_rows(cost: Cost, need: MemoryNeed) -> Iterator[Row]:
 def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
     """Return the costs of one peer on the wire, each way."""
     yield "parameters", f"{cost.parameters:,}", ""
-    if method.topology == "solo":
+    if not method.exchanges:
         yield "each way a round", "0 MB", "nothing crosses the wire"
     else:
         yield "each way a round", size(max(cost.fragment_bytes)), _what_crosses(method, cost)
@@ -148,7 +148,7 @@ def cost_rows(method: Method, cost: Cost) -> Iterator[Row]:
 
 def _what_crosses(method: Method, cost: Cost) -> str:
     largest = "the largest fragment, " if method.fragments > 1 else ""
-    if method.topology == "group":
+    if method.one_state:
         what = f"{largest}{cost.peers} peers: pseudo-gradients {method.codec}, results {method.result_codec}"
         what += ", on average" if method.mean == "rda" else ""  # shards that end with tensors are less equal
         joined = method.result_codec == SPARSE and not is_relayed(cost.parameters // cost.peers, cost.peers)

@@ -15,7 +15,7 @@ from peer.run.manifest import Manifest
 def need_of(manifest: Manifest, method: Method) -> UploadNeed | None:
     """Return the upload of the run in a day. None where rounds are in inner steps or nothing is exchanged."""
     cost = cost_of(manifest.model, method)
-    if cost.bytes_per_hour is None or method.topology == "solo":
+    if cost.bytes_per_hour is None or not method.exchanges:
         return None
     return UploadNeed(
         on_the_line(max(cost.fragment_bytes), 0),
@@ -36,7 +36,7 @@ def bytes_a_day(method: Method, sync_bytes: int, sync_s: float | None = None) ->
 
     `sync_bytes`: payload each way between two exchanges of everything. `sync_s`: seconds between them, where they are
     known otherwise than by the round clock. None where rounds are in inner steps of unknown length."""
-    if method.topology == "solo":
+    if not method.exchanges:
         return round(control_of(method) * DAY_S)
     if sync_s is None:
         if method.clock != "seconds":
@@ -52,12 +52,12 @@ def too_much_with(codec: str, manifest: Manifest, method: Method, limits: Upload
 
 def load_of(manifest: Manifest, method: Method) -> Load | None:
     """Return the load of the run on a link. None where rounds are in inner steps or nothing is exchanged."""
-    if method.clock != "seconds" or method.topology == "solo":
+    if method.clock != "seconds" or not method.exchanges:
         return None
     return Load(
         nbytes=max(cost_of(manifest.model, method).fragment_bytes),
         round_s=method.round_length,
         again_s=method.sync_every,
         waits=method.waits,
-        alone="solo" if method.topology == "pair" else "dropped",
+        alone="solo" if method.paired else "dropped",
     )

@@ -93,13 +93,13 @@ def _rule(chosen: Method) -> dict[str, Any]:
 def _codec(chosen: Method) -> dict[str, Any]:
     """Return the codec where the choices make another method of noloco. Its lattice codec was measured with params that
     are all merged, and that alone cross the wire."""
-    measured = chosen.topology == "pair" and chosen.outer_rule.lattice and chosen.schedule == "full"
+    measured = chosen.paired and chosen.outer_rule.lattice and chosen.schedule == "full"
     own = measured and not chosen.sends_outer
     return {} if own or not chosen.codec.startswith("modulo") else {"codec": PLAIN_PAIR}
 
 
 def _group(chosen: Method) -> dict[str, Any]:
-    if chosen.topology != "group":
+    if not chosen.one_state:
         return {"result_codec": "", "max_group": 0, "weights": "", "mean": ""}
     relays = chosen.result_codec == SPARSE and chosen.codec == "topk"
     result = SPARSE if relays else result_codec_for(chosen.codec)
@@ -108,4 +108,4 @@ def _group(chosen: Method) -> dict[str, Any]:
 
 
 def _acceptance(chosen: Method) -> dict[str, Any]:
-    return {"acceptance": (chosen.acceptance or ACCEPTANCE) if chosen.topology == "pair" else ""}
+    return {"acceptance": (chosen.acceptance or ACCEPTANCE) if chosen.paired else ""}

@@ -187,7 +187,7 @@ def _as_of_its_format(table: dict[str, Any]) -> dict[str, Any]:
 
 def _is_pair(sync: dict[str, Any]) -> bool:
     try:
-        return method_of(SyncSection.model_validate(sync)).topology == "pair"
+        return method_of(SyncSection.model_validate(sync)).paired
     except ValidationError:
         return False  # the check of the manifest tells
 

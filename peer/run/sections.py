@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from peer.methods.registry import PRESETS, RULES
+from peer.methods.topology import TOPOLOGIES
 from peer.protocol.learning_rate import Schedule
 from peer.protocol.messages import WIRE_VERSION
 from peer.protocol.model.fragments import MOST_FRAGMENTS
@@ -30,9 +31,11 @@ ResultForm = Codec | Literal["sparse"]
 if TYPE_CHECKING:
     PresetName = str
     RuleName = str
+    TopologyName = str
 else:
     PresetName = Literal[tuple(PRESETS)]
     RuleName = Literal[tuple(RULES)]
+    TopologyName = Literal[tuple(TOPOLOGIES)]
 
 
 class LlamaSection(Section):
@@ -259,7 +262,7 @@ class SyncSection(Section):
     clock: Literal["steps", "seconds"] = "seconds"
     sync_every: Annotated[float, Field(ge=1, le=1e7)] = 300.0
     """Inner steps or seconds (as `clock` says) between two exchanges of the same fragment."""
-    topology: Literal["pair", "group", "solo"] | None = None
+    topology: TopologyName | None = None
     rule: RuleName | None = None
     outer_lr: Annotated[float, Field(gt=0, le=4)] | None = None
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None

@@ -69,7 +69,7 @@ steps between two exchanges, and each one's best learning rate. One machine has 
 
 def expected_worth(parameters: int, method: Method, peers: int) -> ExpectedWorth:
     """Return what so many peers of a run are worth together, or why that is not known."""
-    if method.topology == "solo" or peers == 1:
+    if not method.exchanges or peers == 1:
         return ExpectedWorth(1.0, "nobody exchanges: each is as far as one machine alone")
     size = f"{parameters:,} parameters"
     if MEASURED_PARAMS[0] <= parameters <= MEASURED_PARAMS[1]:
@@ -93,7 +93,7 @@ def expected_worth(parameters: int, method: Method, peers: int) -> ExpectedWorth
     group = by_law(parameters, peers)
     laws = f"{LAW} (M^{LOSS_BY_PEERS:g}) and of {TOKENS_LAW} over tokens"
     why = f"estimated from the losses of {laws}, for {TOKENS_A_PARAMETER:g} tokens a parameter"
-    if method.topology == "pair":
+    if method.paired:
         return ExpectedWorth(None, f"not known for pairs of this size; {peers} peers of a group: {group:.2g}, {why}")
     return ExpectedWorth(group, why)
 
@@ -101,6 +101,6 @@ def expected_worth(parameters: int, method: Method, peers: int) -> ExpectedWorth
 def worth_sentence(parameters: int, method: Method) -> str:
     """Return what a volunteer gains, for a person who does not know yet how many peers there will be."""
     few = expected_worth(parameters, method, 4)
-    if few.machines is None or method.topology == "solo":
+    if few.machines is None or not method.exchanges:
         return few.reason
     return f"4 peers come as far as {few.machines:.2g} machines alone would ({few.reason})"

@@ -22,6 +22,7 @@ CONTRACTS = (
     "The core does no I/O: no loop, no sockets, no clock, no torch",
     "A round reads downwards",
     "Pairs and groups do not know each other",
+    "The rounds know no topology",
     "Nothing but the registry knows an experimental method",
 )
 

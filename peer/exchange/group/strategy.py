@@ -68,6 +68,16 @@ class GroupStrategy:
     def members(self) -> int:
         return max(1, self.group.report().live)
 
+    @property
+    def follows(self) -> bool:
+        return True
+
+    def start_at(self, round_: int) -> None:
+        self.group.start_at(round_)
+
+    def reset(self) -> None:
+        self.group.reset()
+
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[GroupSession]:
         ask_every_s, due = max(LEAST_ASK_S, (closes_at - opens_at) / 4), (opens_at + closes_at) / 2

@@ -62,6 +62,16 @@ class PairStrategy:
     def members(self) -> int:
         return 2
 
+    @property
+    def follows(self) -> bool:
+        return False
+
+    def start_at(self, round_: int) -> None:
+        """Partners do not ask for it."""
+
+    def reset(self) -> None:
+        """What is known of partners is not of their states."""
+
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[ExchangeSession]:
         if why := self.controls.why_not():

@@ -133,11 +133,11 @@ def ensure_fits(kind: str, method: Method) -> None:
     if kind == DONOR:
         return
     if kind != OWNER_LIE:
-        if method.topology == "solo":
+        if not method.exchanges:
             fix = "Choose a preset of pairs or groups: gossip or diloco."
             raise UsageError(f"the attack {kind} needs partners, and this method has none", fix)
         return
-    if method.topology != "group":
+    if not method.one_state:
         reason = f"the attack {kind} needs the topology group, this method has {method.topology}"
         raise UsageError(reason, "Choose --preset diloco.")
     if method.result_codec == SPARSE:

@@ -210,8 +210,8 @@ def _row(standing: Standing, outcome: Comparison) -> list[str]:
     spread = f"{max(standing.losses) - min(standing.losses):.4f}" if len(standing.losses) > 1 else "-"
     row = [
         standing.entry.name,
-        "-" if method.topology == "solo" else method.codec,
-        "-" if method.topology == "solo" else f"{method.sync_every:g}{unit}",
+        "-" if not method.exchanges else method.codec,
+        "-" if not method.exchanges else f"{method.sync_every:g}{unit}",
         f"{standing.loss:.4f}",
         f"{100 * (standing.loss / best - 1):.2f}",
         spread,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from peer.lab.localswarm.chaos import Happened
+from peer.methods.topology import Topology
 from peer.observe.events import Event, Leaving, Paused, RoundDue, RoundEnded, RoundMissed, TrainingBegan, WentOn
 from peer.protocol.schedule import RoundClock, pairing_window
 
@@ -53,7 +54,7 @@ class Attendance:
 
 
 def attendance(
-    journals: Sequence[Timeline], happened: Sequence[Happened], clock: RoundClock, total_rounds: int, topology: str
+    journals: Sequence[Timeline], happened: Sequence[Happened], clock: RoundClock, total_rounds: int, topology: Topology
 ) -> Attendance:
     """`clock`: in seconds; its start is read off the journals."""
     clock = _begun(clock, journals)
@@ -63,7 +64,7 @@ def attendance(
     for round_ in range(total_rounds):
         there = [number for number, rounds in enumerate(live) if round_ in rounds]
         if len(there) > 1:
-            most = 2 * (len(there) // 2) if topology == "pair" else len(there)
+            most = topology.due(len(there))
             done = sum(ended[number].get(round_, NEVER)[0] == "exchanged" for number in there)
             due += most
             exchanged += min(done, most)  # the odd one may have found somebody who does not count as live

@@ -298,7 +298,7 @@ def founded_by(manifest: str, peers: int) -> str:
     """The manifest with all peers of a swarm as the founders of its group, for they begin together. As it is: without
     groups, with founders of its own, and for more peers than a group holds. Raises ManifestError."""
     method = resolve(parse_manifest(manifest.encode()).sync)
-    if method.topology != "group" or method.founders or peers > method.max_group:
+    if not method.one_state or method.founders or peers > method.max_group:
         return manifest
     return derive(manifest, [f"sync.founders={peers}"])
 

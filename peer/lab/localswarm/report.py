@@ -19,6 +19,7 @@ from peer.lab.localswarm.chaos import Happened
 from peer.lab.localswarm.processes import Daemon
 from peer.lab.orders import lines as unmet_lines
 from peer.lab.sim.faults import Fault
+from peer.methods.topology import Topology
 from peer.observe.event_codec import read_lines
 from peer.observe.events import (
     CaughtUp,
@@ -144,7 +145,7 @@ def replica_spread(outers: Iterable[torch.Tensor | None]) -> float | None:
     return float(torch.stack(squares).mean().sqrt())
 
 
-def participation(accounts: Iterable[PeerAccount], topology: str) -> float | None:
+def participation(accounts: Iterable[PeerAccount], topology: Topology) -> float | None:
     """Exchanged peer-rounds over due ones, counted from outside: with n live peers a pair round has 2 * floor(n/2), a
     group round n. Live in a round: it was due there, and the peer was not killed before its deadline. None: no round
     had two peers."""
@@ -156,7 +157,7 @@ def participation(accounts: Iterable[PeerAccount], topology: str) -> float | Non
         for _, event in peer.events:
             if isinstance(event, RoundEnded) and event.outcome == "exchanged":
                 exchanged[event.round] = exchanged.get(event.round, 0) + 1
-    due = sum(2 * (count // 2) if topology == "pair" else count for count in live.values() if count > 1)
+    due = sum(topology.due(count) for count in live.values() if count > 1)
     return sum(exchanged.values()) / due if due else None
 
 
@@ -180,7 +181,7 @@ def swarm_report(
     hung: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the JSON object of `--report`."""
-    topology = resolve(signed.manifest.sync).topology
+    topology = resolve(signed.manifest.sync).meeting
     seen = _attendance(signed, accounts, happened)
     lasts = [a.row["val_loss_last"] for a in accounts if a.row["exit_code"] == 0]
     losses = [loss for loss in lasts if loss is not None]
@@ -256,11 +257,11 @@ def _attendance(signed: SignedManifest, accounts: list[PeerAccount], happened: S
         for number, a in enumerate(accounts)
         if a.killed_at is not None and not any(h.fault.kind == "kill" and h.fault.peer == number for h in happened)
     ]
-    return attendance([a.events for a in accounts], [*happened, *kills], clock, rounds, method.topology)
+    return attendance([a.events for a in accounts], [*happened, *kills], clock, rounds, method.meeting)
 
 
-def _participation(accounts: list[PeerAccount], topology: str, seen: Attendance | None) -> float | None:
-    if topology == "solo":
+def _participation(accounts: list[PeerAccount], topology: Topology, seen: Attendance | None) -> float | None:
+    if not topology.exchanges:
         return None
     return participation(accounts, topology) if seen is None else seen.participation
 

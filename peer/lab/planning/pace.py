@@ -73,7 +73,7 @@ def pace_of(model: LlamaSection, method: Method, every: int, swarm: PlannedSwarm
     sizes = [layout.fragment_elements(fragment) for fragment in range(len(layout.fragments))]
     crossing = [exchange_bytes(method, size, swarm.peers) for size in sizes]
     longest = swarm.exchange_seconds(max(crossing))
-    if method.topology == "solo":
+    if not method.exchanges:
         return Pace(every, 0, 0, True, 1.0)
     waits = _waiting(method, every, swarm)
     if method.schedule == "full":
@@ -91,7 +91,7 @@ def _waiting(method: Method, every: int, swarm: PlannedSwarm) -> float:
     if method.clock == "seconds" or not swarm.scatter or swarm.peers == 1:
         return 1.0
     times = round_times(min(swarm.peers, MOST_PEERS), max(1, every // method.fragments), swarm.scatter)
-    return times.group if method.topology == "group" else times.pair
+    return times.group if method.one_state else times.pair
 
 
 def _overlapped(model: LlamaSection, method: Method, pace: Pace, swarm: PlannedSwarm) -> float:

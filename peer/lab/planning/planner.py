@@ -185,7 +185,7 @@ def _place(intent: Intent) -> _Place:
         else f"speeds differ by {intent.speeds:g}: each machine does the steps it can in a round of so many seconds"
     )
     if intent.preset is not None:
-        if PRESETS[intent.preset].method.topology == "group":
+        if PRESETS[intent.preset].method.one_state:
             between("--peers", intent.peers, 1, LARGEST_GROUP)
         return _Place((intent.preset,), "given", clock, why_clock)
     if intent.peers == 1:
@@ -232,7 +232,7 @@ def _sync(
     length = max(1.0, round(every * unit, 1)) if seconds else every
     given: dict[str, Any] = {"preset": preset, "clock": place.clock, "sync_every": length}
     method = method_of(SyncSection(**given))
-    if method.topology == "group":
+    if method.one_state:
         if method.codec in PLAIN:  # another is what its preset is about
             given["codec"] = GROUP_CODEC
         if swarm.peers > method.max_group:
@@ -294,12 +294,12 @@ def _fragments(choice: _Choice, model: LlamaSection) -> Derived:
 
 
 def _codec(method: Method) -> Derived:
-    if method.topology == "solo":
+    if not method.exchanges:
         return Derived(method.codec, "nothing crosses the wire")
     bits = FORMS[method.codec].bits
     if method.codec.startswith("modulo"):
         return Derived(method.codec, f"{bits:g} bits: the partner knows the high bits of params by its own")
-    if method.topology == "pair":
+    if method.paired:
         return Derived(method.codec, f"{bits:g} bits: params cross, whose small differences fewer bits round away")
     back = f"{bits:g} bits, back in {method.result_codec}"
     if method.codec != GROUP_CODEC:
@@ -330,9 +330,9 @@ def _loss(intent: Intent, model: LlamaSection, tokens: float, choice: _Choice) -
         return Derived(None, why)
     law = laws.expected_loss(model.parameters, intent.peers, tokens, choice.pace.every)
     outside = list(law.outside)
-    if choice.method.topology == "pair":
+    if choice.method.paired:
         outside.append("pairs: the law is for a group. NoLoCo (arXiv 2506.10911) reports pairs near it")
-    alone = choice.method.topology == "solo" and intent.peers > 1
+    alone = not choice.method.exchanges and intent.peers > 1
     return Derived(law.value, law.reason, tuple(outside), ("nobody exchanges: expect more",) if alone else ())
 
 
@@ -340,7 +340,7 @@ def _worth(intent: Intent, model: LlamaSection, tokens: float, choice: _Choice) 
     """Return how many machines that train alone the peers are worth together. None: not known for this size."""
     found = expected_worth(model.parameters, choice.method, intent.peers)
     ratio = tokens / model.parameters
-    by_law = found.machines is not None and model.parameters >= LAW_PARAMS[0] and choice.method.topology != "solo"
+    by_law = found.machines is not None and model.parameters >= LAW_PARAMS[0] and choice.method.exchanges
     far = by_law and not 0.75 * TOKENS_A_PARAMETER <= ratio <= 1.25 * TOKENS_A_PARAMETER
     outside = (f"{ratio:.3g} tokens a parameter: the law has {TOKENS_A_PARAMETER:g}",) if far else ()
     return Derived(found.machines, f"of {intent.peers} machines: {found.reason}", outside)
@@ -348,7 +348,7 @@ def _worth(intent: Intent, model: LlamaSection, tokens: float, choice: _Choice) 
 
 def _share(intent: Intent, choice: _Choice) -> Derived:
     method = choice.method
-    if method.topology == "solo":
+    if not method.exchanges:
         return Derived(1.0, "nobody waits")
     if method.schedule == "full":
         told = "computing over computing and the exchange, for which the trainer waits"

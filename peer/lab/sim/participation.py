@@ -53,8 +53,7 @@ def participation_of(swarm: SimulatedSwarm) -> Participation | None:
             live[round_] += 1
             exchanged[round_] += in_time and outcome == "exchanged"
             missed += not in_time
-    pairs = swarm.method.topology == "pair"
-    due = [2 * (n // 2) if pairs else n for n in live]
+    due = [*map(swarm.method.meeting.due, live)]
     return Participation(sum(live), sum(due), sum(map(min, exchanged, due)), missed)
 
 

@@ -181,7 +181,7 @@ def _quota(
     now, ticks = VirtualClock().now, asyncio.get_running_loop().time
     quota = UploadQuota(limits, None, emit, lambda line: None, now, ticks, virtual_day, changed)
     method, layout = run.setting.method, run.layout
-    if method.topology != "solo":
+    if method.exchanges:
         elements = max(layout.fragment_elements(fragment) for fragment in range(len(layout.fragments)))
         codec = FORMS[method.codec]
         quota.exchange_needs(math.ceil(codec.nbytes(method.vectors * elements) * run.network.weight))
@@ -350,7 +350,7 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
         return JoinTerms(statements=life.statements, nodes=run.world.nodes, admission=admission)
 
     async def fetch_state(joining: SimulatedJoin) -> JoinedState:
-        checkpoints, momentum = cast(CheckpointStore, peer.kept), run.setting.method.topology == "group"
+        checkpoints, momentum = cast(CheckpointStore, peer.kept), run.setting.method.one_state
         terms = FetchTerms(momentum=momentum, weigh=peer.trainer.weigh, emit=lambda event: journal(peer, life, event))
         return await obtain_state(context, run.layout, checkpoints, terms)
 

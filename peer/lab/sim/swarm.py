@@ -55,7 +55,7 @@ class SimulatedSwarm:
             world = replace(world, nodes=world.nodes | set(world.closed.node_ids))
         self.network = network_of(world, count, setting.seed)
         hide = self._views_missing(world.views.missing, setting.seed) if world.views.missing > 0 else None
-        look = None if setting.method.topology == "group" else world.views.look
+        look = None if setting.method.one_state else world.views.look
         self.hub = MemoryDirectoryHub(VirtualClock().now, look, hide)
         self.states: dict[bytes, torch.Tensor] = {}
         """What a node of the operator serves, by digest."""

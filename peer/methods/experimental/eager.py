@@ -27,7 +27,7 @@ def follows(chosen: Method) -> dict[str, Any]:
 def refusals(method: Method) -> Iterator[Refusal]:
     if not method.eager:
         return
-    if method.topology != "group" or method.fragments < 2:
+    if not method.one_state or method.fragments < 2:
         yield (
             "eager",
             'eager updates are for topology = "group" and at least two fragments: while one is exchanged, the others '

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peer.methods.entry import MethodEntry, Preset
-from peer.methods.method import GROUP, Method
+from peer.methods.method import GROUPED, Method
 
 GROWTH_LR = 4.4e-3
 """As the paper's for AdamW, 1.1 times the peak learning rate: here that of the manifest's default."""
@@ -20,7 +20,7 @@ ENTRY = MethodEntry(
                 codec="fp32",
                 result_codec="fp32",
                 growth_lr=GROWTH_LR,
-                **GROUP,
+                **GROUPED,
             ),
             purpose="a group in a long run: its rounds grow while the learning rate falls (arXiv 2310.14423)",
             since=3,

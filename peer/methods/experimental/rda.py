@@ -16,12 +16,12 @@ RADIAL = 0.7
 
 def follows(chosen: Method) -> dict[str, Any]:
     """Return an `outer_lr` that fits the mean: see docs/explanation/methods.md."""
-    radial = chosen.topology == "group" and chosen.mean == "rda"
+    radial = chosen.one_state and chosen.mean == "rda"
     return {"outer_lr": round(RADIAL * chosen.outer_lr, 3)} if radial else {}
 
 
 def refusals(method: Method) -> Iterator[Refusal]:
-    if method.mean != "rda" or method.topology != "group":
+    if method.mean != "rda" or not method.one_state:
         return
     if method.codec == "topk":
         yield (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from peer.methods.codec_specs import SPARSE
 from peer.methods.entry import MethodEntry, Preset
-from peer.methods.method import GROUP, Caution, Method
+from peer.methods.method import GROUPED, Caution, Method
 
 TOPK_LOST = {20: 4.0, 50: 5.7}
 """Percent by which the loss with `topk` was above that of no exchange, at the better learning rate tried, by the number
@@ -17,7 +17,7 @@ DILOCO_GAINED = 4.6
 
 def cautions(method: Method, exchanges: int) -> Iterator[Caution]:
     """Caution against `topk`, whatever the preset."""
-    if method.codec == "topk" and method.topology == "group":
+    if method.codec == "topk" and method.one_state:
         measured = " and ".join(f"{lost:g} % after {count}" for count, lost in TOPK_LOST.items())
         longer = f"this run of {exchanges:,} is longer than any that was measured" if exchanges > max(TOPK_LOST) else ""
         yield (
@@ -39,7 +39,7 @@ ENTRY = MethodEntry(
                 consensus=0.0,
                 codec="topk",
                 result_codec=SPARSE,
-                **GROUP,
+                **GROUPED,
             ),
             purpose="a group on the narrowest links, in a long run: 2 to 3 bits an element in all (arXiv 2508.15706)",
             since=3,

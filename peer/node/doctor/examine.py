@@ -338,7 +338,7 @@ def _prediction(
     load = None
     if rounds is not None:
         cost = cost_of(manifest.model, method)
-        state = 4 * manifest.model.parameters * (2 if method.topology == "group" else 1)
+        state = 4 * manifest.model.parameters * (2 if method.one_state else 1)
         load = RunLoad(method=method, clock=rounds, sync_bytes=cost.bytes_per_sync, state_bytes=state)
     now = run_time() if visit is None else visit.node.local.clock.now()
     return predict(trial, load, None if visit is None else visit.down, now, options.uploads.day)

@@ -99,7 +99,7 @@ def _bytes_a_day(load: RunLoad, step_s: float) -> int | None:
 
 def _first_exchange(trial: StepTrial, load: RunLoad, down: float | None, now: float) -> float | None:
     """Return when the first exchange is due: after the state has come, and one complete `sync_every` of work."""
-    if load.method.topology == "solo" or down is None:
+    if not load.method.exchanges or down is None:
         return None
     joined_s = START_S + max(trial.prepared_s, load.state_bytes / down)
     clock = load.clock

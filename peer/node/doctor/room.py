@@ -46,7 +46,7 @@ def disk_need(manifest: Manifest, options: PeerOptions) -> DiskNeed:
 
     method, parameters = resolve(manifest.sync), manifest.model.parameters
     files = sum(ref.size for ref in needed(manifest).values())
-    copies = KEEP * 4 * parameters * (2 if method.topology == "group" else 1)
+    copies = KEEP * 4 * parameters * (2 if method.one_state else 1)
     return DiskNeed(
         checkpoints=(options.checkpoints_kept + 1) * checkpoint_bytes(parameters),
         files=options.cache_disk if manifest.data.kind == "tokens" else files,

@@ -121,7 +121,7 @@ async def run_bootstrap(options: NodeOptions, manifest_path: Path, wishes: Opera
 async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> int:
     signed, say, folder = run.signed, node.local.say, node.local.folder
     method = resolve(signed.manifest.sync)
-    if method.topology == "group":
+    if method.one_state:
         node.directory.read_everybody()
     for line in unevaluated_lines(signed.manifest):
         say(line)
@@ -159,7 +159,7 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
         activity=RunActivity(),
         ruling=lambda: log.ruling(MAX_ROUND),
     )
-    giving = GivenState(node, watched, statements, copying.start, momentum=method.topology == "group")
+    giving = GivenState(node, watched, statements, copying.start, momentum=method.one_state)
     making = asyncio.to_thread(first_state, signed.manifest, layout, wishes.state, say, first)
     await giving.first(await making, named=wishes.state is not None)
     keeper = _keeper(node, watched, wishes, layout, copying, giving, lambda: view.known_peers())

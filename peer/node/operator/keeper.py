@@ -317,7 +317,7 @@ class StateKeeper:
         """Say whose state it is. In pairs each donor has another one, and the mean is kept; in groups all have one."""
         if len(donors) == 1:
             return "from 1 peer"
-        pairs = resolve(self._run.manifest.sync).topology == "pair"
+        pairs = resolve(self._run.manifest.sync).paired
         return f"the mean of {len(donors)} peers' states" if pairs else f"from {len(donors)} peers"
 
     def _tell(self, line: str) -> None:

@@ -111,7 +111,7 @@ class _Guest:
     async def _manifest(self, joining: GuestJoin) -> SignedManifest:
         signed = await obtain_manifest(self._node.join_context(), self._request.guest.wait_s)
         self._say(f"run {signed.manifest.name!r}, signed by {signed.manifest.operator}")
-        if resolve(signed.manifest.sync).topology == "group":
+        if resolve(signed.manifest.sync).one_state:
             self._node.directory.read_everybody()
             if self._request.guest.donors is not None and self._request.guest.donors > 1:
                 self._say("the peers of a group have one state: --donors changes nothing")
@@ -138,7 +138,7 @@ class _Guest:
             node.join_context(),
             run.layout,
             self._work,
-            group=joining.method.topology == "group",
+            group=joining.method.one_state,
             weighing=weighing,
             scratch=node.local.home.path,
         )
@@ -148,7 +148,7 @@ class _Guest:
         """Fetch the run's files and open them, foreign ones in a process of their own first."""
         signed, manifest, found = joining.signed, joining.manifest, dict[str, Path]()
         custom = isinstance(manifest.model, CustomSection)
-        judged = joining.method.topology != "group" and not custom  # states of donors are judged on the hold-out
+        judged = not joining.method.one_state and not custom  # states of donors are judged on the hold-out
         wanted = replace(self._request, holdout=self._request.holdout or judged)
         for name, ref in wanted_files(manifest, wanted).items():
             found[name] = await self._file(ref, f"the run's {name}")

@@ -9,9 +9,10 @@ import torch
 
 from peer.clock.run_clock import RunClock
 from peer.exchange.group.member import GroupMean
+from peer.methods.topology import GROUP
 from peer.observe.status.codec import to_json
 from peer.protocol.messages import RoundKey
-from peer.run.costs import MESSAGE_BYTES, exchange_bytes
+from peer.run.costs import exchange_bytes
 from peer.run.resolve import resolve
 from peer.run.sections import SyncSection
 from tests.exchange.group.test_resumed_contributions import Cuts, Member, two
@@ -46,7 +47,7 @@ def test_eight_members_send_what_is_promised_and_less_than_two_and_a_half_bits()
             return (sum(member.wire.there + member.wire.back for member in members) - before) / len(members)
 
     sent = asyncio.run(main())
-    told = exchange_bytes(METHOD, elements, 8) + 7 * MESSAGE_BYTES["group"]
+    told = exchange_bytes(METHOD, elements, 8) + 7 * GROUP.message_bytes
     assert sent == pytest.approx(told, rel=0.05)
     assert 8 * sent <= 2.5 * elements
 
