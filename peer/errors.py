@@ -30,6 +30,7 @@ PeerError                      an error of use or surroundings, ends the command
 ├── TrainerFailed        40    the trainer kept dying, the cause is named
 ├── StateError           41    no usable state: neither a donor nor a checkpoint   (retry is useful)
 ├── JudgeFailed          42    `peer bootstrap`: the process that evaluates states does not start
+├── RankLost             43    another rank of an own loop ended or hangs         (retry is useful)
 ├── NotRunning           50    no daemon answers under this home
 ├── ServiceUnavailable   51    the user's service manager does not answer, or refuses
 ├── SwarmFailed          60    `peer swarm`: a peer ended that nobody killed
@@ -320,6 +321,15 @@ class JudgeFailed(PeerError):
     exit_code = 42
     why = "No state of the run could be checked before it is given to joiners, and one of them may be spoilt."
     fix = "Mend what the message names. With --no-check the node keeps states unchecked."
+
+
+class RankLost(PeerError):
+    """Another rank of a training loop of several processes ended, hangs, or left the run alone."""
+
+    exit_code = 43
+    retry = True
+    why = "Each rank has a part of the model or of the batch. Without one of them no step and no exchange is whole."
+    fix = "Let torchrun start all ranks again (--max-restarts). With the same home they go on from the last checkpoint."
 
 
 class NotRunning(PeerError):

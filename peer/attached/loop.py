@@ -4,6 +4,9 @@ The loop calls `stepped` after each of its steps. There the daemon's orders are 
 and between two steps: snapshots are given, results merged, params evaluated. When the daemon is lost, the loop trains
 on alone, starts another one, and keeps its params and its accounts.
 
+With several ranks this is rank 0. The others are followers: they wait at each step while the orders are carried out,
+and do their part of them.
+
 On failure: an error that a person has to mend is passed to `on_fault` once, and the loop trains on without a daemon. A
 daemon that ended by chance is started again, ever more slowly."""
 
@@ -25,13 +28,14 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from peer import errors
 from peer.attached.daemon import DaemonChild
 from peer.attached.own_loss import Loss, LossJudge, UpcomingBatches
-from peer.attached.params import BoundTensors, Named, check_optimizers, match
+from peer.attached.params import Named, check_optimizers, match
+from peer.attached.rank_tensors import LeadTensors, reshard
+from peer.attached.ranks import ASK_S, NO_BATCHES, Ranks, as_message, error_in
 from peer.attached.saving import load, save
 from peer.attached.untouched import untouched
-from peer.errors import NotRunning, PeerError, TrainerFailed, UsageError
+from peer.errors import NotRunning, PeerError, RankLost, TrainerFailed, UsageError
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.sampling import Cursor
 from peer.protocol.schedule import RoundClock
@@ -73,11 +77,8 @@ NO_LOSS = (
     "the run's model is known to this loop alone, and it was joined without a loss. Partners' params are clipped, and "
     "not checked. With peer.join(..., loss=...) they are"
 )
+NO_MEMORY = "the memory of this device has no room for the run's network beside the loop"
 """Why there are no losses, for a person."""
-
-ERRORS: dict[str, type[PeerError]] = {
-    kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PeerError)
-}
 
 
 class OwnData:
@@ -94,7 +95,7 @@ class BoundNetwork:
     """The run's own network over a user's live tensors (`peer.trainer.evaluation.RunNetwork`). Its params have no
     memory of their own."""
 
-    def __init__(self, config: TrainerConfig, layout: Layout, params: BoundTensors) -> None:
+    def __init__(self, config: TrainerConfig, layout: Layout, params: LeadTensors) -> None:
         """Raises ModelError when the run's model cannot be made here."""
         model = empty_model(config)
         flat = torch.zeros(layout.elements, device=params.device)
@@ -115,7 +116,8 @@ class BoundNetwork:
         return self._params.device
 
     def live_weights(self) -> dict[str, Tensor]:
-        return weights_of(self.network, self._params.named().items())
+        named = self._params.whole_named().items()
+        return weights_of(self.network, ((name, value.to(self.device)) for name, value in named))
 
     def forget_gradients(self) -> None:
         """Leave them: they are the user's."""
@@ -130,7 +132,7 @@ class RunJudge:
         layout: Layout,
         folder: Path,
         arena: Arena,
-        params: BoundTensors,
+        params: LeadTensors,
         send: Callable[[Message], None],
     ) -> None:
         """Raises DataError, ManifestError and ModelError."""
@@ -206,10 +208,11 @@ class AttachedTrainer:
         on_fault: Callable[[PeerError], None],
         loss: Loss | None = None,
         holdout: Sequence[Any] = (),
+        ranks: Ranks | None = None,
     ) -> None:
         """`start_daemon` is given the round of the live params, -1 at first. `ask` is called with a question and the
         lines before it; it returns None when there is nobody to ask. `loss` judges params of a custom model, on
-        `holdout` too."""
+        `holdout` too. `ranks`: the others that train this model; None: this process trains it alone."""
         self._model = model
         self._optimizers = list(optimizers)
         self._start_daemon = start_daemon
@@ -217,6 +220,7 @@ class AttachedTrainer:
         self._on_fault = on_fault
         self._loss = loss
         self._holdout = holdout
+        self._ranks = ranks if ranks is not None else Ranks()
         self.upcoming = UpcomingBatches()
         self._thread = threading.get_ident()
         self._child: DaemonChild | None = None
@@ -226,7 +230,7 @@ class AttachedTrainer:
         self._arena: Arena
         self._counters: CounterFile
         self._rounds: RoundClock
-        self.params: BoundTensors
+        self.params: LeadTensors
         self.boundary: Boundary | None = None
         self._judge: RunJudge | LossJudge | None = None
         self._why_unjudged = NO_JUDGE
@@ -256,6 +260,7 @@ class AttachedTrainer:
         self._step_began = time.perf_counter_ns()
         self.steps_alone = 0
         """Steps made without a daemon."""
+        self._evaluated = math.nan
         self._commands: dict[str, Command] = {
             "start": self._start,
             "evaluate": self._evaluate,
@@ -274,18 +279,23 @@ class AttachedTrainer:
     # -- joining -----------------------------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Start the daemon, and wait until it gives the first order to train. Raises the PeerError that ended it."""
-        self._child = self._start_daemon(-1)
+        """Start the daemon, and wait until it gives the first order to train. Raises the PeerError that ended it, and
+        RankLost."""
         try:
+            self._ranks.admit()
+            self._child = self._start_daemon(-1)
             while not (self._attached and (self._running or self.finished)):
                 self._wait_for_daemon()
                 if self.error is not None:
                     raise self.error
                 if self.over:
                     raise NotRunning("the daemon left the run before training began", "Look at what it logged.")
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, PeerError):
+                self._ranks.fail(error)
             self.close()
             raise
+        self._ranks.go(self._state())
         self._step_began = time.perf_counter_ns()
 
     def _wait_for_daemon(self) -> None:
@@ -298,6 +308,7 @@ class AttachedTrainer:
             with contextlib.suppress(queue.Empty):
                 self._dispatch(self._child.pipe.inbox.get(timeout=LOOK_S))
         self._check_silence()
+        self._ranks.sign()
 
     def _dispatch(self, message: Message) -> None:
         """Carry out a message of a daemon that has not started this loop yet."""
@@ -318,8 +329,8 @@ class AttachedTrainer:
             self._bind(opening)
         except PeerError as error:
             assert self._child is not None
-            refusal = {"refused": type(error).__name__, "found": error.found, "fix": error.fix, "why": error.why}
-            self._child.pipe.send(refusal)
+            refusal = as_message(error)
+            self._child.pipe.send({"refused": refusal.pop("error"), **refusal})
             raise
 
     def _bind(self, opening: Message) -> None:
@@ -332,9 +343,12 @@ class AttachedTrainer:
             raise UsageError("the daemon that was started again is of another run", "Join again.")
         self._config, self._layout, self._folder = config, layout, folder
         if self.boundary is None:
-            self.params = BoundTensors(layout, match(self._model, tensors))
-            check_optimizers(self._optimizers, self.params.tensors)
+            reshard(self._model)
             self._arena = Arena(folder, layout, create=False)
+            self.params = LeadTensors(layout, match(self._model, tensors), self._ranks, self._arena, folder)
+            check_optimizers(self._optimizers, self.params.tensors)
+            self._ranks.order("open", **{name: opening[name] for name in ("tensors", "shapes", "fragments", "folder")})
+            self._ranks.answers()
             self._counters = CounterFile(folder, len(layout.fragments))
             self._rounds = RoundClock(config.clock, config.sync_every, len(layout.fragments), growth=config.growth)
         if isinstance(config.model, CustomSection):
@@ -385,13 +399,24 @@ class AttachedTrainer:
         if checkpoint is None:
             self.boundary.drop_open_work()
             return
-        found, optimizers = load(Path(checkpoint), self.params.named(), self._optimizers, self._counters.tokens)
+        tokens = self._counters.tokens
+        self._ranks.order("restore", folder=checkpoint, tokens=tokens)
+        named, shard = self.params.named(), (0, self._shards)
+        found, optimizers = load(Path(checkpoint), named, self._optimizers, tokens, shard)
         log.info(optimizers)
-        if found is None:
+        everywhere = all(answer["restored"] for answer in self._ranks.answers())
+        if found is None or not everywhere:
+            if found is not None or self._shards > 1:
+                self.params.load(self._arena.inn)  # some ranks may have restored their rows
             self.boundary.drop_open_work()
             return
         self.params.move_to(found.round, found.step_in_round)
         self.boundary.resume(found.since_snapshot, found.tallies)
+
+    @property
+    def _shards(self) -> int:
+        """How many ranks have a part of a checkpoint each."""
+        return self._ranks.world if self.params.sharded else 1
 
     def _evaluate(self, message: Message) -> Message | None:
         if self._judge is None:
@@ -411,18 +436,24 @@ class AttachedTrainer:
             return {"ok": judge.evaluate(own, given_up)}
         except UsageError as error:
             self._note_failed_loss(error)
-            return {"ok": {"loss": math.nan, "bits_per_byte": math.nan, "tokens": 0}}
+        except torch.OutOfMemoryError:
+            log.warning("not evaluated: %s", NO_MEMORY)
+        return {"ok": {"loss": math.nan, "bits_per_byte": math.nan, "tokens": 0}}
 
     def _save(self, message: Message) -> Message:
         """Write this loop's part of a checkpoint. A full disk is reported, and training goes on."""
         assert self.boundary is not None
         account, tokens = self.boundary.account, self._counters.tokens
         place = tokens, self.params.round, self.params.step_in_round, account.since_snapshot
+        self._ranks.order("save", folder=message["folder"], tokens=tokens)
+        failed = list[str]()
         try:
-            save(Path(message["folder"]), self.params.named(), self._optimizers, place, account.tallies)
+            named, shard = self.params.named(), (0, self._shards)
+            save(Path(message["folder"]), named, self._optimizers, place, account.tallies, shard)
         except (OSError, SafetensorError) as error:
-            return {"failed": str(error)}
-        return {"ok": {"tokens": tokens}}
+            failed.append(str(error))
+        failed += [answer["failed"] for answer in self._ranks.answers() if "failed" in answer]
+        return {"failed": failed[0]} if failed else {"ok": {"tokens": tokens}}
 
     def _shard(self, message: Message) -> None:
         if self._judge is not None:
@@ -447,6 +478,8 @@ class AttachedTrainer:
         except UsageError as error:
             self._note_failed_loss(error)
             return {"ok": {"why": error.found}}
+        except torch.OutOfMemoryError:
+            return {"ok": {"why": NO_MEMORY}}
 
     def _note_failed_loss(self, error: UsageError) -> None:
         """Report once that the user's loss fails. The loop trains on, and partners' params are clipped alone."""
@@ -460,6 +493,7 @@ class AttachedTrainer:
     def _answer(self, message: Message) -> Message:
         """Ask the person. The time they take is no silence of the daemon."""
         lines, self._said = self._said, []
+        self._ranks.sign(ASK_S)
         answer = self._ask(message["question"], lines)
         self._heard_at = time.monotonic()
         return {"ok": {"answer": answer}}
@@ -473,8 +507,7 @@ class AttachedTrainer:
         self.phase, self.peers, self.status = message["phase"], message["peers"], message["status"]
 
     def _fail(self, message: Message) -> None:
-        kind = ERRORS.get(message["error"], NotRunning)
-        self._refusal = kind(message["found"], message["fix"], message["why"])
+        self._refusal = error_in(message)
 
     def _end_run(self, message: Message) -> None:
         self.over = True
@@ -517,25 +550,58 @@ class AttachedTrainer:
     # -- what the loop calls -----------------------------------------------------------------------------------------
 
     def stepped(self, tokens: int, loss: float = math.nan) -> None:
-        """Count an optimizer step, carry out orders, and wait while the run holds this loop.
+        """Count an optimizer step, carry out orders, and wait while the run holds this loop. `tokens`: 0 counts the
+        manifest's batch, unless other ranks count tokens.
 
         Never raises for the network. Raises UsageError on another thread and in a forked child, and this or ModelError
-        when the model's tensors were replaced."""
+        when the model's tensors were replaced; RankLost."""
         self.check_place()
         boundary = self.boundary
         if boundary is None or self.over:
             return
-        took = time.perf_counter_ns() - self._step_began
-        if self.params.round != self._checked_round:
-            self._check_tensors()
-        self.params.count_step()
-        boundary.stepped(tokens, took, loss, took / 1e9)
-        self.attend()
+        with self._meeting("step") as others:
+            took = time.perf_counter_ns() - self._step_began
+            if self.params.round != self._checked_round:
+                self._check_tensors()
+            self.params.count_step()
+            parts = [(tokens, loss)]
+            parts += [(one["tokens"], math.nan if one["loss"] is None else one["loss"]) for one in others]
+            boundary.stepped(sum(count for count, _ in parts) or self.nominal_tokens, took, _mean(parts), took / 1e9)
+            self.attend()
         self._step_began = time.perf_counter_ns()
+
+    @contextlib.contextmanager
+    def _meeting(self, what: str) -> Iterator[list[Message]]:
+        """Have the other ranks at hand for orders, and let them go on in the end. Yields what they came with. Each
+        PeerError is raised on all ranks."""
+        try:
+            yield self._ranks.gather(what)
+        except PeerError as error:
+            self._ranks.fail(error)
+            raise
+        self._ranks.go(self._state())
+
+    def _state(self) -> Message:
+        """Return what the other ranks show of the run."""
+        return {
+            "round": self.params.round,
+            "step_in_round": self.params.step_in_round,
+            "over": self.over,
+            "finished": self.finished,
+            "attached": self.attached,
+            "phase": self.phase,
+            "peers": self.peers,
+            "tokens": self.tokens,
+            "total_rounds": self.total_rounds,
+            "lr_factor": self.lr_factor,
+            "error": None if self.error is None else as_message(self.error),
+            "value": None if math.isnan(self._evaluated) else self._evaluated,
+        }
 
     def _check_tensors(self) -> None:
         """Raise ModelError or UsageError when the model has other tensors than at `join`, once a round: what is trained
         would not be what is exchanged."""
+        reshard(self._model)
         found = match(self._model, self._layout.tensors)
         for spec, live, bound in zip(self._layout.tensors, found, self.params.tensors, strict=True):
             if live is not bound:
@@ -554,6 +620,7 @@ class AttachedTrainer:
                 boundary.wait(LOOK_S)
                 self._cross()
                 self._check_silence()
+                self._ranks.sign()
         else:
             self.steps_alone += 1
             self._seek_daemon()
@@ -649,6 +716,8 @@ class AttachedTrainer:
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of the run's own data: see `Swarm.batches`."""
         self.check_place()
+        if self._ranks.world > 1:
+            raise UsageError(NO_BATCHES, "Give the loop batches of your own.")
         if not isinstance(self._judge, RunJudge):
             raise UsageError(self._why_unjudged, "Give the loop batches of your own.")
         cursor = Cursor(epoch=self.tokens)  # a resumed loop draws in another order than before
@@ -677,11 +746,16 @@ class AttachedTrainer:
             time.sleep(LOOK_S)
 
     def evaluate(self) -> float:
-        """Return the loss of the live params on the run's hold-out, in nats a token; NaN where none is here."""
+        """Return the loss of the live params on the run's hold-out, in nats a token; NaN where none is here, and when
+        other ranks were left."""
         self.check_place()
-        if self._judge is None or self._judge.holdout_awaited:
+        if self._ranks.closed:
             return math.nan
-        return float(self._judge.evaluate(True, lambda: False)["loss"])
+        with self._meeting("evaluate"):
+            self._evaluated = math.nan
+            if self._judge is not None and not self._judge.holdout_awaited:
+                self._evaluated = float(self._judge.evaluate(True, lambda: False)["loss"])
+        return self._evaluated
 
     def check_place(self) -> None:
         """Raise UsageError on another thread than that of `join`, and in a forked child."""
@@ -700,22 +774,35 @@ class AttachedTrainer:
 
     def leave(self, within_s: float) -> None:
         """Drain: have the exchange under way finished and the last state saved, and the daemon end, within so long."""
-        if self._child is None:
-            self.over = True
+        until = time.monotonic() + within_s
+        if self._child is None or not self._ranks.gather_to_leave(within_s / 2):
+            self.close()
             return
         self._leaving = True
         self._child.drain()
-        until = time.monotonic() + within_s
         try:
             while self._child is not None and time.monotonic() < until:
                 self._wait_for_daemon()
+            self.over = True
+            self._ranks.go(self._state())
+        except RankLost as error:
+            log.warning("left without the last save: %s", error.found)
         finally:
             self.close()
 
     def close(self) -> None:
         """Close the socket, upon which the daemon ends by itself, and kill it after `CLOSED_S`. May be called again."""
         self.over = True
+        self._ranks.close()
         if self._child is not None:
             child, self._child, self._attached = self._child, None, False
             child.pipe.close()
             child.end(CLOSED_S)
+
+
+def _mean(parts: Sequence[tuple[int, float]]) -> float:
+    """Return the mean of the losses that are numbers, each with as much weight as its tokens; NaN without one."""
+    known = [(max(1, tokens), loss) for tokens, loss in parts if not math.isnan(loss)]
+    if not known:
+        return math.nan
+    return math.fsum(tokens * loss for tokens, loss in known) / sum(tokens for tokens, _ in known)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from peer.attached.names import clean_name
+from peer.attached.shards import first_element, local_part
 from peer.errors import ModelError, UsageError
 from peer.outer.arithmetic import merge_
 from peer.protocol.model.layout import Layout, TensorSpec
@@ -120,12 +121,14 @@ class BoundTensors:
         self.lr_scale = scale
 
     def _parts(self, fragment: int, flat: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-        """Return each live tensor of a fragment with its part of the flat vector, in the tensor's shape."""
+        """Return each live tensor of a fragment with its part of the flat vector, in the tensor's shape. Of a sharded
+        tensor both are the rows that lie here."""
         first, end = self._layout.fragments[fragment]
         at = 0
-        for live in self.tensors[first:end]:
-            yield live.detach(), flat[at : at + live.numel()].view(live.shape)
-            at += live.numel()
+        for whole in self.tensors[first:end]:
+            live, start = local_part(whole).detach(), at + first_element(whole)
+            yield live, flat[start : start + live.numel()].view(live.shape)
+            at += whole.numel()
         assert at == flat.numel(), (at, flat.numel())
 
     @torch.no_grad()
@@ -155,5 +158,6 @@ class BoundTensors:
             self.merge(fragment, outer_params[start:end], 0.0)
 
     def named(self) -> dict[str, Tensor]:
-        """Return the live tensors by their names in the layout."""
-        return {spec.name: live.detach() for spec, live in zip(self._layout.tensors, self.tensors, strict=True)}
+        """Return the live tensors by their names in the layout, of a sharded one the rows that lie here."""
+        named = zip(self._layout.tensors, self.tensors, strict=True)
+        return {spec.name: local_part(live).detach() for spec, live in named}

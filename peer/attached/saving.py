@@ -1,4 +1,6 @@
-"""The attached loop's part of a checkpoint: its params and its optimizers' state as safetensors, its place as JSON."""
+"""The attached loop's part of a checkpoint: its params and its optimizers' state as safetensors, its place as JSON.
+
+Where the params are sharded, each rank has two files of its own, with its rows."""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from peer.attached.shards import local_part, placed_as
 from peer.errors import StateError
 from peer.trainer.accounting import WorkAccounts
 from peer.trainer.arena import ATTACHED_PLACE
@@ -37,6 +40,12 @@ class LoopCheckpoint:
     """Work since the base, per fragment."""
     optimizers: list[dict[str, dict[str, Any]]]
     """For each optimizer: the numbers of its state, by the index of the parameter and the name of the value."""
+    shards: int = 1
+    """Ranks that have a part each."""
+
+
+def _of_shard(file: str, shard: int) -> str:
+    return file if shard == 0 else f"{shard}.{file}"
 
 
 def save(
@@ -45,8 +54,10 @@ def save(
     optimizers: Sequence[torch.optim.Optimizer],
     place: tuple[int, int, int, int],
     tallies: Sequence[WorkAccounts],
+    shard: tuple[int, int] = (0, 1),
 ) -> None:
-    """Write the files. `place`: tokens, round, step in the round, steps since the last snapshot.
+    """Write the files. `place`: tokens, round, step in the round, steps since the last snapshot. `shard`: which of how
+    many.
 
     Raises OSError and SafetensorError."""
     tensors = {f"model.{name}": tensor.detach().cpu().contiguous() for name, tensor in named.items()}
@@ -57,13 +68,14 @@ def save(
             kept[str(index)] = {}
             for key, value in values.items():
                 if isinstance(value, Tensor):
-                    tensors[f"optimizer.{number}.{index}.{key}"] = value.detach().cpu().contiguous()
+                    tensors[f"optimizer.{number}.{index}.{key}"] = local_part(value).detach().cpu().contiguous()
                 elif isinstance(value, int | float | bool):
                     kept[str(index)][key] = value
         numbers.append(kept)
-    save_file(_apart(tensors), folder / TENSORS)
-    written = LoopCheckpoint(FORMAT, *place, list(tallies), numbers)
-    (folder / ATTACHED_PLACE).write_text(json.dumps(asdict(written)) + "\n")
+    own, shards = shard
+    save_file(_apart(tensors), folder / _of_shard(TENSORS, own))
+    written = LoopCheckpoint(FORMAT, *place, list(tallies), numbers, shards)
+    (folder / _of_shard(ATTACHED_PLACE, own)).write_text(json.dumps(asdict(written)) + "\n")
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -79,15 +91,24 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load(
-    folder: Path, named: Mapping[str, Tensor], optimizers: Sequence[torch.optim.Optimizer], tokens: int
+    folder: Path,
+    named: Mapping[str, Tensor],
+    optimizers: Sequence[torch.optim.Optimizer],
+    tokens: int,
+    shard: tuple[int, int] = (0, 1),
 ) -> tuple[LoopCheckpoint | None, str]:
     """Restore the optimizers' state, and the params and the place when the saved token count equals `tokens`. Return
-    the place, else None, and a sentence about the optimizers for the log.
+    the place, else None, and a sentence about the optimizers for the log. `shard`: which of how many; nothing is
+    restored from a checkpoint of another number.
 
     Raises StateError when the folder is not one of `save` for this model."""
     try:
-        place = TypeAdapter(LoopCheckpoint).validate_json((folder / ATTACHED_PLACE).read_bytes())
-        tensors = load_file(folder / TENSORS)
+        own, shards = shard
+        first = TypeAdapter(LoopCheckpoint).validate_json((folder / ATTACHED_PLACE).read_bytes())
+        if first.format == FORMAT and first.shards != shards:
+            return None, f"the optimizers start without state: {first.shards} ranks have saved, {shards} are here"
+        place = TypeAdapter(LoopCheckpoint).validate_json((folder / _of_shard(ATTACHED_PLACE, own)).read_bytes())
+        tensors = load_file(folder / _of_shard(TENSORS, own))
         saved = {name: tensors[f"model.{name}"] for name in named}
         fits = place.format == FORMAT and all(saved[name].shape == live.shape for name, live in named.items())
     except (OSError, ValidationError, SafetensorError, KeyError) as error:
@@ -116,12 +137,16 @@ def _restore(optimizers: Sequence[torch.optim.Optimizer], place: LoopCheckpoint,
             if parts[:2] == ["optimizer", str(number)]:
                 state.setdefault(int(parts[2]), {})[parts[3]] = tensor
         if any(index >= len(params) for index in state) or not all(
-            value.shape in (params[index].shape, torch.Size([]))
+            value.shape in (local_part(params[index]).shape, torch.Size([]))
             for index, values in state.items()
             for value in values.values()
             if isinstance(value, Tensor)
         ):
             return "the optimizers start without state: the checkpoint is of optimizers of other parameters"
+        for index, values in state.items():
+            for key, value in values.items():
+                if isinstance(value, Tensor) and value.dim() > 0:
+                    values[key] = placed_as(params[index], value)
         states.append(state)
     for optimizer, state in zip(optimizers, states, strict=True):
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,15 +22,17 @@ import torch
 from torch import Tensor, nn
 
 from peer.attached.daemon import DaemonChild
+from peer.attached.follower import Follower
 from peer.attached.loop import BROKEN_S, LEAVE_S, AttachedTrainer
 from peer.attached.own_loss import Loss
 from peer.attached.params import Named, innermost, match
+from peer.attached.ranks import Ranks, check_ranks, meeting_place, own_rank
 from peer.errors import ManifestError, PeerError, UsageError
 from peer.node.control import ask
 from peer.observe.status.codec import from_json
 from peer.observe.status.value import DaemonStatus
 from peer.run.files.artifact_folder import read_tensors, sources
-from peer.run.home import Home, default_home
+from peer.run.home import Home, default_home, holder_of
 from peer.run.manifest import load_signed
 from peer.run.model_layout import tensors_of
 from peer.run.sections import LlamaSection
@@ -40,6 +43,9 @@ log = logging.getLogger("peer")
 
 Batch = TypeVar("Batch")
 STATUS_S = 5.0
+FORMER_S = 15.0
+"""Seconds to wait for the daemon of a former process with the same home. It drains for 10 s once that was killed."""
+LOOK_S = 0.1
 SHOWN_LOSSES = 400
 """Last losses that the picture of a notebook shows."""
 
@@ -125,6 +131,10 @@ def join(
     `optimizer.step()`, between two steps. A daemon in a process of its own has the network. Use the result as a context
     manager.
 
+    With several ranks of `torchrun` on one host (DistributedDataParallel or `fully_shard`) it is called on all of them,
+    with the same home. Rank 0 has the daemon. All ranks meet at each step, and the methods of the swarm are called on
+    all of them. `on_error` is called on rank 0.
+
     Args:
         ticket: The ticket, or `@FILE` with it. The manifest of its run fixes everything that the peers have to agree
             on.
@@ -141,8 +151,8 @@ def join(
             torch seed. Other runs are evaluated with the run's own network. None: partners' params are clipped alone.
         holdout: Batches for `loss` that the loop does not train on, kept in memory. `Swarm.evaluate` is their mean
             loss, and the state that a joiner fetches is weighed by the first 8 of them before it is taken.
-        tokens_per_step: Tokens that each step trains on. None: those of the batches from `Swarm.until_end`, else as
-            many as the manifest's batch has.
+        tokens_per_step: Tokens that each step trains on, of this rank. None: those of the batches from
+            `Swarm.until_end`, else as many as the manifest's batch has.
         home: Folder of key, checkpoints and accounts. The same ticket and home resume. None: PEER_HOME, else the usual
             place.
         options: What else a volunteer can choose.
@@ -153,7 +163,9 @@ def join(
 
     Raises:
         ModelError: The model has another parameter, shape or type than the run; the first one is named.
-        UsageError: The optimizer updates none of the parameters, the model is joined already, or a value cannot be.
+        UsageError: The optimizer updates none of the parameters, the model is joined already, a value cannot be, or
+            the way of training with several ranks is not supported.
+        RankLost: Another rank ended or hangs. `optimizer.step()` raises it, too.
         JoinDeclined: Nobody agreed to what the run takes.
         PeerError: Any other error of `peer join`, with its fix: the run is over, nobody of it answers, and so on."""
     known = Ticket.named(ticket)
@@ -177,15 +189,36 @@ def join(
     if place in _homes:
         fix = "Leave that run first: swarm.leave(). Or give this one a home of its own: join(..., home=...)."
         raise UsageError(f"this process takes part in a run with the home {place} already", fix)
+    rank = own_rank()
+    if rank is not None:
+        check_ranks(model, optimizers, rank.world, has_loss=loss is not None)
+        if rank.number > 0:
+            follower = Follower(model, optimizers, rank, meeting_place(place))
+            follower.join()
+            return Swarm(follower, model, optimizers, tokens_per_step, place)
     given = (options or JoinOptions()).arguments()
 
     def start_daemon(round_: int) -> DaemonChild:
         return DaemonChild([known.encode(), "--home", str(place), "--plain", *given], place, round_)
 
     on_fault = on_error or (lambda fault: None)
-    trainer = AttachedTrainer(model, optimizers, start_daemon, ask=_ask, on_fault=on_fault, loss=loss, holdout=kept)
+    ranks = None if rank is None else Ranks(rank.world, meeting_place(place))
+    _wait_for_former_daemon(place)
+    trainer = AttachedTrainer(
+        model, optimizers, start_daemon, ask=_ask, on_fault=on_fault, loss=loss, holdout=kept, ranks=ranks
+    )
     trainer.join()
     return Swarm(trainer, model, optimizers, tokens_per_step, place)
+
+
+def _wait_for_former_daemon(home: Path) -> None:
+    """Wait while another process holds the home, as the daemon of a program that was killed and started again at once.
+    When it is not such a one, the new daemon says who holds the home."""
+    until = time.monotonic() + FORMER_S
+    if (holder := holder_of(home)) is not None:
+        log.info("waiting at most %.0f s for process %s, which holds %s", FORMER_S, holder, home)
+    while holder_of(home) is not None and time.monotonic() < until:
+        time.sleep(LOOK_S)
 
 
 def check(ticket_or_manifest: str | Path, model: Named, *, home: Path | str | None = None) -> None:
@@ -219,7 +252,7 @@ class Swarm:
 
     def __init__(
         self,
-        trainer: AttachedTrainer,
+        trainer: AttachedTrainer | Follower,
         model: Named,
         optimizers: Sequence[torch.optim.Optimizer],
         tokens_per_step: int | None,
@@ -262,8 +295,8 @@ class Swarm:
 
         Windows are drawn without replacement in an epoch, in an order that each peer and each start has to itself. May
         wait while the daemon fetches a shard; what is due is exchanged meanwhile, as inside a step. Raises UsageError
-        where the run has no data, as one of a custom model, or where its data are each volunteer's texts and
-        `JoinOptions.data` names none."""
+        with several ranks, where the run has no data, as one of a custom model, or where its data are each volunteer's
+        texts and `JoinOptions.data` names none."""
         yield from self._trainer.batches()
 
     def count(self, batch: Any) -> None:
@@ -280,7 +313,7 @@ class Swarm:
         loss, self._loss = self._loss, math.nan
         if self._trainer.over:
             return
-        self._trainer.stepped(tokens or self._tokens_per_step or seen or self._trainer.nominal_tokens, loss)
+        self._trainer.stepped(tokens or self._tokens_per_step or seen, loss)
 
     @property
     def over(self) -> bool:

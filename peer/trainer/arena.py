@@ -41,29 +41,7 @@ class Arena:
         `create` makes or resizes the file and touches every page, so that no later copy pays for page faults or meets a
         full disk."""
         self._layout = layout
-        path = folder / ARENA
-        nbytes = 2 * 4 * layout.elements
-        try:
-            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-            descriptor = os.open(path, flags, 0o600)
-            try:
-                if create:
-                    _reserve(descriptor, path, nbytes)
-                mapped = mmap.mmap(descriptor, nbytes)
-            finally:
-                os.close(descriptor)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise HomeUnusable(
-                f"the arena {path} of {amount(nbytes, 'bytes')} cannot be made: {reason}",
-                file_advice(error, path),
-            ) from error
-        pages = np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE]
-        if create:
-            pages |= 0  # a write fault each, without changing what is there
-        else:
-            pages.max()  # read only, as the other side may be writing
-        whole = torch.from_numpy(np.frombuffer(mapped, np.float32))
+        whole = map_values(folder / ARENA, 2 * layout.elements, create=create)
         self.out: torch.Tensor = whole[: layout.elements]
         self.inn: torch.Tensor = whole[layout.elements :]
 
@@ -74,6 +52,32 @@ class Arena:
     def in_slot(self, fragment: int) -> torch.Tensor:
         start, end = self._layout.fragment_span(fragment)
         return self.inn[start:end]
+
+
+def map_values(path: Path, elements: int, *, create: bool) -> torch.Tensor:
+    """Map a file of fp32 values. `create`: see `Arena`. Raises HomeUnusable."""
+    nbytes = 4 * elements
+    try:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            if create:
+                _reserve(descriptor, path, nbytes)
+            mapped = mmap.mmap(descriptor, nbytes)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise HomeUnusable(
+            f"{path} of {amount(nbytes, 'bytes')} cannot be made: {reason}",
+            file_advice(error, path),
+        ) from error
+    pages = np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE]
+    if create:
+        pages |= 0  # a write fault each, without changing what is there
+    else:
+        pages.max()  # read only, as the other side may be writing
+    return torch.from_numpy(np.frombuffer(mapped, np.float32))
 
 
 def shift_file(folder: Path, fragment: int) -> Path:

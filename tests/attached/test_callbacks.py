@@ -212,8 +212,8 @@ def test_what_ended_the_daemon_for_good_ends_training(tmp_path: Path, run: Playe
         daemon.post({"op": "failed", "error": "RunEnded", "found": "it was closed", "fix": "Find another.", "why": ""})
 
     run.script = script
-    with pytest.raises(peer.errors.RunEnded, match="closed"):
-        trainer(tmp_path, PeerCallback(TICKET, home=tmp_path)).train()
+    with pytest.raises(peer.errors.RunEnded, match="closed"), PeerCallback(TICKET, home=tmp_path) as callback:
+        trainer(tmp_path, callback).train()
 
 
 # -- Accelerate -------------------------------------------------------------------------------------------------------

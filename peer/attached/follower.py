@@ -1,0 +1,178 @@
+"""A training loop's rank other than 0: it has no daemon, and does at each step what rank 0 orders."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from peer.attached.own_loss import UpcomingBatches
+from peer.attached.params import Named, check_optimizers, match
+from peer.attached.rank_tensors import RankTensors, reshard
+from peer.attached.ranks import NO_BATCHES, Rank, RankLine, as_message, error_in
+from peer.attached.saving import load, save
+from peer.errors import PeerError, RankLost, UsageError
+from peer.protocol.model.layout import Layout, TensorSpec
+from peer.trainer.arena import Arena
+from peer.trainer.ipc import Message
+
+log = logging.getLogger("peer")
+
+
+class Follower:
+    """The counterpart of `peer.attached.loop.AttachedTrainer`, with what `Swarm` uses of it."""
+
+    judges_by_loss = False
+    pid = None
+    """The daemon is rank 0's."""
+
+    def __init__(self, model: Named, optimizers: Sequence[torch.optim.Optimizer], rank: Rank, place: Path) -> None:
+        """`place`: of rank 0's socket."""
+        self._model = model
+        self._optimizers = list(optimizers)
+        self._rank = rank
+        self._place = place
+        self._line: RankLine | None = None
+        self._thread = threading.get_ident()
+        self._process = os.getpid()
+        self.params: RankTensors
+        self.upcoming = UpcomingBatches()
+        self.over = False
+        """Whether the run is over, or was left."""
+        self.finished = False
+        self.attached = False
+        self.error: PeerError | None = None
+        """Why rank 0 has no daemon any more."""
+        self.phase, self.peers, self.tokens, self.total_rounds, self.lr_factor = "starting", 0, 0, 1, 1.0
+        self._value = math.nan
+
+    def join(self) -> None:
+        """Wait until rank 0 has joined. Raises the PeerError that it raised, and RankLost."""
+        self._line = RankLine(self._rank, self._place)
+        try:
+            self._obey()
+        except BaseException:
+            self.close()
+            raise
+
+    def stepped(self, tokens: int, loss: float = math.nan) -> None:
+        """Meet the other ranks after an optimizer step, and carry out what rank 0 orders.
+
+        Raises RankLost, and UsageError on another thread, in a forked child, and when rank 0 does something else."""
+        if not self.over:
+            self._meet({"came": "step", "tokens": tokens, "loss": None if math.isnan(loss) else loss})
+
+    def evaluate(self) -> float:
+        """Return the loss that rank 0 computes of the live params; NaN when it was left."""
+        if self._line is None:
+            return math.nan
+        self._meet({"came": "evaluate"})
+        return self._value
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Raise UsageError, as rank 0 does."""
+        raise UsageError(NO_BATCHES, "Give the loop batches of your own.")
+
+    def leave(self, within_s: float) -> None:
+        """Carry out rank 0's last orders, such as the last save, within so long."""
+        try:
+            if self._line is not None:
+                self._line.send({"came": "leave"})
+                self._obey(2 * within_s)
+        except RankLost as error:  # rank 0 has left already, or cannot leave in time
+            log.debug("left without rank 0: %s", error)
+        except PeerError as error:
+            log.warning("%s", error)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the socket, which rank 0 notices. May be called again."""
+        self.over = True
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+    # -- orders ------------------------------------------------------------------------------------------------------
+
+    def _meet(self, arrival: Message) -> None:
+        if os.getpid() != self._process or threading.get_ident() != self._thread:
+            found = "the step is made on another thread or in another process than join()"
+            raise UsageError(found, "Join where you train.")
+        assert self._line is not None
+        self._line.send(arrival)
+        self._obey()
+
+    def _obey(self, within_s: float | None = None) -> None:
+        """Carry out orders until rank 0 ends the meeting."""
+        line = self._line
+        assert line is not None
+        orders: dict[str, Callable[[Message], Message]] = {
+            "open": self._open,
+            "save": self._save,
+            "restore": self._restore,
+        }
+        while True:
+            message = line.receive() if within_s is None else line.receive(within_s)
+            if message["op"] == "go":
+                self._note_state(message)
+                return
+            if message["op"] == "failed":
+                raise error_in(message)
+            try:
+                if message["op"] in orders:
+                    answer = orders[message["op"]](message)
+                else:
+                    self.params.carry_out(message)
+                    answer = {}
+            except PeerError as error:
+                answer = as_message(error)  # rank 0 raises it, and sends it back
+            line.send({"number": message["number"], **answer})
+
+    def _open(self, message: Message) -> Message:
+        """Bind the tensors to the run's layout, as rank 0 does."""
+        named = zip(message["tensors"], message["shapes"], strict=True)
+        tensors = tuple(TensorSpec(name, tuple(shape)) for name, shape in named)
+        layout = Layout(tensors, tuple((first, end) for first, end in message["fragments"]))
+        folder = Path(message["folder"])
+        reshard(self._model)
+        arena = Arena(folder, layout, create=False)
+        self.params = RankTensors(layout, match(self._model, tensors), self._rank.number, arena, folder)
+        check_optimizers(self._optimizers, self.params.tensors)
+        return {}
+
+    def _save(self, message: Message) -> Message:
+        """Write this rank's part of a checkpoint. What all ranks have alike, rank 0 writes."""
+        if not self.params.sharded:
+            return {}
+        place = message["tokens"], 0, 0, 0
+        shard = self._rank.number, self._rank.world
+        try:
+            save(Path(message["folder"]), self.params.named(), self._optimizers, place, (), shard)
+        except (OSError, SafetensorError) as error:
+            return {"failed": str(error)}
+        return {}
+
+    def _restore(self, message: Message) -> Message:
+        shard = (self._rank.number, self._rank.world) if self.params.sharded else (0, 1)
+        found, optimizers = load(
+            Path(message["folder"]), self.params.named(), self._optimizers, message["tokens"], shard
+        )
+        log.info(optimizers)
+        return {"restored": found is not None}
+
+    def _note_state(self, state: Message) -> None:
+        self.params.move_to(state["round"], state["step_in_round"])
+        self.over, self.finished, self.attached = state["over"], state["finished"], state["attached"]
+        self.phase, self.peers, self.tokens = state["phase"], state["peers"], state["tokens"]
+        self.total_rounds, self.lr_factor = state["total_rounds"], state["lr_factor"]
+        self.error = None if state["error"] is None else error_in(state["error"])
+        value = state.get("value")
+        self._value = math.nan if value is None else value
