@@ -31,7 +31,7 @@ from benchmarks.nat_network import Site, internet
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.identity import load_or_create
 from peer.lab.localswarm.processes import Daemon
-from peer.observe.control_bytes import DIRECTORY, PURPOSES
+from peer.observe.control_bytes import PURPOSES, Purpose
 from peer.run.home import Home
 from peer.run.manifest import write_new
 
@@ -206,11 +206,11 @@ def by_purpose(before: Sight, after: Sight) -> dict[str, int]:
     }
     wire = {name: after.wire[name] - before.wire[name] for name in before.wire}
     exchange, directory = (wire[f"{port}_sent"] + wire[f"{port}_received"] for port in ("exchange", "directory"))
-    calls = sum(nbytes for purpose, nbytes in grown.items() if purpose != DIRECTORY)
+    calls = sum(nbytes for purpose, nbytes in grown.items() if purpose != Purpose.DIRECTORY)
     return {
         **{purpose: nbytes for purpose, nbytes in grown.items() if nbytes},
         "connections of the exchange": exchange - calls - (after.payload - before.payload),
-        "connections of the directory": directory - grown[DIRECTORY],
+        "connections of the directory": directory - grown[Purpose.DIRECTORY],
     }
 
 

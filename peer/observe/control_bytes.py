@@ -7,35 +7,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from peer.observe.status.value import ControlBytes
 
 T = TypeVar("T")
 
-BULK = frozenset({"Swap", "FetchPiece", "Contribute", "Discard"})
-"""Calls that carry payloads, or measure a line."""
-DIRECTORY, OTHER = "directory", "other"
-_OF_CALL = {
-    "Hello": "hello",
-    "Offer": "offers",
-    "Receipt": "receipts",
-    "Shown": "receipts",
-    "JoinRound": "groups",
-    "Held": "groups",
-    "Probe": "reachability",
-    "Vouch": "failures",
-    "Peers": "peers",
-    "Amendments": "amendments",
-    "Papers": "papers",
-    "Relay": "relays",
-    "Summary": "summaries",
-    "Manifest": "joining",
-    "Artifacts": "joining",
-    "State": "joining",
-}
-"""Purpose of each small call of the exchange service."""
-PURPOSES = tuple(sorted({DIRECTORY, OTHER, *_OF_CALL.values()}))
+
+class Purpose(StrEnum):
+    """What a control message is for."""
+
+    AMENDMENTS = "amendments"
+    DIRECTORY = "directory"
+    FAILURES = "failures"
+    GROUPS = "groups"
+    HELLO = "hello"
+    JOINING = "joining"
+    OFFERS = "offers"
+    OTHER = "other"
+    PAPERS = "papers"
+    PEERS = "peers"
+    REACHABILITY = "reachability"
+    RECEIPTS = "receipts"
+    RELAYS = "relays"
+    SUMMARIES = "summaries"
+
+
+PURPOSES = tuple(sorted(purpose.value for purpose in Purpose))
 
 
 class ControlMeter:
@@ -45,14 +44,13 @@ class ControlMeter:
         self._sent = Counter[str]()
         self._received = Counter[str]()
 
-    def count(self, purpose: str, *, sent: int = 0, received: int = 0) -> None:
+    def count(self, purpose: Purpose, *, sent: int = 0, received: int = 0) -> None:
         """Count the bytes of a message."""
         self._sent[purpose] += sent
         self._received[purpose] += received
 
-    def encoder(self, call: str, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-        """Return the encoder of what is sent in this call, counted."""
-        purpose = _OF_CALL.get(call, OTHER)
+    def encoder(self, purpose: Purpose, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+        """Return the encoder of what is sent, counted."""
 
         def counted(message: Any) -> bytes:
             raw = encode(message)
@@ -61,9 +59,8 @@ class ControlMeter:
 
         return counted
 
-    def decoder(self, call: str, decode: Callable[[bytes], T]) -> Callable[[bytes], T]:
-        """Return the decoder of what is received in this call, counted. It counts what cannot be decoded, too."""
-        purpose = _OF_CALL.get(call, OTHER)
+    def decoder(self, purpose: Purpose, decode: Callable[[bytes], T]) -> Callable[[bytes], T]:
+        """Return the decoder of what is received, counted. It counts what cannot be decoded, too."""
 
         def counted(raw: bytes) -> T:
             self.count(purpose, received=len(raw))

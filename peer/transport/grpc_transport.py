@@ -4,8 +4,9 @@ The transport says Hello when it has to and bounds every call. It turns every fa
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 
@@ -16,47 +17,38 @@ from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, RelayBusy
 from peer.identity import Identity
 from peer.observe.control_bytes import ControlMeter
-from peer.ports.directory import Shown
 from peer.ports.handler import Handler
 from peer.process_limits import open_file_limits
 from peer.protocol.endpoints import host_of_caller
 from peer.protocol.messages import (
-    MAX_ARTIFACTS,
-    MAX_ENDPOINTS,
-    MAX_SHOWN_RECORDS,
     PIECE_BYTES,
     WIRE_VERSION,
-    Answer,
-    Offer,
     PathKind,
     PeerId,
     PeerRecord,
     PeerTimings,
-    Probed,
-    Reach,
     RelayAddress,
     RelayWord,
     RoundKey,
     RunId,
     StateIndex,
     SwapReport,
-    Verdict,
-    Vouched,
     Way,
     Welcome,
     artifact_name,
 )
-from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 from peer.protocol.swarm.nearness import is_private
 from peer.protocol.swarm.relay_word import new_word
 from peer.protocol.wire.payload import Arrived, CountedSink, Sink, Source, untold
 from peer.signed_start import KeyStarts
+from peer.transport.calls.call import A, Call, Channel, Q
+from peer.transport.calls.relay import ask as ask_relay
+from peer.transport.calls.small_calls import SmallCalls
 from peer.transport.client.calls import Calls
 from peer.transport.client.connections import Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler
 from peer.transport.client.group_calls import GroupCalls
 from peer.transport.client.streams import fetch, swap
-from peer.transport.client.summary_call import summary_call
 from peer.transport.client.upload_test import UploadTest
 from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.front.callers import CallerTable
@@ -68,22 +60,19 @@ from peer.transport.relay.reservation import Granted
 from peer.transport.relay.throttle import throttle_of
 from peer.transport.relay.wire import SLIP_BYTES
 from peer.transport.server.listener import ExchangeServer
-from peer.transport.server.receipt_service import told
 from peer.transport.server.service import ExchangeService
 from peer.transport.server.swap_rendezvous import SwapWays
 from peer.transport.signing import KeySigner
 from peer.transport.wire.pacing import Pacer, for_bulk
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms
-from peer.transport.wire.refusals import eta_of, translate
+from peer.transport.wire.refusals import translate
 from peer.transport.wire.resumption import Answered, TransferProgress
-from peer.transport.wire.validation import held_of, index_of, reach_of, receipt_of, shown_of
-from peer.v1 import exchange_pb2 as pb
 
 ASK_RELAY_S = 8.0
 """Seconds to connect to a relay and hear its answer."""
 
 
-class GrpcTransport:
+class GrpcTransport(SmallCalls):
     """One peer's end of the exchange, client and server. `bind` and `serve` it first (or `start`, which does both), and
     `close` it in the end."""
 
@@ -115,12 +104,20 @@ class GrpcTransport:
         self.relays = Relays(self._ask_relay, self._serve_circuit, self.dialler, policy.relaying)
         ways = SwapWays(partial(_way_of, callers, policy.relaying.mapped), self.relays.ended)
         self._service = ExchangeService(
-            self._facts, handler, self._caps, policy.reputation, callers, self.dialler, ways, self._why_silent
+            self._facts,
+            handler,
+            self._caps,
+            policy.reputation,
+            callers,
+            self.dialler,
+            ways,
+            self._why_silent,
+            self.desk,
         )
-        self._server = ExchangeServer(self._facts, handler, self._service, self._caps, callers, self.desk, self._word)
+        self._server = ExchangeServer(self._facts, self._service, self._caps, callers, self.desk, self._word)
         self._channels = ConnectionPool(self.dialler, self.relays)
         self._calls = Calls(self._facts, self._channels, self.dialler, correction, self.relays)
-        self.group = GroupCalls(self._calls.unary, self._calls.resumed, self._fetch, self._caps)
+        self.group = GroupCalls(self, self._calls.resumed, self._fetch, self._caps)
         self.upload_test = UploadTest(self._calls, self._caps)
         self._port = 0
 
@@ -180,6 +177,23 @@ class GrpcTransport:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
+    async def unary(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> A:
+        """As `peer.transport.calls.call.Channel.unary`."""
+        return await self._calls.unary(to, call, request, timeout_s)
+
+    @contextlib.asynccontextmanager
+    async def aside(self) -> AsyncIterator[Channel]:
+        """As `peer.transport.calls.call.Channel.aside`."""
+        pool = ConnectionPool(self.dialler)
+        try:
+            yield _Aside(self, self._calls, pool)
+        finally:
+            await pool.close()
+
+    @property
+    def port(self) -> int:
+        return self._port
+
     async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
         async def call() -> Welcome:
             return await self._calls.greet(to, await self._channels.get(to, timeout_s))
@@ -200,82 +214,8 @@ class GrpcTransport:
         finally:
             await aside.close()
 
-    async def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
-        key = offer.key
-        request = pb.OfferRequest(
-            round=key.round,
-            fragment=key.fragment,
-            withdraw=offer.withdraw,
-            undialable=offer.reach is not Reach.DIRECT,
-            relayed=offer.reach is Reach.RELAYED,
-            eta_s=offer.eta_s,
-            proven=offer.proven,
-        )
-        reply = await self._calls.unary(to, "Offer", request, pb.OfferReply, timeout_s)
-        try:
-            verdict = Verdict(reply.verdict)
-        except ValueError:
-            raise BadPayload(Code.VERDICT, f"{to.peer_id} answered {reply.verdict[:32]!r}") from None
-        return Answer(verdict, eta_of(reply.eta_s), reply.reason[:200], reach_of(reply), reply.proven)
-
-    async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
-        request = pb.ProbeRequest(endpoints=endpoints[:MAX_ENDPOINTS], port=self._port)
-        aside = ConnectionPool(self.dialler)  # the open one may go over another version of IP
-        try:
-            reply = await self._calls.unary(by, "Probe", request, pb.ProbeReply, timeout_s, aside)
-            asked_at = aside.endpoint_of(by.peer_id)
-        finally:
-            await aside.close()
-        tried = tuple(endpoint[:270] for endpoint in reply.tried[:MAX_ENDPOINTS])
-        return Probed(tried, tuple(e for e in tried if e in reply.answered), reply.reason[:500], asked_at)
-
     def take_callers(self) -> tuple[str, ...]:
         return self._service.handshake.take_callers()
-
-    async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
-        reply = await self._calls.unary(by, "Vouch", pb.VouchRequest(about=about), pb.VouchReply, timeout_s)
-        return Vouched(reply.reaches if reply.known else None, reply.reason[:200])
-
-    async def receipt(self, partner: PeerRecord, signed: SignedOpinion, timeout_s: float) -> SignedOpinion | None:
-        request = pb.ReceiptRequest(
-            round=signed.key.round,
-            fragment=signed.key.fragment,
-            opinion=told(signed.opinion),
-            signature=signed.signature,
-        )
-        return receipt_of(await self._calls.unary(partner, "Receipt", request, pb.ReceiptReply, timeout_s), signed.key)
-
-    async def shown_receipts(self, by: PeerRecord, timeout_s: float) -> list[ShownReceipt]:
-        return shown_of(await self._calls.unary(by, "Shown", pb.ShownRequest(), pb.ShownReply, timeout_s))
-
-    async def send_summary(self, to: PeerRecord, raw: bytes, timeout_s: float) -> str:
-        return await summary_call(self._calls.unary, to, raw, timeout_s)
-
-    async def fetch_amendments(
-        self, to: PeerRecord, held: int, head: bytes, timeout_s: float
-    ) -> list[tuple[bytes, bytes]]:
-        request = pb.AmendmentsRequest(held=held, head=head)
-        reply = await self._calls.unary(to, "Amendments", request, pb.AmendmentsReply, timeout_s)
-        return [(amendment.raw, amendment.signature) for amendment in reply.amendments]
-
-    async def fetch_papers(self, to: PeerRecord, held: Sequence[bytes], timeout_s: float) -> list[bytes]:
-        reply = await self._calls.unary(to, "Papers", pb.PapersRequest(held=held), pb.PapersReply, timeout_s)
-        return list(reply.papers)
-
-    async def fetch_peers(self, to: PeerRecord, own: Shown, timeout_s: float) -> list[Shown]:
-        request = pb.PeersRequest(record=own if isinstance(own, bytes) else b"")
-        reply = await self._calls.unary(to, "Peers", request, pb.PeersReply, timeout_s)
-        return list(reply.records[:MAX_SHOWN_RECORDS])
-
-    async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
-        reply = await self._calls.unary(to, "Manifest", pb.ManifestRequest(), pb.ManifestReply, timeout_s)
-        return reply.manifest, reply.signature
-
-    async def describe_state(
-        self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
-    ) -> StateIndex:
-        request = pb.StateRequest(fresh=fresh, wanted=wanted)
-        return index_of(await self._calls.unary(donor, "State", request, pb.StateReply, timeout_s))
 
     def answered_at(self, peer: PeerId) -> str:
         return self._channels.endpoint_of(peer)
@@ -290,17 +230,6 @@ class GrpcTransport:
         if blake3(data).digest() != wanted.digest:
             raise BadPayload(Code.DIGEST, f"piece {piece} from {donor.peer_id} does not match its digest")
         return data
-
-    async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
-        assert len(digests) <= MAX_ARTIFACTS
-        try:
-            request = pb.ArtifactsRequest(digests=digests)
-            reply = await self._calls.unary(holder, "Artifacts", request, pb.ArtifactsReply, timeout_s)
-        except PartnerRefused as refusal:
-            if refusal.code != Code.UNKNOWN_CALL:
-                raise
-            return [False] * len(digests)
-        return held_of(reply, len(digests))
 
     async def fetch_artifact(
         self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
@@ -399,11 +328,10 @@ class GrpcTransport:
         """Ask a relay for a circuit; return our slip and the address at which the relay answered."""
         known = (self._channels.endpoint_of(relay.peer_id), *self.relays.endpoints_of(relay.peer_id))
         record = record_of(relay, self._facts.run_id, known, self._facts.now())
-        request = pb.RelayRequest(target=target, bulk=bulk, needs=needs)
-        reply = await self._calls.unary(record, "Relay", request, pb.RelayReply, ASK_RELAY_S)
-        if len(reply.slip) != SLIP_BYTES or (held := self._channels.held(relay.peer_id)) is None or held.relay:
+        slip = await ask_relay(self, record, target, ASK_RELAY_S, bulk=bulk, needs=needs)
+        if len(slip) != SLIP_BYTES or (held := self._channels.held(relay.peer_id)) is None or held.relay:
             raise PartnerLost(f"{relay.peer_id}: the relay hung up")
-        return reply.slip, held.address
+        return slip, held.address
 
     async def _why_silent(self, peer: PeerRecord, timeout_s: float) -> str:
         """Return why a closed peer does not answer over its relays; empty: it does."""
@@ -418,6 +346,28 @@ class GrpcTransport:
 
     async def _serve_circuit(self, stream: RawStream, way: Way) -> None:
         await self._server.serve_circuit(stream, way)
+
+
+class _Aside(SmallCalls):
+    """Calls over connections of their own."""
+
+    def __init__(self, transport: GrpcTransport, calls: Calls, pool: ConnectionPool) -> None:
+        self._transport = transport
+        self._calls = calls
+        self._pool = pool
+
+    async def unary(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> A:
+        return await self._calls.unary(to, call, request, timeout_s, self._pool)
+
+    def aside(self) -> contextlib.AbstractAsyncContextManager[Channel]:
+        return self._transport.aside()
+
+    def answered_at(self, peer: PeerId) -> str:
+        return self._pool.endpoint_of(peer)
+
+    @property
+    def port(self) -> int:
+        return self._transport.port
 
 
 def _way_of(callers: CallerTable, mapped: Callable[[], bool], seen_as: str) -> Way:

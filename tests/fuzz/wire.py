@@ -24,6 +24,8 @@ from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, PayloadReader, Pa
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.signed_record import InvalidRecord, open_record, seal
 from peer.state.snapshot import StateSnapshot, check_index, check_piece
+from peer.transport.calls.artifacts import digests_of, held_of
+from peer.transport.calls.state import index_of
 from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.relay.caller import seen_endpoint
 from peer.transport.relay.reservation import _reply_of, _word_of
@@ -33,7 +35,7 @@ from peer.transport.wire.pacing import SMALLEST_CHUNK, Pacer, chunk_size
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, read_open
 from peer.transport.wire.refusals import _refusal
 from peer.transport.wire.resumption import TransferProgress
-from peer.transport.wire.validation import digests_of, held_of, index_of, offset_of, open_of, piece_request_of
+from peer.transport.wire.validation import offset_of, open_of, piece_request_of
 from peer.v1 import exchange_pb2 as pb
 from tests.fuzz.engine import Target
 from tests.fuzz.parts import drive, join, split

@@ -7,18 +7,12 @@ import asyncio
 from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.node.handler import RequestHandler
-from peer.observe.control_bytes import _OF_CALL, BULK, DIRECTORY, OTHER, PURPOSES, ControlMeter, in_all
+from peer.observe.control_bytes import PURPOSES, ControlMeter, Purpose, in_all
 from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.transport.grpc_transport import GrpcTransport
 from peer.v1 import exchange_pb2 as pb
 
 RUN = RunId(b"r" * 32)
-
-
-def test_every_call_of_the_service_has_a_purpose_or_is_bulk() -> None:
-    calls = {method.name for method in pb.DESCRIPTOR.services_by_name["Exchange"].methods}
-    assert calls - BULK == _OF_CALL.keys(), "give the new call a purpose"
-    assert not _OF_CALL.keys() & BULK
 
 
 def test_what_one_end_sends_the_other_receives() -> None:
@@ -45,9 +39,9 @@ def test_what_one_end_sends_the_other_receives() -> None:
 
 def test_meters_are_summed_and_every_purpose_is_named() -> None:
     one, other = ControlMeter(), ControlMeter()
-    one.count(DIRECTORY, sent=3)
-    other.count(DIRECTORY, sent=4, received=5)
-    other.encoder("a call of tomorrow", lambda message: b"12")(None)
+    one.count(Purpose.DIRECTORY, sent=3)
+    other.count(Purpose.DIRECTORY, sent=4, received=5)
+    other.encoder(Purpose.OTHER, lambda message: b"12")(None)
     told = in_all(one, other)
-    assert (told.sent[DIRECTORY], told.received[DIRECTORY], told.sent[OTHER]) == (7, 5, 2)
+    assert (told.sent[Purpose.DIRECTORY], told.received[Purpose.DIRECTORY], told.sent[Purpose.OTHER]) == (7, 5, 2)
     assert tuple(told.sent) == tuple(told.received) == PURPOSES

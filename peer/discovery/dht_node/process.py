@@ -33,7 +33,7 @@ from peer.discovery.multiaddr import address_taken
 from peer.errors import DirectoryFailed, for_shell
 from peer.identity import peer_id_of
 from peer.installation import install_command
-from peer.observe.control_bytes import DIRECTORY, ControlMeter
+from peer.observe.control_bytes import ControlMeter, Purpose
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("HIVEMIND_LOGLEVEL", "WARNING")
@@ -169,9 +169,9 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         if self.gone:
             raise ConnectionResetError("p2pd is gone")
         _, _, asked, _ = args
-        self.control.count(DIRECTORY, sent=asked.ByteSize())
+        self.control.count(Purpose.DIRECTORY, sent=asked.ByteSize())
         answer = await super()._call_unary_protobuf_handler(*args)
-        self.control.count(DIRECTORY, received=answer.ByteSize())
+        self.control.count(Purpose.DIRECTORY, received=answer.ByteSize())
         return answer
 
     async def add_protobuf_handler(self, name: str, handler: Any, *args: Any, **options: Any) -> None:
@@ -293,7 +293,7 @@ def counting(handler: Handler, control: ControlMeter) -> Handler:
 
     async def wrapped(request: Any, context: Any) -> Any:
         answer = await handler(request, context)
-        control.count(DIRECTORY, sent=answer.ByteSize(), received=request.ByteSize())
+        control.count(Purpose.DIRECTORY, sent=answer.ByteSize(), received=request.ByteSize())
         return answer
 
     return wrapped

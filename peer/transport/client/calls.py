@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -16,12 +16,13 @@ from peer.clock.clock_filter import OPERATOR
 from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.protocol.messages import PeerId, PeerRecord, Way, Welcome
+from peer.transport.calls.call import A, Call, Q
 from peer.transport.client.circuits import Circuits
 from peer.transport.client.connections import SLOW_S, Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler
 from peer.transport.client.handshake import say_hello
 from peer.transport.client.second_opinion import SecondOpinions
-from peer.transport.client.streams import SERVICE, Stream, metadata
+from peer.transport.client.streams import Stream, metadata
 from peer.transport.config import TransportConfig
 from peer.transport.wire.refusals import translate
 from peer.transport.wire.resumption import Answered, TransferProgress, retry_transfer
@@ -65,34 +66,33 @@ class Calls:
     async def unary(
         self,
         to: PeerRecord,
-        method: str,
-        request: Any,
-        reply: type[T],
+        call: Call[Q, A],
+        request: Q,
         timeout_s: float,
         pool: ConnectionPool | None = None,
-    ) -> T:
+    ) -> A:
+        """As `peer.transport.calls.call.Channel.unary`. `pool`: other connections to make the call over."""
         control = self._facts.control
-        decoded: Callable[[bytes], T] = control.decoder(method, reply.FromString)  # type: ignore[attr-defined]
+        decoded = control.decoder(call.purpose, call.reply.FromString)
 
-        async def call(connection: Connection) -> T:
+        async def make(connection: Connection) -> A:
             began = time.monotonic()
             multicallable = connection.control.unary_unary(
-                f"/{SERVICE}/{method}",
-                request_serializer=control.encoder(method, type(request).SerializeToString),
+                call.path, request_serializer=control.encoder(call.purpose, call.request.SerializeToString)
             )
             async with self._small_call(to, connection):
                 raw = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
             connection.observe_round_trip(time.monotonic() - began)
             if raw is None:  # it ended well, and said nothing
-                raise BadPayload(Code.ANSWER, f"{to.peer_id} did not answer {method}")
+                raise BadPayload(Code.ANSWER, f"{to.peer_id} did not answer {call.name}")
             try:
                 return decoded(raw)
             except DecodeError:  # gRPC would log it, and return None
                 raise BadPayload(
-                    Code.ANSWER, f"{to.peer_id} answered {method} with what is no {reply.__name__}"
+                    Code.ANSWER, f"{to.peer_id} answered {call.name} with what is no {call.reply.__name__}"
                 ) from None
 
-        return await self.with_token(to, call, timeout_s, pool)
+        return await self.with_token(to, make, timeout_s, pool)
 
     async def with_token(
         self,

@@ -22,8 +22,9 @@ from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
 from peer.protocol.group.shards import ContributionHeader, ResultSink
 from peer.protocol.wire.payload import Source
+from peer.transport.calls.call import CONTRIBUTE
 from peer.transport.client.connections import Connection
-from peer.transport.client.streams import SERVICE, Ended, metadata, reader
+from peer.transport.client.streams import Ended, metadata, reader
 from peer.transport.wire.group_messages import contribute_open, contribute_reply_of
 from peer.transport.wire.payload_stream import STALL_S, Caps, receive_payload, send_payload
 from peer.transport.wire.resumption import Answered, TransferProgress
@@ -45,7 +46,7 @@ class ContributionCall:
 
     async def stream(self, connection: Connection, answered: Answered) -> None:
         """Run one stream until the result is complete. Raises BadPayload, PartnerLost or an error of the stream."""
-        stream = connection.bulk.stream_stream(f"/{SERVICE}/Contribute")(metadata=metadata(connection))
+        stream = connection.bulk.stream_stream(CONTRIBUTE.path)(metadata=metadata(connection))
         opening = replace(self._opening, have=self.progress.reader.received)
         with Ended(stream):
             await stream.write(contribute_open(opening, self._caps.down.rate or 0.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from peer.aio.events import Latch
 from peer.aio.tasks import cancel_and_wait
@@ -15,14 +15,15 @@ from peer.protocol.group.roster import Join, JoinReply
 from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink
 from peer.protocol.messages import PIECE_BYTES, PeerRecord, Way
 from peer.protocol.wire.payload import Source
+from peer.transport.calls import held, join_round
+from peer.transport.calls.call import Channel
 from peer.transport.client.connections import Connection
 from peer.transport.client.contribution import ContributionCall
 from peer.transport.client.streams import Stream
-from peer.transport.server.group_service import T
-from peer.transport.wire.group_messages import base_of, join_reply_of, join_request
 from peer.transport.wire.payload_stream import STALL_S, Caps
 from peer.transport.wire.resumption import Answered, TransferProgress
-from peer.v1 import exchange_pb2 as pb
+
+T = TypeVar("T")
 
 
 class ResumedCall(Protocol):
@@ -32,12 +33,6 @@ class ResumedCall(Protocol):
     def __call__(
         self, to: PeerRecord, stream: Stream[None], progress: TransferProgress, timeout_s: float, /
     ) -> Awaitable[None]: ...
-
-
-class Unary(Protocol):
-    def __call__(
-        self, to: PeerRecord, method: str, request: Any, reply: type[T], timeout_s: float, /
-    ) -> Awaitable[T]: ...
 
 
 class Fetch(Protocol):
@@ -51,18 +46,17 @@ class Fetch(Protocol):
 class GroupCalls:
     """The `GroupTransport` interface over gRPC."""
 
-    def __init__(self, unary: Unary, resumed: ResumedCall, fetch: Fetch, caps: Caps) -> None:
-        self._unary = unary
+    def __init__(self, channel: Channel, resumed: ResumedCall, fetch: Fetch, caps: Caps) -> None:
+        self._channel = channel
         self._resumed = resumed
         self._fetch = fetch
         self._caps = caps
 
     async def join_round(self, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
-        return join_reply_of(await self._unary(leader, "JoinRound", join_request(join), pb.JoinRoundReply, timeout_s))
+        return await join_round.ask(self._channel, leader, join, timeout_s)
 
     async def held(self, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
-        reply = await self._unary(by, "Held", pb.HeldRequest(fragment=fragment), pb.HeldReply, timeout_s)
-        return base_of(reply.base)
+        return await held.ask(self._channel, by, fragment, timeout_s)
 
     async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
         assert 0 < nbytes <= PIECE_BYTES

@@ -9,10 +9,12 @@ from google.protobuf.message import DecodeError
 
 from peer.errors import BadPayload, PartnerLost
 from peer.identity import public_key_of
+from peer.observe.control_bytes import Purpose
 from peer.protocol.endpoints import voice_of
 from peer.protocol.messages import PeerRecord, Welcome
+from peer.transport.calls.call import HELLO
 from peer.transport.client.connections import Connection
-from peer.transport.client.streams import SERVICE, Ended
+from peer.transport.client.streams import Ended
 from peer.transport.config import TransportConfig
 from peer.transport.wire.hello import HELLO_DOMAIN, proof_message
 from peer.transport.wire.validation import A_DAY_S, offset_of
@@ -28,10 +30,9 @@ async def say_hello(
     in the middle, BadPayload for an impossible clock or a peer that is not invited, and the errors of the stream."""
     terms, starts = facts.terms, facts.starts
     method = connection.control.stream_stream(
-        f"/{SERVICE}/Hello",
-        request_serializer=facts.control.encoder("Hello", pb.HelloRequest.SerializeToString),
+        HELLO.path, request_serializer=facts.control.encoder(Purpose.HELLO, pb.HelloRequest.SerializeToString)
     )
-    decoded = facts.control.decoder("Hello", pb.HelloReply.FromString)
+    decoded = facts.control.decoder(Purpose.HELLO, pb.HelloReply.FromString)
     opening = pb.HelloOpen(
         run_id=facts.run_id,
         wire_min=facts.wire_min,

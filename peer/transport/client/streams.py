@@ -14,6 +14,7 @@ from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.protocol.messages import SwapReport
 from peer.protocol.wire.frames import MAX_CHUNK
 from peer.protocol.wire.payload import BufferSink
+from peer.transport.calls.call import FETCH_PIECE, SWAP
 from peer.transport.client.connections import Connection
 from peer.transport.wire.payload_stream import Caps, SwapTerms, read_open, receive_payload, swap_payloads
 from peer.transport.wire.refusals import TOKEN_KEY, translate
@@ -22,7 +23,6 @@ from peer.transport.wire.striping import Stripe, Stripes
 from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
-SERVICE = "peer.v1.Exchange"
 Stream = Callable[[Connection, Answered], Awaitable[T]]
 """Function that runs one stream of a transfer, which may take several."""
 
@@ -75,12 +75,12 @@ async def swap(
     """Run one stream of a swap, and the additional streams next to it, on the dialling side.
 
     Raises BadPayload, PartnerLost or an error of the stream."""
-    stream = connection.bulk.stream_stream(f"/{SERVICE}/Swap")(metadata=metadata(connection))
+    stream = connection.bulk.stream_stream(SWAP.path)(metadata=metadata(connection))
     with contextlib.ExitStack() as calls:
         calls.enter_context(Ended(stream))
 
         def open_stripe(number: int) -> tuple[Stripe, bytes]:
-            call = connection.stripe(number).stream_stream(f"/{SERVICE}/Swap")(metadata=metadata(connection))
+            call = connection.stripe(number).stream_stream(SWAP.path)(metadata=metadata(connection))
             calls.enter_context(Ended(call))
             return _stripe(call, progress), terms.stripe(number, progress)
 
@@ -140,7 +140,7 @@ async def fetch(
     request = pb.PieceRequest(
         snapshot=snapshot, piece=piece, max_rate=caps.down.rate or 0.0, max_chunk=MAX_CHUNK, offset=had
     ).SerializeToString()
-    stream = connection.bulk.unary_stream(f"/{SERVICE}/FetchPiece")(request, metadata=metadata(connection))
+    stream = connection.bulk.unary_stream(FETCH_PIECE.path)(request, metadata=metadata(connection))
     with Ended(stream):
         opening = await read_open(reader(stream))
         if opening.nbytes != sink.nbytes:

@@ -11,9 +11,10 @@ from google.protobuf.message import DecodeError
 from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost
 from peer.protocol.messages import DISCARD_BYTES, DISCARD_CHUNK, PeerRecord
+from peer.transport.calls.call import DISCARD
 from peer.transport.client.calls import Calls
 from peer.transport.client.connections import Connection
-from peer.transport.client.streams import SERVICE, Ended, metadata, reader
+from peer.transport.client.streams import Ended, metadata, reader
 from peer.transport.wire.pacing import chunk_size
 from peer.transport.wire.payload_stream import Caps
 from peer.v1 import exchange_pb2 as pb
@@ -48,7 +49,7 @@ class UploadTest:
         return await self._calls.with_token(to, lambda connection: self._send(connection, nbytes), timeout_s)
 
     async def _send(self, connection: Connection, nbytes: int) -> LineRate:
-        stream = connection.bulk.stream_stream(f"/{SERVICE}/Discard")(metadata=metadata(connection))
+        stream = connection.bulk.stream_stream(DISCARD.path)(metadata=metadata(connection))
         with Ended(stream):
             began, sent, filler = time.monotonic(), 0, bytes(chunk_size(self._caps.up.rate, DISCARD_CHUNK))
             while sent < min(nbytes, DISCARD_BYTES) and time.monotonic() - began < SENDING_S:

@@ -9,11 +9,12 @@ from google.protobuf.message import DecodeError
 
 from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost
-from peer.observe.control_bytes import ControlMeter
+from peer.observe.control_bytes import ControlMeter, Purpose
 from peer.protocol.messages import RelayWord
 from peer.signed_record import is_well_formed
+from peer.transport.calls.call import RESERVE
 from peer.transport.client.connections import Connection
-from peer.transport.client.streams import SERVICE, Ended, metadata, reader
+from peer.transport.client.streams import Ended, metadata, reader
 from peer.transport.relay.service import ALIVE_EVERY_S
 from peer.transport.relay.wire import SLIP_BYTES
 from peer.v1 import exchange_pb2 as pb
@@ -33,9 +34,7 @@ async def hold(
 
     `granted` is told what the relay says, whenever it says something. `called` is told the slip of each circuit that
     waits for us. `control` counts what comes."""
-    method = connection.control.unary_stream(
-        f"/{SERVICE}/Reserve", response_deserializer=control.decoder("Reserve", bytes)
-    )
+    method = connection.control.unary_stream(RESERVE.path, response_deserializer=control.decoder(Purpose.OTHER, bytes))
     stream = method(b"", metadata=metadata(connection))
     with Ended(stream):
         read = reader(stream)

@@ -1,4 +1,4 @@
-"""The served calls of a relay."""
+"""The served side of reservations, the call that a closed peer holds to its relay."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from collections.abc import Callable
 from peer.codes import Code
 from peer.errors import PartnerRefused
 from peer.protocol.messages import PeerId, RelayWord
-from peer.protocol.pair.receipt import MAX_PEER_ID
 from peer.protocol.swarm.relay_word import is_stale
 from peer.transport.relay.desk import RelayDesk, Reservation
 from peer.transport.server.admission import Admission
-from peer.transport.server.rate_limits import block_of_network, network_of
+from peer.transport.server.rate_limits import block_of_network
 from peer.transport.wire.refusals import Context, refuse
-from peer.transport.wire.validation import MAX_RATE
 from peer.v1 import exchange_pb2 as pb
 
 ALIVE_EVERY_S = 25.0
@@ -81,15 +79,3 @@ class RelayService:
                 await context.write(reply.SerializeToString())
         except TimeoutError:
             await refuse(context, Code.TIMEOUT, "you read nothing of what this relay tells")
-
-    async def relay(self, request: pb.RelayRequest, context: Context) -> pb.RelayReply:
-        """Open a circuit to a closed peer that has a place here."""
-        caller, target = await self._gate.owner(context), PeerId(request.target[:MAX_PEER_ID])
-        block = block_of_network(network_of(await self._gate.origin(context)))
-        proven = self._gate.conduct.is_proven(caller)
-        try:
-            needs = request.needs if 0 <= request.needs < MAX_RATE else 0.0
-            slip = self._desk.call(caller, target, block, bulk=request.bulk, proven=proven, needs=needs)
-        except PartnerRefused as refused:
-            await refuse(context, refused.code, refused.reason)
-        return pb.RelayReply(slip=slip)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NoReturn
 
 from google.protobuf.message import DecodeError
 
 from peer.codes import Code
-from peer.errors import PartnerRefused
+from peer.errors import BadPayload, PartnerRefused
 from peer.ports.reputation import CallerReputation, NoReputation
 from peer.protocol.messages import PeerId
+from peer.transport.calls.call import A, Asker, Call, Host, Q
 from peer.transport.front.callers import CallerTable
 from peer.transport.server.call_places import CallPlaces
 from peer.transport.server.rate_limits import Caller, CallLimits, block_of_network, network_of
@@ -158,29 +159,30 @@ class Admission:
             await self.turn_away(context, Code.REQUEST, reason, peer)
         return raw if isinstance(raw, bytes) else b""
 
-    def unary(
-        self,
-        method: Callable[[Any, Context], Awaitable[Any]],
-        parse: Callable[[bytes], Any],
-        serialize: Callable[[Any], bytes],
-        *,
-        even_banned: bool = False,
-    ) -> Any:
+    def unary(self, call: Call[Q, A], host: Host) -> Any:
         """Make the handler of a call with one request and one reply.
 
         gRPC's own handler reads the request before the caller is admitted, and waits for it without a limit."""
 
         async def serve(_: Any, context: Context) -> None:
-            async with self.admitted(context, even_banned=even_banned) as caller:
+            async with self.admitted(context, even_banned=call.even_banned) as caller:
+                assert caller.peer is not None
+                origin, block = self._origin(context), block_of_network(caller.address)
                 raw = await self.request(context, caller.peer)
                 try:
-                    request = parse(raw)
+                    request = call.request.FromString(raw)
                 except DecodeError:
                     await self.turn_away(context, Code.REQUEST, "the request cannot be read", caller.peer)
-                reply = serialize(await method(request, context))
+                asker = Asker(caller.peer, origin, block, self.conduct.is_proven(caller.peer))
+                try:
+                    reply = await call.serve(host, asker, request)
+                except BadPayload as error:
+                    await self.turn_away(context, error.code, error.reason, caller.peer)
+                except PartnerRefused as error:
+                    await refuse(context, error.code, error.reason, error.eta_s)
                 try:
                     async with asyncio.timeout(STEP_TIMEOUT_S):
-                        await context.write(reply)
+                        await context.write(reply.SerializeToString())
                 except TimeoutError:
                     await self.turn_away(context, Code.TIMEOUT, "the reply was not taken", caller.peer)
 

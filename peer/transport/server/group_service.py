@@ -1,4 +1,4 @@
-"""A group's calls on the served side: joining a round, contributing to a shard, and telling which state is held.
+"""Contributions to a shard on the served side.
 
 While the owner of a shard receives or waits for contributions, it sends a `wait` frame every `PULSE_S`. A member
 therefore notices within `STALL_S` that its owner died, without having to guess how long a round takes."""
@@ -7,32 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, TypeVar
+from typing import Any
 
 from peer.aio.events import Signal
 from peer.aio.tasks import cancel_and_wait
 from peer.codes import Code, rejected
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
-from peer.ports.handler import GroupHandler, Handler
 from peer.protocol.group.shards import ContributionHeader, UploadSlot
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import BytesSource
+from peer.transport.calls.call import Host
+from peer.transport.calls.held import group_of
 from peer.transport.server.admission import Admission
 from peer.transport.server.read_slots import CONTRIBUTIONS
-from peer.transport.wire.group_messages import (
-    base_message,
-    contribute_reply,
-    is_parting,
-    join_of,
-    join_reply,
-    opening_of,
-)
+from peer.transport.wire.group_messages import contribute_reply, is_parting, opening_of
 from peer.transport.wire.payload_stream import STALL_S, Caps, receive_payload, send_payload
 from peer.transport.wire.reader import message_reader
-from peer.transport.wire.refusals import Context, refuse, served
-from peer.v1 import exchange_pb2 as pb
-
-T = TypeVar("T")
+from peer.transport.wire.refusals import Context, refuse
 
 PULSE_S = 1.0
 MAX_SEATS = 96
@@ -43,51 +34,21 @@ SLOWEST_MEMBER = 8_000.0
 
 
 class GroupService:
-    """Serves the calls of a group's members.
+    """Serves contributions.
 
     Every wait on a caller has a deadline: `STALL_S` between two frames, and the shard owner's own for all of them."""
 
-    def __init__(self, handler: Handler, gate: Admission, caps: Caps) -> None:
-        self._handler = handler
+    def __init__(self, host: Host, gate: Admission, caps: Caps) -> None:
+        self._host = host
         self._gate = gate
         self._caps = caps
         self._seats = 0
         self._receiving = asyncio.Semaphore(CONTRIBUTIONS)
 
-    def methods(self) -> dict[str, Any]:
-        """Return the handlers of all calls by name."""
-        unary = self._gate.unary
-        return {
-            "JoinRound": unary(self._join, pb.JoinRoundRequest.FromString, pb.JoinRoundReply.SerializeToString),
-            "Held": unary(self._held, pb.HeldRequest.FromString, pb.HeldReply.SerializeToString),
-            "Contribute": served(self._contribute),
-        }
-
-    async def _group(self, context: Context) -> GroupHandler:
-        if (group := self._handler.group) is None:
-            await refuse(context, Code.NO_GROUP, "this peer takes part in no group (yet)")
-        return group
-
-    async def _join(self, request: pb.JoinRoundRequest, context: Context) -> pb.JoinRoundReply:
-        caller = await self._gate.owner(context)
-        group = await self._group(context)
-        try:
-            join = join_of(request)
-        except BadPayload as error:
-            await self._gate.turn_away(context, error.code, error.reason, caller)
-        return join_reply(await group.on_join(caller, join))
-
-    async def _held(self, request: pb.HeldRequest, context: Context) -> pb.HeldReply:
-        await self._gate.owner(context)
-        group = await self._group(context)
-        if (base := group.on_held(request.fragment)) is None:
-            await refuse(context, Code.NO_STATE, "no complete state of that fragment is held here (yet)")
-        return pb.HeldReply(base=base_message(base))
-
-    async def _contribute(self, _: Any, context: Context) -> None:
+    async def contribute(self, _: Any, context: Context) -> None:
         async with self._gate.admitted(context) as caller:
             assert caller.peer is not None
-            group = await self._group(context)
+            group = group_of(self._host)
             raw = await self._gate.request(context, caller.peer)
             try:
                 opening, max_rate = opening_of(raw)

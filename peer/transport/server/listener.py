@@ -9,12 +9,12 @@ import socket
 import grpc
 
 from peer.errors import AddressError
-from peer.observe.control_bytes import BULK, ControlMeter
-from peer.ports.handler import Handler
+from peer.observe.control_bytes import ControlMeter, Purpose
 from peer.protocol.messages import Way
 from peer.protocol.wire.frames import MAX_CHUNK
+from peer.transport.calls.call import CONTRIBUTE, DISCARD, FETCH_PIECE, HELLO, RESERVE, SERVICE, SWAP
+from peer.transport.calls.registry import every_call
 from peer.transport.client.channels import CHANNEL_OPTIONS
-from peer.transport.client.streams import SERVICE
 from peer.transport.config import TransportConfig
 from peer.transport.front.callers import CallerTable
 from peer.transport.front.front import AcceptingFront
@@ -25,9 +25,7 @@ from peer.transport.relay.service import GiveWord, RelayService
 from peer.transport.server.bind import bind
 from peer.transport.server.discard import DiscardService
 from peer.transport.server.group_service import GroupService
-from peer.transport.server.receipt_service import ReceiptService
 from peer.transport.server.service import ExchangeService
-from peer.transport.server.summary_service import SummaryService
 from peer.transport.tls import RenewedLeaf
 from peer.transport.wire.payload_stream import Caps
 from peer.transport.wire.refusals import served
@@ -53,7 +51,6 @@ class ExchangeServer:
     def __init__(
         self,
         facts: TransportConfig,
-        handler: Handler,
         service: ExchangeService,
         caps: Caps,
         callers: CallerTable,
@@ -62,9 +59,7 @@ class ExchangeServer:
     ) -> None:
         self._facts = facts
         self._service = service
-        self._groups = GroupService(handler, service.gate, caps)
-        self._receipts = ReceiptService(handler, service.gate)
-        self._summaries = SummaryService(handler, service.gate)
+        self._groups = GroupService(service.host, service.gate, caps)
         self._relays = RelayService(desk, service.gate, relay_word)
         self._discards = DiscardService(service.gate, caps)
         self._desk = desk
@@ -134,42 +129,25 @@ class ExchangeServer:
         return inside
 
     def _handlers(self) -> grpc.GenericRpcHandler:
-        service, receipts, relays = self._service, self._receipts, self._relays
-        unary = service.gate.unary
-        methods = {
-            "Hello": served(service.handshake.serve, pb.HelloReply.SerializeToString),
-            "Offer": unary(service.offer, pb.OfferRequest.FromString, pb.OfferReply.SerializeToString),
-            "Probe": unary(service.probe, pb.ProbeRequest.FromString, pb.ProbeReply.SerializeToString),
-            "Vouch": unary(service.vouch, pb.VouchRequest.FromString, pb.VouchReply.SerializeToString),
-            "Amendments": unary(
-                service.amendments,
-                pb.AmendmentsRequest.FromString,
-                pb.AmendmentsReply.SerializeToString,
-                even_banned=True,  # a banned peer learns from the amendments why it is banned
-            ),
-            "Papers": unary(service.papers, pb.PapersRequest.FromString, pb.PapersReply.SerializeToString),
-            "Peers": unary(service.peers, pb.PeersRequest.FromString, pb.PeersReply.SerializeToString),
-            "Manifest": unary(service.manifest, pb.ManifestRequest.FromString, pb.ManifestReply.SerializeToString),
-            "Artifacts": unary(service.artifacts, pb.ArtifactsRequest.FromString, pb.ArtifactsReply.SerializeToString),
-            "State": unary(service.state, pb.StateRequest.FromString, pb.StateReply.SerializeToString),
-            "Receipt": unary(receipts.receipt, pb.ReceiptRequest.FromString, pb.ReceiptReply.SerializeToString),
-            "Shown": unary(receipts.shown, pb.ShownRequest.FromString, pb.ShownReply.SerializeToString),
-            "Relay": unary(relays.relay, pb.RelayRequest.FromString, pb.RelayReply.SerializeToString),
-            "Summary": unary(self._summaries.summary, pb.SummaryRequest.FromString, pb.SummaryReply.SerializeToString),
-            "Reserve": served(relays.reserve),
-            "Swap": served(service.swap),
-            "FetchPiece": served(service.fetch_piece),
-            "Discard": served(self._discards.discard),
-            **self._groups.methods(),
+        service, control = self._service, self._facts.control
+        streams = {
+            HELLO: served(service.handshake.serve, pb.HelloReply.SerializeToString),
+            RESERVE: served(self._relays.reserve),
+            SWAP: served(service.swap),
+            FETCH_PIECE: served(service.fetch_piece),
+            CONTRIBUTE: served(self._groups.contribute),
+            DISCARD: served(self._discards.discard),
         }
-        counted = {call: _counted(call, method, self._facts.control) for call, method in methods.items()}
-        return grpc.method_handlers_generic_handler(SERVICE, counted)
+        methods = {call.name: _counted(call.purpose, method, control) for call, method in streams.items()}
+        for call in every_call():
+            methods[call.name] = _counted(call.purpose, service.gate.unary(call, service.host), control)
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
-def _counted(call: str, method: grpc.RpcMethodHandler, control: ControlMeter) -> grpc.RpcMethodHandler:
+def _counted(purpose: Purpose | None, method: grpc.RpcMethodHandler, control: ControlMeter) -> grpc.RpcMethodHandler:
     """Return the handler of a call, whose messages are counted if they are control."""
-    if call in BULK:
+    if purpose is None:
         return method
-    decode = control.decoder(call, method.request_deserializer or bytes)
-    encode = control.encoder(call, method.response_serializer or bytes)
+    decode = control.decoder(purpose, method.request_deserializer or bytes)
+    encode = control.encoder(purpose, method.response_serializer or bytes)
     return grpc.stream_stream_rpc_method_handler(method.stream_stream, decode, encode)

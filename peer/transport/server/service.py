@@ -1,9 +1,12 @@
-"""The served side of the exchange. Hello is the only call without a token; in all others the token names the caller."""
+"""The served side of swaps and of pieces of state, and what the small calls (`peer.transport.calls`) answer from.
+
+Hello is the only call without a token; in all others the token names the caller."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -12,38 +15,33 @@ from peer.codes import Code
 from peer.errors import BadPayload, PartnerRefused
 from peer.ports.handler import Handler
 from peer.ports.reputation import CallerReputation
-from peer.protocol.endpoints import host_of_caller
 from peer.protocol.messages import (
     ARTIFACT_PREFIX,
     FRAGMENT_PREFIX,
-    MAX_ENDPOINTS,
-    MAX_RECORD_BYTES,
-    MAX_SHOWN_RECORDS,
     PIECE_BYTES,
     SHARD_PREFIX,
-    Offer,
     PeerId,
-    Reach,
-    RoundKey,
 )
 from peer.protocol.wire.frames import Kind, PayloadWriter, largest_for, pack
 from peer.protocol.wire.payload import BytesSource
+from peer.transport.calls.call import Host
 from peer.transport.client.dial_check import checked_dial, dial_check
 from peer.transport.client.dialling import Dialler
 from peer.transport.config import TransportConfig
 from peer.transport.front.callers import CallerTable
+from peer.transport.relay.desk import RelayDesk
 from peer.transport.server.admission import Admission
 from peer.transport.server.call_places import AGAIN_S, CallPlaces
 from peer.transport.server.dial_back import DialBack
 from peer.transport.server.handshake import Handshake
-from peer.transport.server.indirect_probe import MAX_PEER_ID, CallOverRelays, IndirectProbe
-from peer.transport.server.rate_limits import Caller, block_of_network, network_of
+from peer.transport.server.indirect_probe import CallOverRelays, IndirectProbe
+from peer.transport.server.rate_limits import Caller, block_of_network
 from peer.transport.server.state_uploads import StateUploads
 from peer.transport.server.swap_rendezvous import SwapRendezvous, SwapWays
 from peer.transport.wire.payload_stream import Caps, Throttle, send_payload
-from peer.transport.wire.refusals import Context, eta_of, refuse
+from peer.transport.wire.refusals import Context, refuse
 from peer.transport.wire.resumption import A_PIECE
-from peer.transport.wire.validation import MAX_SNAPSHOT_NAME, digests_of, piece_request_of, reach_of
+from peer.transport.wire.validation import piece_request_of
 from peer.v1 import exchange_pb2 as pb
 
 MAX_PIECES, PIECES_RESERVED = 8, 2
@@ -73,6 +71,7 @@ class ExchangeService:
         dialler: Dialler | None = None,
         ways: SwapWays | None = None,
         relayed: CallOverRelays | None = None,
+        desk: RelayDesk | None = None,
     ) -> None:
         dialler = dialler or Dialler()
         self._facts = facts
@@ -84,92 +83,15 @@ class ExchangeService:
         self._pieces = CallPlaces(MAX_PIECES, PIECES_RESERVED, "pieces")
         self._artifacts = CallPlaces(MAX_ARTIFACTS_AT_ONCE, ARTIFACTS_RESERVED, "pieces of artifacts")
         self._giving = StateUploads(caps)
-        self._prober = DialBack(dial_check, facts.now)
-        self._voucher = IndirectProbe(partial(checked_dial, dialler), facts.now, relayed)
-
-    # -- small calls -------------------------------------------------------------------------------------------------
-
-    async def offer(self, request: pb.OfferRequest, context: Context) -> pb.OfferReply:
-        caller = await self._caller(context)
-        key = RoundKey(request.round, request.fragment)
-        offer = Offer(key, request.withdraw, reach_of(request), eta_of(request.eta_s), request.proven)
-        answer = self._handler.on_offer(caller, offer)
-        return pb.OfferReply(
-            verdict=answer.verdict.value,
-            eta_s=answer.eta_s,
-            reason=answer.reason[:200],
-            undialable=answer.reach is not Reach.DIRECT,
-            relayed=answer.reach is Reach.RELAYED,
-            proven=answer.proven,
+        self.host = Host(
+            handler=handler,
+            uploads=self._giving,
+            limits=self.gate.limits,
+            dial_back=DialBack(dial_check, facts.now),
+            indirect_probe=IndirectProbe(partial(checked_dial, dialler), facts.now, relayed),
+            desk=desk or RelayDesk(None, time.monotonic),
         )
-
-    async def probe(self, request: pb.ProbeRequest, context: Context) -> pb.ProbeReply:
-        caller = await self._caller(context)
-        host = host_of_caller(await self.gate.origin(context))
-        found = await self._prober.probe(caller, host, list(request.endpoints[:MAX_ENDPOINTS]), request.port)
-        return pb.ProbeReply(tried=found.tried, answered=found.answered, reason=found.reason[:500])
-
-    async def vouch(self, request: pb.VouchRequest, context: Context) -> pb.VouchReply:
-        caller = await self._caller(context)
-        about = PeerId(request.about[:MAX_PEER_ID])
-        vouched = await self._voucher.vouch(caller, about, *self._handler.on_vouch(about))
-        return pb.VouchReply(
-            known=vouched.reaches is not None, reaches=bool(vouched.reaches), reason=vouched.reason[:200]
-        )
-
-    async def amendments(self, request: pb.AmendmentsRequest, context: Context) -> pb.AmendmentsReply:
-        await self._caller(context)
-        given = self._handler.on_amendments(request.held, request.head)
-        return pb.AmendmentsReply(amendments=[pb.SignedAmendment(raw=raw, signature=sig) for raw, sig in given])
-
-    async def papers(self, request: pb.PapersRequest, context: Context) -> pb.PapersReply:
-        await self._caller(context)
-        return pb.PapersReply(papers=self._handler.on_papers(request.held))
-
-    async def peers(self, request: pb.PeersRequest, context: Context) -> pb.PeersReply:
-        caller = await self._caller(context)
-        given = self._handler.on_peers(caller, request.record[: MAX_RECORD_BYTES + 1])
-        return pb.PeersReply(records=[record for record in given if isinstance(record, bytes)][:MAX_SHOWN_RECORDS])
-
-    async def manifest(self, request: pb.ManifestRequest, context: Context) -> pb.ManifestReply:
-        await self._caller(context)
-        held = self._handler.on_manifest()
-        if held is None:
-            await refuse(context, Code.NO_MANIFEST, "this peer has no manifest yet")
-        return pb.ManifestReply(manifest=held[0], signature=held[1])
-
-    async def artifacts(self, request: pb.ArtifactsRequest, context: Context) -> pb.ArtifactsReply:
-        caller = await self._caller(context)
-        try:
-            digests = digests_of(request)
-        except BadPayload as error:
-            await self.gate.turn_away(context, error.code, error.reason, caller)
-        if why := self._giving.why_not_give(proven=self._is_proven(caller)):
-            await refuse(context, Code.BUSY, *why)
-        return pb.ArtifactsReply(held=self._handler.on_artifacts(digests))
-
-    async def state(self, request: pb.StateRequest, context: Context) -> pb.StateReply:
-        caller = await self._caller(context)
-        block = block_of_network(network_of(await self.gate.origin(context)))
-        if why := self._giving.why_busy(caller, block, proven=self._is_proven(caller)):
-            await refuse(context, Code.BUSY, *why)
-        try:
-            index = self._handler.on_state(request.fresh, request.wanted[:MAX_SNAPSHOT_NAME])
-        except PartnerRefused as error:
-            await refuse(context, error.code, error.reason, error.eta_s)
-        if index is None:
-            await refuse(context, Code.NO_STATE, "this peer has no complete state to give (yet)")
-        self._giving.state_is(sum(p.nbytes for p in index.pieces))
-        self.gate.limits.state_is(sum(p.nbytes for p in index.pieces))
-        pieces = [pb.StatePiece(first=p.first, count=p.count, nbytes=p.nbytes, digest=p.digest) for p in index.pieces]
-        return pb.StateReply(
-            snapshot=index.snapshot, round=index.round, layout_digest=index.layout_digest, pieces=pieces
-        )
-
-    async def _caller(self, context: Context) -> PeerId:
-        return await self.gate.owner(context)
-
-    # -- bulk --------------------------------------------------------------------------------------------------------
+        """What the small calls answer from."""
 
     async def fetch_piece(self, _: Any, context: Context) -> None:
         async with self.gate.admitted(context) as caller:

@@ -56,10 +56,10 @@ from peer.run.statements.log import StatementLog
 from peer.signed_start import DOMAIN as START_DOMAIN
 from peer.signed_start import START_NONCE_BYTES, open_start
 from peer.signed_summary import InvalidSummary, unseal_summary
+from peer.transport.calls.receipts import receipt_of, receipt_request_of
 from peer.transport.client.upload_test import _count
 from peer.transport.server.dial_back import DialBack
 from peer.transport.wire.refusals import MAX_ETA_S, eta_of
-from peer.transport.wire.validation import receipt_of, receipt_request_of
 from peer.v1 import exchange_pb2 as pb
 from tests.fuzz.directory import signed as signed_record
 from tests.fuzz.summaries import _signed as signed_summary_body
@@ -225,7 +225,7 @@ READERS: list[tuple[Message, Callable[[bytes], object], tuple[Any, ...]]] = [
 ]
 UNREAD = {
     "HeldRequest.fragment": "`MemberGroups.on_held` answers None beyond its fragments",
-    "RelayRequest.needs": "`RelayService.relay` takes a value out of range for 0",
+    "RelayRequest.needs": "`calls.relay.serve` takes a value out of range for 0",
 }
 """Numbers that have no reader here, and why none is needed."""
 

@@ -7,8 +7,7 @@ import pytest
 from peer.errors import BadPayload
 from peer.protocol.messages import MAX_ROUND, RoundKey
 from peer.protocol.pair.receipt import MAX_GAIN, MAX_SHOWN, MAX_STATEMENT, MAX_TOKENS, SwapOpinion
-from peer.transport.server.receipt_service import told
-from peer.transport.wire.validation import receipt_of, receipt_request_of, shown_of
+from peer.transport.calls.receipts import receipt_of, receipt_request_of, shown_of, told
 from peer.v1 import exchange_pb2 as pb
 from tests.support.signed_receipts import Signing
 

@@ -1,0 +1,52 @@
+"""Artifacts: ask a peer which of some artifacts it would give us."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from peer.codes import Code
+from peer.errors import BadPayload, PartnerRefused
+from peer.observe.control_bytes import Purpose
+from peer.protocol.messages import DIGEST_BYTES, MAX_ARTIFACTS, PeerRecord
+from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.v1 import exchange_pb2 as pb
+
+
+async def ask(channel: Channel, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
+    assert len(digests) <= MAX_ARTIFACTS
+    try:
+        reply = await channel.unary(holder, ARTIFACTS, pb.ArtifactsRequest(digests=digests), timeout_s)
+    except PartnerRefused as refusal:
+        if refusal.code != Code.UNKNOWN_CALL:
+            raise
+        return [False] * len(digests)
+    return held_of(reply, len(digests))
+
+
+async def serve(host: Host, asker: Asker, request: pb.ArtifactsRequest) -> pb.ArtifactsReply:
+    digests = digests_of(request)
+    if why := host.uploads.why_not_give(proven=asker.proven):
+        raise PartnerRefused(Code.BUSY, *why)
+    return pb.ArtifactsReply(held=host.handler.on_artifacts(digests))
+
+
+def digests_of(request: pb.ArtifactsRequest) -> list[bytes]:
+    """Decode which artifacts are asked about. Raises BadPayload."""
+    digests: Sequence[bytes] = request.digests
+    if len(digests) > MAX_ARTIFACTS:
+        raise BadPayload(Code.REQUEST, f"{len(digests)} artifacts are asked about; at most {MAX_ARTIFACTS} may be")
+    if any(len(digest) != DIGEST_BYTES for digest in digests):
+        raise BadPayload(Code.REQUEST, f"a digest has {DIGEST_BYTES} bytes")
+    return list(digests)
+
+
+def held_of(reply: pb.ArtifactsReply, asked: int) -> list[bool]:
+    """Decode which artifacts are held, of so many that were asked about. Raises BadPayload."""
+    if len(reply.held) != asked:
+        raise BadPayload(Code.ARTIFACTS, f"{len(reply.held)} answers to {asked} questions")
+    return list(reply.held)
+
+
+ARTIFACTS = Call(
+    name="Artifacts", request=pb.ArtifactsRequest, reply=pb.ArtifactsReply, serve=serve, purpose=Purpose.JOINING
+)

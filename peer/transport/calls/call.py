@@ -1,0 +1,117 @@
+"""What a call is, whatever carries it: gRPC between machines, or the simulator's network.
+
+A call has one request and one reply. Its module holds all of it: the function that asks, which takes and returns
+values, the function that serves, and a `Call` that names both messages. `peer.transport.calls.registry` finds it there;
+servers then offer it, count its bytes and limit its callers. Calls of several messages are `StreamedCall`s: their names
+are here, and `peer.transport.server.listener` says what serves them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from peer.observe.control_bytes import Purpose
+from peer.ports.handler import Handler
+from peer.protocol.messages import PeerId, PeerRecord
+from peer.transport.relay.desk import RelayDesk
+from peer.transport.server.dial_back import DialBack
+from peer.transport.server.indirect_probe import IndirectProbe
+from peer.transport.server.rate_limits import CallLimits
+from peer.transport.server.state_uploads import StateUploads
+
+SERVICE = "peer.v1.Exchange"
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What served calls answer from."""
+
+    handler: Handler
+    uploads: StateUploads
+    limits: CallLimits
+    dial_back: DialBack
+    indirect_probe: IndirectProbe
+    desk: RelayDesk
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """The peer that made a served call. Its key is proven, and it is within the limits of small calls."""
+
+    peer: PeerId
+    origin: str
+    """Where it calls from, as gRPC writes addresses."""
+    block: str
+    """The address block of that."""
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[Q, A]):
+    """A call with one request and one reply. Its caller shows a token, which a Hello gave it.
+
+    `serve` returns the reply. It raises PartnerRefused to refuse, and BadPayload for what no honest peer sends, which
+    costs the caller some of its standing."""
+
+    name: str
+    request: type[Q]
+    reply: type[A]
+    serve: Callable[[Host, Asker, Q], Awaitable[A]]
+    purpose: Purpose
+    """What its bytes are counted as."""
+    even_banned: bool = False
+    """Whether a peer that the operator keeps out may make it."""
+
+    @property
+    def path(self) -> str:
+        return f"/{SERVICE}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedCall:
+    """A call of several messages. `purpose`: what its bytes are counted as; None: it carries payloads, or measures a
+    line."""
+
+    name: str
+    purpose: Purpose | None = None
+
+    @property
+    def path(self) -> str:
+        return f"/{SERVICE}/{self.name}"
+
+
+HELLO = StreamedCall("Hello", Purpose.HELLO)
+RESERVE = StreamedCall("Reserve", Purpose.OTHER)
+SWAP = StreamedCall("Swap")
+FETCH_PIECE = StreamedCall("FetchPiece")
+CONTRIBUTE = StreamedCall("Contribute")
+DISCARD = StreamedCall("Discard")
+
+
+class Channel(ABC):
+    """One peer's end of a transport, as far as calls need it."""
+
+    @abstractmethod
+    async def unary(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> A:
+        """Make a call, after a Hello where one is due. Raises PartnerLost, PartnerRefused or BadPayload alone."""
+
+    @abstractmethod
+    def aside(self) -> AbstractAsyncContextManager[Channel]:
+        """Make the calls of the block over connections of their own."""
+
+    @abstractmethod
+    def answered_at(self, peer: PeerId) -> str:
+        """Return the endpoint at which a peer answered us; empty: it does not now."""
+
+    @property
+    @abstractmethod
+    def port(self) -> int:
+        """The port at which we are called."""

@@ -1,0 +1,47 @@
+"""Offer: ask a peer to exchange with us in a round, or take that back."""
+
+from __future__ import annotations
+
+from peer.codes import Code
+from peer.errors import BadPayload
+from peer.observe.control_bytes import Purpose
+from peer.protocol.messages import Answer, Offer, PeerRecord, Reach, RoundKey, Verdict
+from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.transport.wire.refusals import eta_of
+from peer.transport.wire.validation import reach_of
+from peer.v1 import exchange_pb2 as pb
+
+
+async def ask(channel: Channel, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
+    request = pb.OfferRequest(
+        round=offer.key.round,
+        fragment=offer.key.fragment,
+        withdraw=offer.withdraw,
+        undialable=offer.reach is not Reach.DIRECT,
+        relayed=offer.reach is Reach.RELAYED,
+        eta_s=offer.eta_s,
+        proven=offer.proven,
+    )
+    reply = await channel.unary(to, OFFER, request, timeout_s)
+    try:
+        verdict = Verdict(reply.verdict)
+    except ValueError:
+        raise BadPayload(Code.VERDICT, f"{to.peer_id} answered {reply.verdict[:32]!r}") from None
+    return Answer(verdict, eta_of(reply.eta_s), reply.reason[:200], reach_of(reply), reply.proven)
+
+
+async def serve(host: Host, asker: Asker, request: pb.OfferRequest) -> pb.OfferReply:
+    key = RoundKey(request.round, request.fragment)
+    offer = Offer(key, request.withdraw, reach_of(request), eta_of(request.eta_s), request.proven)
+    answer = host.handler.on_offer(asker.peer, offer)
+    return pb.OfferReply(
+        verdict=answer.verdict.value,
+        eta_s=answer.eta_s,
+        reason=answer.reason[:200],
+        undialable=answer.reach is not Reach.DIRECT,
+        relayed=answer.reach is Reach.RELAYED,
+        proven=answer.proven,
+    )
+
+
+OFFER = Call(name="Offer", request=pb.OfferRequest, reply=pb.OfferReply, serve=serve, purpose=Purpose.OFFERS)

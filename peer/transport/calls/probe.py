@@ -1,0 +1,27 @@
+"""Probe: ask a peer to dial us back, at the address that it sees us calling from."""
+
+from __future__ import annotations
+
+from peer.observe.control_bytes import Purpose
+from peer.protocol.endpoints import host_of_caller
+from peer.protocol.messages import MAX_ENDPOINTS, PeerRecord, Probed
+from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.v1 import exchange_pb2 as pb
+
+
+async def ask(channel: Channel, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
+    request = pb.ProbeRequest(endpoints=endpoints[:MAX_ENDPOINTS], port=channel.port)
+    async with channel.aside() as aside:  # the open connection may go over another version of IP
+        reply = await aside.unary(by, PROBE, request, timeout_s)
+        asked_at = aside.answered_at(by.peer_id)
+    tried = tuple(endpoint[:270] for endpoint in reply.tried[:MAX_ENDPOINTS])
+    return Probed(tried, tuple(e for e in tried if e in reply.answered), reply.reason[:500], asked_at)
+
+
+async def serve(host: Host, asker: Asker, request: pb.ProbeRequest) -> pb.ProbeReply:
+    named = list(request.endpoints[:MAX_ENDPOINTS])
+    found = await host.dial_back.probe(asker.peer, host_of_caller(asker.origin), named, request.port)
+    return pb.ProbeReply(tried=found.tried, answered=found.answered, reason=found.reason[:500])
+
+
+PROBE = Call(name="Probe", request=pb.ProbeRequest, reply=pb.ProbeReply, serve=serve, purpose=Purpose.REACHABILITY)

@@ -1,0 +1,96 @@
+"""Receipt: give the partner of a swap our signature for its own. Shown: ask which receipts others signed for a peer."""
+
+from __future__ import annotations
+
+from peer.codes import Code
+from peer.errors import BadPayload
+from peer.observe.control_bytes import Purpose
+from peer.protocol.messages import MAX_ROUND, PeerRecord, RoundKey
+from peer.protocol.pair.receipt import (
+    MAX_SHOWN,
+    MAX_STATEMENT,
+    SIGNATURE_BYTES,
+    ShownReceipt,
+    SignedOpinion,
+    SwapOpinion,
+    SwapStatement,
+)
+from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.v1 import exchange_pb2 as pb
+
+
+async def ask_receipt(
+    channel: Channel, partner: PeerRecord, signed: SignedOpinion, timeout_s: float
+) -> SignedOpinion | None:
+    key = signed.key
+    request = pb.ReceiptRequest(
+        round=key.round, fragment=key.fragment, opinion=told(signed.opinion), signature=signed.signature
+    )
+    return receipt_of(await channel.unary(partner, RECEIPT, request, timeout_s), key)
+
+
+async def serve_receipt(host: Host, asker: Asker, request: pb.ReceiptRequest) -> pb.ReceiptReply:
+    ours = host.handler.on_receipt(asker.peer, receipt_request_of(request))
+    if ours is None:
+        return pb.ReceiptReply()
+    return pb.ReceiptReply(opinion=told(ours.opinion), signature=ours.signature)
+
+
+async def ask_shown(channel: Channel, by: PeerRecord, timeout_s: float) -> list[ShownReceipt]:
+    return shown_of(await channel.unary(by, SHOWN, pb.ShownRequest(), timeout_s))
+
+
+async def serve_shown(host: Host, asker: Asker, request: pb.ShownRequest) -> pb.ShownReply:
+    shown = host.handler.shown_receipts()[:MAX_SHOWN]
+    receipts = [pb.ShownReceipt(statement=one.statement.to_bytes(), signature=one.signature) for one in shown]
+    return pb.ShownReply(receipts=receipts)
+
+
+def told(opinion: SwapOpinion) -> pb.SwapOpinion:
+    """Encode an opinion for the wire."""
+    return pb.SwapOpinion(tokens=opinion.tokens, accepted=opinion.accepted, gain=opinion.gain)
+
+
+def opinion_of(sent: pb.SwapOpinion) -> SwapOpinion:
+    """Decode a partner's opinion of a swap. Raises BadPayload."""
+    opinion = SwapOpinion(sent.tokens, sent.accepted, sent.gain)
+    if not opinion.is_possible():
+        raise BadPayload(Code.RECEIPT, "an impossible opinion of a swap")
+    return opinion
+
+
+def receipt_request_of(request: pb.ReceiptRequest) -> SignedOpinion:
+    """Decode what a partner signed about a swap. Raises BadPayload."""
+    if len(request.signature) != SIGNATURE_BYTES or request.round > MAX_ROUND:
+        raise BadPayload(Code.RECEIPT, f"a signature has {SIGNATURE_BYTES} bytes, and a round at most {MAX_ROUND}")
+    return SignedOpinion(RoundKey(request.round, request.fragment), opinion_of(request.opinion), request.signature)
+
+
+def receipt_of(reply: pb.ReceiptReply, key: RoundKey) -> SignedOpinion | None:
+    """Decode the answer to what we signed about a swap. Raises BadPayload."""
+    if not reply.signature:
+        return None
+    if len(reply.signature) != SIGNATURE_BYTES:
+        raise BadPayload(Code.RECEIPT, f"a signature of {len(reply.signature)} bytes")
+    return SignedOpinion(key, opinion_of(reply.opinion), reply.signature)
+
+
+def shown_of(reply: pb.ShownReply) -> list[ShownReceipt]:
+    """Decode the receipts that a peer shows. Raises BadPayload."""
+    if len(reply.receipts) > MAX_SHOWN:
+        raise BadPayload(Code.RECEIPT, f"{len(reply.receipts)} receipts; at most {MAX_SHOWN} are shown")
+    shown = []
+    for receipt in reply.receipts:
+        if len(receipt.statement) > MAX_STATEMENT or len(receipt.signature) != SIGNATURE_BYTES:
+            raise BadPayload(Code.RECEIPT, "a receipt of an impossible length")
+        try:
+            shown.append(ShownReceipt(SwapStatement.from_bytes(receipt.statement), receipt.signature))
+        except ValueError as error:
+            raise BadPayload(Code.RECEIPT, f"a receipt that cannot be read: {error}") from None
+    return shown
+
+
+RECEIPT = Call(
+    name="Receipt", request=pb.ReceiptRequest, reply=pb.ReceiptReply, serve=serve_receipt, purpose=Purpose.RECEIPTS
+)
+SHOWN = Call(name="Shown", request=pb.ShownRequest, reply=pb.ShownReply, serve=serve_shown, purpose=Purpose.RECEIPTS)

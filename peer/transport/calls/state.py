@@ -1,0 +1,45 @@
+"""State: ask a donor which snapshot of its state it would give us."""
+
+from __future__ import annotations
+
+from peer.codes import Code
+from peer.errors import BadPayload, PartnerRefused
+from peer.observe.control_bytes import Purpose
+from peer.protocol.messages import PeerRecord, Piece, StateIndex
+from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.transport.wire.validation import MAX_SNAPSHOT_NAME
+from peer.v1 import exchange_pb2 as pb
+
+MAX_PIECE_COUNT = 2**20
+
+
+async def ask(
+    channel: Channel, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
+) -> StateIndex:
+    request = pb.StateRequest(fresh=fresh, wanted=wanted)
+    return index_of(await channel.unary(donor, STATE, request, timeout_s))
+
+
+async def serve(host: Host, asker: Asker, request: pb.StateRequest) -> pb.StateReply:
+    if why := host.uploads.why_busy(asker.peer, asker.block, proven=asker.proven):
+        raise PartnerRefused(Code.BUSY, *why)
+    index = host.handler.on_state(request.fresh, request.wanted[:MAX_SNAPSHOT_NAME])
+    if index is None:
+        raise PartnerRefused(Code.NO_STATE, "this peer has no complete state to give (yet)")
+    nbytes = sum(piece.nbytes for piece in index.pieces)
+    host.uploads.state_is(nbytes)
+    host.limits.state_is(nbytes)
+    pieces = [pb.StatePiece(first=p.first, count=p.count, nbytes=p.nbytes, digest=p.digest) for p in index.pieces]
+    return pb.StateReply(snapshot=index.snapshot, round=index.round, layout_digest=index.layout_digest, pieces=pieces)
+
+
+def index_of(reply: pb.StateReply) -> StateIndex:
+    """Decode a donor's description of its snapshot. It is bounded, but not yet compared with our layout. Raises
+    BadPayload."""
+    if len(reply.pieces) > MAX_PIECE_COUNT or len(reply.snapshot) > MAX_SNAPSHOT_NAME:
+        raise BadPayload(Code.STATE, "a state beyond all bounds is described")
+    pieces = tuple(Piece(p.first, p.count, p.nbytes, p.digest) for p in reply.pieces)
+    return StateIndex(reply.snapshot, reply.round, reply.layout_digest, pieces)
+
+
+STATE = Call(name="State", request=pb.StateRequest, reply=pb.StateReply, serve=serve, purpose=Purpose.JOINING)

@@ -1,0 +1,35 @@
+"""Summary: give a node of the run our signed summary."""
+
+from __future__ import annotations
+
+from peer.codes import Code
+from peer.errors import BadPayload, PartnerRefused
+from peer.observe.control_bytes import Purpose
+from peer.ports.handler import UNWANTED
+from peer.protocol.messages import PeerRecord
+from peer.protocol.summary.book import FORGED
+from peer.protocol.summary.values import MAX_SUMMARY_BYTES
+from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.v1 import exchange_pb2 as pb
+
+MAX_WORD = 32
+
+
+async def ask(channel: Channel, to: PeerRecord, raw: bytes, timeout_s: float) -> str:
+    try:
+        reply = await channel.unary(to, SUMMARY, pb.SummaryRequest(summary=raw), timeout_s)
+    except PartnerRefused as refusal:
+        if refusal.code != Code.UNKNOWN_CALL:
+            raise
+        return UNWANTED
+    return reply.dropped[:MAX_WORD]
+
+
+async def serve(host: Host, asker: Asker, request: pb.SummaryRequest) -> pb.SummaryReply:
+    dropped = host.handler.on_summary(asker.peer, asker.block, request.summary[: MAX_SUMMARY_BYTES + 1])
+    if dropped == FORGED:
+        raise BadPayload(Code.RECORD, "a summary that your key did not sign")
+    return pb.SummaryReply(dropped=dropped)
+
+
+SUMMARY = Call(name="Summary", request=pb.SummaryRequest, reply=pb.SummaryReply, serve=serve, purpose=Purpose.SUMMARIES)
