@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,10 +41,19 @@ SETTINGS = ["sync.clock=seconds", "sync_every=5", f"total_rounds={ROUNDS}", "eva
 class Loop:
     """A process of an example, whose working folder is its home."""
 
-    def __init__(self, folder: Path, ticket: str, run_id: bytes, *more: object, example: str = "own_loop.py") -> None:
-        """`more`: arguments between the ticket and the home."""
+    def __init__(
+        self,
+        folder: Path,
+        ticket: str,
+        run_id: bytes,
+        *more: object,
+        example: str = "own_loop.py",
+        launcher: Sequence[str] = (),
+    ) -> None:
+        """`more`: arguments between the ticket and the home. `launcher`: a module, and its options, that starts the
+        example."""
         self.home, self._run_id = folder, run_id
-        self._command = [sys.executable, EXAMPLES / example, ticket, *more, folder, "--yes"]
+        self._command = [sys.executable, *launcher, EXAMPLES / example, ticket, *more, folder, "--yes"]
         folder.mkdir()
         self.start()
 
@@ -68,8 +77,18 @@ class Loop:
     @property
     def daemon(self) -> int:
         """Process id of its daemon, which is its only child."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(children[0])
+        return self.children[0]
+
+    @property
+    def children(self) -> list[int]:
+        return [
+            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ]
+
+    def rank(self, number: int) -> int:
+        """Process id of a rank that torchrun has started."""
+        wanted = f"RANK={number}".encode()
+        return next(pid for pid in self.children if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
 
     def imbalance(self, elements: int = ELEMENTS) -> int:
         folder = Home(self.home).run(self._run_id)
@@ -116,6 +135,41 @@ def test_loops_of_a_user_outlive_their_daemons_and_go_on_after_a_kill(tmp_path: 
             for loop in loops:
                 loop.process.kill()
                 loop.process.wait()
+            await asyncio.gather(builtin.stop(10.0), node.stop(10.0))
+
+    asyncio.run(main())
+
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("dead", [0, 1])
+def test_sharded_ranks_are_restarted_by_torchrun_and_go_on(
+    tmp_path: Path, dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # else gloo looks for the addresses of killed ranks
+
+    async def main() -> None:
+        path = tmp_path / "run.toml"
+        node, builtin = Daemon("node", tmp_path / "node"), Daemon("builtin", tmp_path / "builtin")
+        operator = identities.load_or_create(Home(node.home).identity)
+        signed = sign_text(apply_overrides(default_text(), [*SETTINGS, "total_rounds=36"]), operator, path)
+        ticket = await start_bootstrap(node, path, min_peers=1)
+        loop = Loop(tmp_path / "ranks", ticket, signed.run_id, example="fsdp2.py", launcher=TORCHRUN)
+        await start_peer(builtin, ticket, threads=1, speed=1.0, min_peers=1)
+        try:
+            await until(lambda: loop.exchanged >= 3, loop)
+            os.kill(loop.rank(dead), signal.SIGKILL)
+            before = loop.exchanged
+            await until(lambda: loop.exchanged >= before + 3, loop)
+            await until(lambda: loop.process.poll() is not None, loop)
+            assert loop.process.returncode == 0, loop.output
+            assert "the run is over" in loop.output
+            assert loop.imbalance() == 0
+        finally:
+            loop.process.terminate()  # torchrun ends its ranks then
+            loop.process.wait()
             await asyncio.gather(builtin.stop(10.0), node.stop(10.0))
 
     asyncio.run(main())
