@@ -32,10 +32,11 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import peer
-from benchmarks.result import ROOT, Benchmark, Figure, Table, options, parsed, publish
+from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from benchmarks.step_time import MODELS
 from peer import identity as identities
 from peer.lab.localswarm.processes import Daemon, start_bootstrap
+from peer.python_child import start_python
 from peer.run.home import Home
 from peer.run.manifest import default_text, sign_text
 from peer.run.overrides import apply_overrides
@@ -201,11 +202,18 @@ async def swarm_of_two(size: int, data: str, given: argparse.Namespace) -> Measu
         key = identities.load_or_create(Home(node.home).identity)
         sign_text(apply_overrides(default_text(), settings), key, path)
         ticket = await start_bootstrap(node, path, min_peers=2)
-        command = [sys.executable, "-m", "benchmarks.attached_hook", "--partner", ticket, str(Path(folder) / "partner")]
-        command += ["--sizes", str(size), "--context", str(given.context)]
+        words = [
+            "--partner",
+            ticket,
+            str(Path(folder) / "partner"),
+            "--sizes",
+            str(size),
+            "--context",
+            str(given.context),
+        ]
         (Path(folder) / "partner").mkdir()
         (Path(folder) / "own").mkdir()
-        partner = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+        partner = await start_python("benchmarks.attached_hook", *words)
         try:
             return await asyncio.to_thread(measure, ticket, Path(folder) / "own", size, given)
         finally:

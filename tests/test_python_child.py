@@ -201,7 +201,7 @@ STARTS = re.compile(
     r"(subprocess\.(run|Popen|call|check_call|check_output|getoutput|getstatusoutput)"
     r"|asyncio\.(subprocess\.)?create_subprocess_(exec|shell)"
     r"|os\.(exec|spawn|posix_spawn)\w*|os\.(system|popen|fork|forkpty)|pty\.\w+"
-    r"|(torch\.)?multiprocessing\.(?!Lock$)\w+(\.\w+)*|concurrent\.futures\.(process\.)?ProcessPoolExecutor"
+    r"|(torch\.)?multiprocessing\.(?!(Lock|current_process)$)\w+(\.\w+)*|concurrent\.futures\.(process\.)?ProcessPoolExecutor"
     r"|torch\.distributed\.(run|launch|elastic)\.?.*|runpy\.\w+"
     r"|.*\.subprocess_(exec|shell)|.*\.DataLoader)"
 )
@@ -221,6 +221,7 @@ OTHER_PROGRAMS = {
     "benchmarks/upnp_router.py": "miniupnpd, nft",
     "benchmarks/user_service.py": "mount, systemd, systemctl, sh",
     "docker/try_swarm.py": "docker",
+    "examples/lightning_trainer.py": "a DataLoader without workers",
     "peer/cli/service.py": "tail",
     "peer/lab/bench/machine.py": "git",
     "peer/lab/bench/callback_times.py": "runpy, in a process that python_child has started",

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -68,6 +68,9 @@ class Follower:
         Raises RankLost, and UsageError on another thread, in a forked child, and when rank 0 does something else."""
         if not self.over:
             self._meet({"came": "step", "tokens": tokens, "loss": None if math.isnan(loss) else loss})
+
+    def log(self, numbers: Mapping[str, float]) -> None:
+        """Leave it to rank 0, which logs its own numbers. The loss goes with the step."""
 
     def evaluate(self) -> float:
         """Return the loss that rank 0 computes of the live params; NaN when it was left."""

@@ -67,6 +67,8 @@ LONGEST_PAUSE_S = 60.0
 an order to train."""
 MAX_DEATHS = 5
 """Daemons that end one after the other without an order to train: then no further one is started."""
+MOST_LOGGED = 32
+"""Names of numbers that a loop may log."""
 CLOSED_S = 5.0
 """Seconds that a daemon which has closed its socket may take to end."""
 LEAVE_S, BROKEN_S = 60.0, 10.0
@@ -234,6 +236,9 @@ class AttachedTrainer:
         self.boundary: Boundary | None = None
         self._judge: RunJudge | LossJudge | None = None
         self._why_unjudged = NO_JUDGE
+        self._logged = dict[str, float]()
+        """Numbers that the daemon has not been sent yet."""
+        self._names = set[str]()
         self._loss_failed = False
         self._checked_round = -1
         """Round in which the model had the tensors of `join`."""
@@ -624,8 +629,17 @@ class AttachedTrainer:
         else:
             self.steps_alone += 1
             self._seek_daemon()
-        if self._attached:
-            boundary.show_progress(boundary.pace.step_s)
+        if self._attached and boundary.show_progress(boundary.pace.step_s) and self._logged:
+            self._send({"logged": self._logged})
+            self._logged = {}
+
+    def log(self, numbers: Mapping[str, float]) -> None:
+        """Send numbers to the daemon with the next progress. Raises UsageError for too many names."""
+        self._names.update(numbers)
+        if len(self._names) > MOST_LOGGED:
+            found = f"{len(self._names)} names were logged, and {MOST_LOGGED} are kept"
+            raise UsageError(found, "Log fewer names: each is one curve.")
+        self._logged.update(numbers)
 
     def _cross(self) -> None:
         assert self.boundary is not None

@@ -92,6 +92,9 @@ class JoinOptions:
     """Seconds to wait for a first answer of the run."""
     min_peers: int | None = None
     """Begin when so many peers are ready."""
+    log: tuple[str, ...] = ()
+    """Trackers of the metrics and of what `Swarm.log` takes: `csv`, `tensorboard`, `trackio` or `wandb`, each with a
+    colon and a place if not the usual one."""
     summary: bool | None = None
     """Whether the operator's node is sent a summary of what this peer does."""
 
@@ -101,7 +104,7 @@ class JoinOptions:
         switches = {"lan": self.lan, "port-mapping": self.port_mapping, "summary": self.summary}
         for name, on in switches.items():
             given += [] if on is None else [f"--{name}" if on else f"--no-{name}"]
-        for name in ("initial_peers", "host_maddrs", "announce_maddrs"):
+        for name in ("initial_peers", "host_maddrs", "announce_maddrs", "log"):
             for address in getattr(self, name):
                 given += [f"--{name.replace('_', '-')}", address]
         for name in (
@@ -370,16 +373,18 @@ class Swarm:
         once a step, after `optimizer.step()`."""
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: self.lr_factor)
 
-    def log(self, *, loss: float | Tensor) -> None:
-        """Log the loss of the step under way, in nats a token, before `optimizer.step()`. It is in the round's
-        statistics and in the picture of a notebook. Raises UsageError for what is no number."""
-        try:
-            self._loss = float(loss.detach() if isinstance(loss, Tensor) else loss)
-        except (TypeError, ValueError, RuntimeError) as error:
-            fix = "Give a float, or a tensor of one element."
-            raise UsageError(f"the loss is {type(loss).__name__}, and no number", fix) from error
-        self._losses.append((self.tokens, self._loss))
-        del self._losses[:-SHOWN_LOSSES]
+    def log(self, *, loss: float | Tensor | None = None, **values: float | Tensor) -> None:
+        """Log numbers of the step under way, before `optimizer.step()`.
+
+        `loss`, in nats a token, is in the round's statistics and in the picture of a notebook. All are in the status,
+        on the page and in the trackers of `JoinOptions.log`: 32 names at most, each with its last value. Raises
+        UsageError for what is no number, and for more names. Of several ranks those of rank 0 are logged."""
+        numbers = {name: _number(name, value) for name, value in values.items()}
+        if loss is not None:
+            numbers["loss"] = self._loss = _number("loss", loss)
+            self._losses.append((self.tokens, self._loss))
+            del self._losses[:-SHOWN_LOSSES]
+        self._trainer.log(numbers)
 
     def evaluate(self) -> float:
         """Return the loss of the live params in nats a token: on the run's hold-out, or in a run of a custom model that
@@ -472,6 +477,14 @@ class Swarm:
         }
         cells = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items())
         return f"<table>{cells}</table>{_curve(self._losses)}"
+
+
+def _number(name: str, value: float | Tensor) -> float:
+    try:
+        return float(value.detach() if isinstance(value, Tensor) else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        fix = "Give a float, or a tensor of one element."
+        raise UsageError(f"{name} is {type(value).__name__}, and no number", fix) from error
 
 
 def _curve(losses: Sequence[tuple[int, float]], width: int = 420, height: int = 120) -> str:

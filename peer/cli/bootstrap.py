@@ -24,7 +24,7 @@ from peer.cli.options import (
     port_mapping,
     relay,
 )
-from peer.cli.web import PagedCommand, pages_at, web
+from peer.cli.web import PagedCommand, log_to, pages_at, web
 from peer.protocol.swarm.buckets import SPLIT
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 )
 @metrics
 @web
+@log_to
 @leave_on_eof
 @click.option(
     "--state",
@@ -110,6 +111,7 @@ def command(
     metrics_host: str,
     web: str | None,
     web_names: tuple[str, ...],
+    log: tuple[str, ...],
     state: Path | None,
     keep_latest: bool,
     keep_every: float,
@@ -125,7 +127,7 @@ def command(
     from peer.run.options import NodeOptions, any_hosts
     from peer.run.packages import check_packages
 
-    pages = pages_at(web, web_names, metrics_host, metrics_port)
+    pages = pages_at(web, web_names, metrics_host, metrics_port, log)
     signed = load_signed(manifest)
     check_packages(signed.manifest)
     options = NodeOptions(

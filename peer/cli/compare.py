@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import click
 
 from peer.cli.options import as_json, refuse_idle, refuse_unwritable, writing
 from peer.cli.telling import tell
+from peer.cli.web import log_to
 from peer.errors import UsageError
 from peer.installation import using_extra
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from peer.lab.compare.entries import Entry
     from peer.lab.compare.play import VirtualPlace
     from peer.lab.compare.result import Comparison, Play
+    from peer.trackers.feed import Tracker
 
 OF_VIRTUAL_TIME = ("link", "churn", "speeds", "step_seconds")
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -45,6 +48,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--target", type=float, help="The loss to reach.  [default: the least that all methods reach]")
 @click.option("--plot", type=FILE, help="Draw the curves, and the worth, into this file (.png or .svg).")
 @click.option("--rows", type=FILE, help="Write the rounds of every peer into this file (.csv or .parquet).")
+@log_to
 @click.option("--virtual", is_flag=True, help="In virtual time, with a tiny model that learns.")
 @click.option("--link", default="cable", show_default=True, help="--virtual: of each peer, as in peer simulate.")
 @click.option("--churn", type=float, default=0.0, show_default=True, help="--virtual: kills a peer and hour.")
@@ -65,6 +69,7 @@ def command(
     target: float | None,
     plot: Path | None,
     rows: Path | None,
+    log: tuple[str, ...],
     virtual: bool,
     link: str,
     churn: float,
@@ -86,6 +91,8 @@ def command(
         refuse_idle(context, OF_VIRTUAL_TIME, "--virtual")
     elif data:
         raise UsageError("virtual time reads no data: --data is of real swarms", "Leave --data out, or --virtual.")
+    elif log:
+        raise UsageError("virtual time has no daemons: --log is of real swarms", "Leave --log out, or --virtual.")
     writers = _writers(plot, rows)
     given = manifests if SINGLE in manifests or not worth else (*manifests, SINGLE)
     every = entries_of(given, settings, peers=peers, steps=steps, step_seconds=step_seconds if virtual else None)
@@ -94,7 +101,7 @@ def command(
     first = entries[0].manifest.seed if seed is None else seed
     played = range(first, first + seeds)
     place = VirtualPlace(link=link, churn=churn, speeds=speeds, step_seconds=step_seconds) if virtual else None
-    play = _in_processes(every, peers, first, data) if place is None else _in_virtual_time(place)
+    play = _in_processes(every, peers, first, data, log) if place is None else _in_virtual_time(place)
     where = "real processes on one machine" if place is None else place.told
     outcome = compare(entries, peers, played, where, play, target, single)
     tell(json.dumps(outcome.to_json()) if as_json else table(outcome))  # before a file that may fail
@@ -132,7 +139,7 @@ def _in_virtual_time(place: VirtualPlace) -> Play:
     return lambda entry, seed: _told(entry, seed, play_virtual(entry, seed, place))
 
 
-def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[str, ...]) -> Play:
+def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[str, ...], log: tuple[str, ...]) -> Play:
     """Return how one entry is played with one seed, on this machine. `seed`: the first one.
 
     Everything that any of the entries needs is found first. Raises ManifestError, DataError, ModelError or UsageError
@@ -143,6 +150,7 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
     from peer.lab.run_sources import find_sources, told_overrides
     from peer.user_folders import kept_temporary_folder
 
+    trackers = _trackers(log)
     say = functools.partial(tell, err=True)
     kind = entries[0].manifest.data.kind  # all entries have the same data section
     setups = peer_setups(kind, peers, (), (), data, 0.0)
@@ -156,9 +164,19 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
         say(f"{entry.name}, seed {seed}:")
         home = kept_temporary_folder("peer-compare-")
         found = sources[entry.name]
-        return _told(entry, seed, play_real(entry, seed, home, say, loop_factory(), sources=found, setups=setups))
+        named = tuple(one.shared(f"{Path(entry.name).stem}-seed-{seed}") for one in trackers)
+        each = replace(setups, trackers=named)
+        return _told(entry, seed, play_real(entry, seed, home, say, loop_factory(), sources=found, setups=each))
 
     return play
+
+
+def _trackers(log: tuple[str, ...]) -> tuple[Tracker, ...]:
+    if not log:
+        return ()
+    from peer.trackers.feed import Tracker
+
+    return tuple(Tracker.parse(one) for one in log)
 
 
 def _told(entry: Entry, seed: int, course: SwarmCourse) -> SwarmCourse:

@@ -29,7 +29,7 @@ from peer.cli.options import (
     upload_budget,
 )
 from peer.cli.percentages import Percentage
-from peer.cli.web import PagedCommand, pages_at, web
+from peer.cli.web import PagedCommand, log_to, pages_at, web
 from peer.clock.phases import PhaseTimer
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def _quiet(context: click.Context, parameter: click.Parameter, value: str | None
 @cache_disk
 @metrics
 @web
+@log_to
 @leave_on_eof
 @click.option("--attach", type=click.IntRange(3), hidden=True, help="Socket of a program with a loop of its own.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view of a terminal.")
@@ -149,6 +150,7 @@ def command(
     metrics_host: str,
     web: str | None,
     web_names: tuple[str, ...],
+    log: tuple[str, ...],
     attach: int | None,
     plain: bool,
 ) -> None:
@@ -218,7 +220,7 @@ def command(
         micro_batch=micro_batch,
         attached=attach is not None,
     )
-    pages = pages_at(web, web_names, metrics_host, metrics_port)
+    pages = pages_at(web, web_names, metrics_host, metrics_port, log)
     if attach is not None:  # the daemon makes the same checks, and sends their errors to the program
         run_daemon(_serve_loop(options, attach, laps, pages))
     check_volunteer(options)

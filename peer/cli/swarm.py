@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import click
 
 from peer.cli.options import PRESET_HELP, preset, refuse_unwritable, step_seconds, writing
 from peer.cli.telling import tell
+from peer.cli.web import log_to
 
 if TYPE_CHECKING:
     from peer.lab.localswarm.plan import SwarmPlan
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     help="Folder of texts, of all peers or of peer K alone (repeatable), or of token shards, as of `peer bootstrap`.",
 )
 @click.option("--state", type=click.Path(path_type=Path), help="Begin from this checkpoint folder of a peer.")
+@log_to
 @click.option("--report", type=click.Path(path_type=Path), help="Write one JSON object here.")
 def command(
     peers: int,
@@ -77,6 +80,7 @@ def command(
     home: Path | None,
     data: tuple[str, ...],
     state: Path | None,
+    log: tuple[str, ...],
     report: Path | None,
 ) -> None:
     """Run a bootstrap node and several peers as real processes on this machine, and report what they did.
@@ -138,6 +142,10 @@ def command(
     shards = shard_folder(data, parsed.data.kind)
     sources = find_sources(base, parsed, shards, state=state is not None)
     _tell_overrides(base, text, sources)
+    if log:
+        from peer.trackers.feed import Tracker
+
+        setups = replace(setups, trackers=tuple(Tracker.parse(one) for one in log))
     plan = SwarmPlan(
         peers=peers,
         manifest=text,

@@ -46,10 +46,24 @@ def web(function: F) -> F:
     )(function)
 
 
+def log_to(function: F) -> F:
+    """Add `--log`, as `log`."""
+    return click.option(
+        "--log",
+        multiple=True,
+        metavar="KIND[:PLACE]",
+        help="Log the metrics to csv[:FILE], tensorboard[:FOLDER], trackio[:PROJECT] or wandb[:PROJECT]. Repeatable.",
+    )(function)
+
+
 def pages_at(
-    address: str | None, names: tuple[str, ...], metrics_host: str = "", metrics_port: int | None = None
+    address: str | None,
+    names: tuple[str, ...],
+    metrics_host: str = "",
+    metrics_port: int | None = None,
+    log: tuple[str, ...] = (),
 ) -> DaemonPages:
-    """Listen for those who ask for the pages that are wanted. Raises UsageError and AddressError."""
+    """Listen for those who ask for the pages that are wanted. `log`: trackers. Raises UsageError and AddressError."""
     from peer.node.page import DaemonPages
 
     web = metrics = None
@@ -64,4 +78,8 @@ def pages_at(
 
         bound = WebAddress(metrics_host, metrics_port).bind("the metrics", _OTHER_PORT)
         metrics = MetricsPage(bound, names)
+    if log:
+        from peer.trackers.feed import Tracker
+
+        return DaemonPages(web, metrics, tuple(Tracker.parse(one) for one in log))
     return DaemonPages(web, metrics)

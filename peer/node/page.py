@@ -70,6 +70,8 @@ class DaemonPages:
     """For browsers."""
     metrics: DaemonPage | None = None
     """For Prometheus."""
+    trackers: tuple[DaemonPage, ...] = ()
+    """For experiment trackers."""
 
     @contextlib.asynccontextmanager
     async def opened(
@@ -79,6 +81,8 @@ class DaemonPages:
         async with contextlib.AsyncExitStack() as stack:
             if self.metrics is not None:
                 await stack.enter_async_context(self.metrics.opened(source, say))
+            for tracker in self.trackers:
+                await stack.enter_async_context(tracker.opened(source, say))
             if self.web is not None:
                 told(await stack.enter_async_context(self.web.opened(source, say)))
             yield

@@ -243,4 +243,5 @@ def _training(trainer: TrainerClient, elements: tuple[int, ...], totals: Totals)
         seconds_waiting=counters.seconds_waiting,
         ledger=ledger(totals, counters.tokens, counters.base, elements),
         val_loss=totals.val_loss[-1] if totals.val_loss else None,
+        logged=trainer.logged or None,
     )

@@ -220,15 +220,17 @@ class Boundary:
         if loss is not None:
             self._last_loss = loss
 
-    def show_progress(self, step_s: float, waiting: str = "") -> None:
-        """Send the progress to the daemon, at most every `PROGRESS_EVERY_S`. `step_s`: of a usual step, rests
-        included."""
+    def show_progress(self, step_s: float, waiting: str = "") -> bool:
+        """Send the progress to the daemon, at most every `PROGRESS_EVERY_S`; return whether it was. `step_s`: of a
+        usual step, rests included."""
         now = time.monotonic()
-        if now - self._told_at >= PROGRESS_EVERY_S:
-            self._told_at = now
-            place = self._model.round, self._model.step_in_round
-            pace = self.tokens_per_s, step_s, self.pace.steps, waiting, self.pace.longest_s
-            self._link.send({"progress": [*place, self._last_loss, *pace]})
+        if now - self._told_at < PROGRESS_EVERY_S:
+            return False
+        self._told_at = now
+        place = self._model.round, self._model.step_in_round
+        pace = self.tokens_per_s, step_s, self.pace.steps, waiting, self.pace.longest_s
+        self._link.send({"progress": [*place, self._last_loss, *pace]})
+        return True
 
     # -- another daemon, for a loop that outlives its own --------------------------------------------------------------
 

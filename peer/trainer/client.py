@@ -87,6 +87,8 @@ class TrainerClient:
         self._handovers: set[asyncio.Task[Message]] = set()
         self._evaluations = 0
         self.progress = TrainerProgress()
+        self.logged: dict[str, float] = {}
+        """The last values that a user's own loop has logged, by name."""
         self._on_note: Callable[[str], None] = _unheard
 
     @property
@@ -360,6 +362,8 @@ class TrainerClient:
             self._on_note(message["note"])
         elif "progress" in message:
             self.progress = TrainerProgress(*message["progress"])
+        elif "logged" in message:
+            self.logged = {**self.logged, **message["logged"]}
         elif self._shards is None:
             for digest in message.get("ask", ()):
                 self._answer_shard(digest, None, "nobody looks for shards here")

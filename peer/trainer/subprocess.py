@@ -35,7 +35,7 @@ LOG_TAIL_BYTES = 4096
 HELLO_S = 10.0
 """Seconds within which an attached program says what it is. It writes that before it starts the daemon."""
 
-TOLD = frozenset({"progress", "note", "shards", "skipped"})
+TOLD = frozenset({"progress", "logged", "note", "shards", "skipped"})
 """Keys of the messages that answer no call."""
 
 _MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, ModelError, StateError, UsageError)

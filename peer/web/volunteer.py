@@ -101,6 +101,7 @@ class VolunteerAccount:
             "rounds": None if progress is None else progress.rounds,
             "participation": "" if progress is None else participation(progress.rounds),
             "val_loss": None if training is None else training.val_loss,
+            "logged": {} if training is None else dict(training.logged or {}),
             "due": None if due is None else round(self._wall() + due),
         }
 

@@ -16,6 +16,7 @@ from peer.lab.sim.faults import Fault
 from peer.run.files.own_texts import survey
 from peer.run.manifest import Manifest, derive, parse_manifest
 from peer.run.resolve import resolve
+from peer.trackers.feed import Tracker
 
 DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.eval_every=10")
 """Of a swarm without a manifest: in inner steps, so that it does the same work on any machine."""
@@ -78,6 +79,8 @@ class PeerSetups:
     """The lies of those that lie (`peer.lab.attack`)."""
     sybil_records: int = 0
     """Records of fresh keys beside the peers (`peer.lab.attack.sybil_records`)."""
+    trackers: tuple[Tracker, ...] = ()
+    """Where every peer's metrics are logged, each in a file or folder of its own below the place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,7 +164,12 @@ class Swarm:
             threads=threads,
             speed=speed,
             min_peers=min_peers,
-            more=self._plan.setups.join_options + self._texts_of(number) + self._invitation_of(daemon),
+            more=(
+                *self._plan.setups.join_options,
+                *self._texts_of(number),
+                *self._invitation_of(daemon),
+                *self._trackers_of(number),
+            ),
             where=ANYWHERE if chaos is None or number not in chaos.seats else chaos.seats[number].options,
             program=self._program(number),
         )
@@ -178,6 +183,10 @@ class Swarm:
     def _texts_of(self, number: int) -> tuple[str, ...]:
         folder = self._plan.setups.data.get(number)
         return () if folder is None else ("--data", str(folder))
+
+    def _trackers_of(self, number: int) -> tuple[str, ...]:
+        trackers = self._plan.setups.trackers
+        return tuple(word for one in trackers for word in ("--log", one.option(f"peer-{number}")))
 
     def _invitation_of(self, daemon: Daemon) -> tuple[str, ...]:
         """Invite a peer, where the manifest admits the invited only. Return the options that show it."""

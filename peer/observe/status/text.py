@@ -151,6 +151,7 @@ def _training(training: TrainingStatus | None) -> Iterator[Row]:
     yield "loss", "none yet" if training.loss is None else loss_words(training.loss)
     yield "hold-out", hold_out(training)
     trained, waited = duration(training.seconds_training), duration(training.seconds_waiting)
+    yield "logged", ", ".join(f"{name} {value:.4g}" for name, value in (training.logged or {}).items())
     yield "time", f"{trained} of training, {waited} of waiting"
     yield "waits for", training.trainer_waits
     yield "work", _work(training.ledger)

@@ -389,6 +389,8 @@ class TrainingStatus:
     ledger: Ledger
     val_loss: tuple[int, float | None, float | None] | None
     """Round, nats a token and bits a byte of the latest evaluation; None: not evaluated yet."""
+    logged: Mapping[str, float] | None = field(default=None, metadata=OPTIONAL)
+    """The last values that an attached loop has logged, by name; None: none."""
 
 
 @dataclass(frozen=True, slots=True)

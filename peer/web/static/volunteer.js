@@ -39,6 +39,9 @@ function showWork(work) {
   text("steps", work.steps == null ? "" : `in ${count(work.steps)} steps`);
   datum("tokens-per-s", work.tokens_per_s, count(work.tokens_per_s));
   datum("exchanged", rounds.exchanged ?? 0, String(rounds.exchanged ?? 0));
+  const logged = Object.entries(work.logged ?? {}).map(([name, value]) => `${name} ${value.toPrecision(4)}`);
+  byId("logged").closest("div").hidden = logged.length === 0;
+  text("logged", logged.join(", "));
   text("due-rounds", rounds.due ? work.participation : "rounds");
   tick();
 }
