@@ -62,6 +62,9 @@ class Follower:
             self.close()
             raise
 
+    def end_interrupted_wait(self) -> None:
+        """Do nothing: a rank that was interrupted has left the others."""
+
     def stepped(self, tokens: int, loss: float = math.nan) -> None:
         """Meet the other ranks after an optimizer step, and carry out what rank 0 orders.
 

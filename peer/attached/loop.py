@@ -29,6 +29,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from peer.attached.daemon import DaemonChild
+from peer.attached.interrupts import Interrupts
 from peer.attached.own_loss import Loss, LossJudge, UpcomingBatches
 from peer.attached.params import Named, check_optimizers, match
 from peer.attached.rank_tensors import LeadTensors, reshard
@@ -263,6 +264,7 @@ class AttachedTrainer:
         self._next_start = 0.0
         self._heard_at = time.monotonic()
         self._step_began = time.perf_counter_ns()
+        self._interrupts = Interrupts()
         self.steps_alone = 0
         """Steps made without a daemon."""
         self._evaluated = math.nan
@@ -435,7 +437,8 @@ class AttachedTrainer:
         until = time.monotonic() + EVALUATION_S
 
         def given_up() -> bool:
-            return child is None or child.pipe.given_up >= number or time.monotonic() > until
+            interrupted = self._interrupts.waiting
+            return interrupted or child is None or child.pipe.given_up >= number or time.monotonic() > until
 
         try:
             return {"ok": judge.evaluate(own, given_up)}
@@ -572,7 +575,11 @@ class AttachedTrainer:
             parts = [(tokens, loss)]
             parts += [(one["tokens"], math.nan if one["loss"] is None else one["loss"]) for one in others]
             boundary.stepped(sum(count for count, _ in parts) or self.nominal_tokens, took, _mean(parts), took / 1e9)
-            self.attend()
+            if not self._attached or boundary.has_work:
+                with self._interrupts:
+                    self.attend()
+            else:
+                boundary.show_progress(boundary.pace.step_s)
         self._step_began = time.perf_counter_ns()
 
     @contextlib.contextmanager
@@ -614,6 +621,14 @@ class AttachedTrainer:
                 raise UsageError(f"{spec.name} is another tensor than the one that joined", fix)
         self._checked_round = self.params.round
 
+    def end_interrupted_wait(self) -> None:
+        """Wait on while the run holds this loop, where an interrupt ended the wait: a step that is made now would be
+        lost at the merge."""
+        if self.boundary is not None and self._ranks.world == 1 and self._held:
+            with self._interrupts:
+                self.attend()
+            self._step_began = time.perf_counter_ns()
+
     def attend(self) -> None:
         """Carry out what has come, and wait while the run holds this loop."""
         boundary = self.boundary
@@ -622,6 +637,7 @@ class AttachedTrainer:
             boundary.drain()
             self._cross()
             while self._held:
+                self._interrupts.let_through()
                 boundary.wait(LOOK_S)
                 self._cross()
                 self._check_silence()

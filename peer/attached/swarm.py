@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import html
 import logging
 import math
@@ -284,6 +283,7 @@ class Swarm:
         Raises UsageError for a loader without batches, and the PeerError that ended the daemon for good."""
         batches = _again_and_again(loader)
         for batch in self._trainer.upcoming.ahead(batches) if self._trainer.judges_by_loss else batches:
+            self._trainer.end_interrupted_wait()
             if self.over:
                 return
             self._seen += _tokens_in(batch)
@@ -475,7 +475,10 @@ class Swarm:
             "tokens": f"{self.tokens:,}",
             "now": self.phase if self.attached else f"training alone: {self.phase}",
         }
-        cells = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items())
+        left = 'style="text-align: left"'  # notebooks align to the right
+        cells = "".join(
+            f"<tr><th {left}>{name}</th><td {left}>{html.escape(value)}</td></tr>" for name, value in rows.items()
+        )
         return f"<table>{cells}</table>{_curve(self._losses)}"
 
 
@@ -488,7 +491,7 @@ def _number(name: str, value: float | Tensor) -> float:
 
 
 def _curve(losses: Sequence[tuple[int, float]], width: int = 420, height: int = 120) -> str:
-    """Return the losses over the tokens as an SVG picture; empty for fewer than two."""
+    """Return the losses over the tokens as an SVG picture, for a light or dark page; empty for fewer than two."""
     points = [(tokens, loss) for tokens, loss in losses if math.isfinite(loss)]
     if len(points) < 2:
         return ""
@@ -498,11 +501,20 @@ def _curve(losses: Sequence[tuple[int, float]], width: int = 420, height: int = 
     line = " ".join(
         f"{(tokens - first) / across * width:.1f},{height - (loss - low) / up * height:.1f}" for tokens, loss in points
     )
+    labels = (
+        (0, -9, "start", "loss in nats a token"),
+        (width + 6, 4, "start", f"{high:.3f}"),
+        (width + 6, height + 4, "start", f"{low:.3f}"),
+        (0, height + 17, "start", f"{first:,}"),
+        (width, height + 17, "end", f"{last:,} tokens"),
+    )
+    texts = "".join(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in labels)
     return (
-        f'<svg width="{width + 60}" height="{height + 20}" viewBox="-5 -10 {width + 60} {height + 20}">'
-        f'<polyline points="{line}" fill="none" stroke="currentColor"/>'
-        f'<text x="{width + 5}" y="8" font-size="11">{high:.3g}</text>'
-        f'<text x="{width + 5}" y="{height}" font-size="11">{low:.3g}</text></svg>'
+        f'<svg width="{width + 60}" height="{height + 46}" viewBox="-4 -24 {width + 60} {height + 46}" role="img" '
+        f'aria-label="loss over tokens" style="font: 11px sans-serif; max-width: 100%">'
+        f'<path d="M0,0H{width}M0,{height}H{width}" stroke="currentColor" stroke-opacity=".25"/>'
+        f'<polyline points="{line}" fill="none" stroke="#3b82f6" stroke-width="1.5" stroke-linejoin="round"/>'
+        f'<g fill="currentColor">{texts}</g></svg>'
     )
 
 
@@ -541,6 +553,7 @@ def _ask(question: str, lines: Sequence[str]) -> bool | None:
         print(*lines, sep="\n", file=sys.stderr)  # the error that follows says how to agree
         return None
     print(*lines, sep="\n")
-    with contextlib.suppress(EOFError):
+    try:
         return input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
-    return None
+    except (EOFError, NotImplementedError):  # IPython's error in a notebook that is executed without a person
+        return None

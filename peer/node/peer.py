@@ -30,6 +30,7 @@ from peer.membership.statement_sync import StatementSync
 from peer.node.compose import DaemonParts, DaemonPeer, LocalRun, begin_run, compose_daemon, pace_of
 from peer.node.control import ControlServer, pause_or_resume
 from peer.node.display import Display, showing
+from peer.node.leaving.former import wait_for_former
 from peer.node.leaving.last_state import keep_last_state
 from peer.node.leaving.plan import leaving_plan
 from peer.node.metrics import DaemonMetrics
@@ -82,6 +83,8 @@ async def run_peer(
     laps = laps or PhaseTimer()
     laps.end("program")
     check_volunteer(options)
+    if options.attached:
+        await wait_for_former(Home(options.home), display.say)
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, options.run_id, display.say)
         parts = DaemonParts.of(local, options)

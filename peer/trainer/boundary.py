@@ -206,6 +206,12 @@ class Boundary:
             self._snapshot(self._goal)
             self._merge_arrivals()
 
+    @property
+    def has_work(self) -> bool:
+        """Whether an order has come, a snapshot or a merge may be due, or the next step has to wait."""
+        due = self._goal is not None and self._reached(self._goal)
+        return due or bool(self._arrivals) or not self._link.inbox.empty() or not self.may_step()
+
     def may_step(self) -> bool:
         """Return whether another step is wanted, and has to wait for no result."""
         return self.running and not self._paused()
