@@ -66,7 +66,7 @@ class GroupEnd(RoundEnd):
             mean=MeanTerms(codec=EVERY[setting.codec], result_codec=EVERY[result_codec_for(setting.codec)]),
             max_group=method.max_group,
         )
-        conduct, transport = Reputation(self._clock.now, self._note), self._transport.group
+        conduct, transport = Reputation(self._clock.now, self._note), self._transport
         signer = KeySigner(self._identity)
         around = GroupContext(terms, signer, transport, self._clock, self._seen, conduct, self._bulk)
         self._group = GroupMember(around)

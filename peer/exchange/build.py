@@ -162,7 +162,7 @@ def _groups(parts: ExchangeContext, sayings: Sayings) -> GroupStrategy:
     around = GroupContext(
         terms,
         ports.signer,
-        ports.transport.group,
+        ports.transport,
         ports.clock,
         parts.members.view,
         parts.members.reputation,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from peer.codes import Code
 from peer.errors import BadPayload, ExchangeError, PartnerRefused
-from peer.ports.transport import Transport
+from peer.ports.transport import StateCalls
 from peer.protocol.messages import PeerId, PeerRecord, StateIndex
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.donors import (
@@ -26,7 +26,7 @@ from peer.state.snapshot import check_index, mark_of
 class DonorQuery:
     """Asks donors what they offer. `fresh`: their state of this moment."""
 
-    def __init__(self, transport: Transport, layout: Layout, policy: DonorPolicy, *, fresh: bool = False) -> None:
+    def __init__(self, transport: StateCalls, layout: Layout, policy: DonorPolicy, *, fresh: bool = False) -> None:
         self._transport = transport
         self._layout = layout
         self._policy = policy
@@ -96,7 +96,7 @@ class DonorQuery:
             self._policy.offer(offers, donor, index, mark=mark, address=address, run_round=run_round)
 
 
-async def described(transport: Transport, donor: PeerRecord, fresh: bool = False, wanted: str = "") -> StateIndex:
+async def described(transport: StateCalls, donor: PeerRecord, fresh: bool = False, wanted: str = "") -> StateIndex:
     """Return the index of a donor's state. It is asked again while it copies that. Raises ExchangeError."""
     for left in reversed(range(ASKED_AGAIN)):
         try:

@@ -11,7 +11,7 @@ from peer.errors import ClockWrong, ExchangeError, JoinRefused, ManifestError, P
 from peer.joining.context import JoinContext
 from peer.joining.messages import check_clock, unreachable, waiting_for
 from peer.observe.progress import WaitProgress, untold
-from peer.ports.transport import Transport
+from peer.ports.transport import StateCalls
 from peer.protocol.messages import PeerId, PeerRecord, RunId
 from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, keep, load_signed
@@ -71,7 +71,7 @@ def _refusal(refusal: PartnerRefused) -> PeerError:
 
 
 async def _first_manifest(
-    run_id: RunId, records: Sequence[PeerRecord], transport: Transport, failed: dict[PeerId, BaseException]
+    run_id: RunId, records: Sequence[PeerRecord], transport: StateCalls, failed: dict[PeerId, BaseException]
 ) -> SignedManifest | None:
     """From whoever of these gives it first: one that is gone must not hold up a joiner. Why the others did not goes
     into `failed`."""
@@ -89,7 +89,7 @@ async def _first_manifest(
     return None
 
 
-async def _manifest_of(run_id: RunId, record: PeerRecord, transport: Transport) -> SignedManifest:
+async def _manifest_of(run_id: RunId, record: PeerRecord, transport: StateCalls) -> SignedManifest:
     """Raises ExchangeError, or ManifestError when it is not this run's or not signed by its operator."""
     signed = SignedManifest(*await transport.fetch_manifest(record, CALL_TIMEOUT_S))
     if signed.run_id != run_id:

@@ -8,7 +8,7 @@ from blake3 import blake3
 from peer.aio.threads import Offload
 from peer.errors import ExchangeError
 from peer.joining.resume import JoinedState
-from peer.ports.transport import Transport
+from peer.ports.transport import StateCalls
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
 from peer.protocol.policy.amendments import RunPolicy
@@ -29,7 +29,7 @@ class ResetStates:
     A node that gave another state is not asked for that one again. A node started without `--state` would otherwise
     send its model to every peer every few seconds."""
 
-    def __init__(self, layout: Layout, transport: Transport, offload: Offload) -> None:
+    def __init__(self, layout: Layout, transport: StateCalls, offload: Offload) -> None:
         self._layout = layout
         self._transport = transport
         self._offload = offload

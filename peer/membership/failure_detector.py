@@ -13,7 +13,7 @@ from typing import Any
 from peer.errors import BadPayload, NotDialled, PartnerLost, PartnerRefused
 from peer.observe import events
 from peer.observe.status.value import MembershipStatus, SuspectedPeer
-from peer.ports.transport import Transport
+from peer.ports.transport import SwarmCalls
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.swarm.answering import Answering
 from peer.protocol.swarm.failure_detection import DOUBT_S, FRESH_S, Changed, Check, Membership, confirm_after
@@ -143,7 +143,7 @@ class FailureDetector:
 
     async def run(
         self,
-        transport: Transport,
+        transport: SwarmCalls,
         peers: Callable[[], Mapping[PeerId, PeerRecord]],
         rng: random.Random,
         sleep: Callable[[float], Any],
@@ -166,7 +166,7 @@ class FailureDetector:
         self._tell(changed)
         return checks
 
-    async def _ask(self, transport: Transport, by: PeerRecord, about: PeerId) -> None:
+    async def _ask(self, transport: SwarmCalls, by: PeerRecord, about: PeerId) -> None:
         began, bound_s = self._now(), self.timeout(by.peer_id) + DIAL_S
         try:
             vouched = await transport.vouch(by, about, bound_s)

@@ -17,7 +17,7 @@ from peer.errors import ExchangeError, PartnerRefused
 from peer.membership.receipt_log import ReceiptLog
 from peer.observe import events
 from peer.observe.status.value import ReceiptsStatus
-from peer.ports.transport import Transport
+from peer.ports.transport import SwapCalls
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, SwapReport
 from peer.protocol.pair.receipt import (
     ReceiptBounds,
@@ -88,7 +88,7 @@ class PairReceipts:
     def __init__(
         self,
         log: ReceiptLog,
-        transport: Transport,
+        transport: SwapCalls,
         peers: Callable[[], Mapping[PeerId, PeerRecord]],
         emit: Callable[[events.Event], None],
         trust: Trust | None = None,

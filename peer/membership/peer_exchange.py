@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from peer.errors import ExchangeError
 from peer.ports.clock import Clock
 from peer.ports.directory import SharedRecords, Shown
-from peer.ports.transport import Transport
+from peer.ports.transport import SwarmCalls
 from peer.protocol.messages import MAX_SHOWN_RECORDS, PeerId, PeerRecord
 from peer.signed_record import InvalidRecord
 
@@ -82,7 +82,7 @@ class PeerExchange:
         found = [self._records.shown(peer) for peer in [*first, *others]]
         return [record for record in [self._records.own(), *found] if record]
 
-    async def run(self, transport: Transport) -> None:
+    async def run(self, transport: SwarmCalls) -> None:
         """Ask for ever; the owner cancels."""
         while True:
             await self.ask(transport)
@@ -90,12 +90,12 @@ class PeerExchange:
             while self._clock.now() < asked + self._pause() * jitter:
                 await self._clock.sleep(min(SOON_S, self._pause()) * jitter)
 
-    async def ask(self, transport: Transport) -> None:
+    async def ask(self, transport: SwarmCalls) -> None:
         """Ask some peers once. A peer that does not answer costs nothing else."""
         self._answered = False
         await asyncio.gather(*(self._ask(transport, record) for record in self._whom()))
 
-    async def _ask(self, transport: Transport, record: PeerRecord) -> None:
+    async def _ask(self, transport: SwarmCalls, record: PeerRecord) -> None:
         try:
             given = await transport.fetch_peers(record, self._records.own(), ASK_TIMEOUT_S)
         except ExchangeError:

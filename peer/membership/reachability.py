@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from peer.errors import ExchangeError, PartnerLost
 from peer.ports.clock import Clock
-from peer.ports.transport import Transport
+from peer.ports.transport import SwarmCalls
 from peer.protocol.endpoints import version_of, voice_of
 from peer.protocol.messages import PeerId, PeerRecord, Reach
 from peer.protocol.swarm.reachability import Question, Reachability
@@ -34,7 +34,7 @@ class ReachabilityProbe:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: SwarmCalls,
         clock: Clock,
         rng: random.Random,
         endpoints: Callable[[], tuple[str, ...]],

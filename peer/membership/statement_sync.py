@@ -18,7 +18,7 @@ from peer.errors import BadPayload, ExchangeError, HomeUnusable, JoinRefused, Ma
 from peer.observe import events
 from peer.observe.status.value import PapersStatus
 from peer.ports.clock import Clock
-from peer.ports.transport import Transport
+from peer.ports.transport import SwarmCalls
 from peer.protocol.messages import NODES, WIRE_VERSION, PeerId, PeerRecord
 from peer.protocol.policy.amendments import Amendment, RunPolicy, describe, superseded
 from peer.run.statements.files import discard_former_start, keep, load
@@ -179,7 +179,7 @@ class StatementSync:
 
     # -- asking others -----------------------------------------------------------------------------------------------
 
-    async def ask(self, transport: Transport, record: PeerRecord, families: Sequence[Family] = FAMILIES) -> int:
+    async def ask(self, transport: SwarmCalls, record: PeerRecord, families: Sequence[Family] = FAMILIES) -> int:
         """Get all statements of these families that we lack from one peer. Return how many answers that took; 0: an
         answer did not come, or an amendment did not check. Never raises: what does not check is journaled, once a peer
         and code."""
@@ -197,7 +197,7 @@ class StatementSync:
                 self._note()
         return answers if good else 0
 
-    async def _ask_amendments(self, transport: Transport, record: PeerRecord) -> int:
+    async def _ask_amendments(self, transport: SwarmCalls, record: PeerRecord) -> int:
         """Ask until there are no more. Return the number of answers. Raises ExchangeError, BadPayload."""
         answers, count = 0, -1
         while count < len(self.log.chain):
@@ -208,7 +208,7 @@ class StatementSync:
             answers += 1
         return answers
 
-    async def _ask_papers(self, transport: Transport, record: PeerRecord) -> int:
+    async def _ask_papers(self, transport: SwarmCalls, record: PeerRecord) -> int:
         """Ask once: one answer holds all that a peer has. Raises ExchangeError."""
         given = await transport.fetch_papers(record, self.log.held(), ASK_TIMEOUT_S)
         for line in given[:MAX_PAPERS]:
@@ -220,7 +220,7 @@ class StatementSync:
 
     def asking(
         self,
-        transport: Transport,
+        transport: SwarmCalls,
         clock: Clock,
         rng: random.Random,
         peers: Peers,

@@ -14,7 +14,7 @@ from typing import Protocol
 from peer.errors import ExchangeError
 from peer.ports.clock import Clock
 from peer.ports.handler import UNWANTED
-from peer.ports.transport import Transport
+from peer.ports.transport import SwarmCalls
 from peer.protocol.messages import NODES, PeerId, PeerRecord
 from peer.protocol.pair.receipt import ShownReceipt
 from peer.protocol.summary.pace import SummaryPace
@@ -95,7 +95,7 @@ class SummarySender:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: SwarmCalls,
         clock: Clock,
         pace: Callable[[], SummaryPace],
         word: OwnWord,

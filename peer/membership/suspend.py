@@ -19,7 +19,7 @@ from peer.errors import ExchangeError
 from peer.membership.peer_table import PeerTable
 from peer.observe import events
 from peer.ports.clock import Clock
-from peer.ports.transport import Transport
+from peer.ports.transport import SwarmCalls
 from peer.protocol.endpoints import voice_of
 from peer.protocol.messages import PeerRecord, Welcome
 from peer.protocol.swarm.block_votes import in_turn
@@ -101,7 +101,7 @@ class SuspendRecovery:
             self._fresh.set()
 
 
-async def refresh(transport: Transport, clock: Clock, view: PeerTable, rng: random.Random) -> None:
+async def refresh(transport: SwarmCalls, clock: Clock, view: PeerTable, rng: random.Random) -> None:
     """Make connections, record, directory and clock fresh."""
     remembered = view.remembered()
     await transport.forget_connections()
@@ -115,7 +115,7 @@ def _named_network(record: PeerRecord) -> str:
     return voice_of(next(iter(record.endpoints), ""))
 
 
-async def _greet(transport: Transport, clock: Clock, asked: list[PeerRecord]) -> None:
+async def _greet(transport: SwarmCalls, clock: Clock, asked: list[PeerRecord]) -> None:
     """Until enough have told the time. They count together: the quickest alone moves nothing."""
     networks = min(ENOUGH, len(set(map(_named_network, asked))))
     waiting, heard = {asyncio.create_task(_measure(transport, record)) for record in asked}, list[Welcome]()
@@ -132,7 +132,7 @@ async def _greet(transport: Transport, clock: Clock, asked: list[PeerRecord]) ->
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def _measure(transport: Transport, record: PeerRecord) -> Welcome | None:
+async def _measure(transport: SwarmCalls, record: PeerRecord) -> Welcome | None:
     """Return the answer of a peer. None: one that cannot be greeted tells nothing about our clock."""
     try:
         return await transport.hello(record, HELLO_S)

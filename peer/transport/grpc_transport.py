@@ -20,6 +20,7 @@ from peer.observe.control_bytes import ControlMeter
 from peer.ports.handler import Handler
 from peer.process_limits import open_file_limits
 from peer.protocol.endpoints import host_of_caller
+from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink
 from peer.protocol.messages import (
     PIECE_BYTES,
     WIRE_VERSION,
@@ -46,8 +47,8 @@ from peer.transport.calls.relay import ask as ask_relay
 from peer.transport.calls.small_calls import SmallCalls
 from peer.transport.client.calls import Calls
 from peer.transport.client.connections import Connection, ConnectionPool
+from peer.transport.client.contribution import contribute
 from peer.transport.client.dialling import Dialler
-from peer.transport.client.group_calls import GroupCalls
 from peer.transport.client.streams import fetch, swap
 from peer.transport.client.upload_test import UploadTest
 from peer.transport.config import RunTerms, TransportConfig
@@ -117,7 +118,6 @@ class GrpcTransport(SmallCalls):
         self._server = ExchangeServer(self._facts, self._service, self._caps, callers, self.desk, self._word)
         self._channels = ConnectionPool(self.dialler, self.relays)
         self._calls = Calls(self._facts, self._channels, self.dialler, correction, self.relays)
-        self.group = GroupCalls(self, self._calls.resumed, self._fetch, self._caps)
         self.upload_test = UploadTest(self._calls, self._caps)
         self._port = 0
 
@@ -236,6 +236,15 @@ class GrpcTransport(SmallCalls):
     ) -> bytes:
         assert 0 < nbytes <= PIECE_BYTES
         return await self._fetch(donor, artifact_name(digest), piece, nbytes, timeout_s, arrived)
+
+    async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
+        assert 0 < nbytes <= PIECE_BYTES
+        return await self._fetch(donor, snapshot, part, nbytes, timeout_s)
+
+    async def contribute(
+        self, owner: PeerRecord, opening: ContributionHeader, source: Source | None, sink: ResultSink, timeout_s: float
+    ) -> Receipt:
+        return await contribute(self._calls, owner, opening, source, sink, timeout_s, self._caps)
 
     async def _fetch(
         self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold

@@ -127,10 +127,6 @@ class End:
     transport: Any
     close: Callable[[], Awaitable[None]]
 
-    @property
-    def calls(self) -> Any:
-        return self.transport.group
-
 
 def record_of(peer: str, endpoint: str) -> PeerRecord:
     now = RunClock().now()
@@ -209,21 +205,21 @@ def opening(nbytes: int) -> ContributionHeader:
 @scenario
 async def test_a_join_reaches_the_leader_and_its_answer_comes_back(one: End, other: End) -> None:
     join = Join(KEY, BASE, reach=Reach.NONE, wait_s=1.5)
-    assert await one.calls.join_round(other.record, join, TIMEOUT) == other.owner.group.reply
+    assert await one.transport.join_round(other.record, join, TIMEOUT) == other.owner.group.reply
     assert other.owner.group.joins == [(one.record.peer_id, join)]
     fresh = Join(KEY, Base(b"0" * 32))
     other.owner.group.reply = JoinReply(JoinStatus.ROSTER, SignedRoster(b"roster" * 100, b"s" * 64))
-    assert await one.calls.join_round(other.record, fresh, TIMEOUT) == other.owner.group.reply
+    assert await one.transport.join_round(other.record, fresh, TIMEOUT) == other.owner.group.reply
     assert other.owner.group.joins[1][1] == fresh
     other.owner.group.reply = JoinReply(JoinStatus.NONE, reason="past that round")
-    assert await one.calls.join_round(other.record, join, TIMEOUT) == other.owner.group.reply
+    assert await one.transport.join_round(other.record, join, TIMEOUT) == other.owner.group.reply
 
 
 @scenario
 async def test_what_is_held_is_told(one: End, other: End) -> None:
-    assert await one.calls.held(other.record, 1, TIMEOUT) == BASE
+    assert await one.transport.held(other.record, 1, TIMEOUT) == BASE
     with pytest.raises(PartnerRefused, match="no_state"):
-        await one.calls.held(other.record, 0, TIMEOUT)
+        await one.transport.held(other.record, 0, TIMEOUT)
 
 
 @scenario
@@ -231,7 +227,7 @@ async def test_a_contribution_is_exchanged_for_the_result(one: End, other: End) 
     data, mean = bytes(range(256)) * 2000, b"m" * 300_001
     place = other.owner.group.place = Place(len(data), ShardResult(mean, (0, 2, 5)))
     sink = Mean(len(mean))
-    receipt = await one.calls.contribute(other.record, opening(len(data)), BytesSource(data), sink, TIMEOUT)
+    receipt = await one.transport.contribute(other.record, opening(len(data)), BytesSource(data), sink, TIMEOUT)
     assert bytes(sink.data) == mean
     assert place.buffer is not None
     assert bytes(place.buffer.data) == data
@@ -245,7 +241,7 @@ async def test_a_contribution_is_exchanged_for_the_result(one: End, other: End) 
 async def test_the_result_alone_can_be_asked_for(one: End, other: End) -> None:
     other.owner.group.place = Place(0, ShardResult(b"mean", (1,)))
     sink = Mean(4)
-    receipt = await one.calls.contribute(other.record, opening(0), None, sink, TIMEOUT)
+    receipt = await one.transport.contribute(other.record, opening(0), None, sink, TIMEOUT)
     assert (bytes(sink.data), sink.named, receipt.bytes_sent) == (b"mean", (1,), 0)
 
 
@@ -263,7 +259,7 @@ async def _waits(one: End, other: End) -> None:
     future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
     other.owner.group.place = Place(4, future)
     sink = Mean(2)
-    waiting = asyncio.create_task(one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), sink, TIMEOUT))
+    waiting = asyncio.create_task(one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), sink, TIMEOUT))
     done, _ = await asyncio.wait({waiting}, timeout=0.3)  # longer than a few pulses
     assert not done
     future.set_result(ShardResult(b"ok", (0,)))
@@ -279,7 +275,7 @@ def test_a_refusal_comes_with_its_code(make: Any, code: str) -> None:
             for place in (refusal, Place(4, refusal)):
                 other.owner.group.place = place
                 with pytest.raises(PartnerRefused, match="because") as caught:
-                    await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
+                    await one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
                 assert caught.value.code == code
 
     asyncio.run(main())
@@ -290,7 +286,7 @@ async def test_a_contribution_that_came_too_late_is_told_so(one: End, other: End
     place = other.owner.group.place = Place(4, ShardResult(b"ok", ()))
     place.late = True
     with pytest.raises(PartnerRefused) as caught:
-        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
+        await one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
     assert caught.value.code == "late"
     await place.left.wait()
 
@@ -299,7 +295,7 @@ async def test_a_contribution_that_came_too_late_is_told_so(one: End, other: End
 async def test_a_contribution_of_another_length_is_refused(one: End, other: End) -> None:
     other.owner.group.place = Place(5, ShardResult(b"ok", ()))
     with pytest.raises(PartnerRefused) as caught:
-        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
+        await one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
     assert caught.value.code == "bad_payload:length"
 
 
@@ -307,16 +303,16 @@ async def test_a_contribution_of_another_length_is_refused(one: End, other: End)
 async def test_a_result_of_another_length_is_refused(one: End, other: End) -> None:
     other.owner.group.place = Place(4, ShardResult(b"long", ()))
     with pytest.raises(BadPayload, match="length"):
-        await one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
+        await one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), TIMEOUT)
 
 
 @scenario
 async def test_a_peer_without_a_group_says_so(one: End, other: End) -> None:
     other.owner.group = None
     for call in (
-        one.calls.join_round(other.record, Join(KEY, BASE), TIMEOUT),
-        one.calls.held(other.record, 1, TIMEOUT),
-        one.calls.contribute(other.record, opening(0), None, Mean(2), TIMEOUT),
+        one.transport.join_round(other.record, Join(KEY, BASE), TIMEOUT),
+        one.transport.held(other.record, 1, TIMEOUT),
+        one.transport.contribute(other.record, opening(0), None, Mean(2), TIMEOUT),
     ):
         with pytest.raises(PartnerRefused, match="no group"):
             await call
@@ -326,7 +322,7 @@ async def test_a_peer_without_a_group_says_so(one: End, other: End) -> None:
 async def test_an_owner_that_vanishes_is_lost_within_seconds(one: End, other: End) -> None:
     future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
     other.owner.group.place = Place(4, future)
-    waiting = asyncio.create_task(one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), 60.0))
+    waiting = asyncio.create_task(one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), 60.0))
     await other.owner.group.opened.wait()
     await other.close()
     with pytest.raises(PartnerLost):
@@ -337,7 +333,7 @@ async def test_an_owner_that_vanishes_is_lost_within_seconds(one: End, other: En
 async def test_a_cancelled_contribution_leaves_its_seat(one: End, other: End) -> None:
     future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
     place = other.owner.group.place = Place(4, future)
-    waiting = asyncio.create_task(one.calls.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), 60.0))
+    waiting = asyncio.create_task(one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), 60.0))
     await other.owner.group.opened.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -348,22 +344,22 @@ async def test_a_cancelled_contribution_leaves_its_seat(one: End, other: End) ->
 @scenario
 async def test_parts_of_a_fragment_are_fetched(one: End, other: End) -> None:
     other.owner.parts = [b"x" * 200_000, b"tail"]
-    assert await one.calls.fetch_part(other.record, "fragment:1:ab", 0, 200_000, TIMEOUT) == b"x" * 200_000
-    assert await one.calls.fetch_part(other.record, "fragment:1:ab", 1, 4, TIMEOUT) == b"tail"
-    assert await one.calls.fetch_part(other.record, "shard:ab:3", 1, 4, TIMEOUT) == b"tail"
+    assert await one.transport.fetch_part(other.record, "fragment:1:ab", 0, 200_000, TIMEOUT) == b"x" * 200_000
+    assert await one.transport.fetch_part(other.record, "fragment:1:ab", 1, 4, TIMEOUT) == b"tail"
+    assert await one.transport.fetch_part(other.record, "shard:ab:3", 1, 4, TIMEOUT) == b"tail"
     with pytest.raises(BadPayload, match="length"):
-        await one.calls.fetch_part(other.record, "fragment:1:ab", 1, 5, TIMEOUT)
+        await one.transport.fetch_part(other.record, "fragment:1:ab", 1, 5, TIMEOUT)
     with pytest.raises(PartnerRefused, match="gone"):
-        await one.calls.fetch_part(other.record, "fragment:1:cd", 0, 4, TIMEOUT)
+        await one.transport.fetch_part(other.record, "fragment:1:cd", 0, 4, TIMEOUT)
 
 
 @scenario
 async def test_a_dead_peer_is_lost(one: End, other: End) -> None:
     await other.close()
     with pytest.raises(PartnerLost):
-        await one.calls.join_round(other.record, Join(KEY, BASE), 3.0)
+        await one.transport.join_round(other.record, Join(KEY, BASE), 3.0)
     with pytest.raises(PartnerLost):
-        await one.calls.contribute(other.record, opening(0), None, Mean(2), 3.0)
+        await one.transport.contribute(other.record, opening(0), None, Mean(2), 3.0)
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int4"])
@@ -466,7 +462,7 @@ async def _member(make: Any, network: Network, codec: str, reachable: bool, elem
         ),
         max_group=8,
     )
-    signer, transport = KeySigner(identity), end.transport.group
+    signer, transport = KeySigner(identity), end.transport
     around = GroupContext(terms, signer, transport, RunClock(), eyes, conduct, asyncio.to_thread)
     end.owner.group = GroupMember(around)
     return Real(end, record, eyes, conduct, end.owner.group)

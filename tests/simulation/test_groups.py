@@ -93,7 +93,7 @@ class Member:
             ),
             max_group=16,
         )
-        signer, transport = KeySigner(identity), self.transport.group
+        signer, transport = KeySigner(identity), self.transport
         around = GroupContext(terms, signer, transport, self.clock, self.eyes, self.conduct, inline)
         self.group = GroupMember(around)
         self.group.set_state_digest(0, self.outer.digest(0))

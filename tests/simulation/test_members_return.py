@@ -168,17 +168,17 @@ async def test_who_lacks_a_shard_is_not_up_to_date_until_it_has_it() -> None:
     party = Party(3)
     await party.play(0)
     one, other = party.members[0], party.members[1]
-    failed = one.transport.group.contribute
+    failed = one.transport.contribute
 
     async def lost(*call: object) -> object:
         raise PartnerSilent("nothing comes")
 
-    one.transport.group.contribute = lost  # type: ignore[method-assign,assignment]
+    one.transport.contribute = lost  # type: ignore[method-assign,assignment]
     await party.play(1)
     assert one.got(1).spans != [(0, ELEMENTS)]
     assert not one.group.up_to_date(RoundKey(2, 0))
     assert other.group.up_to_date(RoundKey(2, 0)) == (other.got(1).spans == [(0, ELEMENTS)])
-    one.transport.group.contribute = failed  # type: ignore[method-assign]
+    one.transport.contribute = failed  # type: ignore[method-assign]
     values = await one.group.catch_up(RoundKey(2, 0), None, one.outer.digest(0), settle_s=0.0)
     assert values is not None
     one.outer.put(0, *values)

@@ -14,7 +14,7 @@ from peer.membership.failure_detector import FailureDetector
 from peer.membership.reputation import Reputation
 from peer.ports.clock import Clock
 from peer.ports.signer import Signer
-from peer.ports.transport import GroupTransport
+from peer.ports.transport import GroupCalls
 from peer.protocol.messages import PeerId, PeerRecord, Reach, RoundKey, RunId, Status
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class GroupContext:
 
     terms: GroupTerms
     seal: Signer
-    transport: GroupTransport
+    transport: GroupCalls
     clock: Clock
     view: Seen
     conduct: Reputation

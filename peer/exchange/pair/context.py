@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from peer.membership.peer_table import PeerTable
 from peer.membership.reputation import Reputation
 from peer.ports.clock import Clock
-from peer.ports.transport import Transport
+from peer.ports.transport import SwapCalls
 from peer.protocol.messages import PeerId, RunId
 from peer.protocol.pair.address_quota import Vouched
 
@@ -31,7 +31,7 @@ class PairContext:
 
     run_id: RunId
     me: PeerId
-    transport: Transport
+    transport: SwapCalls
     clock: Clock
     view: PeerTable
     conduct: Reputation

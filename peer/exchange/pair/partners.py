@@ -38,7 +38,7 @@ class PartnerMemory:
         receipts: PairReceipts | None = None,
         relay_gone: RelayGone = lambda partner, within_s: None,
     ) -> None:
-        """`receipts`: of our swaps; None: none are exchanged. `relay_gone`: as `Transport.relay_gone`."""
+        """`receipts`: of our swaps; None: none are exchanged. `relay_gone`: as `SwapCalls.relay_gone`."""
         self._relay_gone = relay_gone
         self._broken_paths = BrokenPaths()
         self._run_id = run_id

@@ -27,7 +27,7 @@ from peer.exchange.pair.rates import SwapRates
 from peer.exchange.throughput import MeasuredSource, Throughput, TransferMeter
 from peer.exchange.validation import check_partner, finite
 from peer.ports.clock import Clock
-from peer.ports.transport import Transport
+from peer.ports.transport import SwapCalls
 from peer.protocol.messages import (
     PayloadDigests,
     PeerId,
@@ -72,7 +72,7 @@ class PairSwap:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: SwapCalls,
         clock: Clock,
         codec: Codec | LatticeSwap,
         offload: Offload,

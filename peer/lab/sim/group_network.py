@@ -1,4 +1,4 @@
-"""The calls of a group over the in-memory network: the `GroupTransport` interface without sockets."""
+"""The calls of a group over the in-memory network: the `GroupCalls` interface without sockets."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ LEAST_RATE = 62_500.0
 """Bytes per second at which a state has to arrive at least, for the bytes that the held bytes stand for."""
 
 
-class MemoryTransport:
+class MemoryTransport(MemoryGroup):
     """One peer's end of a `Network`."""
 
     def __init__(
@@ -76,13 +76,10 @@ class MemoryTransport:
         why_banned: Callable[[PeerId], str] = lambda peer: "",
     ) -> None:
         """`why_banned`: why the operator keeps a peer out, for a person; empty: it is not banned."""
-        self._network = network
-        self._me = me
+        super().__init__(network, me, clock)
         self._handler = handler
-        self._clock = clock
         self._policy = policy
         self._why_banned = why_banned
-        self.group = MemoryGroup(network, me, clock)
         network._hosts[me] = self
 
     def close(self) -> None:

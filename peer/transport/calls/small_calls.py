@@ -5,6 +5,8 @@ from __future__ import annotations
 from peer.transport.calls.amendments import ask as ask_amendments
 from peer.transport.calls.artifacts import ask as ask_artifacts
 from peer.transport.calls.call import Channel
+from peer.transport.calls.held import ask as ask_held
+from peer.transport.calls.join_round import ask as ask_join_round
 from peer.transport.calls.manifest import ask as ask_manifest
 from peer.transport.calls.offer import ask as ask_offer
 from peer.transport.calls.papers import ask as ask_papers
@@ -28,6 +30,8 @@ class SmallCalls(Channel):
     fetch_amendments = ask_amendments
     fetch_papers = ask_papers
     fetch_peers = ask_peers
+    join_round = ask_join_round
+    held = ask_held
     fetch_manifest = ask_manifest
     describe_state = ask_state
     ask_artifacts = ask_artifacts

@@ -12,17 +12,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
+from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
+from peer.aio.events import Latch
 from peer.aio.tasks import cancel_and_wait
 from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerSilent
-from peer.protocol.group.shards import ContributionHeader, ResultSink
+from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink
+from peer.protocol.messages import PeerRecord, Way
 from peer.protocol.wire.payload import Source
 from peer.transport.calls.call import CONTRIBUTE
+from peer.transport.client.calls import Calls
 from peer.transport.client.connections import Connection
 from peer.transport.client.streams import Ended, metadata, reader
 from peer.transport.wire.group_messages import contribute_open, contribute_reply_of
@@ -30,6 +35,45 @@ from peer.transport.wire.payload_stream import STALL_S, Caps, receive_payload, s
 from peer.transport.wire.resumption import Answered, TransferProgress
 from peer.transport.wire.striping import Read
 from peer.v1 import exchange_pb2 as pb
+
+T = TypeVar("T")
+
+
+async def contribute(
+    calls: Calls,
+    owner: PeerRecord,
+    opening: ContributionHeader,
+    source: Source | None,
+    sink: ResultSink,
+    timeout_s: float,
+    caps: Caps,
+) -> Receipt:
+    """As `peer.ports.transport.GroupCalls.contribute`."""
+    assert opening.nbytes == (source.nbytes if source is not None else 0)
+    began, connected, way = time.monotonic(), Latch(), Way()
+    contributing = ContributionCall(opening, source, sink, caps)
+
+    async def stream(connection: Connection, answered: Answered) -> None:
+        nonlocal way
+        connected.set()
+        await contributing.stream(connection, answered)
+        way = connection.way(mapped=owner.mapped)
+
+    await _if_connected(connected, calls.resumed(owner, stream, contributing.progress, timeout_s))
+    return Receipt(opening.nbytes, sink.nbytes, time.monotonic() - began, way)
+
+
+async def _if_connected(connected: Latch, call: Awaitable[T]) -> T:
+    """Return the result of the call, which may take long. Raise PartnerSilent when `connected` is not set in time."""
+    running = asyncio.ensure_future(call)
+    try:
+        either: set[asyncio.Future[Any]] = {running, connected.future}
+        await asyncio.wait(either, timeout=STALL_S, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done() and not connected.is_set():
+            raise PartnerSilent(f"the owner of a shard could not be reached within {STALL_S:.0f} s")
+        return await running
+    finally:
+        await cancel_and_wait(running)
 
 
 class ContributionCall:

@@ -106,7 +106,7 @@ async def two(codec: str = "fp32", elements: int = ELEMENTS, count: int = 2) -> 
                 max_group=8,
             )
             signer = KeySigner(identity)
-            around = GroupContext(terms, signer, transport.group, clock, eyes, conduct, asyncio.to_thread)
+            around = GroupContext(terms, signer, transport, clock, eyes, conduct, asyncio.to_thread)
             owner.group = GroupMember(around)
             members.append(Member(record, transport, eyes, conduct, owner.group, wire))
         for one, other in itertools.permutations(members, 2):
