@@ -4,9 +4,8 @@ The transport says Hello when it has to and bounds every call. It turns every fa
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -42,7 +41,7 @@ from peer.protocol.swarm.nearness import is_private
 from peer.protocol.swarm.relay_word import new_word
 from peer.protocol.wire.payload import Arrived, CountedSink, Sink, Source, untold
 from peer.signed_start import KeyStarts
-from peer.transport.calls.call import A, Call, Channel, Q
+from peer.transport.calls.call import A, Call, Q
 from peer.transport.calls.relay import ask as ask_relay
 from peer.transport.calls.small_calls import SmallCalls
 from peer.transport.client.calls import Calls
@@ -181,14 +180,13 @@ class GrpcTransport(SmallCalls):
         """As `peer.transport.calls.call.Channel.unary`."""
         return await self._calls.unary(to, call, request, timeout_s)
 
-    @contextlib.asynccontextmanager
-    async def aside(self) -> AsyncIterator[Channel]:
-        """As `peer.transport.calls.call.Channel.aside`."""
-        pool = ConnectionPool(self.dialler)
+    async def unary_aside(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> tuple[A, str]:
+        """As `peer.transport.calls.call.Channel.unary_aside`."""
+        aside = ConnectionPool(self.dialler)
         try:
-            yield _Aside(self, self._calls, pool)
+            return await self._calls.unary(to, call, request, timeout_s, aside), aside.endpoint_of(to.peer_id)
         finally:
-            await pool.close()
+            await aside.close()
 
     @property
     def port(self) -> int:
@@ -355,28 +353,6 @@ class GrpcTransport(SmallCalls):
 
     async def _serve_circuit(self, stream: RawStream, way: Way) -> None:
         await self._server.serve_circuit(stream, way)
-
-
-class _Aside(SmallCalls):
-    """Calls over connections of their own."""
-
-    def __init__(self, transport: GrpcTransport, calls: Calls, pool: ConnectionPool) -> None:
-        self._transport = transport
-        self._calls = calls
-        self._pool = pool
-
-    async def unary(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> A:
-        return await self._calls.unary(to, call, request, timeout_s, self._pool)
-
-    def aside(self) -> contextlib.AbstractAsyncContextManager[Channel]:
-        return self._transport.aside()
-
-    def answered_at(self, peer: PeerId) -> str:
-        return self._pool.endpoint_of(peer)
-
-    @property
-    def port(self) -> int:
-        return self._transport.port
 
 
 def _way_of(callers: CallerTable, mapped: Callable[[], bool], seen_as: str) -> Way:

@@ -259,7 +259,9 @@ async def _waits(one: End, other: End) -> None:
     future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
     other.owner.group.place = Place(4, future)
     sink = Mean(2)
-    waiting = asyncio.create_task(one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), sink, TIMEOUT))
+    waiting = asyncio.create_task(
+        one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), sink, TIMEOUT)
+    )
     done, _ = await asyncio.wait({waiting}, timeout=0.3)  # longer than a few pulses
     assert not done
     future.set_result(ShardResult(b"ok", (0,)))
@@ -322,7 +324,9 @@ async def test_a_peer_without_a_group_says_so(one: End, other: End) -> None:
 async def test_an_owner_that_vanishes_is_lost_within_seconds(one: End, other: End) -> None:
     future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
     other.owner.group.place = Place(4, future)
-    waiting = asyncio.create_task(one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), 60.0))
+    waiting = asyncio.create_task(
+        one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), 60.0)
+    )
     await other.owner.group.opened.wait()
     await other.close()
     with pytest.raises(PartnerLost):
@@ -333,7 +337,9 @@ async def test_an_owner_that_vanishes_is_lost_within_seconds(one: End, other: En
 async def test_a_cancelled_contribution_leaves_its_seat(one: End, other: End) -> None:
     future: asyncio.Future[ShardResult] = asyncio.get_running_loop().create_future()
     place = other.owner.group.place = Place(4, future)
-    waiting = asyncio.create_task(one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), 60.0))
+    waiting = asyncio.create_task(
+        one.transport.contribute(other.record, opening(4), BytesSource(b"1234"), Mean(2), 60.0)
+    )
     await other.owner.group.opened.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

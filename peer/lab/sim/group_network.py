@@ -11,14 +11,12 @@ from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.lab.sim.bandwidth import STALL_S
 from peer.ports.clock import Clock
 from peer.ports.handler import GroupHandler
-from peer.protocol.group.quorum import Base
-from peer.protocol.group.roster import Join, JoinReply
 from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink, ShardResult, UploadSlot
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.wire.payload import BytesSource, Sink, Source
+from peer.transport.calls.held import group_of
 
 if TYPE_CHECKING:
-    from peer.lab.sim.memory_transport import MemoryTransport
     from peer.lab.sim.network import Network
 
 T = TypeVar("T")
@@ -32,25 +30,6 @@ class MemoryGroup:
         self._network = network
         self._me = me
         self._clock = clock
-
-    async def join_round(self, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
-        async def call() -> JoinReply:
-            group = self._group(await self._network.reach(self._me, leader.peer_id))
-            reply = await self._watched(leader.peer_id, group.on_join(self._me, join))
-            await self._network.reach(leader.peer_id, self._me, answer=True)
-            return reply
-
-        return await _bounded(call(), timeout_s, leader.peer_id)
-
-    async def held(self, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
-        async def call() -> Base:
-            base = self._group(await self._network.reach(self._me, by.peer_id)).on_held(fragment)
-            await self._network.reach(by.peer_id, self._me, answer=True)
-            if base is None:
-                raise PartnerRefused(Code.NO_STATE, f"{by.peer_id} holds no complete state of that fragment")
-            return base
-
-        return await _bounded(call(), timeout_s, by.peer_id)
 
     async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes:
         async def call() -> bytes:
@@ -76,7 +55,9 @@ class MemoryGroup:
         self, owner: PeerId, opening: ContributionHeader, source: Source | None, sink: ResultSink
     ) -> Receipt:
         began = self._clock.now()
-        group = self._group(await _bounded(self._network.reach(self._me, owner), STALL_S, owner))
+        host = await _bounded(self._network.reach(self._me, owner), STALL_S, owner)
+        host.admit(self._me)
+        group = group_of(host._host)
         result = await self._watched(owner, self._served(group, owner, opening, source))
         await self._take(owner, result, sink)
         return Receipt(opening.nbytes, sink.nbytes, self._clock.now() - began)
@@ -105,13 +86,6 @@ class MemoryGroup:
         given = self._network.tamper(owner, BytesSource(result.payload))
         sink.begins(result.named, result.signature, given.nbytes)
         await self._network.carry(owner, self._me, given.nbytes, into(sink, given))
-
-    def _group(self, host: MemoryTransport) -> GroupHandler:
-        host.admit(self._me)
-        group = host._handler.group
-        if group is None:
-            raise PartnerRefused(Code.NO_GROUP, f"{host._me} takes part in no group (yet)")
-        return group
 
     async def _watched(self, to: PeerId, call: Coroutine[Any, Any, T]) -> T:
         """Wait for a peer's answer, and notice within STALL_S that it is gone, stopped or cut off."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+import math
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -24,10 +25,7 @@ from peer.ports.directory import Shown
 from peer.ports.handler import Handler
 from peer.protocol.diagnosis.analysis import believed
 from peer.protocol.messages import (
-    MAX_ARTIFACTS,
     MAX_SHOWN_RECORDS,
-    Answer,
-    Offer,
     PayloadDigests,
     PeerId,
     PeerRecord,
@@ -43,14 +41,20 @@ from peer.protocol.messages import (
     Welcome,
     artifact_name,
 )
-from peer.protocol.pair.receipt import MAX_SHOWN, ShownReceipt, SignedOpinion
-from peer.protocol.summary.book import FORGED
 from peer.protocol.swarm.failure_detection import HEARD_S
 from peer.protocol.swarm.relay_word import is_stale
 from peer.protocol.wire.payload import Arrived, Sink, Source, untold
+from peer.transport.calls.call import A, Asker, Call, Host, Q
+from peer.transport.calls.join_round import JOIN_ROUND
+from peer.transport.calls.small_calls import SmallCalls
+from peer.transport.calls.state import STATE
 from peer.transport.policy import OPEN, TransportPolicy
+from peer.transport.relay.desk import RelayDesk
 from peer.transport.server.indirect_probe import DIAL_S
-from peer.transport.wire.payload_stream import UploadBudget
+from peer.transport.server.rate_limits import CallLimits
+from peer.transport.server.state_uploads import StateUploads
+from peer.transport.wire.pacing import Pacer
+from peer.transport.wire.payload_stream import Caps, Meter, UploadBudget
 
 T = TypeVar("T")
 
@@ -63,7 +67,7 @@ LEAST_RATE = 62_500.0
 """Bytes per second at which a state has to arrive at least, for the bytes that the held bytes stand for."""
 
 
-class MemoryTransport(MemoryGroup):
+class MemoryTransport(MemoryGroup, SmallCalls):
     """One peer's end of a `Network`."""
 
     def __init__(
@@ -79,66 +83,119 @@ class MemoryTransport(MemoryGroup):
         super().__init__(network, me, clock)
         self._handler = handler
         self._policy = policy
+        self._host = Host(
+            handler=handler,
+            uploads=StateUploads(Caps(Pacer(None), Pacer(None), Meter(budget=policy.quota)), clock.now),
+            limits=CallLimits(clock.now),
+            dial_back=_DialBack(network),
+            indirect_probe=_Voucher(network, me),
+            desk=RelayDesk(None, clock.now),
+        )
         self._why_banned = why_banned
         network._hosts[me] = self
 
     def close(self) -> None:
         self._network.kill(self._me)
 
-    def admit(self, caller: PeerId) -> None:
-        """Admit a caller as `peer.transport.server.admission` does. Raises PartnerRefused."""
-        if why := self._why_banned(caller):
+    def admit(self, caller: PeerId, *, even_banned: bool = False) -> None:
+        """Admit a caller as `peer.transport.server.admission` does, without its limits. Raises PartnerRefused."""
+        if not even_banned and (why := self._why_banned(caller)):
             raise PartnerRefused(Code.BANNED, why)
         if why := self._policy.reputation.exclusion_reason(caller):
             raise PartnerRefused(Code.STANDING, why)
-
-    def may_give(self) -> None:
-        """Raise PartnerRefused where the volunteer's quota holds no state and no artifact."""
-        if why := self._policy.quota.why_not_give():
-            raise PartnerRefused(Code.BUDGET, why)
 
     @property
     def quota(self) -> UploadBudget:
         return self._policy.quota
 
-    async def _ask(
-        self, to: PeerId, timeout_s: float, serve: Callable[[MemoryTransport], T], *, even_banned: bool = False
-    ) -> T:
-        """Make a small call: there, served at once, and back. It sets no timer for its deadline, since most simulated
-        calls are small and meet it. Raises PartnerLost, PartnerSilent, and the errors of `serve`."""
-        network, by = self._network, asyncio.get_running_loop().time() + timeout_s
+    async def unary(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> A:
+        """As `peer.transport.calls.call.Channel.unary`. There are no tokens here, and no Hello before a call."""
+
+        async def serve(host: MemoryTransport) -> A:
+            serving = host.serve(self._me, call, request)
+            return await (self._watched(to.peer_id, serving) if call is JOIN_ROUND else serving)
+
+        if call.waits:
+            return await _bounded(self._trip(to.peer_id, serve, call.even_banned), timeout_s, to.peer_id)
+        return await self._ask(to.peer_id, timeout_s, serve, call.even_banned)
+
+    async def unary_aside(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> tuple[A, str]:
+        """As `peer.transport.calls.call.Channel.unary_aside`."""
+        return await self.unary(to, call, request, timeout_s), to.endpoints[0]
+
+    @property
+    def port(self) -> int:
+        return 0
+
+    async def serve(self, caller: PeerId, call: Call[Q, A], request: Q) -> A:
+        """Serve a call as `peer.transport.server.admission` does."""
+        conduct = self._policy.reputation
         try:
-            host = await network.reach(self._me, to, by=by)
-            if not even_banned:
-                host.admit(self._me)
-            answer = serve(host)
-            await network.reach(to, self._me, answer=True, by=by)
+            reply = await call.serve(self._host, Asker(caller, "", caller, conduct.is_proven(caller)), request)
+        except BadPayload as error:
+            conduct.penalize(caller, error.code, error.reason)
+            raise PartnerRefused(error.code, error.reason) from None
+        if call is STATE:
+            self._network.gave(self._me, None, None)
+        return reply
+
+    async def _ask(
+        self,
+        to: PeerId,
+        timeout_s: float,
+        serve: Callable[[MemoryTransport], Awaitable[T]],
+        even_banned: bool = False,
+    ) -> T:
+        """Make a call that is served at once. It sets no timer for its deadline, since most of them meet it. Raises
+        PartnerLost, PartnerSilent, and the errors of `serve`."""
+        try:
+            return await self._trip(to, serve, even_banned, asyncio.get_running_loop().time() + timeout_s)
         except TimeoutError:
             raise _silent(to, timeout_s) from None
+
+    async def _trip(
+        self,
+        to: PeerId,
+        serve: Callable[[MemoryTransport], Awaitable[T]],
+        even_banned: bool = False,
+        by: float = math.inf,
+    ) -> T:
+        """There, served, and back. Raises TimeoutError when a message is not there at `by`, a moment of the loop."""
+        host = await self._network.reach(self._me, to, by=by)
+        host.admit(self._me, even_banned=even_banned)
+        answer = await serve(host)
+        await self._network.reach(to, self._me, answer=True, by=by)
         return answer
 
     async def forget_connections(self) -> None:
         """There are none here."""
 
     async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
+        async def read_clock(host: MemoryTransport) -> float:
+            return host._clock.now()
+
         before = self._clock.now()
-        theirs = await self._ask(to.peer_id, timeout_s, lambda host: host._clock.now())
+        theirs = await self._ask(to.peer_id, timeout_s, read_clock)
         after = self._clock.now()
         middle = (before + after) / 2 - self._clock.correction
         return Welcome(theirs - middle, after - before, f"memory:{self._me}")
 
-    def offer(self, to: PeerRecord, offer: Offer, timeout_s: float) -> Coroutine[Any, Any, Answer]:
-        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_offer(self._me, offer))
+    async def fetch_peers(self, to: PeerRecord, own: Shown, timeout_s: float) -> list[Shown]:
+        """As the call `Peers`. Records are not sealed here, so they are handed over as they are."""
 
-    async def probe(self, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
-        await self._ask(by.peer_id, timeout_s, lambda host: None)
-        reached = self._network.paths.is_open(self._me)
-        return Probed(endpoints, endpoints if reached else (), "" if reached else "no answer", by.endpoints[0])
+        async def serve(host: MemoryTransport) -> list[Shown]:
+            return host._handler.on_peers(self._me, own)[:MAX_SHOWN_RECORDS]
+
+        return await self._ask(to.peer_id, timeout_s, serve)
 
     async def hold_reservation(self, relay: PeerRecord, granted: Granted) -> None:
         """Hold a place at a relay until it is gone or silent. Raises PartnerRefused (`busy`) where it has no place."""
         paths, at, me, broken = self._network.paths, relay.peer_id, self._me, Signal()
-        if not await self._ask(at, RESERVE_S, lambda host: paths.reserve(host._me, me, broken.set)):
+
+        async def reserve(host: MemoryTransport) -> bool:
+            return paths.reserve(host._me, me, broken.set)
+
+        if not await self._ask(at, RESERVE_S, reserve):
             raise PartnerRefused(Code.BUSY, f"{at} has no place for a reservation")
         word: RelayWord | None = None
         try:
@@ -160,28 +217,6 @@ class MemoryTransport(MemoryGroup):
     def take_callers(self) -> tuple[str, ...]:
         """Nobody: addresses mean nothing here."""
         return ()
-
-    async def vouch(self, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
-        async def call() -> Vouched:
-            host = await self._network.reach(self._me, by.peer_id)
-            host.admit(self._me)
-            vouched = await host._look(*host._handler.on_vouch(about), about)
-            await self._network.reach(by.peer_id, self._me, answer=True)
-            return vouched
-
-        return await _bounded(call(), timeout_s, by.peer_id)
-
-    async def _look(self, record: PeerRecord | None, heard_ago_s: float | None, about: PeerId) -> Vouched:
-        """Answer for a third peer, as `peer.transport.server.indirect_probe` does, without its limits."""
-        if heard_ago_s is not None and heard_ago_s <= HEARD_S:
-            return Vouched(True, f"heard from {heard_ago_s:.0f} s ago")
-        if record is None:
-            return Vouched(None, "no address of it is known here")
-        try:
-            await _bounded(self._network.reach(self._me, about), DIAL_S, about)
-        except PartnerLost as error:
-            return Vouched(False, str(error))
-        return Vouched(True, "it answers")
 
     async def swap(
         self,
@@ -261,72 +296,8 @@ class MemoryTransport(MemoryGroup):
         calls = me if dial else partner
         return await carried(network, partner, me, arriving, calls=calls, is_lost=gave_up, patience_s=patience_s)
 
-    def receipt(
-        self, partner: PeerRecord, signed: SignedOpinion, timeout_s: float
-    ) -> Coroutine[Any, Any, SignedOpinion | None]:
-        return self._ask(partner.peer_id, timeout_s, lambda host: host._handler.on_receipt(self._me, signed))
-
-    def shown_receipts(self, by: PeerRecord, timeout_s: float) -> Coroutine[Any, Any, list[ShownReceipt]]:
-        return self._ask(by.peer_id, timeout_s, lambda host: host._handler.shown_receipts()[:MAX_SHOWN])
-
-    def send_summary(self, to: PeerRecord, raw: bytes, timeout_s: float) -> Coroutine[Any, Any, str]:
-        def serve(host: MemoryTransport) -> str:
-            dropped = host._handler.on_summary(self._me, self._me, raw)
-            if dropped == FORGED:
-                raise PartnerRefused(Code.RECORD, "a summary that your key did not sign")
-            return dropped
-
-        return self._ask(to.peer_id, timeout_s, serve)
-
-    def fetch_amendments(
-        self, to: PeerRecord, held: int, head: bytes, timeout_s: float
-    ) -> Coroutine[Any, Any, list[tuple[bytes, bytes]]]:
-        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_amendments(held, head), even_banned=True)
-
-    def fetch_papers(self, to: PeerRecord, held: Sequence[bytes], timeout_s: float) -> Coroutine[Any, Any, list[bytes]]:
-        return self._ask(to.peer_id, timeout_s, lambda host: host._handler.on_papers(held))
-
-    def fetch_peers(self, to: PeerRecord, own: Shown, timeout_s: float) -> Coroutine[Any, Any, list[Shown]]:
-        def serve(host: MemoryTransport) -> list[Shown]:
-            return host._handler.on_peers(self._me, own)[:MAX_SHOWN_RECORDS]
-
-        return self._ask(to.peer_id, timeout_s, serve)
-
-    async def fetch_manifest(self, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
-        async def call() -> tuple[bytes, bytes]:
-            host = await self._network.reach(self._me, to.peer_id)
-            host.admit(self._me)
-            manifest = host._handler.on_manifest()
-            if manifest is None:
-                raise PartnerRefused(Code.NO_MANIFEST, f"{to.peer_id} has no manifest yet")
-            return manifest
-
-        return await _bounded(call(), timeout_s, to.peer_id)
-
-    async def describe_state(
-        self, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
-    ) -> StateIndex:
-        def serve(host: MemoryTransport) -> StateIndex:
-            host.may_give()
-            index = host._handler.on_state(fresh, wanted)
-            if index is None:
-                raise PartnerRefused(Code.NO_STATE, f"{donor.peer_id} has no complete state to give")
-            self._network.gave(donor.peer_id, None, None)
-            return index
-
-        return await self._ask(donor.peer_id, timeout_s, serve)
-
     def answered_at(self, peer: PeerId) -> str:
         return self._network.address(peer)
-
-    async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
-        assert len(digests) <= MAX_ARTIFACTS
-
-        def serve(host: MemoryTransport) -> list[bool]:
-            host.may_give()
-            return host._handler.on_artifacts(digests)
-
-        return await self._ask(holder.peer_id, timeout_s, serve)
 
     async def fetch_artifact(
         self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
@@ -363,6 +334,38 @@ class MemoryTransport(MemoryGroup):
         named = index.pieces[piece].nbytes
         more_s = named * (self._network.weight - 1) / LEAST_RATE  # the caller knows only of the bytes that are held
         return await _bounded(call(), timeout_s + max(0.0, more_s), donor.peer_id)
+
+
+class _Voucher:
+    """Answers for third peers, without limits."""
+
+    def __init__(self, network: Network, me: PeerId) -> None:
+        self._network = network
+        self._me = me
+
+    async def vouch(
+        self, caller: PeerId, about: PeerId, record: PeerRecord | None, heard_ago_s: float | None
+    ) -> Vouched:
+        if heard_ago_s is not None and heard_ago_s <= HEARD_S:
+            return Vouched(True, f"heard from {heard_ago_s:.0f} s ago")
+        if record is None:
+            return Vouched(None, "no address of it is known here")
+        try:
+            await _bounded(self._network.reach(self._me, about), DIAL_S, about)
+        except PartnerLost as error:
+            return Vouched(False, str(error))
+        return Vouched(True, "it answers")
+
+
+class _DialBack:
+    """Dials callers back, without limits."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    async def probe(self, caller: PeerId, host: str, endpoints: list[str], port: int) -> Probed:
+        reached = self._network.paths.is_open(caller)
+        return Probed(tuple(endpoints), tuple(endpoints) if reached else (), "" if reached else "no answer")
 
 
 async def _bounded(call: Coroutine[Any, Any, T], timeout_s: float, who: PeerId) -> T:

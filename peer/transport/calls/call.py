@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from peer.observe.control_bytes import Purpose
 from peer.ports.handler import Handler
-from peer.protocol.messages import PeerId, PeerRecord
+from peer.protocol.messages import PeerId, PeerRecord, Probed, Vouched
 from peer.transport.relay.desk import RelayDesk
-from peer.transport.server.dial_back import DialBack
-from peer.transport.server.indirect_probe import IndirectProbe
 from peer.transport.server.rate_limits import CallLimits
 from peer.transport.server.state_uploads import StateUploads
 
@@ -30,6 +27,20 @@ Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 
 
+class DialsBack(Protocol):
+    """As `peer.transport.server.dial_back.DialBack`. The simulator has another one."""
+
+    async def probe(self, caller: PeerId, host: str, endpoints: list[str], port: int) -> Probed: ...
+
+
+class Vouches(Protocol):
+    """As `peer.transport.server.indirect_probe.IndirectProbe`. The simulator has another one."""
+
+    async def vouch(
+        self, caller: PeerId, about: PeerId, record: PeerRecord | None, heard_ago_s: float | None
+    ) -> Vouched: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """What served calls answer from."""
@@ -37,8 +48,8 @@ class Host:
     handler: Handler
     uploads: StateUploads
     limits: CallLimits
-    dial_back: DialBack
-    indirect_probe: IndirectProbe
+    dial_back: DialsBack
+    indirect_probe: Vouches
     desk: RelayDesk
 
 
@@ -69,6 +80,9 @@ class Call(Generic[Q, A]):
     """What its bytes are counted as."""
     even_banned: bool = False
     """Whether a peer that the operator keeps out may make it."""
+    waits: bool = False
+    """Whether its deadline passes now and then, as `serve` waits for others. The simulator sets a timer for such calls
+    alone."""
 
     @property
     def path(self) -> str:
@@ -104,12 +118,8 @@ class Channel(ABC):
         """Make a call, after a Hello where one is due. Raises PartnerLost, PartnerRefused or BadPayload alone."""
 
     @abstractmethod
-    def aside(self) -> AbstractAsyncContextManager[Channel]:
-        """Make the calls of the block over connections of their own."""
-
-    @abstractmethod
-    def answered_at(self, peer: PeerId) -> str:
-        """Return the endpoint at which a peer answered us; empty: it does not now."""
+    async def unary_aside(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> tuple[A, str]:
+        """As `unary`, over a connection of its own. Return the reply, and the endpoint that was called."""
 
     @property
     @abstractmethod

@@ -44,4 +44,11 @@ def base_of(message: pb.GroupBase) -> Base:
     return base
 
 
-HELD = Call(name="Held", request=pb.HeldRequest, reply=pb.HeldReply, serve=serve, purpose=Purpose.GROUPS)
+HELD = Call(
+    name="Held",
+    request=pb.HeldRequest,
+    reply=pb.HeldReply,
+    serve=serve,
+    purpose=Purpose.GROUPS,
+    waits=True,  # members ask it with little patience, also of peers that are gone
+)

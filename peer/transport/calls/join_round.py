@@ -81,5 +81,10 @@ def join_reply_of(message: pb.JoinRoundReply) -> JoinReply:
 
 
 JOIN_ROUND = Call(
-    name="JoinRound", request=pb.JoinRoundRequest, reply=pb.JoinRoundReply, serve=serve, purpose=Purpose.GROUPS
+    name="JoinRound",
+    request=pb.JoinRoundRequest,
+    reply=pb.JoinRoundReply,
+    serve=serve,
+    purpose=Purpose.GROUPS,
+    waits=True,
 )

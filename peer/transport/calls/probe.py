@@ -11,9 +11,8 @@ from peer.v1 import exchange_pb2 as pb
 
 async def ask(channel: Channel, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
     request = pb.ProbeRequest(endpoints=endpoints[:MAX_ENDPOINTS], port=channel.port)
-    async with channel.aside() as aside:  # the open connection may go over another version of IP
-        reply = await aside.unary(by, PROBE, request, timeout_s)
-        asked_at = aside.answered_at(by.peer_id)
+    # the open connection may go over another version of IP
+    reply, asked_at = await channel.unary_aside(by, PROBE, request, timeout_s)
     tried = tuple(endpoint[:270] for endpoint in reply.tried[:MAX_ENDPOINTS])
     return Probed(tried, tuple(e for e in tried if e in reply.answered), reply.reason[:500], asked_at)
 
@@ -24,4 +23,11 @@ async def serve(host: Host, asker: Asker, request: pb.ProbeRequest) -> pb.ProbeR
     return pb.ProbeReply(tried=found.tried, answered=found.answered, reason=found.reason[:500])
 
 
-PROBE = Call(name="Probe", request=pb.ProbeRequest, reply=pb.ProbeReply, serve=serve, purpose=Purpose.REACHABILITY)
+PROBE = Call(
+    name="Probe",
+    request=pb.ProbeRequest,
+    reply=pb.ProbeReply,
+    serve=serve,
+    purpose=Purpose.REACHABILITY,
+    waits=True,
+)

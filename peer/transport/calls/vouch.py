@@ -20,4 +20,6 @@ async def serve(host: Host, asker: Asker, request: pb.VouchRequest) -> pb.VouchR
     return pb.VouchReply(known=vouched.reaches is not None, reaches=bool(vouched.reaches), reason=vouched.reason[:200])
 
 
-VOUCH = Call(name="Vouch", request=pb.VouchRequest, reply=pb.VouchReply, serve=serve, purpose=Purpose.FAILURES)
+VOUCH = Call(
+    name="Vouch", request=pb.VouchRequest, reply=pb.VouchReply, serve=serve, purpose=Purpose.FAILURES, waits=True
+)

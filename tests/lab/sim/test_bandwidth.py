@@ -14,7 +14,7 @@ from peer.lab.sim.bandwidth import milestones
 from peer.lab.sim.links import MBIT, MSS, Link, message_s, profile, stream_cap, wire_bytes
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
-from peer.lab.sim.virtual_clock import Gate, run_virtual
+from peer.lab.sim.virtual_clock import Gate, VirtualClock, run_virtual
 from peer.protocol.messages import PeerId
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
@@ -65,7 +65,7 @@ def test_a_small_message_does_not_wait_behind_bulk() -> None:
     async def main() -> float:
         class Nobody: ...
 
-        MemoryTransport(net, B, Nobody(), Nobody())  # type: ignore[arg-type]
+        MemoryTransport(net, B, Nobody(), VirtualClock())  # type: ignore[arg-type]
         bulk = asyncio.create_task(net.carry(A, B, 100 * MEGA))
         await asyncio.sleep(1)
         before = asyncio.get_running_loop().time()
