@@ -155,7 +155,8 @@ class Peers:
 
     def _group(self) -> None:
         gradients = [
-            state.pseudo_gradient(0, own.clone()) for state, own in zip(self._states, self.params, strict=True)
+            state.contribution(0, own.clone(), self._method.outer_rule)
+            for state, own in zip(self._states, self.params, strict=True)
         ]
         mean = weighted_mean(gradients, [1] * len(gradients))
         for state in self._states:

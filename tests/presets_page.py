@@ -28,7 +28,8 @@ ROWS: dict[str, Callable[[Method], str]] = {
     "`growth_lr`": lambda method: f"{method.growth_lr:g}" if method.growth_lr else NONE,
 }
 TOLD = """\
-The presets of this table need a manifest of format 3, which an older program refuses. `peer manifest new` writes it.
+The presets of this table need a manifest of format {since}, which an older program refuses.
+`peer manifest new` writes it.
 """
 
 
@@ -36,9 +37,14 @@ def page() -> str:
     """Return the text of the file with the tables of today."""
     before, _, rest = FILE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    first, newer = ([name for name, preset in PRESETS.items() if (preset.since > 1) == late] for late in (False, True))
-    made = [BEGIN, _table(first), _table(newer), TOLD, _purposes(), _rules()]
+    formats = sorted({preset.since for preset in PRESETS.values()})
+    made = [BEGIN, *(part for since in formats for part in _of_format(since)), _purposes(), _rules()]
     return before + "\n".join(f"{part.rstrip()}\n" for part in made) + f"\n{END}{after}"
+
+
+def _of_format(since: int) -> tuple[str, ...]:
+    table = _table([name for name, preset in PRESETS.items() if preset.since == since])
+    return (table,) if since == 1 else (table, TOLD.format(since=since))
 
 
 def _purposes() -> str:

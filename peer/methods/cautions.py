@@ -43,7 +43,7 @@ def _delay(method: Method) -> Iterator[Caution]:
 
 
 def _steep(method: Method) -> Iterator[Caution]:
-    factor = method.outer_lr * (1 + method.outer_momentum)
+    formula, factor = method.outer_rule.fresh_gain(method)
     kind = "rda" if method.mean == "rda" else method.topology
     if factor < STEEP.get(kind, math.inf):
         return
@@ -55,16 +55,15 @@ def _steep(method: Method) -> Iterator[Caution]:
     }
     yield (
         "outer_lr",
-        f"outer_lr * (1 + outer_momentum) is {factor:g}, so each step goes that much further than the mean. "
-        + found[kind],
+        f"{formula} is {factor:g}, so each step goes that much further than the mean. " + found[kind],
     )
 
 
 def _short(method: Method) -> Iterator[Caution]:
-    factor = method.outer_lr / (1 - method.outer_momentum)
+    formula, factor = method.outer_rule.lasting_gain(method)
     if method.exchanges and factor <= SHORT:
         yield (
             "outer_lr",
-            f"outer_lr / (1 - outer_momentum) is {factor:.2g}, so no more than that of the work is kept. At 0.1 to "
+            f"{formula} is {factor:.2g}, so no more than that of the work is kept. At 0.1 to "
             "0.3 the loss was 3 to 9 % above that of no exchange, and at 0.4 up to 2 % above",
         )

@@ -9,6 +9,7 @@ from peer.methods.codec_specs import FORMS, KINDS, SPARSE, WHY
 from peer.methods.method import Method, Refusal
 from peer.methods.registry import ENTRIES
 from peer.methods.rule import pull_growth, spread_growth
+from peer.methods.topology import Topology
 
 ROUNDING = 1e-9
 """Error of a computed eigenvalue: an exact 1 comes out just above 1 on one processor, and just below on another."""
@@ -19,6 +20,10 @@ def refusals(method: Method) -> Iterator[Refusal]:
     own = (entry.refusals for entry in ENTRIES)
     for check in (_rule, _spread, _pull, _full, _streaming, _codecs, _group, _acceptance, *own):
         yield from check(method)
+
+
+def quoted(topologies: tuple[Topology, ...]) -> str:
+    return " or ".join(f'"{topology.name}"' for topology in topologies)
 
 
 def _rule(method: Method) -> Iterator[Refusal]:
@@ -35,6 +40,8 @@ def _rule(method: Method) -> Iterator[Refusal]:
             f"{method.rule} has no consensus: with random partners the replicas drift apart for ever. "
             'Use "noloco" (with outer_momentum = 0 and outer_lr = 1 it averages) or "gasloc", or topology = "group"',
         )
+    if not method.exchanges and method.meeting not in rule.topologies:
+        yield "rule", f"{method.rule} is for topology = {quoted(rule.topologies)}"
     if not rule.consensus and method.consensus:
         yield "consensus", f"rule {method.rule} has no consensus, so it cannot be {method.consensus:g}"
     yield from rule.refusals(method)

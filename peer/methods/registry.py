@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peer.methods import diloco, gasloc, noloco, sgd
 from peer.methods.entry import MethodEntry, Preset
-from peer.methods.experimental import eager, qsr, rda, snoo, sparseloco
+from peer.methods.experimental import eager, heloco, qsr, rda, snoo, sparseloco
 from peer.methods.rule import OuterRule
 
 ENTRIES: tuple[MethodEntry, ...] = (
@@ -15,6 +15,7 @@ ENTRIES: tuple[MethodEntry, ...] = (
     qsr.ENTRY,
     sparseloco.ENTRY,
     eager.ENTRY,
+    heloco.ENTRY,
     rda.ENTRY,
     sgd.ENTRY,
 )
@@ -26,10 +27,7 @@ RULES: dict[str, OuterRule] = {
 """Those that draw partners together come first."""
 
 
-def newer_presets(since: int) -> tuple[str, ...]:
-    """Return the presets that came with this format of manifests."""
-    return tuple(name for name, preset in PRESETS.items() if preset.since == since)
-
-
-def newer_rules(since: int) -> tuple[str, ...]:
-    return tuple(name for name, rule in RULES.items() if rule.since == since)
+def new_in(since: int) -> dict[str, tuple[str, ...]]:
+    """Return the presets and rules that came with this format of manifests."""
+    presets = tuple(name for name, preset in PRESETS.items() if preset.since == since)
+    return {"preset": presets, "rule": tuple(name for name, rule in RULES.items() if rule.since == since)}

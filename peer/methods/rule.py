@@ -45,6 +45,8 @@ class OuterRule:
     """The format of manifests that knows it."""
     consensus: ClassVar[bool] = False
     """Whether it draws two partners together."""
+    corrects: ClassVar[bool] = False
+    """Whether the members of a group correct their pseudo-gradients before they send them (`correct`)."""
     lattice: ClassVar[bool] = False
     """Whether the lattice codec (modulo) was measured with it."""
 
@@ -54,6 +56,10 @@ class OuterRule:
 
     def descend(self, outer: Tensor, momentum: Tensor, gradient: Tensor, method: StepConstants) -> None:
         """Take the step of a group. `gradient` is its mean pseudo-gradient, and is overwritten."""
+        raise NotImplementedError(self.name)
+
+    def correct(self, gradient: Tensor, momentum: Tensor) -> None:
+        """Correct the own pseudo-gradient of a tensor against its momentum, in place."""
         raise NotImplementedError(self.name)
 
     def linear_map(self, method: Method, of: LinearTerms) -> tuple[Row, Row]:
@@ -71,6 +77,14 @@ class OuterRule:
     def sent_lr(self, method: StepConstants) -> float:
         """Return the part of its work that a peer of a pair sends."""
         return 1.0
+
+    def fresh_gain(self, method: Method) -> tuple[str, float]:
+        """Return how far the first step along a pseudo-gradient goes, in parts of it: as a formula, and its value."""
+        return "outer_lr * (1 + outer_momentum)", method.outer_lr * (1 + method.outer_momentum)
+
+    def lasting_gain(self, method: Method) -> tuple[str, float]:
+        """Return how far a step goes in the long run, in parts of a pseudo-gradient that stays the same."""
+        return "outer_lr / (1 - outer_momentum)", method.outer_lr / (1 - method.outer_momentum)
 
     def follows(self, chosen: Method) -> dict[str, Any]:
         """Return the choices that follow from the rule, where the manifest says nothing of them."""

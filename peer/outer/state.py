@@ -24,7 +24,9 @@ from peer.outer.values import (
     PartnerParams,
     StepBlock,
     StepMethod,
+    StepRule,
 )
+from peer.protocol.model.fragments import tensor_spans
 from peer.protocol.model.layout import Layout
 
 
@@ -124,10 +126,19 @@ class OuterState:
             )
             rule.step(block, method)
 
-    def pseudo_gradient(self, fragment: int, own: Tensor, share: float = 1.0) -> Tensor:
-        """Return this peer's contribution to its group, (outer_params - own) * share, written into `own`. `own`
-        is the snapshot of the fragment, flat fp32; share as in `OwnWork`."""
-        return pseudo_gradient_(own, self.fragment(fragment), share)
+    def contribution(
+        self, fragment: int, own: Tensor, rule: StepRule, share: float = 1.0, base: Tensor | None = None
+    ) -> Tensor:
+        """Return this peer's contribution to its group, (base - own) * share, corrected where the rule does that.
+
+        own: the snapshot of the fragment, flat fp32, which is overwritten. base: what its work is counted from. None:
+        outer_params."""
+        gradient = pseudo_gradient_(own, self.fragment(fragment) if base is None else base, share)
+        if rule.corrects:  # others have no momentum that would have to be read
+            momentum = self._views(fragment)[1]
+            for start, end in tensor_spans(self.layout, fragment):
+                rule.correct(gradient[start:end], momentum[start:end])
+        return gradient
 
     def put(self, fragment: int, params: Tensor, momentum: Tensor) -> None:
         """Take over another peer's state of a fragment, flat fp32 both. Around it `stepping`, as around a step.

@@ -45,9 +45,14 @@ class StepBlock:
 class StepRule(Protocol):
     """An outer rule (`peer.methods.rule.OuterRule`)."""
 
+    @property
+    def corrects(self) -> bool: ...
+
     def step(self, block: StepBlock, method: StepConstants) -> None: ...
 
     def descend(self, outer: Tensor, momentum: Tensor, gradient: Tensor, method: StepConstants) -> None: ...
+
+    def correct(self, gradient: Tensor, momentum: Tensor) -> None: ...
 
 
 class StepMethod(StepConstants, Protocol):

@@ -31,7 +31,8 @@ GROUPED_BYTES = 31 * 10**6
 SOCKET_FRAMING = 0.003
 """Part that frames and encryption add to a payload, without the packets below them."""
 COPIED = ("topk",)
-"""Codecs that lose so much of an update that it is kept: then our own values are copied."""
+"""Codecs that lose so much of an update that it is kept: then our own values are copied, as for a rule that corrects
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,5 +204,5 @@ def _under_way(method: Method, elements: int, shard: int, peers: int) -> int:
     held = max((peers - 1) * FORMS[method.codec].nbytes(shard), result_nbytes(method.result_codec, shard, peers))
     if method.result_codec == SPARSE:
         held += result_nbytes(SPARSE, elements, peers)
-    copy = FP32 * elements if method.codec in COPIED else 0
+    copy = FP32 * elements if method.codec in COPIED or method.outer_rule.corrects else 0
     return copy + held + min(2 * exchange_bytes(method, elements, peers), GROUPED_BYTES)

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from peer.errors import ManifestError, toml_error
 from peer.identity import public_key_of
-from peer.methods.registry import newer_presets, newer_rules
+from peer.methods.registry import new_in
 from peer.protocol.messages import LATEST, WIRE_VERSION
 from peer.protocol.model.fragments import block_of
 from peer.protocol.model.layout import TensorSpec
@@ -37,7 +37,7 @@ from peer.run.sections import (
 )
 from peer.run.sync.growth import growth_findings, rounds_of, unequal_rounds, with_growth
 
-FORMAT = 7
+FORMAT = 8
 Newer = dict[str, dict[str, tuple[str, ...] | None]]
 """Per section, keys and the values that an older program does not know. None: it does not know the key."""
 SINCE_FORMAT_2: Newer = {
@@ -50,8 +50,7 @@ SINCE_FORMAT_2: Newer = {
 SINCE_FORMAT_3: Newer = {
     "optimizer": {"kind": ("muon",), "momentum": None},
     "sync": {
-        "preset": newer_presets(3),
-        "rule": newer_rules(3),
+        **new_in(3),
         "growth_lr": None,
         "growth": None,
         "eager": None,
@@ -72,6 +71,7 @@ SINCE: dict[int, Newer] = {
     4: SINCE_FORMAT_4,
     5: SINCE_FORMAT_5,
     CUSTOM_FORMAT: SINCE_FORMAT_7,
+    8: {"sync": {**new_in(8)}},
 }
 MAX_BYTES = 256 * 1024
 """Bytes of the largest manifest."""

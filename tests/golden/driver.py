@@ -158,7 +158,8 @@ class Driver:
 
     def gradient(self, round_: int, fragment: int, who: int) -> Tensor:
         share = self.game.share(round_, who)
-        return self.world[who].outer.pseudo_gradient(fragment, self.snapshot(who, fragment), share)
+        own, rule = self.snapshot(who, fragment), RULES[self.game.rule]
+        return self.world[who].outer.contribution(fragment, own, rule, share)
 
     def _step(self, who: int, fragment: int, values: OuterValues) -> None:
         self.world[who].outer.step_with(fragment, values, GameMethod(self.game))

@@ -13,6 +13,7 @@ NOLOCO = {"rule": "noloco", "outer_lr": 0.7, "outer_momentum": 0.5, "consensus":
 NESTEROV = {"rule": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.5}
 GASLOC = {"rule": "gasloc", "outer_lr": 1.0, "outer_momentum": 0.3, "consensus": 1.0}
 GASLOC_APART = {"rule": "gasloc", "outer_lr": 1.3, "outer_momentum": 0.4, "consensus": 0.6}
+HELOCO = {"rule": "heloco", "outer_lr": 0.7, "outer_momentum": 0.6}
 STREAMED = {"fragments": 2, "delay": 1, "alpha": 0.5}
 
 
@@ -142,5 +143,7 @@ GAMES = {
     ),
     "streaming-gasloc": game(31, replicas=4, **GASLOC, **STREAMED),
     "streaming-gasloc, an outer_lr of its own": game(32, replicas=3, **GASLOC_APART, **STREAMED),
+    "heloco": game(34, replicas=4, group=True, periods=6, **HELOCO),
+    "streaming-heloco": game(35, replicas=3, group=True, periods=6, **HELOCO, **STREAMED),
     "none": game(14, replicas=2, meetings=alone(2, 3), rule="sgd", outer_lr=1.0, outer_momentum=0.0),
 }

@@ -15,6 +15,12 @@ means over the meeting, where each weighs 1/n, and G the mean of g weighted by t
               m <- the new phi less u
     nesterov  m <- mu m + G;                                         phi <- phi - lr (G + mu m)
     sgd                                                              phi <- phi - lr G
+    heloco    m <- mu m + (1 - mu) H;                                phi <- phi - lr (H + mu m)
+
+where H is the mean of the g of heloco, each turned towards m: with c their cosine, |.| lengths, s = |g| / (|g| + 3 |m|)
+
+    c >= .2  g;        c < 0  g - b c |g| m/|m|,  b = min(-c s / 2, 1/2)
+    else     |g| u/|u|,  u = (1 - t) g/|g| + t m/|m|,  t = min((1 - c) s, 1)
 
 With eager updates (arXiv 2502.12996) each member of a group has a phi and m of its own besides those that all share. It
 feeds its own with G of a period ago, in which its own part is fresh, and theta is that phi from then on:
@@ -209,7 +215,28 @@ def sgd(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[Vect
     return phi[who] - game.outer_lr * sum(w[other] * g[other] for other in g), m
 
 
-RULES = {"noloco": noloco, "gasloc": gasloc, "nesterov": nesterov, "sgd": sgd}
+def heloco(game: Game, who: int, phi: Any, m: Vector, g: Any, w: Any) -> tuple[Vector, Vector]:
+    """(arXiv 2606.00271, from a catalogue's entry)"""
+    mean_g = sum(w[other] * turned(g[other], m) for other in g)
+    m = game.outer_momentum * m + (1 - game.outer_momentum) * mean_g
+    return phi[who] - game.outer_lr * (mean_g + game.outer_momentum * m), m
+
+
+def turned(g: Vector, m: Vector) -> Vector:
+    long_g, long_m = np.linalg.norm(g), np.linalg.norm(m)
+    if long_m == 0:
+        return g
+    c, s = g @ m / (long_g * long_m), long_g / (long_g + 3 * long_m)
+    if c >= 0.2:
+        return g
+    if c < 0:
+        return g - min(-c * s / 2, 0.5) * c * long_g * m / long_m
+    t = min((1 - c) * s, 1.0)
+    u = (1 - t) * g / long_g + t * m / long_m
+    return long_g * u / np.linalg.norm(u)
+
+
+RULES = {"noloco": noloco, "gasloc": gasloc, "nesterov": nesterov, "sgd": sgd, "heloco": heloco}
 
 
 def merge(replica: Replica, span: Span, alpha: float) -> None:

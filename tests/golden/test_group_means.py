@@ -181,7 +181,9 @@ class Played:
         outer = OuterState.fresh(LAYOUT, torch.tensor(start(), dtype=torch.float32))
         for round_, work in enumerate(updates()):
             gradients = {
-                who: outer.pseudo_gradient(0, outer.fragment(0) + torch.tensor(work[who], dtype=torch.float32))
+                who: outer.contribution(
+                    0, outer.fragment(0) + torch.tensor(work[who], dtype=torch.float32), self.method.outer_rule
+                )
                 for who in there(round_)
             }
             mean = self._mean(round_, gradients)

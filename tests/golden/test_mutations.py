@@ -7,6 +7,7 @@ import ast
 import copy
 import functools
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +18,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from peer.methods import diloco, gasloc, noloco, sgd
 from peer.methods.entry import MethodEntry
 from peer.methods.registry import RULES
 from peer.outer import arithmetic, state
@@ -28,11 +28,11 @@ from tests.golden.reference import Differs, Game, check, play
 EXPECTED = {name: play(game) for name, game in GAMES.items()}
 SWAPPED = {"add_": "sub_", "sub_": "add_"}
 CONSTANTS = ("outer_lr", "outer_momentum", "consensus", "share", "alpha")
-OF_STATE = ("step_with", "_meet", "_descend", "pseudo_gradient")
+OF_STATE = ("step_with", "_meet", "_descend", "contribution")
 """Of the outer state: taking over another's state is no rule."""
 SCALED = ("scale_work_", "pseudo_gradient_", "step_along_")
-IN_FILES = (arithmetic, noloco, gasloc, diloco, sgd)
-STEPS = ("step", "descend")
+IN_FILES = (arithmetic, *(sys.modules[type(rule).__module__] for rule in RULES.values()))
+STEPS = ("step", "descend", "correct")
 """Of a rule. Its other functions do not move anything."""
 
 
@@ -161,6 +161,10 @@ def test_a_constant_handed_to_a_rule_matters(mutant: Callable[[], ast.Module], m
     assert noticed(Driver)
 
 
+def test_every_rule_has_a_game() -> None:
+    assert {game.rule for game in GAMES.values()} == set(RULES)
+
+
 def test_every_rule_has_mutants() -> None:
     functions = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
@@ -168,9 +172,9 @@ def test_every_rule_has_mutants() -> None:
         for name, made in vars(module).items()
         if inspect.isfunction(made) and made.__module__ == module.__name__ and is_step(name)
     }
-    steps = {"noloco.step", "gasloc.step", "diloco.descend", "sgd.step", "sgd.descend", "diloco.step"}
-    assert {what.split(":")[0] for what in IN_RULES} == functions | steps
-    assert {what.split(":")[0] for what in IN_STATE} == {"_meet", "pseudo_gradient"}
+    steps = {f"{type(rule).__module__.rpartition('.')[2]}.{name}" for rule in RULES.values() for name in STEPS}
+    assert functions <= {what.split(":")[0] for what in IN_RULES} <= functions | steps
+    assert {what.split(":")[0] for what in IN_STATE} == {"_meet", "contribution"}
 
 
 # -- the wiring --------------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class Played:
         return self.after
 
     def _part(self, outer: OuterState, theta: Tensor, memory: Feedback, who: int) -> Contribution:
-        wanted = memory.added_(outer.pseudo_gradient(0, theta.clone(), 1.0))
+        wanted = memory.added_(outer.contribution(0, theta.clone(), self.method.outer_rule))
         payload = BytesSource(EVERY[self.method.codec].encode(wanted))
         memory.settle(wanted, [(0, ELEMENTS)])
         return Contribution(TOKENS[who], payload, b"s" * 64)

@@ -57,6 +57,11 @@ def test_no_preset_but_the_late_and_the_sparse_one_needs_a_caution(preset: str) 
         ({"preset": "diloco", "mean": "rda", "outer_lr": 1.3}, []),
         ({"preset": "diloco", "mean": "rda", "outer_lr": 1.4}, ["outer_lr"]),
         ({"preset": "qsr", "mean": "rda", "outer_lr": 2.0}, ["outer_lr"]),
+        ({"preset": "heloco", "outer_lr": 1.9}, []),
+        ({"preset": "heloco", "outer_lr": 2.0}, ["outer_lr"]),
+        ({"preset": "heloco", "outer_lr": 2.2, "outer_momentum": 0.9}, []),
+        ({"preset": "heloco", "outer_lr": 0.25}, ["outer_lr"]),
+        ({"preset": "heloco", "outer_lr": 0.3}, []),
     ],
 )
 def test_a_range_that_was_worse_than_silence_is_told(sync: dict[str, Any], keys: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -12,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from peer.methods import diloco, gasloc, noloco, sgd
 from peer.methods.diloco import nesterov_
 from peer.methods.gasloc import gasloc_
 from peer.methods.noloco import noloco_, noloco_apart_
+from peer.methods.registry import RULES
 from peer.methods.sgd import descend_, sgd_
 from peer.outer import arithmetic
 from peer.outer.arithmetic import all_finite, merge_, pair_mean_, pseudo_gradient_, scale_work_, step_along_
@@ -125,7 +126,7 @@ def is_step(function: ast.FunctionDef) -> bool:
 def test_nothing_fused_is_written() -> None:
     """Where a machine has fused operations the numbers above would still be right on this one."""
     fused = {"addcmul", "addcmul_", "addcdiv", "addcdiv_", "lerp", "lerp_", "addmm", "baddbmm", "rsub", "foreach"}
-    modules = (arithmetic, noloco, gasloc, diloco, sgd)
+    modules = (arithmetic, *(sys.modules[type(rule).__module__] for rule in RULES.values()))
     trees = (ast.parse(inspect.getsource(module)) for module in modules)
     steps = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and is_step(node))
     for node in (inner for step in steps for inner in ast.walk(step)):

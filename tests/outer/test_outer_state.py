@@ -14,6 +14,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from peer.methods.diloco import NESTEROV
 from peer.methods.method import Method
 from peer.methods.registry import PRESETS
 from peer.outer import arithmetic
@@ -116,7 +117,7 @@ def test_pairs_have_no_rule_of_groups() -> None:
 def test_a_solo_step_of_nesterov_is_a_descent_along_the_own_pseudo_gradient() -> None:
     alone, group, own = fresh(), fresh(), torch.ones(7)
     step(alone, 1, own, None, **RULE, share=0.3)
-    descend(group, 1, group.pseudo_gradient(1, own.clone(), 0.3), [(0, 7)], **RULE)
+    descend(group, 1, group.contribution(1, own.clone(), NESTEROV, 0.3), [(0, 7)], **RULE)
     assert torch.equal(alone.params, group.params)
     assert torch.equal(alone.momentum, group.momentum)
 
@@ -169,7 +170,7 @@ def test_a_consensus_of_its_own_needs_the_partners_outer_params() -> None:
 
 def test_a_pseudo_gradient_is_taken_in_place_and_moves_nothing() -> None:
     state, own = fresh(), torch.ones(7)
-    gradient = state.pseudo_gradient(1, own, 0.5)
+    gradient = state.contribution(1, own, NESTEROV, 0.5)
     assert gradient is own
     assert torch.equal(gradient, (state.params[3:] - 1) * 0.5)
     assert moved(state, fresh()) == ([], [])

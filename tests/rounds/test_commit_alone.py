@@ -14,7 +14,7 @@ from peer.outer.state import OuterState
 HOME = Path(peer.__file__).parent
 ALONE = "rounds/commit.py"
 MOVES = {"step_with", "put", "refound", "stepping"}
-READS = {"ahead", "fresh", "busy", "begun", "fragment", "pseudo_gradient", "digest", "layout", "params", "momentum"}
+READS = {"ahead", "fresh", "busy", "begun", "fragment", "contribution", "digest", "layout", "params", "momentum"}
 HELD = ("outer", "_outer")
 """What a state is called where it is held."""
 

@@ -34,6 +34,7 @@ def test_the_presets() -> None:
         "qsr": ("full", "group", "sgd", 1.0, 0.0, 0.0, "fp32", "fp32"),
         "sparseloco": ("full", "group", "sgd", 1.0, 0.0, 0.0, "topk", "sparse"),
         "eager": ("streaming", "group", "nesterov", 0.7, 0.0, 0.0, "fp32", "fp32"),
+        "heloco": ("full", "group", "heloco", 0.7, 0.5, 0.0, "fp32", "fp32"),
         "none": ("full", "solo", "sgd", 1.0, 0.0, 0.0, "fp32", ""),
     }
     for name, method in found.items():

@@ -34,6 +34,8 @@ def loss(*settings: str) -> float:
                 (("preset=gasloc", "outer_lr=2", "outer_momentum=0.5"), "outer_lr"),
                 (("preset=noloco", "outer_lr=0.1"), "outer_lr"),
                 (("preset=diloco", "mean=rda", "outer_lr=2"), "outer_lr"),
+                (("preset=heloco", "outer_lr=3"), "outer_lr"),
+                (("preset=heloco", "outer_lr=0.15"), "outer_lr"),
             )
         ),
     ],
@@ -46,6 +48,11 @@ def test_what_is_cautioned_is_worse_than_silence(settings: tuple[str, ...], key:
 
 def test_the_default_is_better_than_silence() -> None:
     assert loss("preset=noloco") < 0.95 * loss("preset=none")
+
+
+@pytest.mark.nightly
+def test_heloco_is_better_than_silence() -> None:
+    assert loss("preset=heloco") < 0.95 * loss("preset=none")
 
 
 @pytest.mark.nightly

@@ -27,7 +27,6 @@ from peer.exchange.payloads import PseudoGradient
 from peer.exchange.strategy import ExchangeControls, ExchangeResult, MissedState
 from peer.exchange.throughput import TransferMeter
 from peer.methods.method import Method
-from peer.outer.arithmetic import pseudo_gradient_
 from peer.outer.state import OuterState
 from peer.outer.values import GroupState, MeanGradient, NoStep
 from peer.ports.trainer import WorkSnapshot
@@ -180,18 +179,20 @@ class GroupSession:
         return ExchangeResult("refused", "the fragment was due again", unmoved, dropped=cut.applied + cut.dropped)
 
     async def _gradient(self, work: WorkSnapshot, cut: WorkShare) -> Flat:
-        """A copy only where what the codec loses is added to it."""
+        """A copy only where the rule corrects it, or what the codec loses is added to it."""
         groups, fragment = self._groups, self._key.fragment
         params, base = work.params, groups.outer.fragment(fragment)
         if (own := groups.outer.ahead.get(fragment)) is not None:
             params, base = own.ahead, own.base
-        if (feedback := groups.feedback.get(fragment)) is None:
+        feedback, rule = groups.feedback.get(fragment), groups.method.outer_rule
+        if feedback is None and not rule.corrects:
             return PseudoGradient(params, base, cut.share)
 
-        def added() -> Tensor:
-            return feedback.added_(pseudo_gradient_(params.clone(), base, cut.share))
+        def made() -> Tensor:
+            gradient = groups.outer.contribution(fragment, params.clone(), rule, cut.share, base)
+            return gradient if feedback is None else feedback.added_(gradient)
 
-        return await groups.offload(added)
+        return await groups.offload(made)
 
     async def _catch_up(self, stale: Stale, roster: Roster, cut: WorkShare, until: float) -> ExchangeResult:
         groups, fragment = self._groups, self._key.fragment

@@ -31,12 +31,17 @@ def is_block_matrix(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and block_of(name) is not None
 
 
+def tensor_spans(layout: Layout, fragment: int) -> tuple[Span, ...]:
+    """Return where the tensors lie in a fragment, in elements of it."""
+    tensors = layout.tensors[slice(*layout.fragments[fragment])]
+    return tuple(pairwise(accumulate((tensor.elements for tensor in tensors), initial=0)))
+
+
 def block_spans(layout: Layout, fragment: int) -> tuple[Span, ...]:
-    """Return where the tensors of the blocks lie in a fragment, in elements of it. Embedding, last norm and head are
+    """Return where the tensors of the blocks lie in a fragment, as `tensor_spans`. Embedding, last norm and head are
     none."""
     tensors = layout.tensors[slice(*layout.fragments[fragment])]
-    ends = accumulate((tensor.elements for tensor in tensors), initial=0)
-    spans = zip(tensors, pairwise(ends), strict=True)
+    spans = zip(tensors, tensor_spans(layout, fragment), strict=True)
     return tuple(span for tensor, span in spans if block_of(tensor.name) is not None)
 
 
