@@ -54,7 +54,7 @@ class Loop:
         example."""
         self.home, self._run_id = folder, run_id
         self._command = [sys.executable, *launcher, EXAMPLES / example, ticket, *more, folder, "--yes"]
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         self.start()
 
     def start(self) -> None:
@@ -233,3 +233,45 @@ def test_the_trainers_of_two_libraries_train_one_gpt2_and_evaluate_it_as_the_pro
             assert all(torch.equal(trained[name], tensor) for name, tensor in exported.items())
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("example", ["own_model.py", "lora.py"])
+def test_a_run_of_a_custom_model_is_founded_served_and_trained(tmp_path: Path, example: str) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, str(EXAMPLES / example), "found", str(run)]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=DEADLINE_S)
+    signed = load_signed(run / "run.toml")
+
+    async def main() -> None:
+        node = Daemon("node", run)
+        ticket = await start_bootstrap(node, run / "run.toml", min_peers=2)
+        loops = list[Loop]()
+        for name in ("first", "second"):
+            volunteer = identities.load_or_create(Home(tmp_path / name).identity)
+            invitation = tmp_path / f"{name}.invitation"
+            words = "ticket", "invite", volunteer.peer_id, "--run", run / "run.toml", "--home", run
+            invitation.write_text(peer(tmp_path, *words))
+            loops.append(Loop(tmp_path / name, ticket, signed.run_id, f"@{invitation}", example=example))
+        try:
+            for loop in loops:
+                await until(lambda loop=loop: loop.process.poll() is not None, loop)
+        finally:
+            for loop in loops:
+                loop.process.kill()
+                loop.process.wait()
+            await node.stop(10.0)
+        for loop in loops:
+            assert loop.process.returncode == 0, loop.output
+            assert loop.exchanged >= 5
+            assert loop.imbalance(signed.manifest.model.parameters) == 0
+            losses = [float(loss) for loss in re.findall(r"loss (?:is )?([\d.]+)", loop.output)]
+            assert losses[-1] < losses[0], loop.output
+        exported = load_file(exported_from(tmp_path, loops[0]) / "model.safetensors")
+        assert sum(tensor.numel() for tensor in exported.values()) == signed.manifest.model.parameters
+
+    asyncio.run(main())
+
+
+def exported_from(folder: Path, loop: Loop) -> Path:
+    peer(folder, "export", loop.home, folder / "exported", "--format", "safetensors")
+    return folder / "exported"
