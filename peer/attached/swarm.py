@@ -502,13 +502,13 @@ def _curve(losses: Sequence[tuple[int, float]], width: int = 420, height: int = 
         f"{(tokens - first) / across * width:.1f},{height - (loss - low) / up * height:.1f}" for tokens, loss in points
     )
     labels = (
-        ("loss in nats a token", 0, -9, "start"),
-        (f"{high:.3f}", width + 6, 4, "start"),
-        (f"{low:.3f}", width + 6, height + 4, "start"),
-        (f"{first:,}", 0, height + 17, "start"),
-        (f"{last:,} tokens", width, height + 17, "end"),
+        (0, -9, "loss in nats a token"),
+        (width + 6, 4, f"{high:.3f}"),
+        (width + 6, height + 4, f"{low:.3f}"),
+        (0, height + 17, f"{first:,}"),
     )
-    texts = "".join(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>' for text, x, y, anchor in labels)
+    texts = "".join(f'<text x="{x}" y="{y}">{text}</text>' for x, y, text in labels)
+    texts += f'<text x="{width}" y="{height + 17}" text-anchor="end">{last:,} tokens</text>'
     return (
         f'<svg width="{width + 60}" height="{height + 46}" viewBox="-4 -24 {width + 60} {height + 46}" role="img" '
         f'aria-label="loss over tokens" style="font: 11px sans-serif; max-width: 100%">'
