@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from peer.attached.found import FoundedRun, found
     from peer.attached.swarm import JoinOptions, Swarm, check, join
     from peer.errors import PeerError
+    from peer.lab.from_python import LabReport, compare, simulate, swarm
     from peer.observe import events
     from peer.run.manifest import Manifest
     from peer.run.ticket import Ticket
@@ -22,30 +23,38 @@ if TYPE_CHECKING:
 _PLACES = {
     "FoundedRun": "peer.attached.found",
     "JoinOptions": "peer.attached.swarm",
+    "LabReport": "peer.lab.from_python",
     "Manifest": "peer.run.manifest",
     "PeerError": "peer.errors",
     "Swarm": "peer.attached.swarm",
     "Ticket": "peer.run.ticket",
     "check": "peer.attached.swarm",
+    "compare": "peer.lab.from_python",
     "errors": "peer.errors",
     "events": "peer.observe.events",
     "found": "peer.attached.found",
     "join": "peer.attached.swarm",
+    "simulate": "peer.lab.from_python",
+    "swarm": "peer.lab.from_python",
 }
 """Module of each public name."""
 
 __all__ = [
     "FoundedRun",
     "JoinOptions",
+    "LabReport",
     "Manifest",
     "PeerError",
     "Swarm",
     "Ticket",
     "check",
+    "compare",
     "errors",
     "events",
     "found",
     "join",
+    "simulate",
+    "swarm",
 ]
 
 

@@ -23,7 +23,7 @@ These names, and no others, are the public interface. Everything else is interna
 [the events of the journal](journal-events.md), and [the manifest](manifest.md) has a page of its own.
 
 """
-ORDER = ("join", "Swarm", "JoinOptions", "check", "found", "FoundedRun")
+ORDER = ("join", "Swarm", "JoinOptions", "check", "found", "FoundedRun", "simulate", "swarm", "compare", "LabReport")
 """Public names with a section; `ELSEWHERE` are linked above."""
 ELSEWHERE = {"Manifest", "PeerError", "Ticket", "errors", "events"}
 CALLBACKS = ("peer.hf", "peer.lightning")
@@ -70,7 +70,7 @@ def _is_shown(owner: str, member: ast.FunctionDef) -> bool:
     """Return whether users call this. A callback's methods are called by its Trainer."""
     if owner.endswith("Callback"):
         return member.name == "__init__"
-    return owner == "peer.Swarm" and not member.name.startswith("_")
+    return owner in ("peer.Swarm", "peer.LabReport") and not member.name.startswith("_")
 
 
 def _member(owner: str, member: ast.FunctionDef) -> str:

@@ -26,7 +26,9 @@ def command(reports: tuple[Path, ...], output: Path) -> None:
     files = [report.absolute() for report in reports]
     # Where the user is may lie anybody's `matplotlibrc`, and matplotlib reads it when it is loaded.
     with using_extra("plots"), contextlib.chdir(os.sep):
-        from peer.lab.report_curves import named_curves, read_report, write_curves
+        from peer.lab.report_plot import write_curves
+    from peer.lab.report_curves import named_curves, read_report
+
     curves = named_curves({file: read_report(file) for file in files})
     with writing(output, "--output"):
         write_curves(curves, output)

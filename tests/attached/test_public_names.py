@@ -13,15 +13,19 @@ def test_the_public_names() -> None:
     assert peer.__all__ == [
         "FoundedRun",
         "JoinOptions",
+        "LabReport",
         "Manifest",
         "PeerError",
         "Swarm",
         "Ticket",
         "check",
+        "compare",
         "errors",
         "events",
         "found",
         "join",
+        "simulate",
+        "swarm",
     ]
     assert all(name[0].isupper() or callable(getattr(peer, name)) for name in peer.__all__ if name not in MODULES)
     assert all(inspect.ismodule(getattr(peer, name)) for name in MODULES)

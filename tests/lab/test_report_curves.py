@@ -12,7 +12,8 @@ from PIL import Image
 
 from peer.cli.plot import command
 from peer.errors import UsageError
-from peer.lab.report_curves import ReportCurve, named_curves, read_report, write_curves
+from peer.lab.report_curves import ReportCurve, named_curves, read_report
+from peer.lab.report_plot import write_curves
 
 
 def mark(round_: int, loss: float) -> dict[str, Any]:
