@@ -43,6 +43,7 @@ COMMANDS = {
     "swarm": "Run a complete swarm on this machine.",
     "plan": "Plan a run: method, rates, loss, bytes, days.",
     "compare": "Play several methods at equal tokens.",
+    "sweep": "Play a grid of methods, settings and seeds.",
     "plot": "Draw the loss curves of reports.",
     "simulate": "Plan a run by arithmetic: bandwidth, waiting.",
     "bench": "Measure codecs, exchange and trainer here.",
