@@ -70,7 +70,7 @@ class GroupEnd(RoundEnd):
         signer = KeySigner(self._identity)
         around = GroupContext(terms, signer, transport, self._clock, self._seen, conduct, self._bulk)
         self._group = GroupMember(around)
-        self._willing.group = self._group
+        self._willing.register(group=self._group)
         self._groups = GroupStrategy(
             method,
             self.state,

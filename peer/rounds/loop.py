@@ -1,5 +1,5 @@
 """A peer's rounds, from the first state to the last: train, find a partner, exchange, outer step, apply. Runs unchanged
-on the real network and on a virtual clock; knows only the four interfaces of `peer.ports.transport`.
+on the real network and on a virtual clock; knows only the interfaces of `peer.ports`.
 
 On failure: who is lost or refuses costs this round its exchange, see `peer.exchange.pair.strategy`; a
 trainer that dies is started again from `outer_params` and the work since the last outer step is dropped, by name; a

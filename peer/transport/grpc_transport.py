@@ -42,21 +42,21 @@ from peer.protocol.swarm.relay_word import new_word
 from peer.protocol.wire.payload import Arrived, CountedSink, Sink, Source, untold
 from peer.signed_start import KeyStarts
 from peer.transport.calls.call import A, Call, Q
+from peer.transport.calls.discard import UploadTest
 from peer.transport.calls.relay import ask as ask_relay
+from peer.transport.calls.reserve import Granted
 from peer.transport.calls.small_calls import SmallCalls
 from peer.transport.client.calls import Calls
 from peer.transport.client.connections import Connection, ConnectionPool
 from peer.transport.client.contribution import contribute
 from peer.transport.client.dialling import Dialler
 from peer.transport.client.streams import fetch, swap
-from peer.transport.client.upload_test import UploadTest
 from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.front.callers import CallerTable
 from peer.transport.policy import OPEN, TransportPolicy
 from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import Stream as RawStream
 from peer.transport.relay.relays import Relays, record_of
-from peer.transport.relay.reservation import Granted
 from peer.transport.relay.throttle import throttle_of
 from peer.transport.relay.wire import SLIP_BYTES
 from peer.transport.server.listener import ExchangeServer

@@ -25,17 +25,18 @@ from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.signed_record import InvalidRecord, open_record, seal
 from peer.state.snapshot import StateSnapshot, check_index, check_piece
 from peer.transport.calls.artifacts import digests_of, held_of
+from peer.transport.calls.hello import offset_of
+from peer.transport.calls.reserve import _reply_of, _word_of
 from peer.transport.calls.state import index_of
 from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.relay.caller import seen_endpoint
-from peer.transport.relay.reservation import _reply_of, _word_of
 from peer.transport.relay.wire import MARK, MAX_ADDRESS, SLIP_BYTES, preamble, slip_of
 from peer.transport.server.service import ExchangeService
 from peer.transport.wire.pacing import SMALLEST_CHUNK, Pacer, chunk_size
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, read_open
 from peer.transport.wire.refusals import _refusal
 from peer.transport.wire.resumption import TransferProgress
-from peer.transport.wire.validation import offset_of, open_of, piece_request_of
+from peer.transport.wire.validation import open_of, piece_request_of
 from peer.v1 import exchange_pb2 as pb
 from tests.fuzz.engine import Target
 from tests.fuzz.parts import drive, join, split

@@ -72,10 +72,10 @@ from peer.trainer.arena import CounterFile
 from peer.trainer.config import TrainerConfig
 from peer.trainer.subprocess import REFUSALS
 from peer.transport.calls.held import base_message
+from peer.transport.calls.hello import HELLO_DOMAIN
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.signing import KeySigner
 from peer.transport.wire.group_messages import contribute_open, contribute_reply
-from peer.transport.wire.hello import HELLO_DOMAIN
 from peer.transport.wire.refusals import REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 from tests import prometheus_text

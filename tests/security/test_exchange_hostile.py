@@ -27,11 +27,11 @@ from peer.protocol.messages import (
 )
 from peer.protocol.wire.frames import HEADER, MAX_CHUNK, Kind, pack
 from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.calls.hello import HELLO_DOMAIN
 from peer.transport.client.channels import AHEAD
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
-from peer.transport.wire.hello import HELLO_DOMAIN
 from peer.transport.wire.refusals import REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 from tests.support.hostile_client import channel_credentials

@@ -21,11 +21,11 @@ from peer.observe.status.codec import to_json
 from peer.protocol.messages import PeerId, PeerRecord, RelayAddress, RoundKey, RunId
 from peer.protocol.relay.circuits import CIRCUITS_OF_CALLER
 from peer.protocol.wire.payload import BufferSink, BytesSource
+from peer.transport.calls import reserve
 from peer.transport.config import RunTerms
 from peer.transport.front import callers
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import RelayPolicy, TransportPolicy
-from peer.transport.relay import service
 from peer.transport.relay.wire import MARK, preamble
 from peer.v1 import exchange_pb2 as pb
 from tests.conformance.test_transport import RUN, TIMEOUT, Owner, record_of
@@ -181,7 +181,7 @@ def test_a_banned_key_gets_neither_a_place_nor_a_circuit() -> None:
 
 
 def test_a_peer_that_is_banned_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "ALIVE_EVERY_S", 0.1)
+    monkeypatch.setattr(reserve, "ALIVE_EVERY_S", 0.1)
 
     async def main() -> None:
         async with street() as here:

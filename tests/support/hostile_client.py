@@ -13,8 +13,8 @@ import grpc
 
 from peer.identity import Identity, public_key_of
 from peer.protocol.messages import WIRE_VERSION, PeerId, RunId
+from peer.transport.calls.hello import HELLO_DOMAIN
 from peer.transport.tls import root_of, server_name
-from peer.transport.wire.hello import HELLO_DOMAIN
 from peer.transport.wire.refusals import REFUSAL_KEY, TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 

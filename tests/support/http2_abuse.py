@@ -24,7 +24,7 @@ from pathlib import Path
 
 from peer.identity import Identity, public_key_of
 from peer.protocol.messages import WIRE_VERSION, PeerId, RunId
-from peer.transport.wire.hello import HELLO_DOMAIN, proof_message
+from peer.transport.calls.hello import HELLO_DOMAIN, proof_message
 from peer.v1 import exchange_pb2 as pb
 from tests.support.hostile_client import HostileCaller, Refused
 

@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,11 +19,9 @@ from peer.codec.registry import EVERY
 from peer.codec.stream import Adding, Encoding
 from peer.errors import PartnerLost
 from peer.identity import Identity
+from peer.node.handler import RequestHandler
 from peer.node.process import tune
-from peer.ports.directory import Shown
-from peer.ports.handler import UNWANTED, GroupHandler
-from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, RoundKey, RunId, StateIndex, Status, Verdict
-from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
+from peer.protocol.messages import Answer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
@@ -33,54 +31,11 @@ DIGEST = b"L" * 32
 TIMEOUT_S = 120.0
 
 
-class Willing:
+class Willing(RequestHandler):
     """The handler of an end: every swap is welcome."""
-
-    group: GroupHandler | None = None
-
-    def on_hello(self, record: PeerRecord) -> None: ...
-
-    def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
-        return Answer(Verdict.REFUSED, reason="a benchmark")
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return Answer(Verdict.LOCKED)
-
-    def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
-        return None, None
-
-    def on_receipt(self, sender: PeerId, signed: SignedOpinion) -> None:
-        return None
-
-    def shown_receipts(self) -> list[ShownReceipt]:
-        return []
-
-    def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
-        return UNWANTED
-
-    def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
-        return []
-
-    def on_papers(self, held: Sequence[bytes]) -> list[bytes]:
-        return []
-
-    def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
-        return []
-
-    def on_manifest(self) -> tuple[bytes, bytes] | None:
-        return None
-
-    def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
-        return None
-
-    def on_artifacts(self, digests: Sequence[bytes]) -> list[bool]:
-        return [False] * len(digests)
-
-    def making(self, snapshot: str) -> None:
-        return None
-
-    def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
-        return None
 
 
 class Turns:

@@ -2,8 +2,10 @@
 
 A call has one request and one reply. Its module holds all of it: the function that asks, which takes and returns
 values, the function that serves, and a `Call` that names both messages. `peer.transport.calls.registry` finds it there;
-servers then offer it, count its bytes and limit its callers. Calls of several messages are `StreamedCall`s: their names
-are here, and `peer.transport.server.listener` says what serves them."""
+servers then offer it, count its bytes and limit its callers.
+
+A call of several messages is a `StreamedCall`, and `peer.transport.server.listener` says what serves it. Hello, Reserve
+and Discard have their modules here. Those that carry payloads share too much for that, in `peer.transport.wire`."""
 
 from __future__ import annotations
 
@@ -102,12 +104,9 @@ class StreamedCall:
         return f"/{SERVICE}/{self.name}"
 
 
-HELLO = StreamedCall("Hello", Purpose.HELLO)
-RESERVE = StreamedCall("Reserve", Purpose.OTHER)
 SWAP = StreamedCall("Swap")
 FETCH_PIECE = StreamedCall("FetchPiece")
 CONTRIBUTE = StreamedCall("Contribute")
-DISCARD = StreamedCall("Discard")
 
 
 class Channel(ABC):

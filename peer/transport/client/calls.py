@@ -17,10 +17,10 @@ from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.protocol.messages import PeerId, PeerRecord, Way, Welcome
 from peer.transport.calls.call import A, Call, Q
+from peer.transport.calls.hello import say_hello
 from peer.transport.client.circuits import Circuits
 from peer.transport.client.connections import SLOW_S, Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler
-from peer.transport.client.handshake import say_hello
 from peer.transport.client.second_opinion import SecondOpinions
 from peer.transport.client.streams import Stream, metadata
 from peer.transport.config import TransportConfig

@@ -17,13 +17,13 @@ from peer.protocol.messages import MAX_ENDPOINTS, PathKind, PeerId, PeerRecord, 
 from peer.protocol.relay.punching import PunchMemory
 from peer.protocol.relay.standing import RelayStanding
 from peer.protocol.relay.testimony import RelayFault
+from peer.transport.calls.reserve import Granted, hold
 from peer.transport.client.connections import Connection
 from peer.transport.client.dialling import Dialler
 from peer.transport.policy import RelayPolicy
 from peer.transport.relay.caller import Ask, CircuitCaller
 from peer.transport.relay.pipe import Stream
 from peer.transport.relay.reception import CircuitReception, ServeCircuit
-from peer.transport.relay.reservation import Granted, hold
 from peer.transport.relay.tunnel import RelayTunnel
 
 ASSUMED_S = 60.0

@@ -12,8 +12,11 @@ from peer.errors import AddressError
 from peer.observe.control_bytes import ControlMeter, Purpose
 from peer.protocol.messages import Way
 from peer.protocol.wire.frames import MAX_CHUNK
-from peer.transport.calls.call import CONTRIBUTE, DISCARD, FETCH_PIECE, HELLO, RESERVE, SERVICE, SWAP
+from peer.transport.calls.call import CONTRIBUTE, FETCH_PIECE, SERVICE, SWAP
+from peer.transport.calls.discard import DISCARD, DiscardService
+from peer.transport.calls.hello import HELLO
 from peer.transport.calls.registry import every_call
+from peer.transport.calls.reserve import RESERVE, GiveWord, ReserveService
 from peer.transport.client.channels import CHANNEL_OPTIONS
 from peer.transport.config import TransportConfig
 from peer.transport.front.callers import CallerTable
@@ -21,9 +24,7 @@ from peer.transport.front.front import AcceptingFront
 from peer.transport.front.inner_socket import InnerSocket
 from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import Stream
-from peer.transport.relay.service import GiveWord, RelayService
 from peer.transport.server.bind import bind
-from peer.transport.server.discard import DiscardService
 from peer.transport.server.group_service import GroupService
 from peer.transport.server.service import ExchangeService
 from peer.transport.tls import RenewedLeaf
@@ -60,7 +61,7 @@ class ExchangeServer:
         self._facts = facts
         self._service = service
         self._groups = GroupService(service.host, service.gate, caps)
-        self._relays = RelayService(desk, service.gate, relay_word)
+        self._relays = ReserveService(desk, service.gate, relay_word)
         self._discards = DiscardService(service.gate, caps)
         self._desk = desk
         self._callers = callers

@@ -25,6 +25,7 @@ from peer.protocol.messages import (
 from peer.protocol.wire.frames import Kind, PayloadWriter, largest_for, pack
 from peer.protocol.wire.payload import BytesSource
 from peer.transport.calls.call import Host
+from peer.transport.calls.hello import Handshake
 from peer.transport.client.dial_check import checked_dial, dial_check
 from peer.transport.client.dialling import Dialler
 from peer.transport.config import TransportConfig
@@ -33,7 +34,6 @@ from peer.transport.relay.desk import RelayDesk
 from peer.transport.server.admission import Admission
 from peer.transport.server.call_places import AGAIN_S, CallPlaces
 from peer.transport.server.dial_back import DialBack
-from peer.transport.server.handshake import Handshake
 from peer.transport.server.indirect_probe import CallOverRelays, IndirectProbe
 from peer.transport.server.rate_limits import Caller, block_of_network
 from peer.transport.server.state_uploads import StateUploads

@@ -14,8 +14,6 @@ from peer.v1 import exchange_pb2 as pb
 
 MAX_SNAPSHOT_NAME = 128
 MAX_REQUEST = 4096
-A_DAY_S = 86400.0
-"""Seconds that two clocks may differ while the manifest is not known. No manifest allows more."""
 MAX_RATE = 1e15
 """Bytes per second, beyond any real rate."""
 
@@ -54,16 +52,3 @@ def open_of(raw: bytes) -> pb.SwapOpen:
         return pb.SwapOpen.FromString(frame.body)
     except DecodeError:
         raise BadPayload(Code.FRAME, "the opening message cannot be read") from None
-
-
-def offset_of(challenge: pb.HelloChallenge, before: float, after: float, limit_s: float) -> float:
-    """Return the other peer's clock minus ours in seconds, from our times at both ends of the call.
-
-    Raises BadPayload when the offset is not finite or beyond `limit_s`. Offsets correct our clock, and NaN would stop
-    it for good."""
-    offset = challenge.clock - (before + after) / 2
-    if not abs(offset) <= limit_s:
-        raise BadPayload(
-            Code.CLOCK, f"its clock differs from ours by {offset:.0f} s; at most {limit_s:.0f} s are taken"
-        )
-    return offset

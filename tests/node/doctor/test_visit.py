@@ -20,7 +20,7 @@ from peer.ports.directory import DialReport
 from peer.protocol.messages import PeerId, PeerRecord, Piece, RunId, StateIndex, Status
 from peer.run.manifest import SignedManifest, default_text, derive
 from peer.run.options import PeerOptions
-from peer.transport.client.upload_test import LineRate
+from peer.transport.calls.discard import LineRate
 
 RUN = RunId(b"V" * 32)
 NODE = "/ip4/192.0.2.7/tcp/4001/p2p/12D3KooWGcHvVxGGEhRBGqvDzRFqsZZMnhqSMtx2QCGqNkkvB5dC"

@@ -80,7 +80,7 @@ def test_the_loop_answers_while_many_ask_for_fragments() -> None:
                 wanted = number % FRAGMENTS
                 try:
                     name = name_of(wanted, digests[wanted])
-                    await callers[number].group.fetch_part(record, name, 0, 8 * 1000, 4 * ANSWER_S)
+                    await callers[number].fetch_part(record, name, 0, 8 * 1000, 4 * ANSWER_S)
                 except PartnerRefused as refused:
                     return refused.code
                 except PartnerLost:

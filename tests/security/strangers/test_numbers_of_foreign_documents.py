@@ -56,8 +56,8 @@ from peer.run.statements.log import StatementLog
 from peer.signed_start import DOMAIN as START_DOMAIN
 from peer.signed_start import START_NONCE_BYTES, open_start
 from peer.signed_summary import InvalidSummary, unseal_summary
+from peer.transport.calls.discard import _count
 from peer.transport.calls.receipts import receipt_of, receipt_request_of
-from peer.transport.client.upload_test import _count
 from peer.transport.server.dial_back import DialBack
 from peer.transport.wire.refusals import MAX_ETA_S, eta_of
 from peer.v1 import exchange_pb2 as pb

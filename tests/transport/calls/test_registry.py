@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from peer.transport.calls.call import HELLO, SERVICE
+from peer.transport.calls.call import SERVICE
+from peer.transport.calls.hello import HELLO
 from peer.transport.calls.registry import every_call
 from peer.v1 import exchange_pb2 as pb
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from peer.errors import BadPayload
 from peer.identity import Identity
 from peer.protocol.messages import FRAGMENT_PREFIX, PeerId, Piece, RunId, StateIndex
+from peer.transport.calls.hello import offset_of
 from peer.transport.calls.state import index_of
 from peer.transport.config import TransportConfig
 from peer.transport.server.call_places import CallPlaces
@@ -20,7 +21,7 @@ from peer.transport.server.service import MAX_PIECES, PIECES_RESERVED, SLOWEST_J
 from peer.transport.wire.pacing import Pacer, chunk_size
 from peer.transport.wire.payload_stream import Caps, Meter
 from peer.transport.wire.refusals import TOKEN_KEY
-from peer.transport.wire.validation import MAX_REQUEST, offset_of, piece_request_of
+from peer.transport.wire.validation import MAX_REQUEST, piece_request_of
 from peer.v1 import exchange_pb2 as pb
 
 NOW = 1_750_000_000.0

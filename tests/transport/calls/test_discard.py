@@ -13,11 +13,10 @@ from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.node.handler import RequestHandler
 from peer.protocol.messages import DISCARD_BYTES, DISCARD_CHUNK, PeerId, PeerRecord, RunId, Status
-from peer.transport.client import upload_test
-from peer.transport.client.upload_test import LineRate, _count
+from peer.transport.calls import discard
+from peer.transport.calls.discard import LineRate, _count
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
-from peer.transport.server import discard as served
 from peer.v1 import exchange_pb2 as pb
 
 RUN = RunId(b"D" * 32)
@@ -79,7 +78,7 @@ def test_the_callers_own_upload_cap_holds() -> None:
 
 
 def test_under_a_very_low_cap_the_measurement_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload_test, "SENDING_S", 0.1)
+    monkeypatch.setattr(discard, "SENDING_S", 0.1)
     found = measured(10 * DISCARD_CHUNK, own=TransportPolicy(max_upload=4000.0))
     assert found.nbytes < DISCARD_CHUNK
     assert found.bytes_per_s < 40_000
@@ -91,7 +90,7 @@ def test_the_download_cap_of_the_peer_holds() -> None:
 
 
 def test_a_block_that_measures_again_and_again_is_refused() -> None:
-    allowed = int(served.OF_BLOCK.burst / DISCARD_BYTES)
+    allowed = int(discard.OF_BLOCK.burst / DISCARD_BYTES)
     assert measured(DISCARD_CHUNK, times=allowed).nbytes
     with pytest.raises(PartnerRefused) as refused:
         measured(DISCARD_CHUNK, times=allowed + 1)

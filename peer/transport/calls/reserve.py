@@ -1,29 +1,88 @@
-"""The served side of reservations, the call that a closed peer holds to its relay."""
+"""Reserve: a closed peer holds a place at a relay for as long as this call lasts, and is told of circuits."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
+from google.protobuf.message import DecodeError
+
 from peer.codes import Code
-from peer.errors import PartnerRefused
+from peer.errors import BadPayload, PartnerLost, PartnerRefused
+from peer.observe.control_bytes import ControlMeter, Purpose
 from peer.protocol.messages import PeerId, RelayWord
 from peer.protocol.swarm.relay_word import is_stale
+from peer.signed_record import is_well_formed
+from peer.transport.calls.call import StreamedCall
+from peer.transport.client.connections import Connection
+from peer.transport.client.streams import Ended, metadata, reader
 from peer.transport.relay.desk import RelayDesk, Reservation
+from peer.transport.relay.wire import SLIP_BYTES
 from peer.transport.server.admission import Admission
 from peer.transport.server.rate_limits import block_of_network
 from peer.transport.wire.refusals import Context, refuse
 from peer.v1 import exchange_pb2 as pb
 
+RESERVE = StreamedCall("Reserve", Purpose.OTHER)
 ALIVE_EVERY_S = 25.0
 """Seconds between two signs of life to a closed peer. Home routers forget a silent connection after some minutes at
 the earliest (RFC 5382 asks for two hours)."""
+SILENT_S = 1.6 * ALIVE_EVERY_S
+"""Seconds without a sign of life after which a relay counts as lost."""
 
-
+Granted = Callable[[float, RelayWord | None], None]
+"""Told a relay's cap, in bytes per second, and its word on where we call from; None: as before."""
 GiveWord = Callable[[PeerId, str], RelayWord]
+"""Signs from which address block a closed peer calls."""
 
 
-class RelayService:
+async def hold(
+    connection: Connection, granted: Granted, called: Callable[[bytes], None], control: ControlMeter
+) -> None:
+    """Hold a reservation until the relay ends it, which raises an error of the stream, PartnerLost or BadPayload.
+
+    `granted` is told what the relay says, whenever it says something. `called` is told the slip of each circuit that
+    waits for us. `control` counts what comes."""
+    method = connection.control.unary_stream(RESERVE.path, response_deserializer=control.decoder(Purpose.OTHER, bytes))
+    stream = method(b"", metadata=metadata(connection))
+    with Ended(stream):
+        read = reader(stream)
+        while True:
+            try:
+                async with asyncio.timeout(SILENT_S):
+                    raw = await read()
+            except TimeoutError:
+                raise PartnerLost(f"the relay gave no sign of life for {SILENT_S:.0f} s") from None
+            if raw is None:
+                raise PartnerLost("the relay ended the reservation")
+            reply = _reply_of(raw)
+            granted(reply.rate, _word_of(reply))
+            if reply.slip:
+                called(reply.slip)
+
+
+def _reply_of(raw: bytes) -> pb.ReserveReply:
+    """Raises BadPayload."""
+    try:
+        reply = pb.ReserveReply.FromString(raw)
+    except DecodeError:
+        raise BadPayload(Code.RELAY, "what the relay tells cannot be read") from None
+    if len(reply.slip) not in (0, SLIP_BYTES) or not 0 < reply.rate < 1e12:
+        raise BadPayload(Code.RELAY, "what the relay tells makes no sense")
+    return reply
+
+
+def _word_of(reply: pb.ReserveReply) -> RelayWord | None:
+    """Raises BadPayload."""
+    if not reply.HasField("word"):
+        return None
+    word = RelayWord(reply.word.block, reply.word.until, reply.word.signature)
+    if not is_well_formed(word):
+        raise BadPayload(Code.RELAY, "the relay's word on our address makes no sense")
+    return word
+
+
+class ReserveService:
     """Methods of the gRPC service."""
 
     def __init__(self, desk: RelayDesk, gate: Admission, word: GiveWord) -> None:

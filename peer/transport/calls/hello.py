@@ -1,7 +1,7 @@
-"""Handshake (Hello) on the served side: opening, challenge, proof, token.
+"""Hello: prove to each other who we are, and get a token for all further calls. Opening, challenge, proof, token.
 
 Hello is the only call without a token. It proves that the caller owns its key, that both sides speak a common wire
-version, and that they take part in the same run."""
+version, and that they take part in the same run. The caller measures the other's clock by it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,107 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from peer.codes import Code
-from peer.identity import peer_id_of, verify
+from peer.errors import BadPayload, PartnerLost
+from peer.identity import peer_id_of, public_key_of, verify
+from peer.observe.control_bytes import Purpose
 from peer.ports.handler import Handler
-from peer.protocol.endpoints import host_of_caller
-from peer.protocol.messages import PeerId
+from peer.protocol.endpoints import host_of_caller, voice_of
+from peer.protocol.messages import PeerId, PeerRecord, RunId, Welcome
 from peer.signed_record import InvalidRecord, open_record
+from peer.transport.calls.call import StreamedCall
+from peer.transport.client.connections import Connection
+from peer.transport.client.streams import Ended
 from peer.transport.config import TransportConfig
 from peer.transport.server.admission import Admission
 from peer.transport.server.tokens import LIFETIME_S
-from peer.transport.wire.hello import HELLO_DOMAIN, proof_message
 from peer.transport.wire.refusals import Context, refuse
 from peer.v1 import exchange_pb2 as pb
 
+HELLO = StreamedCall("Hello", Purpose.HELLO)
+HELLO_DOMAIN = b"peer hello v1"
+"""Domain of the signatures in Hellos; see `peer.identity`."""
+A_DAY_S = 86400.0
+"""Seconds that two clocks may differ while the manifest is not known. No manifest allows more."""
 KEPT_CALLERS = 64
 RECORD_FRESH_S = 30.0
 """Seconds. A record issued longer than this before the clock of its Hello is a replay, as callers seal it for the
 Hello."""
+
+
+async def say_hello(
+    connection: Connection, to: PeerRecord, facts: TransportConfig, correction: Callable[[], float]
+) -> Welcome:
+    """Prove our key to a peer; keep its token and round trip with the connection.
+
+    `correction` returns the difference of `facts.now` to our raw clock, seconds. Raises PartnerLost when the Hello ends
+    in the middle, BadPayload for an impossible clock or a peer that is not invited, and the errors of the stream."""
+    terms, starts = facts.terms, facts.starts
+    method = connection.control.stream_stream(
+        HELLO.path, request_serializer=facts.control.encoder(Purpose.HELLO, pb.HelloRequest.SerializeToString)
+    )
+    decoded = facts.control.decoder(Purpose.HELLO, pb.HelloReply.FromString)
+    opening = pb.HelloOpen(
+        run_id=facts.run_id,
+        wire_min=facts.wire_min,
+        wire_max=facts.wire_max,
+        layout_digest=terms.layout_digest,
+        public_key=facts.identity.public_key,
+        clock=facts.now(),
+        record=terms.record(),
+        invitation=facts.invitation,
+        start=b"" if starts is None else starts.nonce,
+    )
+    stream = method()
+    with Ended(stream):
+        before, corrected = facts.now(), correction()
+        await stream.write(pb.HelloRequest(open=opening))
+        challenge = _expect(decoded, await stream.read(), "challenge", to.peer_id)
+        if (found := terms.why_uninvited(to.peer_id, challenge.invitation)) is not None:
+            raise BadPayload(*found)
+        after = facts.now() - correction() + corrected  # another Hello may have moved the correction meanwhile
+        offset = offset_of(challenge, before, after, terms.max_clock_offset_s if terms.layout_digest else A_DAY_S)
+        server_key = public_key_of(to.peer_id)
+        message = proof_message(facts.run_id, server_key, challenge.nonce)
+        proof = pb.HelloProof(signature=facts.identity.sign(HELLO_DOMAIN, message))
+        if starts is not None:
+            server_start, _ = starts.learn(server_key, challenge.start)
+            starts.judge(challenge.other_start)
+            proof.start, proof.other_start = starts.claim, starts.other_of(server_key, server_start)
+        await stream.write(pb.HelloRequest(proof=proof))
+        granted = _expect(decoded, await stream.read(), "granted", to.peer_id)
+        await stream.done_writing()
+    connection.accept_token(granted.token[:64])
+    connection.observe_round_trip(after - before)
+    return Welcome(offset + corrected, after - before, challenge.seen_as[:128], voice_of(connection.endpoint))
+
+
+def _expect(decoded: Callable[[bytes], pb.HelloReply], raw: object, step: str, who: str) -> Any:
+    """Return this step of a Hello. `raw`: what was read; gRPC's mark of the end is no bytes. Raises PartnerLost."""
+    try:
+        reply = decoded(raw) if isinstance(raw, bytes) else None
+    except DecodeError:
+        reply = None
+    if reply is None or reply.WhichOneof("step") != step:
+        raise PartnerLost(f"{who}: Hello ended in the middle")
+    return getattr(reply, step)
+
+
+def offset_of(challenge: pb.HelloChallenge, before: float, after: float, limit_s: float) -> float:
+    """Return the other peer's clock minus ours in seconds, from our times at both ends of the call.
+
+    Raises BadPayload when the offset is not finite or beyond `limit_s`. Offsets correct our clock, and NaN would stop
+    it for good."""
+    offset = challenge.clock - (before + after) / 2
+    if not abs(offset) <= limit_s:
+        raise BadPayload(
+            Code.CLOCK, f"its clock differs from ours by {offset:.0f} s; at most {limit_s:.0f} s are taken"
+        )
+    return offset
+
+
+def proof_message(run_id: RunId | bytes, server_key: bytes, nonce: bytes) -> bytes:
+    """Return the bytes that a caller signs: they name the run, the server that asked, and its challenge."""
+    return run_id + server_key + nonce
 
 
 class Handshake:

@@ -14,9 +14,8 @@ from peer.errors import BadPayload, PartnerLost
 from peer.lab.sim.virtual_clock import run_virtual
 from peer.observe.control_bytes import ControlMeter
 from peer.protocol.messages import RelayWord
+from peer.transport.calls.reserve import ALIVE_EVERY_S, SILENT_S, hold
 from peer.transport.client.connections import Connection
-from peer.transport.relay.reservation import SILENT_S, hold
-from peer.transport.relay.service import ALIVE_EVERY_S
 from peer.transport.wire.refusals import TOKEN_KEY
 from peer.v1 import exchange_pb2 as pb
 
