@@ -13,8 +13,7 @@ from peer.protocol.group.roster import MAX_MEMBERS, Join, JoinReply, JoinStatus,
 from peer.protocol.group.shards import MAX_TOKENS, ContributionHeader, ShardResult, check_named
 from peer.protocol.messages import MAX_ROUND, PeerId, RoundKey
 from peer.protocol.wire.frames import USUAL_CHUNK
-from peer.transport.calls.held import base_of
-from peer.transport.calls.join_round import MAX_WAIT_S, join_of, join_reply, join_reply_of, join_request
+from peer.transport.calls.group import MAX_WAIT_S, base_of, join_of, join_reply, join_reply_of, join_request
 from peer.transport.signing import KeySigner
 from peer.transport.wire.group_messages import contribute_open, contribute_reply, contribute_reply_of, opening_of
 from peer.transport.wire.pacing import SMALLEST_CHUNK, chunk_size

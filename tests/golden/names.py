@@ -71,7 +71,7 @@ from peer.state.transfer.pieces import PieceStore
 from peer.trainer.arena import CounterFile
 from peer.trainer.config import TrainerConfig
 from peer.trainer.subprocess import REFUSALS
-from peer.transport.calls.held import base_message
+from peer.transport.calls.group import base_message
 from peer.transport.calls.hello import HELLO_DOMAIN
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.signing import KeySigner

@@ -14,7 +14,7 @@ from peer.ports.handler import GroupHandler
 from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink, ShardResult, UploadSlot
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.wire.payload import BytesSource, Sink, Source
-from peer.transport.calls.held import group_of
+from peer.transport.calls.group import group_of
 
 if TYPE_CHECKING:
     from peer.lab.sim.network import Network

@@ -45,7 +45,7 @@ from peer.protocol.swarm.failure_detection import HEARD_S
 from peer.protocol.swarm.relay_word import is_stale
 from peer.protocol.wire.payload import Arrived, Sink, Source, untold
 from peer.transport.calls.call import A, Asker, Call, Host, Q
-from peer.transport.calls.join_round import JOIN_ROUND
+from peer.transport.calls.group import JOIN_ROUND
 from peer.transport.calls.small_calls import SmallCalls
 from peer.transport.calls.state import STATE
 from peer.transport.policy import OPEN, TransportPolicy

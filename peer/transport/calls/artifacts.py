@@ -47,6 +47,4 @@ def held_of(reply: pb.ArtifactsReply, asked: int) -> list[bool]:
     return list(reply.held)
 
 
-ARTIFACTS = Call(
-    name="Artifacts", request=pb.ArtifactsRequest, reply=pb.ArtifactsReply, serve=serve, purpose=Purpose.JOINING
-)
+ARTIFACTS = Call(pb.ArtifactsRequest, pb.ArtifactsReply, serve, Purpose.JOINING)

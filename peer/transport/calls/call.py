@@ -67,15 +67,15 @@ class Asker:
     proven: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Call(Generic[Q, A]):
     """A call with one request and one reply. Its caller shows a token, which a Hello gave it.
 
     `serve` returns the reply. It raises PartnerRefused to refuse, and BadPayload for what no honest peer sends, which
     costs the caller some of its standing."""
 
-    name: str
     request: type[Q]
+    """Its name and "Request"."""
     reply: type[A]
     serve: Callable[[Host, Asker, Q], Awaitable[A]]
     purpose: Purpose
@@ -85,6 +85,10 @@ class Call(Generic[Q, A]):
     waits: bool = False
     """Whether its deadline passes now and then, as `serve` waits for others. The simulator sets a timer for such calls
     alone."""
+
+    @property
+    def name(self) -> str:
+        return self.request.__name__.removesuffix("Request")
 
     @property
     def path(self) -> str:

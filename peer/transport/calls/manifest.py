@@ -21,6 +21,4 @@ async def serve(host: Host, asker: Asker, request: pb.ManifestRequest) -> pb.Man
     return pb.ManifestReply(manifest=held[0], signature=held[1])
 
 
-MANIFEST = Call(
-    name="Manifest", request=pb.ManifestRequest, reply=pb.ManifestReply, serve=serve, purpose=Purpose.JOINING
-)
+MANIFEST = Call(pb.ManifestRequest, pb.ManifestReply, serve, Purpose.JOINING)

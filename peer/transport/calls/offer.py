@@ -44,4 +44,4 @@ async def serve(host: Host, asker: Asker, request: pb.OfferRequest) -> pb.OfferR
     )
 
 
-OFFER = Call(name="Offer", request=pb.OfferRequest, reply=pb.OfferReply, serve=serve, purpose=Purpose.OFFERS)
+OFFER = Call(pb.OfferRequest, pb.OfferReply, serve, Purpose.OFFERS)

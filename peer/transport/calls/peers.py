@@ -19,4 +19,4 @@ async def serve(host: Host, asker: Asker, request: pb.PeersRequest) -> pb.PeersR
     return pb.PeersReply(records=[record for record in given if isinstance(record, bytes)][:MAX_SHOWN_RECORDS])
 
 
-PEERS = Call(name="Peers", request=pb.PeersRequest, reply=pb.PeersReply, serve=serve, purpose=Purpose.PEERS)
+PEERS = Call(pb.PeersRequest, pb.PeersReply, serve, Purpose.PEERS)

@@ -23,11 +23,4 @@ async def serve(host: Host, asker: Asker, request: pb.ProbeRequest) -> pb.ProbeR
     return pb.ProbeReply(tried=found.tried, answered=found.answered, reason=found.reason[:500])
 
 
-PROBE = Call(
-    name="Probe",
-    request=pb.ProbeRequest,
-    reply=pb.ProbeReply,
-    serve=serve,
-    purpose=Purpose.REACHABILITY,
-    waits=True,
-)
+PROBE = Call(pb.ProbeRequest, pb.ProbeReply, serve, Purpose.REACHABILITY, waits=True)

@@ -90,7 +90,5 @@ def shown_of(reply: pb.ShownReply) -> list[ShownReceipt]:
     return shown
 
 
-RECEIPT = Call(
-    name="Receipt", request=pb.ReceiptRequest, reply=pb.ReceiptReply, serve=serve_receipt, purpose=Purpose.RECEIPTS
-)
-SHOWN = Call(name="Shown", request=pb.ShownRequest, reply=pb.ShownReply, serve=serve_shown, purpose=Purpose.RECEIPTS)
+RECEIPT = Call(pb.ReceiptRequest, pb.ReceiptReply, serve_receipt, Purpose.RECEIPTS)
+SHOWN = Call(pb.ShownRequest, pb.ShownReply, serve_shown, Purpose.RECEIPTS)

@@ -24,4 +24,4 @@ async def serve(host: Host, asker: Asker, request: pb.RelayRequest) -> pb.RelayR
     return pb.RelayReply(slip=slip)
 
 
-RELAY = Call(name="Relay", request=pb.RelayRequest, reply=pb.RelayReply, serve=serve, purpose=Purpose.RELAYS)
+RELAY = Call(pb.RelayRequest, pb.RelayReply, serve, Purpose.RELAYS)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from peer.transport.calls.amendments import ask as ask_amendments
 from peer.transport.calls.artifacts import ask as ask_artifacts
 from peer.transport.calls.call import Channel
-from peer.transport.calls.held import ask as ask_held
-from peer.transport.calls.join_round import ask as ask_join_round
+from peer.transport.calls.group import ask_held, ask_join_round
 from peer.transport.calls.manifest import ask as ask_manifest
 from peer.transport.calls.offer import ask as ask_offer
-from peer.transport.calls.papers import ask as ask_papers
+from peer.transport.calls.operator_word import ask_amendments, ask_papers
 from peer.transport.calls.peers import ask as ask_peers
 from peer.transport.calls.probe import ask as ask_probe
 from peer.transport.calls.receipts import ask_receipt, ask_shown

@@ -42,4 +42,4 @@ def index_of(reply: pb.StateReply) -> StateIndex:
     return StateIndex(reply.snapshot, reply.round, reply.layout_digest, pieces)
 
 
-STATE = Call(name="State", request=pb.StateRequest, reply=pb.StateReply, serve=serve, purpose=Purpose.JOINING)
+STATE = Call(pb.StateRequest, pb.StateReply, serve, Purpose.JOINING)

@@ -32,4 +32,4 @@ async def serve(host: Host, asker: Asker, request: pb.SummaryRequest) -> pb.Summ
     return pb.SummaryReply(dropped=dropped)
 
 
-SUMMARY = Call(name="Summary", request=pb.SummaryRequest, reply=pb.SummaryReply, serve=serve, purpose=Purpose.SUMMARIES)
+SUMMARY = Call(pb.SummaryRequest, pb.SummaryReply, serve, Purpose.SUMMARIES)

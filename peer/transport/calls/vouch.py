@@ -20,6 +20,4 @@ async def serve(host: Host, asker: Asker, request: pb.VouchRequest) -> pb.VouchR
     return pb.VouchReply(known=vouched.reaches is not None, reaches=bool(vouched.reaches), reason=vouched.reason[:200])
 
 
-VOUCH = Call(
-    name="Vouch", request=pb.VouchRequest, reply=pb.VouchReply, serve=serve, purpose=Purpose.FAILURES, waits=True
-)
+VOUCH = Call(pb.VouchRequest, pb.VouchReply, serve, Purpose.FAILURES, waits=True)

@@ -17,7 +17,7 @@ from peer.protocol.group.shards import ContributionHeader, UploadSlot
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import BytesSource
 from peer.transport.calls.call import Host
-from peer.transport.calls.held import group_of
+from peer.transport.calls.group import group_of
 from peer.transport.server.admission import Admission
 from peer.transport.server.read_slots import CONTRIBUTIONS
 from peer.transport.wire.group_messages import contribute_reply, is_parting, opening_of

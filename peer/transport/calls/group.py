@@ -1,15 +1,26 @@
-"""JoinRound: take part in a round of a group. The peer that is asked leads it, or tells who does."""
+"""JoinRound: take part in a round of a group, which the peer that is asked leads, or knows who does. Held: ask a member
+which state of a fragment it has now."""
 
 from __future__ import annotations
 
 from peer.codes import Code
-from peer.errors import BadPayload
+from peer.errors import BadPayload, PartnerRefused
 from peer.observe.control_bytes import Purpose
+from peer.ports.handler import GroupHandler
+from peer.protocol.group.quorum import Base
 from peer.protocol.group.receipts import ShardReceipt, Vouchers
-from peer.protocol.group.roster import MAX_MEMBERS, MAX_ROSTER_BYTES, Join, JoinReply, JoinStatus, SignedRoster
+from peer.protocol.group.roster import (
+    MAX_MEMBERS,
+    MAX_ROSTER_BYTES,
+    Join,
+    JoinReply,
+    JoinStatus,
+    SignedRoster,
+    check_base,
+    ids_of,
+)
 from peer.protocol.messages import MAX_ROUND, PeerRecord, Reach, RoundKey
 from peer.transport.calls.call import Asker, Call, Channel, Host
-from peer.transport.calls.held import base_message, base_of, group_of
 from peer.transport.wire.validation import reach_of
 from peer.v1 import exchange_pb2 as pb
 
@@ -17,11 +28,11 @@ MAX_WAIT_S = 10.0
 """Seconds that one call may ask to be held, at most."""
 
 
-async def ask(channel: Channel, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
+async def ask_join_round(channel: Channel, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
     return join_reply_of(await channel.unary(leader, JOIN_ROUND, join_request(join), timeout_s))
 
 
-async def serve(host: Host, asker: Asker, request: pb.JoinRoundRequest) -> pb.JoinRoundReply:
+async def serve_join_round(host: Host, asker: Asker, request: pb.JoinRoundRequest) -> pb.JoinRoundReply:
     group = group_of(host)
     return join_reply(await group.on_join(asker.peer, join_of(request)))
 
@@ -80,11 +91,37 @@ def join_reply_of(message: pb.JoinRoundReply) -> JoinReply:
     return JoinReply(told, roster, message.collecting, message.reason[:200])
 
 
-JOIN_ROUND = Call(
-    name="JoinRound",
-    request=pb.JoinRoundRequest,
-    reply=pb.JoinRoundReply,
-    serve=serve,
-    purpose=Purpose.GROUPS,
-    waits=True,
-)
+async def ask_held(channel: Channel, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
+    return base_of((await channel.unary(by, HELD, pb.HeldRequest(fragment=fragment), timeout_s)).base)
+
+
+async def serve_held(host: Host, asker: Asker, request: pb.HeldRequest) -> pb.HeldReply:
+    if (base := group_of(host).on_held(request.fragment)) is None:
+        raise PartnerRefused(Code.NO_STATE, "no complete state of that fragment is held here (yet)")
+    return pb.HeldReply(base=base_message(base))
+
+
+def group_of(host: Host) -> GroupHandler:
+    """Raises PartnerRefused."""
+    if (group := host.handler.group) is None:
+        raise PartnerRefused(Code.NO_GROUP, "this peer takes part in no group (yet)")
+    return group
+
+
+def base_message(base: Base) -> pb.GroupBase:
+    return pb.GroupBase(digest=base.digest, electors=base.electors, since=base.since)
+
+
+def base_of(message: pb.GroupBase) -> Base:
+    """Decode a base. Raises BadPayload."""
+    try:
+        base = Base(message.digest, ids_of(list(message.electors)), message.since)
+        check_base(base)
+    except ValueError as error:
+        raise BadPayload(Code.REQUEST, f"a base that cannot be ({error})") from None
+    return base
+
+
+JOIN_ROUND = Call(pb.JoinRoundRequest, pb.JoinRoundReply, serve_join_round, Purpose.GROUPS, waits=True)
+# members ask it with little patience, also of peers that are gone
+HELD = Call(pb.HeldRequest, pb.HeldReply, serve_held, Purpose.GROUPS, waits=True)
