@@ -209,18 +209,21 @@ class AttachedTrainer:
         *,
         ask: Callable[[str, Sequence[str]], bool | None],
         on_fault: Callable[[PeerError], None],
+        on_phase: Callable[[str], None] = lambda phase: None,
         loss: Loss | None = None,
         holdout: Sequence[Any] = (),
         ranks: Ranks | None = None,
     ) -> None:
         """`start_daemon` is given the round of the live params, -1 at first. `ask` is called with a question and the
-        lines before it; it returns None when there is nobody to ask. `loss` judges params of a custom model, on
-        `holdout` too. `ranks`: the others that train this model; None: this process trains it alone."""
+        lines before it; it returns None when there is nobody to ask. `on_phase` is called with each thing that `join`
+        waits for. `loss` judges params of a custom model, on `holdout` too. `ranks`: the others that train this model;
+        None: this process trains it alone."""
         self._model = model
         self._optimizers = list(optimizers)
         self._start_daemon = start_daemon
         self._ask = ask
         self._on_fault = on_fault
+        self._on_phase = on_phase
         self._loss = loss
         self._holdout = holdout
         self._ranks = ranks if ranks is not None else Ranks()
@@ -252,6 +255,8 @@ class AttachedTrainer:
         """Whether the run is over, or was left."""
         self.error: PeerError | None = None
         """Why there is no daemon any more; None: there is one, or there will be."""
+        self._joined = False
+        """Whether `join` has returned."""
         self.phase = "starting"
         self.status = ""
         self.peers = 0
@@ -302,6 +307,7 @@ class AttachedTrainer:
                 self._ranks.fail(error)
             self.close()
             raise
+        self._joined = True
         self._ranks.go(self._state())
         self._step_began = time.perf_counter_ns()
 
@@ -512,6 +518,8 @@ class AttachedTrainer:
 
     def _note_status(self, message: Message) -> None:
         self._heard_at = time.monotonic()
+        if not self._joined and message["phase"] != self.phase:
+            self._on_phase(message["phase"])
         self.phase, self.peers, self.status = message["phase"], message["peers"], message["status"]
 
     def _fail(self, message: Message) -> None:

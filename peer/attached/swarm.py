@@ -9,7 +9,6 @@ import math
 import multiprocessing
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from peer.node.control import ask
 from peer.observe.status.codec import from_json
 from peer.observe.status.value import DaemonStatus
 from peer.run.files.artifact_folder import read_tensors, sources
-from peer.run.home import Home, default_home, holder_of
+from peer.run.home import Home, default_home
 from peer.run.manifest import load_signed
 from peer.run.model_layout import tensors_of
 from peer.run.sections import LlamaSection
@@ -42,8 +41,6 @@ log = logging.getLogger("peer")
 
 Batch = TypeVar("Batch")
 STATUS_S = 5.0
-FORMER_S = 15.0
-"""Seconds to wait for the daemon of a former process with the same home. It drains for 10 s once that was killed."""
 LOOK_S = 0.1
 SHOWN_LOSSES = 400
 """Last losses that the picture of a notebook shows."""
@@ -205,22 +202,19 @@ def join(
 
     on_fault = on_error or (lambda fault: None)
     ranks = None if rank is None else Ranks(rank.world, meeting_place(place))
-    _wait_for_former_daemon(place)
     trainer = AttachedTrainer(
-        model, optimizers, start_daemon, ask=_ask, on_fault=on_fault, loss=loss, holdout=kept, ranks=ranks
+        model,
+        optimizers,
+        start_daemon,
+        ask=_ask,
+        on_fault=on_fault,
+        on_phase=_show_phase,
+        loss=loss,
+        holdout=kept,
+        ranks=ranks,
     )
     trainer.join()
     return Swarm(trainer, model, optimizers, tokens_per_step, place)
-
-
-def _wait_for_former_daemon(home: Path) -> None:
-    """Wait while another process holds the home, as the daemon of a program that was killed and started again at once.
-    When it is not such a one, the new daemon says who holds the home."""
-    until = time.monotonic() + FORMER_S
-    if (holder := holder_of(home)) is not None:
-        log.info("waiting at most %.0f s for process %s, which holds %s", FORMER_S, holder, home)
-    while holder_of(home) is not None and time.monotonic() < until:
-        time.sleep(LOOK_S)
 
 
 def check(ticket_or_manifest: str | Path, model: Named, *, home: Path | str | None = None) -> None:
@@ -547,9 +541,20 @@ def _tokens_in(batch: Any) -> int:
     return 0
 
 
+def _somebody_looks() -> bool:
+    """Return whether this is a terminal or a notebook."""
+    return (sys.stdin.isatty() and sys.stdout.isatty()) or "ipykernel" in sys.modules
+
+
+def _show_phase(phase: str) -> None:
+    """Show what `join` waits for. It may take minutes, as when the operator's node has not started the run."""
+    if _somebody_looks():
+        print(f"peer: {phase}", file=sys.stderr, flush=True)
+
+
 def _ask(question: str, lines: Sequence[str]) -> bool | None:
     """Show the run's terms and ask at the terminal or in the notebook. None: there is nobody to ask."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) and "ipykernel" not in sys.modules:
+    if not _somebody_looks():
         print(*lines, sep="\n", file=sys.stderr)  # the error that follows says how to agree
         return None
     print(*lines, sep="\n")

@@ -122,7 +122,15 @@ class Loop:
             self.daemons.append(PlayedDaemon(folder, rest.pop(0)))
             return self.daemons[-1]
 
-        self.trainer = AttachedTrainer(self.tensors, [], start, ask=lambda *_: None, on_fault=self.faults.append)  # type: ignore[arg-type]
+        self.phases = list[str]()
+        self.trainer = AttachedTrainer(
+            self.tensors,
+            [],
+            start,  # type: ignore[arg-type]
+            ask=lambda *_: None,
+            on_fault=self.faults.append,
+            on_phase=self.phases.append,
+        )
 
     @property
     def flat(self) -> Tensor:
@@ -236,6 +244,25 @@ def test_an_error_of_the_daemon_is_raised_by_join_as_it_is(tmp_path: Path) -> No
     with pytest.raises(RunEnded, match="the run is over") as raised:
         Loop(tmp_path, script).trainer.join()
     assert raised.value.fix == "Join another."
+
+
+def test_what_join_waits_for_is_shown_once_each(tmp_path: Path) -> None:
+    def script(daemon: PlayedDaemon) -> None:
+        status = {"op": "status", "peers": 0, "status": "joining"}
+        for phase in ("getting the manifest", "getting the state", "getting the state"):
+            daemon.post({**status, "phase": phase})
+        daemon.open()
+        daemon.start(0)
+        play_rounds(daemon, loop, range(1), [])
+        daemon.post({**status, "phase": "training"})
+        daemon.post({"op": "over", "code": 0})
+
+    loop = Loop(tmp_path, script)
+    loop.trainer.join()
+    loop.until(lambda: loop.trainer.over)
+    assert loop.phases == ["getting the manifest", "getting the state"]
+    assert loop.trainer.phase == "training"
+    loop.trainer.leave(1.0)
 
 
 def test_another_model_is_refused_on_both_sides(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -21,6 +22,7 @@ import peer
 from peer.attached import swarm as attached
 from peer.errors import HomeBusy, HomeUnusable, JoinDeclined, ModelError, PeerError, RunEnded, TicketError, UsageError
 from peer.identity import Identity
+from peer.node.control import ControlServer
 from peer.run.home import Home
 from peer.run.ticket import Ticket
 from tests.attached.test_callbacks import TICKET, PlayedRun, llama, run
@@ -323,10 +325,31 @@ def test_a_script_that_a_worker_imports_does_not_join_again(tmp_path: Path) -> N
     assert not (tmp_path / "home").exists()
 
 
+async def hold(home: Home, begun: threading.Event, enough: threading.Event) -> None:
+    """Hold a home as a daemon that trains."""
+
+    async def answer(command: str, arguments: Any) -> dict[str, Any]:
+        return {"leaving": None}
+
+    with home.lock():
+        server = ControlServer(home.control_socket, answer)
+        await server.start()
+        begun.set()
+        await asyncio.to_thread(enough.wait, DEADLINE_S)
+        await server.close()
+
+
 @pytest.mark.processes
-def test_a_home_in_use_is_refused_by_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_in_use_is_refused_by_the_daemon(tmp_path: Path) -> None:
     """Of two programs with one home the second one's daemon finds the first one's lock."""
-    monkeypatch.setattr(attached, "FORMER_S", 0.1)  # a former daemon could drain for longer
-    with Home(tmp_path).lock(), pytest.raises(HomeBusy, match=f"in use by process {os.getpid()}") as raised:
-        peer.join(unreachable_ticket(), llama(), None, home=tmp_path)
+    begun, enough = threading.Event(), threading.Event()
+    holder = threading.Thread(target=lambda: asyncio.run(hold(Home(tmp_path), begun, enough)))
+    holder.start()
+    try:
+        assert begun.wait(DEADLINE_S)
+        with pytest.raises(HomeBusy, match=f"in use by process {os.getpid()}") as raised:
+            peer.join(unreachable_ticket(), llama(), None, home=tmp_path)
+    finally:
+        enough.set()
+        holder.join()
     assert "peer leave" in raised.value.fix
