@@ -316,7 +316,7 @@ class StateError(PeerError):
 
 
 class JudgeFailed(PeerError):
-    """`peer bootstrap`: the process that evaluates states does not start. The message has its last line."""
+    """The process that evaluates states for `peer bootstrap` does not start. The message has its last line."""
 
     exit_code = 42
     why = "No state of the run could be checked before it is given to joiners, and one of them may be spoilt."
@@ -365,7 +365,7 @@ class OrdersNotCarriedOut(PeerError):
 
 
 class NotReady(PeerError):
-    """`peer doctor` found something that keeps this machine out of the run. Its report names each thing."""
+    """A problem found by `peer doctor` keeps this machine out of the run. Its report names each problem."""
 
     exit_code = 70
     why = "`peer join` would end with an error, or train without ever reaching another peer."
@@ -373,7 +373,7 @@ class NotReady(PeerError):
 
 
 class ReadyWithWarnings(PeerError):
-    """`peer doctor` found that this machine can take part, and something that could be better, or was not checked."""
+    """This machine can take part, but `peer doctor` has warnings: possible improvements or missing checks."""
 
     exit_code = 71
     why = "This machine would take part, and do less than it could."

@@ -42,9 +42,12 @@ class TimeAlone:
 
 
 class MachineWatch:
-    """`holds` names each condition that is lost, and why. `listeners` are called when that changes.
+    """Watches the conditions under which a volunteer allows training, and reports the ones that are not met.
 
-    sources: by condition. `now` gives seconds of any clock that only goes forward."""
+    `holds`: unmet condition -> reason. `listeners` are called whenever `holds` changes.
+
+    `sources`: condition -> its source. `notice`: wakes the watch early when a condition may have changed. `now`:
+    monotonic seconds."""
 
     def __init__(
         self,

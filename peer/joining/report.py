@@ -42,7 +42,10 @@ BESIDE = ("torch_import", "waiting_for_the_state", "data", "model")
 
 
 class JoinReport:
-    """`laps` has been running since the command began."""
+    """A report of how this peer joined: the duration of each phase, and whether the machine is fit for the run. It is
+    shown to the volunteer and in `peer status`.
+
+    `laps`: the phase timer, which has been running since the command began."""
 
     def __init__(self, laps: PhaseTimer, emit: Callable[[events.Event], None], say: Callable[[str], None]) -> None:
         self._laps = laps

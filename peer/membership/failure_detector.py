@@ -34,8 +34,12 @@ _KINDS: Mapping[str, type[events.PeerSuspected] | type[events.PeerOut] | type[ev
 
 
 class FailureDetector:
-    """`now`: run time, seconds. `lifetime_s`: of a record; `look_every_s`: between two looks at the directory.
-    `emit` journals an event."""
+    """Detects peers that no longer answer: records the outcome of calls, asks other peers about suspects, and journals
+    each suspicion and its resolution.
+
+    `now`: run time, seconds. `lifetime_s`: lifetime of a directory record. `look_every_s`: seconds between two
+    directory look-ups. Both determine how long a suspicion must last before the peer is considered out. `emit`:
+    journals an event."""
 
     def __init__(
         self,

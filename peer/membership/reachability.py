@@ -28,9 +28,11 @@ SHUNNED_S = 60.0
 
 
 class ReachabilityProbe:
-    """`endpoints`: what we believe our addresses to be. `peers`: whom we may ask. `changed`: told the new answer and
-    why, for the journal and a fresh record. `trusted`: the nodes that the ticket names, which are the operator's.
-    `near`: the peers of our own network, who cannot tell how it is from outside."""
+    """Finds out whether this peer can be dialled from outside its network, by asking other peers to dial it.
+
+    `endpoints`: returns the addresses that we believe to be ours. `changed`: called with the new answer and its reason,
+    to journal it and to publish a new record. `trusted`: the operator's nodes, as named in the ticket. `near`: returns
+    the peers in our own network, which are not asked because they cannot test the way from outside."""
 
     def __init__(
         self,

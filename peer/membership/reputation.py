@@ -46,7 +46,9 @@ class RefusedCaller:
 
 
 class Reputation:
-    """`now`: run time, seconds since the epoch; `emit` journals an event."""
+    """The standing of all other peers: records their offences, excludes offenders for a time, and journals refusals.
+
+    `now`: run time, seconds since the epoch. `emit`: journals an event."""
 
     def __init__(
         self,

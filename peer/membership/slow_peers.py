@@ -16,7 +16,9 @@ from peer.protocol.messages import PeerId, PeerTimings, RoundKey, SwapReport
 
 
 class SlowPeerMonitor:
-    """`now`: run time; `emit` journals an event. Only pairs are watched."""
+    """Diagnoses which machine or link slows down this peer's exchanges, and journals each change of the diagnosis.
+
+    Covers exchanges in pairs only. `now`: run time, seconds. `emit`: journals an event."""
 
     def __init__(self, now: Callable[[], float], emit: Callable[[events.Event], None]) -> None:
         self._now = now

@@ -89,9 +89,10 @@ class ToldNode:
 
 
 class SummarySender:
-    """`records`: the peers that we know of. `nodes`: those among them that the operator's word names.
+    """Sends this peer's signed summary to the nodes of the run, periodically and after a change of its state.
 
-    `pace`: makes the pace of one node."""
+    `records`: returns the records of all known peers. `nodes`: returns the peers that the operator has named as nodes.
+    `pace`: creates the pace of one node."""
 
     def __init__(
         self,

@@ -42,7 +42,10 @@ def read_clocks() -> Reading:
 
 
 class SuspendRecovery:
-    """`refresh` does what a wake asks for; `woke` is told at once. `read` reads the clocks."""
+    """Detects that the machine slept or the process was stopped, and refreshes stale state before the next exchange.
+
+    `refresh`: renews connections, records and clock; awaited after each suspension. `woke`: called as soon as a
+    suspension is detected. `read`: reads the clocks."""
 
     def __init__(
         self,

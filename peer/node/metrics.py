@@ -44,7 +44,10 @@ class LoopLag:
 
 
 class DaemonMetrics:
-    """`report` returns the status. `totals`, `tally` and `now` (the journal's clock): of a daemon with a journal."""
+    """A daemon's metrics, as text for Prometheus or as the data behind it.
+
+    `report`: returns the daemon's status. `totals`, `tally` and `now` (the journal's clock) are given if the daemon has
+    a journal."""
 
     def __init__(
         self,

@@ -426,7 +426,7 @@ class CallerRefused(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """`outer_params` on the run's hold-out."""
+    """An evaluation of `outer_params` on the run's hold-out."""
 
     kind: ClassVar[str] = "evaluated"
     round: int

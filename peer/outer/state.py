@@ -32,13 +32,13 @@ from peer.protocol.model.layout import Layout
 
 @dataclass(slots=True)
 class OuterState:
-    """`outer_params` and `outer_momentum` of the model, flat fp32 in layout order.
+    """The model's outer state: `outer_params` and `outer_momentum`, flat fp32 in layout order.
 
-    The momentum takes memory where it was written: a rule that has none never does. The params may lie in memory that
-    is shared with the trainer, which only reads them.
+    Memory for the momentum is allocated on the first write, so that a rule without momentum never uses any. The params
+    may lie in memory shared with the trainer, which only reads them.
 
-    `peer.rounds.commit` alone moves them, through `step_with`, which runs in a worker thread: one at a time for a
-    fragment, and different fragments at once."""
+    Only `peer.rounds.commit` changes the state during a run. It calls `step_with` in a worker thread: at most one step
+    at a time for a fragment, while steps of different fragments may run concurrently."""
 
     layout: Layout
     params: Tensor

@@ -206,7 +206,9 @@ MAX_BLOCK_CHARS = 64
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`I would exchange this round with you.` `withdraw` takes it back: the sender is locked with another."""
+    """A proposal to exchange in this round, or its withdrawal.
+
+    `withdraw`: takes an earlier offer back, for example because the sender is locked with another peer."""
 
     key: RoundKey
     withdraw: bool = False

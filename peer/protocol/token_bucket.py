@@ -17,7 +17,7 @@ hold one with so many addresses."""
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`per_s` in the long run, `burst` at once."""
+    """A rate limit: `per_s` on average over a long time, with bursts of up to `burst`."""
 
     per_s: float
     burst: float

@@ -26,8 +26,12 @@ async def nowhere(digest: bytes) -> Tensor | None:
 
 
 class Directives:
-    """`ruling` tells what holds in a round, by the operator's word. `founded`: digest of the state that our own goes
-    back to, if the operator had refounded the run. `rest`: the volunteer's own pause."""
+    """The instructions that the rounds follow: the volunteer's pause, and the operator's pauses, new states and
+    learning rates.
+
+    `ruling`: returns the operator's policy for a round. `founded`: digest of the operator's state that ours descends
+    from; empty if the operator has never replaced the state. `fetch_founded`: fetches the state with the given digest;
+    None: not available yet. `rest`: the volunteer's own pause."""
 
     def __init__(
         self,

@@ -1,9 +1,11 @@
 """A peer's rounds, from the first state to the last: train, find a partner, exchange, outer step, apply. Runs unchanged
-on the real network and on a virtual clock; knows only the interfaces of `peer.ports`.
+on the real network and in virtual time, because it reaches the clock, the trainer and the exchange only through
+interfaces: `Clock` and `Trainer` of `peer.ports`, and `peer.exchange.strategy.ExchangeStrategy`. All other parts, such
+as `PeerTable`, `RoundSchedule` and `RoundCommitter`, are concrete classes and the same in both.
 
-On failure: who is lost or refuses costs this round its exchange, see `peer.exchange.pair.strategy`; a
-trainer that dies is started again from `outer_params` and the work since the last outer step is dropped, by name; a
-round that nothing was worked for is sat out."""
+On failure: if a partner is lost or refuses, the round has no exchange with it (see `peer.exchange.pair.strategy`). If
+the trainer dies, it is started again from `outer_params`, and the work since the last outer step is journaled as
+dropped. A round without any work is skipped."""
 
 from __future__ import annotations
 

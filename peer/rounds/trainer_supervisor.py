@@ -17,7 +17,9 @@ MAX_DEATHS = 5
 
 
 class TrainerSupervisor:
-    """`upto`: per fragment, the trainer's token count that earlier events of the journal already cover."""
+    """Restarts the trainer when it dies, and journals the work that is lost because no outer step will include it.
+
+    `upto`: per fragment, the trainer's token count up to which the journal already accounts for the work."""
 
     def __init__(
         self,

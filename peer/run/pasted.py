@@ -25,7 +25,9 @@ _BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le",
 
 
 class Pasted(NamedTuple):
-    """`token`: its characters in lower case, still unchecked. `rest`: what stands behind it, on one line."""
+    """A token found in pasted text.
+
+    `token`: its characters in lower case, not verified yet. `rest`: the text after it, on one line."""
 
     token: str
     rest: str

@@ -145,9 +145,11 @@ ModelSection = Annotated[
 
 
 class DataSection(Section):
-    """`stdlib`: Python source of the standard library. `text`: files below the volunteer's own `--data` folder.
-    `tokens`: the shards of an index, which peers give to each other. `own`: what the peers' own training loops read, of
-    which the run knows nothing."""
+    """The training data of the run.
+
+    `stdlib`: Python source of the standard library. `text`: files below the volunteer's own `--data` folder. `tokens`:
+    the shards listed in an index, which peers pass on to each other. `own`: data read by the peers' own training loops
+    and unknown to the run."""
 
     kind: Literal["stdlib", "text", "tokens", "own"] = "stdlib"
     digest: str = Field("", pattern=r"^([0-9a-f]{64})?$")
@@ -178,7 +180,9 @@ class DataSection(Section):
 
 
 class TokenizerSection(Section):
-    """`bytes`: a token is a byte. `file`: a tokenizer.json."""
+    """The tokenizer of the run.
+
+    `bytes`: each byte is a token. `file`: a tokenizer.json."""
 
     kind: Literal["bytes", "file"] = "bytes"
     vocab_size: int = Field(BYTE_VALUES, ge=2, le=2**24)

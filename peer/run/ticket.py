@@ -42,7 +42,9 @@ _FORM = "expected /ip4|ip6|dns4|dns6/HOST/tcp/PORT/p2p/PEER"
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """`addresses` are multiaddrs like /ip4/203.0.113.7/tcp/4810/p2p/12D3Koo…, of at least one bootstrap node."""
+    """The address of a run: its id and the addresses of bootstrap nodes, encoded in one string.
+
+    `addresses`: multiaddrs like /ip4/203.0.113.7/tcp/4810/p2p/12D3Koo…, of at least one bootstrap node."""
 
     run_id: bytes
     addresses: tuple[str, ...]

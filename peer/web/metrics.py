@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """`bound`: where it listens already. `names`: further host names that it may be asked by."""
+    """The HTTP server of a daemon's metrics.
+
+    `bound`: the listening socket. `names`: further host names that requests may be addressed to."""
 
     def __init__(self, bound: BoundSocket, names: tuple[str, ...] = ()) -> None:
         self._bound = bound

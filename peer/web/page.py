@@ -16,7 +16,9 @@ from peer.web.address import BoundSocket
 
 
 class WebPage:
-    """`bound`: where it listens already. `names`: further host names that browsers may ask for."""
+    """The HTTP server of a daemon's web page.
+
+    `bound`: the listening socket. `names`: further host names that browsers may address."""
 
     def __init__(self, bound: BoundSocket, names: tuple[str, ...] = ()) -> None:
         self._bound = bound

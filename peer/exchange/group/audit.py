@@ -36,7 +36,9 @@ KEPT_PROOFS = 4
 
 
 class Auditor:
-    """`folder`: where fetched evidence lies; None: in memory."""
+    """Recomputes results that other shard owners signed, and lowers the reputation of an owner whose result is false.
+
+    `folder`: where fetched evidence is stored; None: in memory."""
 
     def __init__(self, around: GroupContext, folder: Path | None = None) -> None:
         self._around = around

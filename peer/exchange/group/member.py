@@ -1,10 +1,14 @@
-"""A group's exchange (the DiLoCo family): everybody holds the same state and takes the same step. One roster a round
-(`leading`), a shard for each member that can be dialled (`desk`), and a way back for who fell behind (`catching`).
+"""A group's exchange (the DiLoCo family): all members hold the same state and take the same step. `GroupMember` joins
+the parts: `Rendezvous` agrees on one roster for each round, `ShardExchange` sends our contribution to the owner of each
+shard and receives its result, `ShardReducer` averages the shard that we own, `CatchUp` fetches the group's state after
+a round was missed, `Auditor` checks results of other owners, and a `Quorum` for each fragment decides whether enough
+members contributed.
 
-Every member sends the owner of each shard its encoded part of the pseudo-gradient and receives on the same stream the
-encoded mean, which all decode alike. On failure: an owner that dies costs its shard this round; a member
-that dies is not in the mean; too few contributors, and there is no result (`peer.protocol.group.quorum` says why that
-keeps one truth). Nothing is ever applied here: the caller steps with what `exchange` returns."""
+Each member sends every shard's owner its encoded part of the pseudo-gradient and receives the encoded mean on the same
+stream. All members decode the same bytes. On failure: if an owner dies, its shard has no result in this round; if
+another member dies, the mean does not include it; if there are too few contributors, there is no result
+(`peer.protocol.group.quorum` explains why this prevents diverging states). Nothing is applied by this module: the
+caller takes the outer step with the result of `exchange`."""
 
 from __future__ import annotations
 

@@ -59,9 +59,11 @@ class PendingUpload:
 
 
 class ShardReducer:
-    """`lacking`: why these contributors are too few, empty when they are enough. `deadline`: run time. `folder`: where
-    a copy of the parts is kept; None: in memory. `leave_out`: chooses the contributors that will not be in the mean.
-    They get its result all the same."""
+    """Averages the members' contributions to one shard in one round and serves the result. Runs on the shard's owner.
+
+    `lacking`: returns why the given contributors are too few, or an empty string if they are enough. `deadline`: run
+    time at which collecting ends. `folder`: where a copy of the parts is stored as evidence; None: in memory.
+    `leave_out`: chooses the contributors to exclude from the mean. Excluded contributors still receive the result."""
 
     def __init__(
         self,

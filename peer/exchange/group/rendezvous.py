@@ -80,7 +80,10 @@ class RendezvousRound:
 
 
 class Rendezvous:
-    """`quorums`: of each fragment."""
+    """Agrees on the roster of each round for one member of a group: asks other members to lead, leads itself if none
+    does, and answers the members that ask it.
+
+    `quorums`: one for each fragment, shared with `GroupMember`."""
 
     def __init__(self, around: GroupContext, quorums: list[Quorum]) -> None:
         self._around = around

@@ -38,7 +38,9 @@ Genuine = Callable[[int, Contribution], bool]
 
 
 class SparseResult:
-    """`codec`: that of the contributions. `weigh`: their weights."""
+    """The codec of a shard's result when the contributions are sparse, in its two forms *relayed* and *joined*.
+
+    `codec`: decodes the contributions. `weigh`: turns the contributors' token counts into weights."""
 
     name = SPARSE
 

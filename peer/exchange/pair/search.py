@@ -40,7 +40,9 @@ PROMISES_S = 0.5
 
 
 class PartnerSearch:
-    """`run` is started with the round and cancelled at its end; `partner` waits for what it finds."""
+    """The search for one partner to exchange with, in one round of one fragment.
+
+    Start `run` at the beginning of the round and cancel it at the end. `partner` waits until a partner is locked."""
 
     def __init__(self, around: PairContext, key: RoundKey, opens_at: float, closes_at: float) -> None:
         self.key = key

@@ -76,7 +76,9 @@ class Ticker:
 
 
 class DaemonEnd:
-    """`open` before use, `close` after."""
+    """One end of the swap benchmark: the transport, `PairSwap` and buffers of a daemon, measured on command.
+
+    Call `open` before use and `close` afterwards."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting

@@ -93,7 +93,10 @@ class Seat:
 
 
 class Chaos:
-    """`home`: of the swarm. `run_folder`: below a peer's home, where its checkpoints lie."""
+    """Carries out a fault plan on a local swarm of real processes.
+
+    `home`: the swarm's folder. `seats`: the ports of each node, 0 being the bootstrap node. `happened`: the faults so
+    far, including those that had no effect."""
 
     def __init__(self, faults: tuple[Fault, ...], peers: int, home: Path, say: Callable[[str], None]) -> None:
         check(faults, peers)

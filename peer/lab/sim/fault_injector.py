@@ -24,8 +24,10 @@ NOT_SIMULATED = {"stall_trainer": "a virtual trainer has no steps of its own to 
 
 
 class Mischief:
-    """`done` are the faults that befell somebody, with the time (seconds); those that met a dead peer, or a living one
-    that was to come back, did not happen."""
+    """Carries out a fault plan on a simulated swarm.
+
+    `done`: (time in seconds, fault) for each fault that took effect. A fault has no effect, and is not listed, if its
+    peer is dead or has finished the run, or if it restarts a peer that is alive."""
 
     def __init__(self, swarm: SimulatedSwarm) -> None:
         self._swarm = swarm

@@ -33,7 +33,7 @@ from peer.protocol.messages import PeerId
 
 
 class SimulatedSwarm:
-    """`count` peers on one network."""
+    """A swarm of `count` simulated peers on one in-memory network, in virtual time."""
 
     def __init__(
         self,

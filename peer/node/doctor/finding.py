@@ -11,7 +11,9 @@ from peer.errors import NotReady, PeerError, ReadyWithWarnings
 
 
 class Severity(enum.StrEnum):
-    """`ok`: nothing to do. `warning`: this machine takes part, and less well. `error`: it does not take part."""
+    """How much a finding of `peer doctor` matters.
+
+    `ok`: nothing to do. `warning`: this machine can take part, but with a limitation. `error`: it cannot take part."""
 
     OK = "ok"
     WARNING = "warning"

@@ -45,7 +45,9 @@ class Stepped:
 
 
 class Pulse:
-    """`beat_s`: how long between two readings, when all goes well."""
+    """Compares successive readings of the clocks to detect suspensions and changes of the wall clock.
+
+    `beat_s`: the expected seconds between two readings. `first`: the reading to begin with."""
 
     def __init__(self, beat_s: float, first: Reading) -> None:
         self._beat_s = beat_s

@@ -19,8 +19,11 @@ GIVE_BACK_S = 4.0
 
 
 class PortMapper:
-    """Asks `router` for what `lease` finds due. `around` tells what is known, `told` hears of the port held (0: none)
-    and what is new of it, and `keep` is told the port that the router may hold open for a later life."""
+    """Keeps a port open at the router: asks `router` to open or close it whenever `lease` finds that due.
+
+    `around`: returns what is known about this machine's network. `told`: called with the port held (0: none) and a
+    message whenever something changes. `keep`: called with the port that the router may still hold open, to be stored
+    so that a later process can close it; 0: none."""
 
     def __init__(
         self,
