@@ -444,7 +444,7 @@ class PartnerLost(ExchangeError):
 
 
 class NotDialled(PartnerLost):
-    """This peer did not dial the partner: it is not allowed to, or not so often. It says nothing about the partner."""
+    """This peer did not dial the partner, because of its dial rules or its rate limit. The partner may be reachable."""
 
 
 class PartnerSilent(PartnerLost):

@@ -10,7 +10,7 @@ _SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,9})?|\.\d{1,9})\s?(%?)", re.ASCII)
 
 
 class Percentage(click.ParamType):  # type: ignore[type-arg]
-    """A share, above 0 and at most 1. A number without a percent sign is a part of one."""
+    """A share in (0, 1], as `50%` or `0.5`. Without a percent sign the number is the fraction itself."""
 
     name = "percentage"
 

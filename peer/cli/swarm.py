@@ -150,7 +150,7 @@ def command(
         peers=peers,
         manifest=text,
         sources=sources,
-        home=home or kept_temporary_folder("peer-swarm-"),  # now that nothing refuses it
+        home=home or kept_temporary_folder("peer-swarm-"),  # made only after all checks have passed
         seed=parsed.seed,
         minutes=minutes,
         state=state,

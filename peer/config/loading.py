@@ -91,7 +91,8 @@ def _use(context: click.Context, parameter: click.Parameter, value: Path | None)
 def give_defaults(group: click.Group, context: click.Context, name: str, command: click.Command) -> dict[str, Any]:
     """Return click's `default_map` for the command of the group that is called. Raises UsageError.
 
-    The other commands are imported only where a name has to be one of theirs."""
+    Other commands are imported only if the file has a section or key that this command does not define, to check that
+    name."""
     file = config_of(context)
     shared = file.sections.get(EVERYWHERE, {})
     sections = {place[0] for place in file.sections if place}

@@ -70,7 +70,7 @@ def tell_own(message: Any, addresses: Sequence[str]) -> None:
 
 
 def tell_of_others(message: Any, peers: Iterable[bytes], book: AddressBook) -> None:
-    """Add to an answer where the nodes are that it names."""
+    """Add to an answer of the DHT the known addresses of the nodes that it names."""
     known = ((peer, book.of(peer)) for peer in dict.fromkeys(peers))
     nodes = [pb.NodeAddresses(peer_id=peer, addresses=found[:MAX_ADDRESSES]) for peer, found in known if found]
     _add(message, nodes[:MAX_TOLD])

@@ -143,7 +143,8 @@ def lay_beside(sources: RunSources, signed: SignedManifest, manifest: Path, oper
 def overridden_values(base: BaseManifest, text: str) -> list[str]:
     """Return `key = value (was value)` of each value in which a derived manifest differs from the user's own.
 
-    Empty for the built-in one. The operator is left out: whoever plays a manifest signs it."""
+    Empty for the built-in manifest. `operator` is ignored: the tool that runs the derived manifest signs it with its
+    own key."""
     if base.path is None:
         return []
     before, after = (_flat(parse_manifest(one.encode())) for one in (base.text, text))

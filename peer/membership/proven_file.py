@@ -35,7 +35,7 @@ class ProvenFile:
             return ProvenPeers()
 
     async def run(self, clock: Clock) -> None:
-        """Keep what changes, for ever; the owner cancels. The last of it is kept then."""
+        """Write changes to disk every `KEEP_EVERY_S`, and once more on cancellation. Runs until it is cancelled."""
         try:
             while True:
                 await clock.sleep(KEEP_EVERY_S)

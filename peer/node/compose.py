@@ -2,8 +2,10 @@
 
 `compose_peer` connects one peer's parts around its ports. The daemon, the simulator and the tests all build their peers
 with it, so that they differ in their ports alone. `DaemonParts` are the parts that a daemon has from its start on, and
-`compose_daemon` builds its peer when it has joined a run. No part is given anything later. `RoundStatus` is made before
-all others, because both the ban list and what others see depend on the round at hand."""
+`compose_daemon` builds its peer when it has joined a run. Parts are complete when they are made. What the daemon learns
+later reaches them by calls: the limit on strangers, nodes of the operator, listeners of the journal, and the services
+that it registers. `RoundStatus` is made before all others, because the ban list and the peer's own record depend on the
+round at hand."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class PageSource:
     def of_peer(
         cls, home: Path, report: Callable[[], DaemonStatus], metrics: DaemonMetrics, act: Handler, journal: Journal
     ) -> PageSource:
-        """Return what a volunteer's pages are made of."""
+        """Build the source of the pages of a volunteer's daemon."""
         return cls(
             home=home,
             report=report,

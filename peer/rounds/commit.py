@@ -66,10 +66,10 @@ class RoundCommitter:
         """Per fragment: when the snapshot was taken that its last outer step used; run time."""
 
     async def follow(self, session: ExchangeSession, key: RoundKey, ready: asyncio.Future[Snapshot]) -> bool:
-        """Take over, while the trainer works, the states that the others have and we lack.
+        """Fetch and apply group states that this peer has missed, while the trainer works.
 
-        The work since the last outer step stays, on another base. Return whether the work may have been taken in the
-        middle of that: then its params and `outer_params` do not belong together. Raises TrainerDied."""
+        Unmerged work stays, on the new base. Return whether the snapshot may have been taken while a state was being
+        applied: its params and `outer_params` are of different bases then. Raises TrainerDied."""
         while not ready.done():
             waiting = session.fetch_missed_state()
             if waiting is None or (missed := await race(ready, waiting)) is None:
@@ -140,7 +140,7 @@ class RoundCommitter:
                 return None
             await uninterrupted(self._step_and_journal(work, got))
         self.based_at[work.key.fragment] = ready.taken_at
-        if isinstance(got.values, GroupState):  # the trainer keeps nothing of its own either
+        if isinstance(got.values, GroupState):  # a group's state replaces the trainer's params too
             self._outer.ahead.pop(work.key.fragment, None)
             return replace(ready.merge, alpha=0.0)
         if (own := self._outer.ahead.get(work.key.fragment)) is not None:

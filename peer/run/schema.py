@@ -254,7 +254,7 @@ def _sections(table: dict[str, Any]) -> tuple[dict[str, Any], list[ManifestFindi
     for name in SECTIONS:
         given = table.get(name, {})
         if not isinstance(given, dict):
-            continue  # told already
+            continue  # reported when the whole table is checked
         kind = section_type(name, given)
         known = {key: value for key, value in given.items() if key in kind.model_fields}
         try:

@@ -53,7 +53,7 @@ class PendingUpload:
     place: ContributionUpload
 
     def is_gone_on_with(self, opening: ContributionHeader) -> bool:
-        """Whether this opens another stream of it."""
+        """Return whether `opening` continues this upload on another stream."""
         ours = self.opening
         return ours.transfer != 0 and (ours.transfer, ours.tokens) == (opening.transfer, opening.tokens)
 

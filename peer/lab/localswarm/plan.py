@@ -61,7 +61,7 @@ class Churn:
 
     @property
     def timed(self) -> list[tuple[str, Timed]]:
-        """Kills and joins, each with its option."""
+        """The name of the option and the event, for every `--kill` and `--join`."""
         return [("kill", kill) for kill in self.kills] + [("join", join) for join in self.joins]
 
 

@@ -39,7 +39,8 @@ def utilization(work: Workload, gbit_per_s: float) -> float:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The repeated schedule of one workload."""
+    """One period of compute and all-reduces of a workload, which repeats. Computes how busy the machines are at a
+    bandwidth, and the bandwidth that a utilization needs."""
 
     layers: int
     step_seconds: float

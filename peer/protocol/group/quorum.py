@@ -108,7 +108,7 @@ class Quorum:
         return max(live, awaited, *self._seen, *self._sizes, 1) // 2 + 1
 
     def saw(self, live: int) -> None:
-        """Note at the beginning of a round how many peers are there, this one included."""
+        """Record the number of live peers, including this one, at the start of a round."""
         self._seen.append(live)
 
     def lacking(self, round_: int, peers: Collection[PeerId], live: int = 1) -> str:

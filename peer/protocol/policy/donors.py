@@ -431,7 +431,7 @@ class DonorPolicy:
             if one not in choice.offers
         }
 
-    # -- from how many at once ---------------------------------------------------------------------------------------
+    # -- parallel donors ----------------------------------------------------------------------------------------------
 
     def has_place(self, asked: Collection[PeerId], left_s: float) -> bool:
         """Return whether any place is left beside the donors asked now. No kind of donor takes places of the other.

@@ -65,7 +65,7 @@ class ArtifactDraft:
 
     @property
     def done(self) -> int:
-        """Bytes of the pieces that are here."""
+        """Bytes of the pieces that the draft holds already."""
         return sum(self.sizes[number] for number in self.held)
 
     @property
@@ -74,7 +74,7 @@ class ArtifactDraft:
         return dict(self._origins)
 
     def load(self) -> None:
-        """Take the pieces that an earlier process left. Slow, so it runs in a thread."""
+        """Load the pieces of an earlier process and verify their digests. Blocks: call it in a thread."""
         table = os.pread(self._fd, DIGEST_BYTES * len(self.sizes), self.ref.size)
         for number, nbytes in enumerate(self.sizes):
             digest = table[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]

@@ -83,7 +83,7 @@ class Calls:
             async with self._small_call(to, connection):
                 raw = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
             connection.observe_round_trip(time.monotonic() - began)
-            if raw is None:  # it ended well, and said nothing
+            if raw is None:  # status OK without a reply message
                 raise BadPayload(Code.ANSWER, f"{to.peer_id} did not answer {call.name}")
             try:
                 return decoded(raw)

@@ -332,8 +332,8 @@ class ConnectionPool:
         task.add_done_callback(self._lingering.discard)
 
     async def keep(self, peer: PeerId, connection: Connection) -> Connection:
-        """Keep a new connection to a peer, unless another call was quicker. Return the one that is kept."""
-        if (other := self._open.get(peer)) is not None:  # another call was quicker
+        """Store a new connection to a peer, unless another call has stored one meanwhile. Return the stored one."""
+        if (other := self._open.get(peer)) is not None:
             await connection.close()
             return other
         self._open[peer] = connection
@@ -350,7 +350,7 @@ class ConnectionPool:
         front = _front_to(peer)
         try:
             connection = Connection(endpoint, front, await channels_to(front, address, address), address)
-        except OSError:  # no socket is to be had
+        except OSError:  # no file descriptor or no port is left
             await front.close()
             return None
         return await _ready_or_closed(connection, timeout_s)
