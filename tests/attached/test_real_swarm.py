@@ -35,7 +35,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 DEADLINE_S = 240.0
 ROUNDS, ELEMENTS = 20, 217_664
 """Of the run of `own_loop.py`."""
-SETTINGS = ["sync.clock=seconds", "sync_every=5", f"total_rounds={ROUNDS}", "eval_windows=16"]
+SETTINGS = ["sync.clock=seconds", "sync_every=10", f"total_rounds={ROUNDS}", "eval_windows=16"]
 
 
 class Loop:
