@@ -22,6 +22,11 @@ These names, and no others, are the public interface. Everything else is interna
 `fix`; [the exit codes](exit-codes.md) list its kinds, which are in `peer.errors`. `peer.events` has
 [the events of the journal](journal-events.md), and [the manifest](manifest.md) has a page of its own.
 
+In the signatures `Named` is an `nn.Module` or a mapping of names to tensors, `Loss` is a function of the model and a
+batch that returns a float or a tensor of one element, `Batch` is whatever the loader yields, and `Option` is a value of
+a command's option. A `DaemonStatus` has the fields of `peer status --json`. A `ReportCurve` has a `name`, its `losses`,
+and in `along` the places of the losses by measure, as `"tokens"`.
+
 """
 ORDER = ("join", "Swarm", "JoinOptions", "check", "found", "FoundedRun", "simulate", "swarm", "compare", "LabReport")
 """Public names with a section; `ELSEWHERE` are linked above."""

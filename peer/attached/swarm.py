@@ -69,21 +69,33 @@ class JoinOptions:
     data: Path | str | None = None
     """Texts for evaluations and probes, in a run with data of kind `text`. The loop itself reads what it likes."""
     initial_peers: tuple[str, ...] = ()
+    """Addresses of nodes to begin with, beside those of the ticket, as multiaddrs."""
     invitation: str | None = None
     """The invitation to a run that admits invited peers only, or `@FILE`."""
     identity_path: Path | str | None = None
+    """File of this peer's key. None: `identity.key` in the home."""
     host_maddrs: tuple[str, ...] = ()
+    """Addresses to listen at, as multiaddrs."""
     announce_maddrs: tuple[str, ...] = ()
+    """Addresses that others are given instead of those, as behind a forwarded port."""
     port: int | None = None
+    """Port of the exchange service. None: any free one."""
     lan: bool | None = None
+    """Whether to look for peers in the own network."""
     port_mapping: bool | None = None
+    """Whether to ask the router to open a port."""
     max_upload: int | None = None
+    """Most bytes that are sent each second."""
     max_download: int | None = None
+    """Most bytes that are received each second."""
     daily_upload: int | None = None
+    """Most bytes that are sent in a day, local time."""
     monthly_upload: int | None = None
+    """Most bytes that are sent in a calendar month."""
     checkpoint_every: float | None = None
     """Least seconds between two checkpoints."""
     keep_checkpoints: int | None = None
+    """Number of checkpoints that are kept."""
     wait: float | None = None
     """Seconds to wait for a first answer of the run."""
     min_peers: int | None = None
