@@ -1,4 +1,4 @@
-"""What does `peer.join` cost a training loop of one's own?
+"""How much slower is a training loop with `peer.join` than without?
 
 Bound: 1.02 times the processor time of the same loop without it, at 22 and 110 million parameters. About 80 minutes.
 
@@ -43,7 +43,7 @@ from peer.run.overrides import apply_overrides
 
 ABOUT = Benchmark(
     "attached_hook",
-    "What does `peer.join` cost a training loop of one's own?",
+    "How much slower is a training loop with `peer.join` than without?",
     "bound; own loops",
     smallest="--sizes 0 --rounds 1 --sync-every 5",
     is_long=True,

@@ -1,9 +1,9 @@
-"""A run of a model that peer does not know: a convolutional network tells ten noisy patterns apart.
+"""A run of a model that peer does not know: a convolutional network classifies ten noisy patterns.
 
 Found the run, once: python examples/own_model.py found FOLDER
 Take part: python examples/own_model.py TICKET @INVITATION HOME [--yes]
 
-The first prints the commands that serve the run and invite a peer. `docs/guides/own-model.md` tells the rest. `--yes`
+The first prints the commands that serve the run and invite a peer. `docs/guides/own-model.md` explains the rest. `--yes`
 agrees to what the run takes. Otherwise the terminal asks."""
 
 from __future__ import annotations

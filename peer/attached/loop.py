@@ -781,7 +781,7 @@ class AttachedTrainer:
             self._wait_for_daemon()
         else:
             self._seek_daemon()
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_S)  # `_seek_daemon` never waits, and the next daemon has its time to be started
 
     def evaluate(self) -> float:
         """Return the loss of the live params on the run's hold-out, in nats a token; NaN where none is here, and when

@@ -41,7 +41,7 @@ BEAT_S = 5.0
 LOOK_S = 0.05
 """Seconds between two looks for the socket of rank 0."""
 HELLO = struct.Struct("<II")
-"""What a rank sends first: its number, and how many ranks it knows of."""
+"""First message of a rank: its number and the number of ranks."""
 
 ONE_HOST = "Run a torchrun on each host (--nnodes 1): each is one peer, with a home of its own."
 DDP_FSDP = "Use DistributedDataParallel or fully_shard over all ranks of the host."
@@ -160,7 +160,7 @@ class Ranks:
         self._inbox: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._pipes: dict[int, _RankPipe] = {}
         self._arrived: dict[int, Message] = {}
-        """Those that are at the meeting."""
+        """Ranks that have arrived at the meeting."""
         self._answers: dict[int, Message] = {}
         """To the last order."""
         self._orders = 0
@@ -303,7 +303,7 @@ class RankLine:
                 line.close()
                 if time.monotonic() > until:
                     raise RankLost(f"rank 0 did not come to join() with this home: {place}") from error
-                time.sleep(LOOK_S)
+                time.sleep(LOOK_S)  # no event announces the socket of a process that is still starting
         self._pipe = _RankPipe(line, 0, self._inbox)
         self._within_s = MEET_S
 
