@@ -3,8 +3,8 @@
 Found the run, once: python examples/own_model.py found FOLDER
 Take part: python examples/own_model.py TICKET @INVITATION HOME [--yes]
 
-The first prints the commands that serve the run and invite a peer. `docs/guides/own-model.md` explains the rest. `--yes`
-agrees to what the run takes. Otherwise the terminal asks."""
+The first prints the commands that serve the run and invite a peer. `docs/guides/own-model.md` explains the rest.
+`--yes` agrees to what the run takes. Otherwise the terminal asks."""
 
 from __future__ import annotations
 

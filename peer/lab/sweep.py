@@ -92,6 +92,8 @@ def read_grid(file: Path) -> tuple[Cell, ...]:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the grid"
+        if first["type"] == "extra_forbidden":
+            raise UsageError(f"{file}: a grid has no key {where!r}", f"Use {', '.join(Grid.model_fields)}.") from error
         raise UsageError(f"{file}: {where}: {first['msg']}", FIX) from error
     except ValueError as error:
         raise UsageError(f"{file} is no grid: {error}", FIX) from error

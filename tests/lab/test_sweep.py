@@ -72,7 +72,7 @@ def test_every_combination_is_a_cell_and_the_seeds_take_turns(tmp_path: Path) ->
     [
         ("methods = [", "is no grid"),
         ("methods = []\nseeds = [0]", "methods: List should have at least 1 item"),
-        ("methods = ['gossip']\nseeds = [0]\nrounds = 3", "rounds: Extra inputs"),
+        ("methods = ['gossip']\nseeds = [0]\nrounds = 3", "a grid has no key 'rounds'"),
         ("methods = ['gossip']\nseeds = [0]\n[set]\nlr = []", "set.lr: List should have at least 1 item"),
         (f"methods = ['a', 'b']\nseeds = {list(range(1000))}\n[set]\nlr = [1, 2, 3, 4, 5, 6]", "12,000 cells"),
     ],
