@@ -83,9 +83,9 @@ class StackedLlama:
 class StackedTrainer:
     """The copies with an inner optimizer each. Merges write to `params`, and the moments stay."""
 
-    def __init__(self, config: LlamaSection, first: Tensor, optimizers: Sequence[OptimizerSection]) -> None:
-        """`first`: [copies, elements], which is copied. `optimizers`: one for each copy."""
-        self.config, self.params = config, first.clone()
+    def __init__(self, config: LlamaSection, params: Tensor, optimizers: Sequence[OptimizerSection]) -> None:
+        """`params`: [copies, elements], which are trained in place. `optimizers`: one for each copy."""
+        self.config, self.params = config, params
         self._network = StackedLlama(config, self.params)
         self._clips = [one.clip for one in optimizers]
         layout, decayed = layout_of(config), decays(empty_model(config))
@@ -98,13 +98,18 @@ class StackedTrainer:
         self, windows: Tensor, rates: Sequence[float], together: Callable[[list[Tensor]], None] = lambda grads: None
     ) -> None:
         """Make one inner step. `rates`: the learning rate of each copy, before a fresh optimizer's factor. `together`
-        may change the gradients, each [copies, ...], before they are clipped.
-
-        A copy whose gradient is not finite keeps its params."""
-        loss = self._network.losses(windows).sum()
-        found = torch.autograd.grad(loss, list(self._network.tensors.values()))
-        grads = [one.contiguous() for one in found]
+        may change the gradients, each [copies, ...], before they are clipped."""
+        grads = self.gradients(windows)
         together(grads)
+        self.update(grads, rates)
+
+    def gradients(self, windows: Tensor) -> list[Tensor]:
+        """Return the gradients of each copy's mean loss, each [copies, ...]."""
+        loss = self._network.losses(windows).sum()
+        return [one.contiguous() for one in torch.autograd.grad(loss, list(self._network.tensors.values()))]
+
+    def update(self, grads: Sequence[Tensor], rates: Sequence[float]) -> None:
+        """Take the optimizers' step. A copy whose gradient is not finite keeps its params."""
         norms = lengths(grads).tolist()
         for copy, (optimizer, rate, clip, norm) in enumerate(
             zip(self._optimizers, rates, self._clips, norms, strict=True)
@@ -112,6 +117,17 @@ class StackedTrainer:
             if math.isfinite(norm):
                 divisor = max(1.0, (norm + 1e-6) / clip)
                 optimizer.step([one[copy] for one in grads], rate * optimizer.freshness, divisor)
+
+    def moments(self) -> tuple[Tensor, Tensor, list[int]]:
+        """Return what `restore` takes: both moments, each [copies, elements], and the ages of the optimizers."""
+        means = torch.stack([one.exp_avg for one in self._optimizers])
+        squares = torch.stack([one.exp_avg_sq for one in self._optimizers])
+        return means, squares, [one.age for one in self._optimizers]
+
+    def restore(self, means: Tensor, squares: Tensor, ages: Sequence[int]) -> None:
+        """Take the moments that `moments` returned. The params are the caller's."""
+        for optimizer, mean, square, age in zip(self._optimizers, means, squares, ages, strict=True):
+            optimizer.restore(mean, square, age)
 
 
 def lengths(grads: Sequence[Tensor]) -> Tensor:

@@ -26,6 +26,7 @@ from peer.outer.state import OuterState
 from peer.outer.values import MeanGradient, OwnWork, PartnerParams
 from peer.protocol.learning_rate import schedule
 from peer.protocol.model.layout import Layout
+from peer.protocol.sampling import Cursor
 from peer.run.sections import LlamaSection, OptimizerSection
 from peer.trainer.batches import BatchStream, holdout_windows
 from peer.trainer.data import Corpus
@@ -105,21 +106,22 @@ class WorthRun:
 class Peers:
     """The peers of one run. They hold their outer state, and exchange at the end of each round."""
 
-    def __init__(self, run: WorthRun, layout: Layout, params: Tensor) -> None:
-        """`params`: [peers, elements], those that the peers train. A step writes its result there."""
+    def __init__(self, run: WorthRun, layout: Layout, params: Tensor, last: int = LAST_ROUNDS) -> None:
+        """`params`: [peers, elements], those that the peers train. A step writes its result there. `last`: rounds whose
+        params are kept."""
         self.run, self.params = run, params
         self._method = run.rule
         self._states = [OuterState.fresh(layout, row.clone()) for row in params]
         self._ends = set(run.exchanges)
         self._round = 0
-        self.last: deque[Tensor] = deque(maxlen=LAST_ROUNDS)
+        self.last: deque[Tensor] = deque(maxlen=last)
         self.noise: list[tuple[float, float]] = []
 
     def after(self, step: int) -> None:
         """Exchange if a round ends after so many steps. Nothing happens where nobody exchanges."""
         if step not in self._ends:
             if not self._ends and step % self.run.every == 0:
-                self.last.append(self.params.clone())
+                self._keep()
             return
         if self._method.topology == "pair":
             self._pairs(partners(len(self._states), self.run.seed, self._round))
@@ -128,10 +130,18 @@ class Peers:
         else:
             for state, own in zip(self._states, self.params, strict=True):
                 state.step_with(0, OwnWork(own, 1.0), self._method)
+        self._take()
+        self._keep()
+        self._round += 1
+
+    def _take(self) -> None:
+        """Give the peers their outer params, from which they go on."""
         for state, own in zip(self._states, self.params, strict=True):
             own.copy_(state.params)
-        self.last.append(self.params.clone())
-        self._round += 1
+
+    def _keep(self) -> None:
+        if self.last.maxlen:
+            self.last.append(self.params.clone())
 
     def average(self, grads: Sequence[Tensor]) -> None:
         """Give each copy the mean gradient, and note both parts of the gradient noise scale (arXiv 1812.06162,
@@ -212,13 +222,16 @@ class _Stack:
     parts: list[slice]
 
 
-def _stack_of(runs: Sequence[WorthRun], corpus: Corpus, first: Tensor) -> tuple[_Stack, _Batches]:
-    stack = StackedTrainer(MODEL, first, [OptimizerSection(lr=run.lr) for run in runs for _ in range(run.peers)])
+def _stack_of(runs: Sequence[WorthRun], corpus: Corpus, first: Tensor) -> tuple[_Stack, Batches]:
+    stack = StackedTrainer(
+        MODEL, first.clone(), [OptimizerSection(lr=run.lr) for run in runs for _ in range(run.peers)]
+    )
     ends = np.cumsum([run.peers for run in runs]).tolist()
     parts = [slice(end - run.peers, end) for run, end in zip(runs, ends, strict=True)]
     layout = layout_of(MODEL)
     swarms = [Peers(run, layout, stack.params[part]) for run, part in zip(runs, parts, strict=True)]
-    return _Stack(stack, swarms, parts), _Batches(runs, corpus)
+    rows = [(run, peer) for run in runs for peer in range(run.peers)]
+    return _Stack(stack, swarms, parts), Batches(rows, corpus)
 
 
 def _first(run: WorthRun, corpus: Corpus) -> Tensor:
@@ -265,21 +278,32 @@ def _rounded(value: float) -> float | None:
     return round(value, 6) if math.isfinite(value) else None
 
 
-class _Batches:
+class Batches:
     """The windows of all rows. Peers of the same number and seed draw the same ones, whatever their method."""
 
-    def __init__(self, runs: Sequence[WorthRun], corpus: Corpus) -> None:
-        self._names = [(run.seed, peer, run.own and run.peers) for run in runs for peer in range(run.peers)]
+    def __init__(self, rows: Sequence[tuple[WorthRun, int]], corpus: Corpus) -> None:
+        """`rows`: a run and the number of a peer in it. All have the same batch."""
+        self._names = [(run.seed, peer, run.own and run.peers) for run, peer in rows]
         self._streams = {
             (seed, peer, own): BatchStream(
                 _part(corpus, peer, own) if own else corpus,
                 seed=seed,
                 peer_id=f"peer-{peer}",
                 context=CONTEXT,
-                batch=runs[0].batch,
+                batch=rows[0][0].batch,
             )
             for seed, peer, own in self._names
         }
+
+    @property
+    def cursors(self) -> list[Cursor]:
+        """The places from which each stream draws next."""
+        return [stream.cursor for stream in self._streams.values()]
+
+    def move_to(self, cursors: Sequence[Cursor]) -> None:
+        """Go on from cursors that this property returned."""
+        for stream, cursor in zip(self._streams.values(), cursors, strict=True):
+            stream.move_to(cursor)
 
     def next(self) -> Tensor:
         """Return [rows, windows, context + 1] int64."""

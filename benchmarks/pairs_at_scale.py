@@ -1,0 +1,281 @@
+"""Pairs of up to a thousand real models: how their loss changes with the number of peers.
+
+The protocol, written before anything was measured:
+
+* **Model**: a llama of 115,520 parameters (2 layers, hidden size 64), context 64, 2 windows a peer and step. The text
+  is the source of the standard library of CPython 3.11, as in `benchmarks.worth`. Every peer makes 2,000 steps, 100
+  rounds of 20, so that peers have equal tokens whatever their number.
+* **Methods**: `gossip`, which is the default; the mean of the whole group (`diloco` with outer_lr 1 and no momentum);
+  `ddp`, which averages each gradient; `none`. Then `noloco`, `gasloc`, `heloco` and `diloco`.
+* **Rates** are 4e-3 times powers of 2, tuned with 4 and with 16 peers, on seed 100, from two rungs on and beyond the
+  best one while this is at an end. 64 peers and more have the rate of 16. So has a run of 300 rounds that of 100.
+* **Seeds** 0 and 1. 1,024 peers have seed 0 alone. `none` is not played with more than 16 peers: its peers do not
+  depend on each other, so that more of them have the same mean.
+* **Measure**: the mean of the peers' own losses after their last round, on 256 windows of the hold-out. Beside it are
+  the loss of the mean of their params, and the spread: the mean distance of the params to their mean, over its length.
+* **Interval**: of 95 %, by Student's t, with one variance for all cells. It is pooled over the cells with two seeds,
+  with as many degrees of freedom as there are such cells.
+* **Effective speed-up**: the tokens after which one peer alone has the loss, over the tokens of a peer, as in
+  `benchmarks.worth`. `single` is tuned at each of its lengths.
+* **What would count as a result**: pairs of 256 or 1,024 peers that are better than those of 16, alike, or worse, by
+  more than the interval of the difference.
+* `PLAN` has the order. What was not reached is not in the tables. All on one core.
+
+    python -m benchmarks.pairs_at_scale [--minutes N] [--save FOLDER] [--runs FILE] [--json FILE] [--results]
+
+Bound: none; the figures say how many runs are played. Without minutes the runs that are kept are summed up, and nothing
+is played. With them, runs are played and appended to results/pairs_at_scale/runs.jsonl, or to another file. With a
+folder for saves, a run goes on where it was after so many minutes, or when the process was killed. With
+MALLOC_TOP_PAD_=268435456 and MALLOC_MMAP_THRESHOLD_=1073741824 in the environment it takes fewer page faults."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from benchmarks.large_swarms import ROWS, Record, Save, play
+from benchmarks.result import RESULTS, Benchmark, Figure, Table, options, parsed, product_commit, publish
+from benchmarks.worth import DIGEST, HIGHEST, LOWEST, TUNING, Cells, by_cell, name_of, rate, tuning
+from benchmarks.worth_runs import CONTEXT, DDP, SINGLE, WorthRun
+from peer.lab.bench.tables import Cell
+from peer.lab.compare.worth import T95, length_for
+from peer.run.sections import DataSection
+from peer.trainer.data import load_corpus
+
+ABOUT = Benchmark(
+    "pairs_at_scale",
+    "How does the loss of pairs change with the number of peers, from 4 to 1,024?",
+    "none: a study",
+    smallest="--minutes 0",
+)
+RUNS = RESULTS / "pairs_at_scale" / "runs.jsonl"
+STEPS, EVERY, BATCH = 2000, 20, 2
+MOST_TUNED = 16
+"""Peers of the largest runs that are tuned."""
+MEAN, GOSSIP, NONE = "mean", "gossip", "none"
+"""`mean` is short for the mean of the whole group."""
+FOUR = (GOSSIP, MEAN, DDP, NONE)
+OTHERS = ("noloco", "gasloc", "heloco", "diloco")
+PLAIN = (1.0, 0.0)
+
+
+def cell(method: str, peers: int, steps: int = STEPS) -> WorthRun:
+    """A cell, as a run whose rate and seed mean nothing."""
+    preset, outer = ("diloco", PLAIN) if method == MEAN else (method, None)
+    return WorthRun(method=preset, peers=peers, steps=steps, every=EVERY, batch=BATCH, lr=0.0, seed=-1, outer=outer)
+
+
+def method_of(run: WorthRun) -> str:
+    """The name of the method on the page."""
+    return MEAN if run.outer == PLAIN else run.method
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Cells that are played next to each other, and their seeds."""
+
+    cells: tuple[WorthRun, ...]
+    seeds: tuple[int, ...] = (0, 1)
+
+
+def stage(methods: Iterable[str], peers: Iterable[int], steps: int = STEPS, seeds: tuple[int, ...] = (0, 1)) -> Stage:
+    methods = tuple(methods)
+    return Stage(tuple(cell(method, count, steps) for count in peers for method in methods), seeds)
+
+
+PLAN: list[Stage] = [
+    stage(FOUR, (4, 16)),
+    stage(FOUR[:3], (64,)),
+    stage([SINGLE], (1,), 2 * STEPS),
+    stage([SINGLE], (1,), 4 * STEPS),
+    stage(FOUR[:3], (256,), seeds=(0,)),
+    stage([SINGLE], (1,), 8 * STEPS),
+    stage(OTHERS, (4, 16)),
+    stage(FOUR[:3], (256,), seeds=(1,)),
+    stage([SINGLE], (1,), 16 * STEPS),
+    stage(FOUR, (4, 16), 3 * STEPS),
+    stage(FOUR[:3], (1024,), seeds=(0,)),
+]
+CELLS: list[WorthRun] = list(dict.fromkeys(of for one in PLAN for of in one.cells))
+
+
+def tuned_with(of: WorthRun) -> WorthRun:
+    """Return the cell whose rate this one has."""
+    return of if of.method == SINGLE else replace(of, peers=min(of.peers, MOST_TUNED), steps=STEPS)
+
+
+def tuning_runs(found: Sequence[Record], of: WorthRun) -> list[WorthRun]:
+    """Return the runs that the tuning of a cell needs next. `found`: its records. Empty: it is tuned."""
+    losses = tuning(found)
+    if missing := [rung for rung in (0, 1) if rung not in losses]:
+        return [replace(of, lr=rate(rung), seed=TUNING) for rung in missing]
+    best = min(losses, key=losses.__getitem__)
+    if best == max(losses) and best < HIGHEST:
+        return [replace(of, lr=rate(best + 1), seed=TUNING)]
+    if best == min(losses) and best > LOWEST:
+        return [replace(of, lr=rate(best - 1), seed=TUNING)]
+    return []
+
+
+def tuned(cells: Cells, of: WorthRun) -> float | None:
+    """Return the rate of a cell. None: it is not tuned yet."""
+    found = cells.get(name_of(tuned_with(of)), [])
+    if tuning_runs(found, of):
+        return None
+    losses = tuning(found)
+    return rate(min(losses, key=losses.__getitem__))
+
+
+def wanted(cells: Cells, of: WorthRun, seeds: Sequence[int]) -> list[WorthRun]:
+    """Return the runs of a cell, or of the one that it is tuned with, that can be played next."""
+    if (lr := tuned(cells, of)) is None:
+        model = tuned_with(of)
+        return tuning_runs(cells.get(name_of(model), []), model)
+    there = {one["seed"] for one in cells.get(name_of(of), []) if one["lr"] == lr}
+    return [replace(of, lr=lr, seed=seed) for seed in seeds if seed not in there]
+
+
+def next_batch(records: Sequence[Record], plan: Sequence[Stage] | None = None) -> list[WorthRun]:
+    """Return runs that are played together: the first that is missing in the plan, and more of its length as long as
+    all fit into a stack. Empty: everything was played."""
+    cells, batch = by_cell(records), list[WorthRun]()
+    for one in PLAN if plan is None else plan:
+        for of in one.cells:
+            for run in wanted(cells, of, one.seeds):
+                fits = sum(other.peers for other in batch) + run.peers <= ROWS
+                alike = batch and run.steps == batch[0].steps and DDP not in (run.method, batch[0].method)
+                if run not in batch and (not batch or (alike and fits)):
+                    batch.append(run)
+        if batch:
+            return batch
+    return batch
+
+
+def kept(file: Path = RUNS) -> list[Record]:
+    """Return the records that were kept."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def play_on(minutes: float, folder: Path | None, runs: Path) -> None:
+    """Play runs of the plan and append their records to the file `runs`."""
+    ends = time.monotonic() + 60 * minutes
+    corpus = load_corpus(DataSection(kind="stdlib", digest=DIGEST), None, CONTEXT)
+    runs.parent.mkdir(parents=True, exist_ok=True)
+    while time.monotonic() < ends and (batch := next_batch(kept(runs))):
+        save = Save(folder, batch)
+        for one in play(batch, corpus, save, ends=ends if folder else math.inf):
+            with runs.open("a") as file:
+                file.write(json.dumps({**one, "commit": product_commit()}) + "\n")
+            print(json.dumps({name: value for name, value in one.items() if name != "curve"}), flush=True)
+            save.remove()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A cell with at least one seed."""
+
+    run: WorthRun
+    """With the tuned rate."""
+    records: dict[int, Record]
+    """By seed."""
+    half_width: float | None
+    """Half of the interval of 95 % of the loss. None: no cell has two seeds."""
+    speed_ups: list[float]
+    """One for each seed, against one peer alone. Infinite: more than the longest can say; 0: less than the shortest."""
+
+    @property
+    def loss(self) -> float:
+        return self.mean("loss")
+
+    def mean(self, measure: str) -> float:
+        """Return the mean over the seeds. A run that diverged counts as infinite."""
+        values = [one[measure] for one in self.records.values()]
+        return math.inf if None in values else statistics.fmean(values)
+
+
+def quantile(freedom: int) -> float:
+    """Return Student's t of an interval of 95 %."""
+    return T95[freedom - 1] if freedom <= len(T95) else 1.96 + 2.4 / freedom
+
+
+def seeds_found(cells: Cells, of: WorthRun) -> dict[int, Record]:
+    """Return the records of a cell at its tuned rate, by seed."""
+    lr = tuned(cells, of)
+    return {one["seed"]: one for one in cells.get(name_of(of), []) if one["lr"] == lr and one["seed"] != TUNING}
+
+
+def results_of(records: Sequence[Record]) -> list[Result]:
+    """Return what is known of each cell with at least one seed, in the order of the plan."""
+    cells = by_cell(records)
+    there = [(of, found) for of in CELLS if (found := seeds_found(cells, of))]
+    pairs = [losses for _, found in there if len(losses := [one["loss"] for one in found.values()]) > 1]
+    whole = [losses for losses in pairs if None not in losses]
+    deviation = math.sqrt(statistics.fmean(statistics.variance(one) for one in whole)) if whole else 0.0
+    curves: dict[int, list[tuple[float, float]]] = {}
+    for of, found in there:
+        if of.method == SINGLE or (of.method, of.peers, of.steps) == (NONE, MOST_TUNED, STEPS):
+            for seed, one in found.items():
+                curves.setdefault(seed, []).append((of.tokens, one["loss"]))
+
+    def half(count: int) -> float | None:
+        return quantile(len(whole)) * deviation / math.sqrt(count) if whole else None
+
+    return [
+        Result(
+            replace(of, lr=tuned(cells, of) or 0.0),
+            found,
+            half(len(found)),
+            [
+                length_for(sorted(curves.get(seed, [])), math.inf if one["loss"] is None else one["loss"]) / of.tokens
+                for seed, one in found.items()
+            ],
+        )
+        for of, found in there
+    ]
+
+
+def rows_of(results: Iterable[Result]) -> Iterator[list[Cell]]:
+    for one in results:
+        run, known = one.run, all(0 < value < math.inf for value in one.speed_ups)
+        yield [
+            method_of(run),
+            run.peers,
+            run.steps // run.every,
+            run.lr,
+            len(one.records),
+            one.loss,
+            "-" if one.half_width is None else one.half_width,
+            one.mean("worst"),
+            one.mean("soup"),
+            one.mean("spread"),
+            statistics.fmean(one.speed_ups) if known else "more" if math.inf in one.speed_ups else "-",
+        ]
+
+
+HEADS = ("method", "peers", "rounds", "lr", "seeds", "loss", "+-", "worst", "of the mean", "spread", "speed-up")
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--minutes", type=float, default=0.0, help="begin no run after so many")
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="where runs are saved every ten minutes")
+    parser.add_argument("--runs", type=Path, default=RUNS, metavar="FILE", help="where the records are")
+    given = parsed(parser, ABOUT)
+    torch.set_num_threads(1)
+    if given.minutes:
+        play_on(given.minutes, given.save, given.runs)
+    records = kept(given.runs)
+    hours = sum(one["core_seconds"] for one in records) / 3600
+    figures = [Figure("core hours that the runs took", "h", hours), Figure("runs", "", float(len(records)))]
+    publish(given, ABOUT, figures, Table("By the number of peers", HEADS, list(rows_of(results_of(records)))))
+
+
+if __name__ == "__main__":
+    main()
