@@ -57,6 +57,11 @@ class Swarm(Peers):
             del self._states[1:]
 
     @property
+    def more(self) -> Record:
+        """More for the record of the run."""
+        return {}
+
+    @property
     def states(self) -> list[OuterState]:
         """The outer states: one of each peer, or one of the group."""
         return self._states
@@ -87,6 +92,9 @@ class Swarm(Peers):
             self.params.copy_(self._states[0].params.expand_as(self.params))
         else:
             super()._take()
+
+
+MakeSwarm = Callable[[WorthRun, Layout, Tensor], Swarm]
 
 
 @dataclass(slots=True)
@@ -139,7 +147,7 @@ class Save:
 class Stacks:
     """All peers of runs that are played together, cut into stacks. Runs have the same steps, batch and rounds."""
 
-    def __init__(self, runs: Sequence[WorthRun], corpus: Corpus, model: LlamaSection, swarm: type[Swarm]) -> None:
+    def __init__(self, runs: Sequence[WorthRun], corpus: Corpus, model: LlamaSection, swarm: MakeSwarm) -> None:
         self.model, self.steps, self.every = model, runs[0].steps, runs[0].every
         assert len({(run.steps, run.batch, run.every, run.bend) for run in runs}) == 1, runs
         rows = [(run, peer) for run in runs for peer in range(run.peers)]
@@ -208,6 +216,11 @@ class OneModel:
         self.rounds = 0
         self.curve: list[tuple[int, float | None]] = []
 
+    @property
+    def more(self) -> Record:
+        """As of a swarm."""
+        return {}
+
     def play_round(self) -> None:
         """Make the steps of a round."""
         first, shape = self.rounds * self.every, OptimizerSection()
@@ -240,7 +253,7 @@ def play(
     corpus: Corpus,
     save: Save,
     model: LlamaSection = MODEL,
-    swarm: type[Swarm] = Swarm,
+    swarm: MakeSwarm = Swarm,
     ends: float = math.inf,
 ) -> list[Record]:
     """Return the record of each run. `ddp` is played alone. Runs go on from their save, which the caller removes.
@@ -267,7 +280,7 @@ def play(
         save.write(time.process_time() - began, played.progress, now=over)
         if over:
             return []
-    found = [outcome(one.run, one.params, one.curve, model, holdout) for one in swarms]
+    found = [outcome(one.run, one.params, one.curve, model, holdout) | one.more for one in swarms]
     seconds, peers = time.process_time() - began, sum(run.peers for run in runs)
     return [
         {**run.key, **one, "core_seconds": round(seconds * run.peers / peers, 1)}

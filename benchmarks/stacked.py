@@ -40,9 +40,15 @@ class StackedLlama:
 
     def losses(self, windows: Tensor) -> Tensor:
         """Return the mean loss of each copy, [copies]. `windows`: [copies, windows, context + 1] int64."""
+        return self._each(windows).view(self._copies, -1).mean(1)
+
+    def window_losses(self, windows: Tensor) -> Tensor:
+        """Return the loss of each copy and window, [copies, windows]."""
+        return self._each(windows).view(*windows.shape[:2], -1).mean(2)
+
+    def _each(self, windows: Tensor) -> Tensor:
         logits = self._logits(windows[..., :-1])
-        each = F.cross_entropy(logits.flatten(0, 1), windows[..., 1:].flatten(), reduction="none")
-        return each.view(self._copies, -1).mean(1)
+        return F.cross_entropy(logits.flatten(0, 1), windows[..., 1:].flatten(), reduction="none")
 
     def _logits(self, tokens: Tensor) -> Tensor:
         """Return [copies, windows * context, vocabulary]."""

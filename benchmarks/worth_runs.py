@@ -124,7 +124,7 @@ class Peers:
                 self._keep()
             return
         if self._method.topology == "pair":
-            self._pairs(partners(len(self._states), self.run.seed, self._round))
+            self._pairs()
         elif self._method.topology == "group":
             self._group()
         else:
@@ -154,7 +154,8 @@ class Peers:
         variance = (small - big) / (1 / batch - 1 / (peers * batch))
         self.noise.append((squared, variance))
 
-    def _pairs(self, partner_of: Sequence[int]) -> None:
+    def _pairs(self) -> None:
+        partner_of = partners(len(self._states), self.run.seed, self._round)
         assert (self._method.codec, self._method.sends_outer) == ("bf16", False), self._method
         sent = [row.clone() for row in self.params]
         for row, state in zip(sent, self._states, strict=True):
