@@ -40,7 +40,7 @@ SAMPLE = 16
 POINTS = 20
 """Points of a curve."""
 SAVE_S = 600.0
-"""Seconds of processor time between two saves."""
+"""Seconds between two saves."""
 
 Record = dict[str, Any]
 
@@ -118,20 +118,19 @@ class Save:
     def __init__(self, folder: Path | None, runs: Sequence[WorthRun]) -> None:
         name = hashlib.sha256(json.dumps([run.key for run in runs]).encode()).hexdigest()[:16]
         self._file = folder / f"{name}.pt" if folder else None
-        self._next = SAVE_S
+        self._due = time.monotonic() + SAVE_S
 
     def read(self) -> Progress | None:
         if self._file is None or not self._file.exists():
             return None
         found = torch.load(self._file, weights_only=True)
-        self._next = found["seconds"] + SAVE_S
         return Progress(**found)
 
     def write(self, seconds: float, progress: Callable[[float], Progress], now: bool = False) -> None:
         """Save if it is time to, or `now`. `seconds`: of processor time since the beginning."""
-        if self._file is None or (seconds < self._next and not now):
+        if self._file is None or (time.monotonic() < self._due and not now):
             return
-        self._next = seconds + SAVE_S
+        self._due = time.monotonic() + SAVE_S
         self._file.parent.mkdir(parents=True, exist_ok=True)
         kept = progress(seconds)
         part = self._file.with_suffix(".part")

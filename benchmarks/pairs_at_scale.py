@@ -9,6 +9,7 @@ The protocol, written before anything was measured:
   `ddp`, which averages each gradient; `none`. Then `noloco`, `gasloc`, `heloco` and `diloco`.
 * **Rates** are 4e-3 times powers of 2, tuned with 4 and with 16 peers, on seed 100, from two rungs on and beyond the
   best one while this is at an end. 64 peers and more have the rate of 16. So has a run of 300 rounds that of 100.
+  `none` is tuned with 4 peers alone.
 * **Seeds** 0 and 1. 1,024 peers have seed 0 alone. `none` is not played with more than 16 peers: its peers do not
   depend on each other, so that more of them have the same mean.
 * **Measure**: the mean of the peers' own losses after their last round, on 256 windows of the hold-out. Beside it are
@@ -108,7 +109,9 @@ CELLS: list[WorthRun] = list(dict.fromkeys(of for one in PLAN for of in one.cell
 
 def tuned_with(of: WorthRun) -> WorthRun:
     """Return the cell whose rate this one has."""
-    return of if of.method == SINGLE else replace(of, peers=min(of.peers, MOST_TUNED), steps=STEPS)
+    if of.method == SINGLE:
+        return of
+    return replace(of, peers=4 if of.method == NONE else min(of.peers, MOST_TUNED), steps=STEPS)
 
 
 def tuning_runs(found: Sequence[Record], of: WorthRun) -> list[WorthRun]:
