@@ -111,7 +111,7 @@ def direct() -> None:
     async def start(self: Any, host: str, port: int, *more_hosts: str) -> int:
         self._server = grpc.aio.server(options=listener.SERVER_OPTIONS, maximum_concurrent_rpcs=listener.MAX_CALLS)
         self._server.add_generic_rpc_handlers((self._handlers(),))
-        credentials = tls.server_credentials(self._facts.identity)  # type: ignore[attr-defined]
+        credentials = tls.server_credentials(self._config.identity)  # type: ignore[attr-defined]
         bound: int = self._server.add_secure_port(f"{host}:{port}", credentials)
         await self._server.start()
         return bound

@@ -26,7 +26,7 @@ def command(home: Path, yes: bool) -> None:
     from peer.run.home import holder_of
     from peer.service import install as service
     from peer.service.systemd import Systemd
-    from peer.service.uninstall import Doomed, contents_of, delete, size_of
+    from peer.service.uninstall import Deletion, contents_of, delete, size_of
 
     plan, manager = service.plan_for(home, None), Systemd()
     if (holder := holder_of(plan.home)) is not None:
@@ -36,7 +36,7 @@ def command(home: Path, yes: bool) -> None:
     beside = {default_path(): "configuration", manager.file(plan.name): "service"}
     beside |= dict.fromkeys(written_scripts(), "completion")
     known = {one.path for one in things}
-    things += [Doomed(path, what, size_of(path)) for path, what in beside.items() if path.is_file()]
+    things += [Deletion(path, what, size_of(path)) for path, what in beside.items() if path.is_file()]
     things = [one for at, one in enumerate(things) if at < len(known) or one.path not in known]
     if not things:
         tell(f"nothing of peer is left in {plan.home} or beside it")

@@ -12,7 +12,7 @@ DECAY = 0.95
 """Part of the error that is kept from one round to the next (SparseLoCo, arXiv 2508.15706)."""
 
 
-class Feedback:
+class ErrorFeedback:
     """The error feedback of one fragment, whose parts may arrive or not."""
 
     def __init__(self, codec: Codec, decay: float = DECAY) -> None:
@@ -20,7 +20,7 @@ class Feedback:
         self._decay = decay
         self._residual: Tensor | None = None
 
-    def added_(self, update: Tensor) -> Tensor:
+    def add_to_(self, update: Tensor) -> Tensor:
         """Add the error that was lost to `update` (flat fp32), in place. Without `settle` in between, a second call
         gives the same."""
         return update if self._residual is None else update.add_(self._residual, alpha=self._decay)

@@ -40,12 +40,12 @@ class Native:
     def __init__(self, reference: Codec) -> None:
         self.name = reference.name
         self.nbytes = reference.nbytes
-        self._reference = reference
+        self._reference_codec = reference
         self._kind = KINDS[reference.name]
 
     def encode(self, values: Tensor) -> bytes:
-        if not _suits(values):
-            return self._reference.encode(values)
+        if not _is_supported(values):
+            return self._reference_codec.encode(values)
         payload: bytes | None = _native.encode(self._kind, values.numpy())
         assert payload is not None, f"{self.name}: values that are not finite cannot be sent"
         return payload
@@ -56,28 +56,28 @@ class Native:
         return values
 
     def decode_into(self, payload: Payload, into: Tensor) -> None:
-        if not _suits(into):
-            return self._reference.decode_into(payload, into)
+        if not _is_supported(into):
+            return self._reference_codec.decode_into(payload, into)
         self._check_length(payload, into.numel())
-        return self._judge(_native.decode(self._kind, payload, into.numpy()))
+        return self._raise_refusal(_native.decode(self._kind, payload, into.numpy()))
 
     def add(self, payload: Payload, into: Tensor, weight: float) -> None:
-        if not _suits(into):
-            return self._reference.add(payload, into, weight)
+        if not _is_supported(into):
+            return self._reference_codec.add(payload, into, weight)
         self._check_length(payload, into.numel())
-        return self._judge(_native.add(self._kind, payload, into.numpy(), weight))
+        return self._raise_refusal(_native.add(self._kind, payload, into.numpy(), weight))
 
     def _check_length(self, payload: Payload, elements: int) -> None:
         if len(payload) != self.nbytes(elements):
             raise BadPayload(Code.LENGTH, f"{self.name}: {len(payload)} bytes for {elements} elements")
 
-    def _judge(self, verdict: int) -> None:
+    def _raise_refusal(self, verdict: int) -> None:
         if verdict:
             code, reason = REFUSALS[verdict]
             raise BadPayload(code, f"{self.name}: {reason}")
 
 
-def _suits(values: Tensor) -> bool:
+def _is_supported(values: Tensor) -> bool:
     return values.device.type == "cpu" and values.dtype == torch.float32 and values.is_contiguous()
 
 

@@ -23,7 +23,7 @@ class Flat(Protocol):
     def __getitem__(self, part: slice, /) -> Tensor: ...
 
 
-class PayloadMaker(ABC):
+class PayloadEncoder(ABC):
     """A `Source` whose payload is made of `values` tile by tile, as it is read. The values are unchanged until it is
     sent or closed. `nbytes`: the length of the payload of so many elements."""
 
@@ -53,7 +53,7 @@ class PayloadMaker(ABC):
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset` on. Raises PartnerLost when it is closed."""
         if self._closed:
-            raise over()
+            raise swap_ended()
         end = offset + size
         assert 0 <= offset <= end <= self.nbytes, (offset, size)
         if size == 0:
@@ -81,7 +81,7 @@ class PayloadMaker(ABC):
         self._closed = True
 
 
-class Encoding(PayloadMaker):
+class Encoding(PayloadEncoder):
     """The payload of `values` (flat fp32, finite)."""
 
     def __init__(self, codec: Codec, values: Flat) -> None:
@@ -92,7 +92,7 @@ class Encoding(PayloadMaker):
         return self._codec.encode(self.part(first, end))
 
 
-class PayloadTaker(ABC):
+class PayloadDecoder(ABC):
     """A `Sink`: takes the payload of so many elements as the bytes come, in order, tile by tile."""
 
     def __init__(self, nbytes: Callable[[int], int], elements: int) -> None:
@@ -103,7 +103,7 @@ class PayloadTaker(ABC):
         self._closed = False
 
     @abstractmethod
-    def take_tiles(self, first: int, end: int, payload: memoryview) -> None:
+    def decode_tiles(self, first: int, end: int, payload: memoryview) -> None:
         """Take all the bytes of these tiles. They are not to be kept. Raises BadPayload for bytes that no encoder
         writes."""
 
@@ -114,7 +114,7 @@ class PayloadTaker(ABC):
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Write bytes of the payload. Raises BadPayload, PartnerLost when it is closed."""
         if self._closed:
-            raise over()
+            raise swap_ended()
         assert offset == self._received, (offset, self._received)
         assert offset + len(data) <= self.nbytes, "the frame reader checks lengths"
         view = memoryview(data)
@@ -136,14 +136,14 @@ class PayloadTaker(ABC):
                 self._piece = bytearray()
 
     def _take(self, first: int, payload: memoryview) -> None:
-        self.take_tiles(first, first - (-len(payload) // self._tile_bytes), payload)
+        self.decode_tiles(first, first - (-len(payload) // self._tile_bytes), payload)
 
     def close(self) -> None:
         """Stop writing: the target belongs to another now. A later write raises PartnerLost."""
         self._closed = True
 
 
-class Decoding(PayloadTaker):
+class Decoding(PayloadDecoder):
     """A sink that decodes into `into` (flat fp32). It is complete when the last byte was written. Until then, or after
     a BadPayload, `into` holds no usable values."""
 
@@ -152,10 +152,10 @@ class Decoding(PayloadTaker):
         self._codec = codec
         self._into = into
 
-    def take_tiles(self, first: int, end: int, payload: memoryview) -> None:
-        self.take(payload, self._into[first * TILE : end * TILE])
+    def decode_tiles(self, first: int, end: int, payload: memoryview) -> None:
+        self.decode_slice(payload, self._into[first * TILE : end * TILE])
 
-    def take(self, payload: memoryview, into: Tensor) -> None:
+    def decode_slice(self, payload: memoryview, into: Tensor) -> None:
         """Decode complete tiles."""
         self._codec.decode_into(payload, into)
 
@@ -167,9 +167,9 @@ class Adding(Decoding):
         super().__init__(codec, into)
         self._weight = weight
 
-    def take(self, payload: memoryview, into: Tensor) -> None:
+    def decode_slice(self, payload: memoryview, into: Tensor) -> None:
         self._codec.add(payload, into, self._weight)
 
 
-def over() -> PartnerLost:
+def swap_ended() -> PartnerLost:
     return PartnerLost("this side's part in the swap is over")

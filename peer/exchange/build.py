@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from peer.aio.threads import Offload
-from peer.codec.error_feedback import Feedback
+from peer.codec.error_feedback import ErrorFeedback
 from peer.codec.plain import Codec
 from peer.codec.registry import EVERY
 from peer.codes import Code
@@ -170,7 +170,7 @@ def _groups(parts: ExchangeContext, sayings: Sayings) -> GroupStrategy:
         parts.wishes.transfers,
     )
     lossy = method.codec in NEED_FEEDBACK
-    feedback = {f: Feedback(terms.mean.codec) for f in range(len(layout.fragments))} if lossy else {}
+    feedback = {f: ErrorFeedback(terms.mean.codec) for f in range(len(layout.fragments))} if lossy else {}
     return GroupStrategy(
         method=method,
         outer=parts.outer,

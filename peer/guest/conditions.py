@@ -45,23 +45,23 @@ class SystemServices(Protocol):
     """The services of the system that are asked."""
 
     async def get(self, place: ServicePlace, name: str) -> Any:
-        """Return a property. Raises NotTold."""
+        """Return a property. Raises FactUnavailable."""
 
     async def call(self, place: ServicePlace, method: str) -> Any:
-        """Return what a method without arguments gives. Raises NotTold."""
+        """Return what a method without arguments gives. Raises FactUnavailable."""
 
 
 class NoServices:
     """The `SystemServices` of a system without D-Bus."""
 
     async def get(self, place: ServicePlace, name: str) -> Any:
-        raise NotTold("this system has no D-Bus")
+        raise FactUnavailable("this system has no D-Bus")
 
     async def call(self, place: ServicePlace, method: str) -> Any:
-        raise NotTold("this system has no D-Bus")
+        raise FactUnavailable("this system has no D-Bus")
 
 
-class NotTold(Exception):
+class FactUnavailable(Exception):
     """The system does not tell a fact. The message says why, for a person."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from peer.guest.priority import lower_priority
 
-BREATH_S = 0.1
+SHORTEST_REST_S = 0.1
 """Shorter rests wait until the end of the step."""
 
 
@@ -66,17 +66,17 @@ class DutyCycle:
             self._busy_cores = min(float(self._threads), (self._used() - self._used_before) / worked_s)
         return max(worked_s / self._speed - worked_s, self._step_seconds - worked_s, self._owed_s())
 
-    def breathe(self) -> None:
+    def rest_if_due(self) -> None:
         """Rest between two parts of a step."""
-        if (owed_s := self._owed_s()) >= BREATH_S:
+        if (owed_s := self._owed_s()) >= SHORTEST_REST_S:
             time.sleep(owed_s)  # orders wait for the end of the step anyway
             self.rested()
 
-    def breathing(self, ask: Callable[[], bool]) -> Callable[[], bool]:
+    def resting_before(self, ask: Callable[[], bool]) -> Callable[[], bool]:
         """Return `ask` with a rest before it."""
 
         def asked() -> bool:
-            self.breathe()
+            self.rest_if_due()
             return ask()
 
         return asked

@@ -19,7 +19,7 @@ class SettledCondition:
         self._back_at = 0.0
         self.reading = ConditionReading(None, "not asked yet")
 
-    def take(self, reading: ConditionReading, now: float) -> None:
+    def update(self, reading: ConditionReading, now: float) -> None:
         """Take what the source says at `now`, in seconds of any clock that only goes forward."""
         if reading.holds is False:
             self._blocked, self._back_at = True, math.inf
@@ -29,7 +29,7 @@ class SettledCondition:
             self._blocked = False
         self.reading = reading
 
-    def why_not(self, now: float) -> str:
+    def block_reason(self, now: float) -> str:
         """Return why nothing may be trained, for a person. Empty: it may."""
         if not self._blocked:
             return ""

@@ -13,7 +13,7 @@ from peer.guest.conditions import (
     UNMETERED,
     ConditionReading,
     ConditionSource,
-    NotTold,
+    FactUnavailable,
     ServicePlace,
     SystemServices,
 )
@@ -43,7 +43,7 @@ class IdleSource:
             if not await self._services.get(LOGIN, "IdleHint"):
                 return ConditionReading(False, "somebody uses this machine")
             since = await self._services.get(LOGIN, "IdleSinceHint") / 1e6
-        except NotTold as reason:
+        except FactUnavailable as reason:
             return ConditionReading(None, f"whether somebody uses this machine is not known: {reason}")
         told = time.strftime("since %H:%M", time.localtime(since)) if 0 < since <= time.time() else ""
         return ConditionReading(True, "nobody uses this machine", told)
@@ -58,7 +58,7 @@ class PluggedInSource:
     async def read(self) -> ConditionReading:
         try:
             battery = bool(await self._services.get(POWER, "OnBattery"))
-        except NotTold:
+        except FactUnavailable:
             return await asyncio.to_thread(_by_psutil)
         return _powered(plugged=not battery)
 
@@ -89,7 +89,7 @@ class UnmeteredSource:
     async def read(self) -> ConditionReading:
         try:
             metered = await self._services.get(NETWORK, "Metered")
-        except NotTold as reason:
+        except FactUnavailable as reason:
             return ConditionReading(None, f"whether the network is metered is not known: {reason}")
         if metered in METERED:
             return ConditionReading(False, "the network is metered")

@@ -12,7 +12,7 @@ from jeepney.io.asyncio import DBusConnection, DBusRouter, Proxy, open_dbus_conn
 from jeepney.io.common import RouterClosed
 from jeepney.wrappers import DBusErrorResponse
 
-from peer.guest.conditions import NotTold, ServicePlace
+from peer.guest.conditions import FactUnavailable, ServicePlace
 
 ANSWER_S = 2.0
 """Seconds for one question, with the connection if there is none yet."""
@@ -30,11 +30,11 @@ class SystemBus:
         self._changes: asyncio.Queue[Any] = asyncio.Queue(1)
 
     async def get(self, place: ServicePlace, name: str) -> Any:
-        """Return a property of a service. Raises NotTold."""
+        """Return a property of a service. Raises FactUnavailable."""
         return (await self._answer(place, Properties(_address(place)).get(name)))[0][1]
 
     async def call(self, place: ServicePlace, method: str) -> Any:
-        """Return what a method without arguments gives. Raises NotTold."""
+        """Return what a method without arguments gives. Raises FactUnavailable."""
         return (await self._answer(place, new_method_call(_address(place), method)))[0]
 
     async def changed(self, within_s: float) -> None:
@@ -63,15 +63,15 @@ class SystemBus:
                 reply = await router.send_and_get_reply(message)
         except TimeoutError as error:
             await self.close()
-            raise NotTold(f"{place.service} does not answer on the system bus") from error
+            raise FactUnavailable(f"{place.service} does not answer on the system bus") from error
         except DBusErrorResponse as error:
-            raise NotTold(f"{place.service} does not answer on the system bus: {error.name}") from error
+            raise FactUnavailable(f"{place.service} does not answer on the system bus: {error.name}") from error
         except _BROKEN as error:
             await self.close()
-            raise NotTold(f"the system bus cannot be reached: {error or type(error).__name__}") from error
+            raise FactUnavailable(f"the system bus cannot be reached: {error or type(error).__name__}") from error
         if reply.header.message_type is MessageType.error:
             name = DBusErrorResponse(reply).name
-            raise NotTold(f"{place.service} does not answer on the system bus: {name.rpartition('.')[2]}")
+            raise FactUnavailable(f"{place.service} does not answer on the system bus: {name.rpartition('.')[2]}")
         return reply.body
 
     async def _opened(self) -> DBusRouter:

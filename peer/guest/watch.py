@@ -31,7 +31,7 @@ class ChangeNotice(Protocol):
         """Give back what it holds."""
 
 
-class TimeAlone:
+class TimerNotice:
     """A `ChangeNotice` of sources that tell nothing by themselves."""
 
     async def changed(self, within_s: float) -> None:
@@ -59,10 +59,10 @@ class MachineWatch:
     ) -> None:
         self._sources = sources
         self._say = say
-        self._notice = notice or TimeAlone()
+        self._notice = notice or TimerNotice()
         self._now = now
         self._settled = {name: SettledCondition(settle_s) for name in sources}
-        self._untold: dict[str, str] = {}
+        self._unavailable: dict[str, str] = {}
         self.holds: dict[str, str] = {}
         self.listeners: list[Callable[[], None]] = []
 
@@ -70,13 +70,13 @@ class MachineWatch:
         """Ask all sources. `holds` is right afterwards."""
         for name, source in self._sources.items():
             reading = await source.read()
-            self._settled[name].take(reading, self._now())
-            if reading.holds is None and name not in self._untold:
-                self._untold[name] = reading.why
+            self._settled[name].update(reading, self._now())
+            if reading.holds is None and name not in self._unavailable:
+                self._unavailable[name] = reading.why
                 self._say(f"{option_of(name)} counts as fulfilled: {reading.why}")
             elif reading.holds is not None:
-                self._untold.pop(name, None)
-        self._tell()
+                self._unavailable.pop(name, None)
+        self._notify()
 
     async def run(self) -> None:
         """Keep `holds` right; for ever, the owner cancels."""
@@ -99,9 +99,11 @@ class MachineWatch:
         async with background_task(self.run()):
             yield
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         now = self._now()
-        found = {name: f"{why} ({option_of(name)})" for name, one in self._settled.items() if (why := one.why_not(now))}
+        found = {
+            name: f"{why} ({option_of(name)})" for name, one in self._settled.items() if (why := one.block_reason(now))
+        }
         if found == self.holds:
             return
         if found.keys() != self.holds.keys():

@@ -405,8 +405,8 @@ def begin_run(
         method.codec,
         limits.max_clock_offset_s,
         record=lambda: seal(record(), node.local.identity),
-        why_banned=lambda peer: ruling().kept_out.get(peer, ""),
-        why_uninvited=invited.why_not,
+        ban_reason=lambda peer: ruling().kept_out.get(peer, ""),
+        uninvited_reason=invited.why_not,
     )
     node.transport.begin_run(terms)
 

@@ -135,7 +135,7 @@ class OpenNode:
         ours = supposed(self.local.options, self.directory, self.port)
         dialler = self.transport.dialler
         seen = [join_host(host, self.port) for host in dialler.seen_hosts()]
-        return tuple(dict.fromkeys(dialler.shown([*self.reach.state.endpoints(), *ours, *seen])))[:MAX_ENDPOINTS]
+        return tuple(dict.fromkeys(dialler.announceable([*self.reach.state.endpoints(), *ours, *seen])))[:MAX_ENDPOINTS]
 
     def address(self) -> PeerAddress:
         """Who we are, and where others reach us."""

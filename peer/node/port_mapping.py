@@ -13,7 +13,7 @@ from peer.protocol.swarm.nearness import address_of
 from peer.protocol.swarm.port_lease import PortLease, Surroundings, why_no_mapping
 from peer.transport.client.dialling import Dialler
 from peer.transport.port_mapping.mapper import PortMapper
-from peer.transport.port_mapping.router import IgdRouter, why_no_library
+from peer.transport.port_mapping.router import IgdRouter, missing_library_reason
 
 OUTSIDE = ("192.0.2.1", 9)
 """An address of the documentation's (RFC 5737): the kernel is asked how it would call it, and nothing is sent."""
@@ -37,7 +37,7 @@ def port_mapper(
     `port`, `hosts`: where the service listens. `wanted`: whether the volunteer lets a router be asked. `left_over`: the
     router's port that an earlier life did not give back; 0: none. `keep` takes the router's port that a later life
     would find open; `told` the one that is held (0: none), and what is new of it."""
-    no_library = why_no_library()
+    no_library = missing_library_reason()
 
     def why_not(source: str) -> str:
         if not wanted:

@@ -118,7 +118,7 @@ class UploadQuota:
         """Why a round cannot be exchanged now, for a person; empty: it can."""
         return self._why_not(self._need)
 
-    def why_not_give(self, *, stranger: bool = False) -> str:
+    def refusal_reason(self, *, stranger: bool = False) -> str:
         """Return why nothing is given or relayed, for a person.
 
         A peer that rests gives nothing. The next exchange comes first, and strangers have a share alone."""

@@ -38,7 +38,7 @@ MARKS = (KEY_FILE, "lock", "service.ticket")
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class Deletion:
     """One thing that is to be deleted."""
 
     path: Path
@@ -46,7 +46,7 @@ class Doomed:
     nbytes: int
 
 
-def contents_of(home: Path) -> tuple[list[Doomed], list[Path]]:
+def contents_of(home: Path) -> tuple[list[Deletion], list[Path]]:
     """Return what of a home is ours, with sizes, and what is not. Raises HomeUnusable for a home that is a link."""
     if home.is_symlink():
         advice = f"Name the folder itself: --home {for_shell(home.resolve())}"
@@ -57,7 +57,8 @@ def contents_of(home: Path) -> tuple[list[Doomed], list[Path]]:
     if not any((home / name).is_file() for name in MARKS):
         return [], inside
     ours = [path for path in inside if path.name in OWN or _is_draft(path.name) or FORMER_KEY.match(path.name)]
-    return [Doomed(path, _what(path.name), size_of(path)) for path in ours], [one for one in inside if one not in ours]
+    others = [path for path in inside if path not in ours]
+    return [Deletion(path, _what(path.name), size_of(path)) for path in ours], others
 
 
 def size_of(path: Path) -> int:
@@ -72,7 +73,7 @@ def size_of(path: Path) -> int:
     return total
 
 
-def delete(things: list[Doomed], home: Path) -> None:
+def delete(things: list[Deletion], home: Path) -> None:
     """Delete them, and the home if nothing else lies in it. Raises HomeUnusable at the first that cannot be deleted."""
     for one in things:
         try:

@@ -141,7 +141,7 @@ class TrainerWorker:
         config, laps = self._config, self._laps
         self._link.send({"note": "building the model"})
         self._duty = duty = DutyCycle(config.shares, on_gpu=self._device.device.type == "cuda")
-        hooks = self._drew, duty.breathe
+        hooks = self._drew, duty.rest_if_due
         self._loop = InnerLoop(config, self._layout, self._device, self._desk.data, self._arena.inn, *hooks)
         self._fitted = fit(self._loop, config)
         self._prober: Prober = Prober(config, self._layout, self._folder, self._arena, self._loop, self._desk)
@@ -210,7 +210,7 @@ class TrainerWorker:
             self._postponed.append(message)
             return None
         params, number = self._loop.params if message.get("own") else self._arena.inn, message.get("number", 1)
-        result = self._loop.evaluate(params, self._duty.breathing(lambda: self._link.given_up >= number))
+        result = self._loop.evaluate(params, self._duty.resting_before(lambda: self._link.given_up >= number))
         return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
 
     def _save(self, message: Message) -> Message:

@@ -23,9 +23,9 @@ class RunTerms:
     max_clock_offset_s: float = 60.0
     record: Callable[[], bytes] = lambda: b""
     """Our own sealed directory record, shown to those we call."""
-    why_banned: Callable[[PeerId], str] = lambda peer: ""
+    ban_reason: Callable[[PeerId], str] = lambda peer: ""
     """Why the operator keeps a peer out, for a person; empty: it is not banned."""
-    why_uninvited: Callable[[PeerId, bytes], tuple[Code, str] | None] = lambda peer, shown: None
+    uninvited_reason: Callable[[PeerId, bytes], tuple[Code, str] | None] = lambda peer, shown: None
     """Why a peer that shows this invitation is not let in: a code and a sentence. None: it is."""
 
 
@@ -54,6 +54,6 @@ class TransportConfig:
         """Speak only these wire versions from here on; those we do not know stay unspoken."""
         self.wire_min, self.wire_max = max(low, WIRE_VERSION), min(high, WIRE_VERSION)
 
-    def why_banned(self, peer: PeerId) -> str:
+    def ban_reason(self, peer: PeerId) -> str:
         """Why the operator keeps a peer out, for a person; empty: it is not banned."""
-        return self.terms.why_banned(peer)
+        return self.terms.ban_reason(peer)

@@ -43,10 +43,10 @@ from peer.protocol.wire.payload import Arrived, CountedSink, Sink, Source, untol
 from peer.signed_start import KeyStarts
 from peer.transport.calls.call import A, Call, Q
 from peer.transport.calls.discard import UploadTest
-from peer.transport.calls.relay import ask as ask_relay
-from peer.transport.calls.reserve import Granted
+from peer.transport.calls.relay import invoke as invoke_relay
+from peer.transport.calls.reserve import OnGrant
 from peer.transport.calls.small_calls import SmallCalls
-from peer.transport.client.calls import Calls
+from peer.transport.client.call_client import CallClient
 from peer.transport.client.connections import Connection, ConnectionPool
 from peer.transport.client.contribution import contribute
 from peer.transport.client.dialling import Dialler
@@ -54,8 +54,8 @@ from peer.transport.client.streams import fetch, swap
 from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.front.callers import CallerTable
 from peer.transport.policy import OPEN, TransportPolicy
-from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import Stream as RawStream
+from peer.transport.relay.relay_server import RelayServer
 from peer.transport.relay.relays import Relays, record_of
 from peer.transport.relay.throttle import throttle_of
 from peer.transport.relay.wire import SLIP_BYTES
@@ -87,7 +87,7 @@ class GrpcTransport(SmallCalls):
         starts: KeyStarts | None = None,
     ) -> None:
         """`correction`: what `now` differs from our raw clock, seconds. `starts`: None for a guest."""
-        self._facts = TransportConfig(
+        self._config = TransportConfig(
             identity=identity,
             run_id=run_id,
             now=now,
@@ -100,24 +100,26 @@ class GrpcTransport(SmallCalls):
         self._caps = Caps(up, down, Meter(budget=policy.quota))
         callers = CallerTable(policy.front.within(open_file_limits()[0]))
         self.dialler = Dialler(policy.place)
-        self.desk = RelayDesk(throttle_of(policy.relaying.rate, policy.max_upload, self._caps), time.monotonic)
-        self.relays = Relays(self._ask_relay, self._serve_circuit, self.dialler, policy.relaying)
+        self.relay_server = RelayServer(
+            throttle_of(policy.relaying.rate, policy.max_upload, self._caps), time.monotonic
+        )
+        self.relays = Relays(self._request_circuit, self._serve_circuit, self.dialler, policy.relaying)
         ways = SwapWays(partial(_way_of, callers, policy.relaying.mapped), self.relays.ended)
         self._service = ExchangeService(
-            self._facts,
+            self._config,
             handler,
             self._caps,
             policy.reputation,
             callers,
             self.dialler,
             ways,
-            self._why_silent,
-            self.desk,
+            self._silence_reason,
+            self.relay_server,
         )
-        self._server = ExchangeServer(self._facts, self._service, self._caps, callers, self.desk, self._word)
-        self._channels = ConnectionPool(self.dialler, self.relays)
-        self._calls = Calls(self._facts, self._channels, self.dialler, correction, self.relays)
-        self.upload_test = UploadTest(self._calls, self._caps)
+        self._server = ExchangeServer(self._config, self._service, self._caps, callers, self.relay_server, self._word)
+        self._pool = ConnectionPool(self.dialler, self.relays)
+        self._call_client = CallClient(self._config, self._pool, self.dialler, correction, self.relays)
+        self.upload_test = UploadTest(self._call_client, self._caps)
         self._port = 0
 
     @property
@@ -132,17 +134,17 @@ class GrpcTransport(SmallCalls):
     @property
     def control(self) -> ControlMeter:
         """Counter of all small calls."""
-        return self._facts.control
+        return self._config.control
 
     def begin_run(self, terms: RunTerms) -> None:
         """Go by the run's terms, once its manifest is known. Whoever said Hello before says it again under them."""
-        self._facts.begin_run(terms)
-        self._channels.drop_tokens()
-        self._service.gate.tokens.expire()
+        self._config.begin_run(terms)
+        self._pool.drop_tokens()
+        self._service.admission.tokens.expire()
 
     def narrow_wire(self, low: int, high: int) -> None:
         """Speak only these wire versions from now on; those we do not know stay unspoken."""
-        self._facts.narrow_wire(low, high)
+        self._config.narrow_wire(low, high)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -166,11 +168,11 @@ class GrpcTransport(SmallCalls):
     async def forget_connections(self) -> None:
         """Drop all connections after a sleep: they are stale, and gRPC notices that late. The next call to each peer
         dials again."""
-        await self._channels.close()
+        await self._pool.close()
 
     async def close(self) -> None:
         """Close all connections and the server. Calls under way end within a second."""
-        await self._channels.close()
+        await self._pool.close()
         await self.relays.close()
         await self._server.close()
 
@@ -178,13 +180,13 @@ class GrpcTransport(SmallCalls):
 
     async def unary(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> A:
         """As `peer.transport.calls.call.Channel.unary`."""
-        return await self._calls.unary(to, call, request, timeout_s)
+        return await self._call_client.unary(to, call, request, timeout_s)
 
     async def unary_aside(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> tuple[A, str]:
         """As `peer.transport.calls.call.Channel.unary_aside`."""
         aside = ConnectionPool(self.dialler)
         try:
-            return await self._calls.unary(to, call, request, timeout_s, aside), aside.endpoint_of(to.peer_id)
+            return await self._call_client.unary(to, call, request, timeout_s, aside), aside.endpoint_of(to.peer_id)
         finally:
             await aside.close()
 
@@ -194,9 +196,9 @@ class GrpcTransport(SmallCalls):
 
     async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
         async def call() -> Welcome:
-            return await self._calls.greet(to, await self._channels.get(to, timeout_s))
+            return await self._call_client.greet(to, await self._pool.get(to, timeout_s))
 
-        return await self._calls.bounded(call(), to, timeout_s)
+        return await self._call_client.bounded(call(), to, timeout_s)
 
     async def greet_copy(self, copy: PeerRecord, timeout_s: float) -> None:
         """Say Hello to another process with our own key, at the endpoints of its record. `KeyStarts` judges its answer.
@@ -205,10 +207,10 @@ class GrpcTransport(SmallCalls):
         aside = ConnectionPool(self.dialler)
 
         async def call() -> None:
-            await self._calls.greet(copy, await aside.get(copy, timeout_s))
+            await self._call_client.greet(copy, await aside.get(copy, timeout_s))
 
         try:
-            await self._calls.bounded(call(), copy, timeout_s)
+            await self._call_client.bounded(call(), copy, timeout_s)
         finally:
             await aside.close()
 
@@ -216,13 +218,13 @@ class GrpcTransport(SmallCalls):
         return self._service.handshake.take_callers()
 
     def answered_at(self, peer: PeerId) -> str:
-        return self._channels.endpoint_of(peer)
+        return self._pool.endpoint_of(peer)
 
     async def fetch_piece(
         self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived = untold
     ) -> bytes:
         wanted = index.pieces[piece]
-        if wanted.nbytes > max(self._facts.terms.max_payload, PIECE_BYTES):
+        if wanted.nbytes > max(self._config.terms.max_payload, PIECE_BYTES):
             raise BadPayload(Code.LENGTH, f"a piece of {wanted.nbytes} bytes is beyond the run's limits")
         data = await self._fetch(donor, index.snapshot, piece, wanted.nbytes, timeout_s, arrived)
         if blake3(data).digest() != wanted.digest:
@@ -242,14 +244,14 @@ class GrpcTransport(SmallCalls):
     async def contribute(
         self, owner: PeerRecord, opening: ContributionHeader, source: Source | None, sink: ResultSink, timeout_s: float
     ) -> Receipt:
-        return await contribute(self._calls, owner, opening, source, sink, timeout_s, self._caps)
+        return await contribute(self._call_client, owner, opening, source, sink, timeout_s, self._caps)
 
     async def _fetch(
         self, donor: PeerRecord, snapshot: str, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
     ) -> bytes:
         progress, sink = TransferProgress.fetching(nbytes), CountedSink(nbytes, arrived)
         stream = partial(fetch, snapshot=snapshot, piece=piece, sink=sink, progress=progress, caps=self._caps)
-        await self._calls.resumed(donor, stream, progress, timeout_s)
+        await self._call_client.resumed(donor, stream, progress, timeout_s)
         return bytes(sink.data)
 
     async def swap(
@@ -264,13 +266,13 @@ class GrpcTransport(SmallCalls):
         needs: float = 0.0,
     ) -> SwapReport:
         """Swap payloads with a partner. Both sides call this: one dials, the other waits to be dialled."""
-        terms = SwapTerms(key, self._facts.terms.codec, source, sink, told)
+        terms = SwapTerms(key, self._config.terms.codec, source, sink, told)
         progress = TransferProgress.dialling(sink.nbytes) if dial else TransferProgress(sink.nbytes)
         try:
             if dial:
                 return await self._dialled(partner, terms, progress, timeout_s, needs)
             accepting = self._service.swaps.accept(partner.peer_id, terms, progress)
-            return await self._calls.bounded(accepting, partner, timeout_s)
+            return await self._call_client.bounded(accepting, partner, timeout_s)
         except (PartnerLost, PartnerRefused) as error:
             lost = isinstance(error, PartnerLost)
             if progress.reader.complete and (lost or progress.broken is not None):
@@ -295,9 +297,9 @@ class GrpcTransport(SmallCalls):
 
         while True:
             try:
-                return await self._calls.resumed(partner, stream, progress, timeout_s)
+                return await self._call_client.resumed(partner, stream, progress, timeout_s)
             except RelayBusy:
-                full = self._channels.held(partner.peer_id)
+                full = self._pool.open_connection(partner.peer_id)
                 others = tuple(relay for relay in partner.relays if full is None or relay.peer_id != full.relay)
                 if not others or len(others) == len(partner.relays):
                     raise
@@ -307,21 +309,21 @@ class GrpcTransport(SmallCalls):
 
     def way_to(self, peer: PeerRecord) -> Way | None:
         """Return the path of the open connection to a peer. None: there is none."""
-        held = self._channels.held(peer.peer_id)
+        held = self._pool.open_connection(peer.peer_id)
         return None if held is None else held.way(mapped=peer.mapped)
 
     def relay_gone(self, partner: PeerId, within_s: float) -> PeerId | None:
         return self.relays.broke_by(partner, within_s)
 
-    async def hold_reservation(self, relay: PeerRecord, granted: Granted) -> None:
+    async def hold_reservation(self, relay: PeerRecord, granted: OnGrant) -> None:
         """Hold a place at a relay, and take the calls that come over it, until it ends.
 
         `granted` is told what the relay says. Raises PartnerLost, PartnerRefused or BadPayload."""
         aside = ConnectionPool(self.dialler)  # calls that fail elsewhere do not end the reservation
         try:
-            connection = await self._calls.bounded(aside.get(relay, ASK_RELAY_S), relay, ASK_RELAY_S)
-            await self._calls.bounded(self._calls.greet(relay, connection), relay, ASK_RELAY_S)
-            await self.relays.hold(relay.peer_id, connection, granted, self._facts.control)
+            connection = await self._call_client.bounded(aside.get(relay, ASK_RELAY_S), relay, ASK_RELAY_S)
+            await self._call_client.bounded(self._call_client.greet(relay, connection), relay, ASK_RELAY_S)
+            await self.relays.hold(relay.peer_id, connection, granted, self._config.control)
         except grpc.aio.AioRpcError as error:
             raise translate(error, relay.peer_id) from None
         finally:
@@ -329,22 +331,24 @@ class GrpcTransport(SmallCalls):
 
     def _word(self, peer: PeerId, block: str) -> RelayWord:
         """Sign from where a closed peer calls this relay."""
-        return new_word(self._facts.run_id, peer, block, self._facts.now(), KeySigner(self._facts.identity).sign)
+        return new_word(self._config.run_id, peer, block, self._config.now(), KeySigner(self._config.identity).sign)
 
-    async def _ask_relay(self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float) -> tuple[bytes, str]:
+    async def _request_circuit(
+        self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float
+    ) -> tuple[bytes, str]:
         """Ask a relay for a circuit; return our slip and the address at which the relay answered."""
-        known = (self._channels.endpoint_of(relay.peer_id), *self.relays.endpoints_of(relay.peer_id))
-        record = record_of(relay, self._facts.run_id, known, self._facts.now())
-        slip = await ask_relay(self, record, target, ASK_RELAY_S, bulk=bulk, needs=needs)
-        if len(slip) != SLIP_BYTES or (held := self._channels.held(relay.peer_id)) is None or held.relay:
+        known = (self._pool.endpoint_of(relay.peer_id), *self.relays.endpoints_of(relay.peer_id))
+        record = record_of(relay, self._config.run_id, known, self._config.now())
+        slip = await invoke_relay(self, record, target, ASK_RELAY_S, bulk=bulk, needs=needs)
+        if len(slip) != SLIP_BYTES or (held := self._pool.open_connection(relay.peer_id)) is None or held.relay:
             raise PartnerLost(f"{relay.peer_id}: the relay hung up")
         return slip, held.address
 
-    async def _why_silent(self, peer: PeerRecord, timeout_s: float) -> str:
+    async def _silence_reason(self, peer: PeerRecord, timeout_s: float) -> str:
         """Return why a closed peer does not answer over its relays; empty: it does."""
         aside = ConnectionPool(self.dialler, self.relays)
         try:
-            await self._calls.bounded(aside.get(peer, timeout_s), peer, timeout_s)
+            await self._call_client.bounded(aside.get(peer, timeout_s), peer, timeout_s)
         except PartnerLost as error:
             return str(error)
         finally:

@@ -29,7 +29,7 @@ _STREAM = [
     (b"x-accel-buffering", b"no"),
 ]
 NO_STORE = {"Cache-Control": "no-store"}
-NEEDS_PROOF = "This needs the page's token: open the address that the daemon printed."
+UNAUTHORIZED = "This needs the page's token: open the address that the daemon printed."
 Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -37,7 +37,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 class Actions:
     """What the page may do: `act`, for callers who show `token`."""
 
-    act: Handler
+    handler: Handler
     token: str
 
     def knows(self, request: Request) -> bool:
@@ -57,7 +57,7 @@ def page_app(index: str, broadcast: Broadcast, actions: Actions | None, names: f
         *(Route(f"/static/{name}", _file(file)) for name, file in files.items()),
     ]
     if actions is not None:
-        routes += [Route("/api/token", _checked(actions), methods=["POST"])]
+        routes += [Route("/api/token", _token_check(actions), methods=["POST"])]
         routes += [Route(f"/api/{name}", _action(name, actions), methods=["POST"]) for name in sorted(ACTIONS)]
     return Guard(Starlette(routes=routes), names)
 
@@ -80,17 +80,17 @@ class EventStream:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _STREAM})
             if await self._stream(viewer, receive, send):
-                await send({"type": "http.response.body", "body": b""})  # ousted: the browser asks again by itself
+                await send({"type": "http.response.body", "body": b""})  # evicted: the browser asks again by itself
         finally:
             self._broadcast.leave(viewer)
 
     async def _stream(self, viewer: Viewer, receive: Receive, send: Send) -> bool:
         """Send frames until the page closes or the viewer goes. Return whether it lost its place before."""
         sending = asyncio.create_task(self._send(send))
-        ends = [sending, asyncio.create_task(_gone(receive)), asyncio.create_task(viewer.ousted.wait())]
+        ends = [sending, asyncio.create_task(_gone(receive)), asyncio.create_task(viewer.evicted.wait())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            return viewer.ousted.is_set() and not sending.done()
+            return viewer.evicted.is_set() and not sending.done()
         finally:
             for task in ends:
                 await cancel_and_wait(task)
@@ -120,10 +120,10 @@ def _snapshot(broadcast: Broadcast) -> Answer:
     return answer
 
 
-def _checked(actions: Actions) -> Answer:
+def _token_check(actions: Actions) -> Answer:
     async def answer(request: Request) -> Response:
         """Tell whether a token is right."""
-        return _told({"known": True}) if actions.knows(request) else _refused()
+        return _json({"known": True}) if actions.knows(request) else _unauthorized()
 
     return answer
 
@@ -131,11 +131,11 @@ def _checked(actions: Actions) -> Answer:
 def _action(command: str, actions: Actions) -> Answer:
     async def answer(request: Request) -> Response:
         if not actions.knows(request):
-            return _refused()
+            return _unauthorized()
         try:
-            return _told(await actions.act(command, _arguments(request)))
+            return _json(await actions.handler(command, _arguments(request)))
         except PeerError as error:
-            return _told({"reason": error.found, "fix": error.fix}, 409)
+            return _json({"reason": error.found, "fix": error.fix}, 409)
 
     return answer
 
@@ -151,9 +151,9 @@ def _arguments(request: Request) -> dict[str, Any]:
         raise UsageError("for_s is a number of seconds", "E.g. /api/pause?for_s=3600") from None
 
 
-def _refused() -> Response:
-    return JSONResponse({"reason": NEEDS_PROOF}, 401, {**NO_STORE, "WWW-Authenticate": "Bearer"})
+def _unauthorized() -> Response:
+    return JSONResponse({"reason": UNAUTHORIZED}, 401, {**NO_STORE, "WWW-Authenticate": "Bearer"})
 
 
-def _told(body: dict[str, Any], status: int = 200) -> Response:
+def _json(body: dict[str, Any], status: int = 200) -> Response:
     return JSONResponse(body, status, NO_STORE)

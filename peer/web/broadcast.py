@@ -28,7 +28,7 @@ class Viewer:
     """One browser that looks."""
 
     def __init__(self) -> None:
-        self.ousted = asyncio.Event()
+        self.evicted = asyncio.Event()
         """Set when its place went to a viewer of another address."""
 
 
@@ -75,7 +75,7 @@ class Broadcast:
         viewer = Viewer()
         placing = self._viewers.enter(viewer, block_of_host(host), host=host)
         if placing.evicted is not None:
-            placing.evicted.ousted.set()
+            placing.evicted.evicted.set()
         return viewer if placing.admitted else None
 
     def leave(self, viewer: Viewer) -> None:

@@ -48,10 +48,10 @@ def metrics_app(metrics: DaemonMetrics, names: frozenset[str]) -> ASGIApp:
     from peer.observe.exposition import CONTENT_TYPE
     from peer.web.guard import Guard
 
-    async def told(request: Request) -> Response:
+    async def metrics_text(request: Request) -> Response:
         return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def lives(request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    return Guard(Starlette(routes=[Route("/metrics", told), Route("/healthz", lives)]), names)
+    return Guard(Starlette(routes=[Route("/metrics", metrics_text), Route("/healthz", lives)]), names)

@@ -38,19 +38,19 @@ class WebPage:
         broadcast = Broadcast(account, asyncio.get_running_loop().time)
         index = "run.html" if actions is None else "volunteer.html"
         url = f"http://{self._bound.address}/"
-        say(_line(url, source.home, "" if actions is None else actions.token))
+        say(_announcement(url, source.home, "" if actions is None else actions.token))
         if actions is not None and not self._bound.address.local:
             say("page: others reach it too. They can read it, and the token goes there without encryption")
         async with serving_app(page_app(index, broadcast, actions, self._names), self._bound, broadcast.close):
             pulse = asyncio.create_task(broadcast.run(), name="page-pulse")
-            pulse.add_done_callback(_tell_defect)
+            pulse.add_done_callback(_report_defect)
             try:
                 yield url
             finally:
                 await cancel_and_wait(pulse)
 
 
-def _line(url: str, home: Path, secret: str) -> str:
+def _announcement(url: str, home: Path, secret: str) -> str:
     """The line that names the page. The token stands in it for a person at a terminal alone: logs are kept."""
     if not secret:
         return f"page: {url}"
@@ -59,7 +59,7 @@ def _line(url: str, home: Path, secret: str) -> str:
     return f"page: {url} (add #token= and what is in {home / token.FILE} to pause and leave there)"
 
 
-def _tell_defect(task: asyncio.Task[None]) -> None:
+def _report_defect(task: asyncio.Task[None]) -> None:
     """A page that fails is a defect, and no reason to stop training."""
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": "the page's account failed", "exception": error})

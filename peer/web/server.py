@@ -126,7 +126,7 @@ async def serving_app(
     An error of the server is told to the loop's exception handler: a page is no reason to stop training."""
     server = PageServer(_config(app))
     task = asyncio.create_task(server.serve(sockets=[bound.socket]), name="page")
-    task.add_done_callback(_tell_defect)
+    task.add_done_callback(_report_defect)
     try:
         async with asyncio.timeout(START_S):
             while not (server.started or task.done()):
@@ -159,6 +159,6 @@ def _config(app: ASGIApp) -> uvicorn.Config:
     )
 
 
-def _tell_defect(task: asyncio.Task[Any]) -> None:
+def _report_defect(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": "the page failed", "exception": error})

@@ -21,14 +21,14 @@ def load_or_create(home: Path) -> str:
     Raises HomeUnusable."""
     path = home / FILE
     try:
-        return _kept(path) or _made(path)
+        return _load(path) or _create(path)
     except OSError as error:
         raise HomeUnusable(
             f"cannot keep the page's token in {path}: {error.strerror}", file_advice(error, path)
         ) from error
 
 
-def _kept(path: Path) -> str:
+def _load(path: Path) -> str:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -41,7 +41,7 @@ def _kept(path: Path) -> str:
     return word if len(word) >= _BYTES and word.replace("-", "a").replace("_", "a").isalnum() else ""
 
 
-def _made(path: Path) -> str:
+def _create(path: Path) -> str:
     token = secrets.token_urlsafe(_BYTES)
     replace_file(path, f"{token}\n".encode())
     return token

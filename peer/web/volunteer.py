@@ -33,9 +33,9 @@ class VolunteerAccount:
         self._wall = wall
         self._rounds: deque[dict[str, Any]] = deque(maxlen=SHOWN_EXCHANGES)
         self._curve = ThinnedCurve()
-        source.listen(self.hear)
+        source.listen(self.on_event)
 
-    def hear(self, event: Event, t: float) -> None:
+    def on_event(self, event: Event, t: float) -> None:
         """Keep the last rounds, as a listener of the journal."""
         if isinstance(event, RoundEnded):
             self._rounds.append(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peer.codec.blocks import BLOCK
-from peer.codec.lattice.codec import Modulo, ask, asked
+from peer.codec.lattice.codec import Modulo, decode_request, encode_request
 from peer.codec.plain import Codec, InTorch, Payload
 from peer.codec.registry import CODECS, EVERY, REFERENCE
 from peer.codec.topk import CHUNK, KEPT
@@ -47,7 +47,7 @@ class OfPartner(InTorch):
 
     def decode(self, payload: Payload, elements: int) -> Tensor:
         values, failed = self._modulo.decode(payload, self._sent[:elements] * (1 - 2.0**-8))
-        answer = self._modulo.encode_blocks(self._sent, self._payload, asked(ask(failed), elements))
+        answer = self._modulo.encode_blocks(self._sent, self._payload, decode_request(encode_request(failed), elements))
         self._modulo.decode_blocks_(values, payload, failed, answer)
         return values
 

@@ -30,7 +30,7 @@ from peer.transport.calls.reserve import _reply_of, _word_of
 from peer.transport.calls.state import index_of
 from peer.transport.config import RunTerms, TransportConfig
 from peer.transport.relay.caller import seen_endpoint
-from peer.transport.relay.wire import MARK, MAX_ADDRESS, SLIP_BYTES, preamble, slip_of
+from peer.transport.relay.wire import MARK, MAX_ADDRESS, SLIP_BYTES, decode_preamble, preamble
 from peer.transport.server.service import ExchangeService
 from peer.transport.wire.pacing import SMALLEST_CHUNK, Pacer, chunk_size
 from peer.transport.wire.payload_stream import Caps, Meter, SwapTerms, read_open
@@ -146,12 +146,12 @@ def swap_again() -> Target:
         whole.skip(data)
         progress.reader.take(whole.end())
         for part in split(raw):
-            if progress.heard(part):
+            if progress.is_farewell(part):
                 assert progress.writer.offset == NBYTES
                 return
             theirs = open_of(part)
             terms.check(theirs)
-            progress.meet(theirs.swap, theirs.have, NBYTES)
+            progress.begin_stream(theirs.swap, theirs.have, NBYTES)
             had, before = theirs.have, had
             assert before <= had <= progress.writer.offset <= NBYTES
             progress.writer.go_back(had)
@@ -181,7 +181,7 @@ def swap_again() -> Target:
 
     corpus = (
         join(opening(0), opening(60), opening(120)),
-        join(opening(0), *(opening(60 * n) for n in range(6)), _with(NBYTES).parting(sent_all=True)),
+        join(opening(0), *(opening(60 * n) for n in range(6)), _with(NBYTES).farewell(sent_all=True)),
         join(opening(0), opening(0), opening(60)),
     )
     refuses = (BadPayload, PartnerLost)
@@ -256,8 +256,8 @@ def hello() -> Target:
         if message.WhichOneof("step") == "proof":
             return
         opened = message.open
-        if (why_not := handshake._why_not_at_all(opened) or handshake._why_not_you(opened)) is not None:
-            raise Refused(why_not[0])
+        if (refusal := handshake._refusal_before_proof(opened) or handshake._refusal_after_proof(opened)) is not None:
+            raise Refused(refusal[0])
         assert PeerId(peer_id_of(opened.public_key))
         if opened.record:
             open_record(opened.record, RUN, NOW)
@@ -391,7 +391,7 @@ def relay_preamble() -> Target:
     """The first bytes of a connection to the front: the end of a circuit, or gRPC's."""
 
     def run(raw: bytes) -> None:
-        if (slip := slip_of(raw)) is None:
+        if (slip := decode_preamble(raw)) is None:
             raise Refused("no preamble")
         assert preamble(slip) == raw
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from peer.codec.error_feedback import Feedback
+from peer.codec.error_feedback import ErrorFeedback
 from peer.codec.registry import EVERY
 from peer.exchange.group.contribution import Contribution
 from peer.exchange.group.sparse_result import SparseResult
@@ -102,7 +102,7 @@ class Played:
     """The program's own parts, put together as a group puts them."""
 
     method: Method = METHOD
-    feedback: Callable[[], Feedback] = lambda: Feedback(EVERY["topk"])
+    feedback: Callable[[], ErrorFeedback] = lambda: ErrorFeedback(EVERY["topk"])
     after: list[Tensor] = field(default_factory=list)
 
     def play(self) -> list[Tensor]:
@@ -123,8 +123,8 @@ class Played:
             self.after.append(worlds[0].params.clone())
         return self.after
 
-    def _part(self, outer: OuterState, theta: Tensor, memory: Feedback, who: int) -> Contribution:
-        wanted = memory.added_(outer.contribution(0, theta.clone(), self.method.outer_rule))
+    def _part(self, outer: OuterState, theta: Tensor, memory: ErrorFeedback, who: int) -> Contribution:
+        wanted = memory.add_to_(outer.contribution(0, theta.clone(), self.method.outer_rule))
         payload = BytesSource(EVERY[self.method.codec].encode(wanted))
         memory.settle(wanted, [(0, ELEMENTS)])
         return Contribution(TOKENS[who], payload, b"s" * 64)
@@ -157,5 +157,5 @@ def test_another_number_is_noticed(change: dict[str, float]) -> None:
 
 
 def test_without_its_feedback_it_is_noticed() -> None:
-    assert off(Played(feedback=lambda: Feedback(EVERY["topk"], 0.0)).play(), expected(PAPER)) > TOLERANCE
+    assert off(Played(feedback=lambda: ErrorFeedback(EVERY["topk"], 0.0)).play(), expected(PAPER)) > TOLERANCE
     assert off(Played(method=replace(METHOD, outer_lr=0.99)).play(), expected(PAPER)) > TOLERANCE

@@ -34,25 +34,25 @@ def test_a_word_that_is_none_is_named(text: str, found: str, fix: str) -> None:
 
 def test_a_condition_is_lost_at_once_and_back_when_it_held_for_a_while() -> None:
     condition = SettledCondition(10.0)
-    condition.take(YES, 0.0)
-    assert condition.why_not(0.0) == ""
-    condition.take(NO, 1.0)
-    assert condition.why_not(1.0) == "reason"
-    condition.take(YES, 2.0)
-    assert condition.why_not(2.0) == "reason; goes on when that held for 10 s"
+    condition.update(YES, 0.0)
+    assert condition.block_reason(0.0) == ""
+    condition.update(NO, 1.0)
+    assert condition.block_reason(1.0) == "reason"
+    condition.update(YES, 2.0)
+    assert condition.block_reason(2.0) == "reason; goes on when that held for 10 s"
     assert condition.settles_in(5.0) == 7.0
-    condition.take(NO, 11.0)  # flaps: the time begins anew
-    condition.take(YES, 12.0)
-    condition.take(YES, 21.9)
-    assert condition.why_not(21.9) != ""
-    condition.take(YES, 22.0)
-    assert condition.why_not(22.0) == ""
+    condition.update(NO, 11.0)  # flaps: the time begins anew
+    condition.update(YES, 12.0)
+    condition.update(YES, 21.9)
+    assert condition.block_reason(21.9) != ""
+    condition.update(YES, 22.0)
+    assert condition.block_reason(22.0) == ""
 
 
 def test_what_is_not_told_counts_as_allowed() -> None:
     condition = SettledCondition(0.0)
-    condition.take(UNKNOWN, 0.0)
-    assert condition.why_not(0.0) == ""
+    condition.update(UNKNOWN, 0.0)
+    assert condition.block_reason(0.0) == ""
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,12 @@ def test_a_long_step_rests_in_its_middle(monkeypatch: pytest.MonkeyPatch) -> Non
     clocks = Clocks(monkeypatch)
     duty = clocks.duty(TrainerShares(cores=0.5))
     clocks.work(0.05, 1.0)
-    duty.breathe()
+    duty.rest_if_due()
     assert clocks.wall == 0.05, "too short a rest"
     clocks.work(0.95, 1.0)
-    duty.breathe()
+    duty.rest_if_due()
     assert clocks.wall == pytest.approx(2.0)
-    assert duty.breathing(lambda: True)()
+    assert duty.resting_before(lambda: True)()
 
 
 def test_waiting_for_others_counts_as_rest(monkeypatch: pytest.MonkeyPatch) -> None:

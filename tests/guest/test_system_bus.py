@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.guest.conditions import NotTold
+from peer.guest.conditions import FactUnavailable
 from peer.guest.sources import LOGIN, NETWORK, POWER, IdleSource, PluggedInSource, UnmeteredSource
 from peer.guest.system_bus import SystemBus
 from tests.support.fake_system_bus import SEATLESS, FakeSystem, fake_system
@@ -73,7 +73,7 @@ def test_a_change_wakes_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_what_a_service_lacks_is_not_told_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(system: FakeSystem, bus: SystemBus) -> None:
         del system.facts["Metered"]
-        with pytest.raises(NotTold, match=r"NetworkManager does not answer on the system bus: UnknownProperty"):
+        with pytest.raises(FactUnavailable, match=r"NetworkManager does not answer on the system bus: UnknownProperty"):
             await bus.get(NETWORK, "Metered")
 
     play(tmp_path, monkeypatch, scenario)
@@ -84,7 +84,7 @@ def test_a_machine_without_a_system_bus_tells_nothing(tmp_path: Path, monkeypatc
 
     async def main() -> None:
         bus = SystemBus()
-        with pytest.raises(NotTold, match="the system bus cannot be reached"):
+        with pytest.raises(FactUnavailable, match="the system bus cannot be reached"):
             await bus.get(LOGIN, "IdleHint")
         assert (await IdleSource(bus).read()).holds is None
         await bus.close()
@@ -100,7 +100,7 @@ def test_a_bus_that_restarts_is_asked_again(tmp_path: Path, monkeypatch: pytest.
             async with asyncio.timeout(60), fake_system(folder) as system:
                 monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", system.address)
                 if at == 1:
-                    with pytest.raises(NotTold):
+                    with pytest.raises(FactUnavailable):
                         await bus.get(POWER, "OnBattery")  # the old connection
                 assert await bus.get(POWER, "OnBattery") is False
         await bus.close()

@@ -80,7 +80,7 @@ async def corrected(others: int, ask: Callable[[RunClock, GrpcTransport, list[Pe
         records = []
         for other in all_others:
             port = await other.start("127.0.0.1", 0)
-            at, me = clock.now(), PeerId(other._facts.identity.peer_id)
+            at, me = clock.now(), PeerId(other._config.identity.peer_id)
             where = (f"127.0.0.1:{port}",)
             records.append(PeerRecord(me, RUN, where, True, 1, 1, 0, 5.0, Status.TRAINING, at, at + 60))
         await ask(clock, ours, records)

@@ -159,13 +159,13 @@ def test_another_life_is_out_of_budget_from_its_start(machine: Machine) -> None:
 def test_a_state_leaves_room_for_the_next_exchange(machine: Machine) -> None:
     machine.budget.exchange_needs(3 * GB)
     send(machine.budget, 3 * GB, giving=True)
-    assert machine.budget.why_not_give() == ""
+    assert machine.budget.refusal_reason() == ""
     machine.budget.rests.append(lambda: "quiet hours")
-    assert machine.budget.why_not_give() == "quiet hours"
+    assert machine.budget.refusal_reason() == "quiet hours"
     assert machine.budget.why_not() == "", "an exchange under way is finished"
     machine.budget.rests.clear()
     send(machine.budget, 3 * GB, giving=True)
-    assert machine.budget.why_not_give() != ""
+    assert machine.budget.refusal_reason() != ""
     with pytest.raises(PartnerRefused):
         send(machine.budget, GB, giving=True)
     send(machine.budget, 3 * GB)
@@ -288,9 +288,9 @@ def test_a_transfer_that_breaks_off_counts_as_far_as_it_came(little: Machine) ->
 def test_joiners_hear_that_no_state_is_given(machine: Machine) -> None:
     async def test() -> None:
         giving = StateUploads(Caps(Pacer(None), Pacer(None), Meter(budget=machine.budget)))
-        assert giving.why_busy(PeerId("joiner"), HERE, proven=False) is None
+        assert giving.busy_reason(PeerId("joiner"), HERE, proven=False) is None
         machine.budget.exchange_needs(8 * GB)
-        why, eta_s = giving.why_busy(PeerId("joiner"), HERE, proven=False) or ("", 0.0)
+        why, eta_s = giving.busy_reason(PeerId("joiner"), HERE, proven=False) or ("", 0.0)
         assert why == "today's upload of 10 GB is used. Next exchange after 00:00; ask another peer"
         assert eta_s > 0
 

@@ -168,7 +168,7 @@ def test_a_caller_without_a_place_costs_no_read(tmp_path: Path, monkeypatch: pyt
             assert (await fetched(caller, token, wanting(0))).code == "busy"
         assert victim.handler.read == 0
 
-    monkeypatch.setattr(CallPlaces, "why_busy", lambda places, block, proven: "all are taken")
+    monkeypatch.setattr(CallPlaces, "busy_reason", lambda places, block, proven: "all are taken")
     attack(test, tmp_path)
 
 

@@ -340,13 +340,13 @@ async def test_idle_streams_and_connections_leave_room_for_others(victim: Victim
         async with victim.caller() as one, victim.caller() as two:
             token = await two.hello()
             calls = [one.open_hello() for _ in range(HELLOS_AT_ONCE)]
-            while sum(victim.transport._service.gate.limits._greeting.values()) < HELLOS_AT_ONCE:
+            while sum(victim.transport._service.admission.limits._greeting.values()) < HELLOS_AT_ONCE:
                 await asyncio.sleep(0.01)
             assert (await ended(two.open_hello())).code == "limit"
             await two.unary("Offer", token)
             for call in calls:
                 call.cancel()
-            while victim.transport._service.gate.limits._greeting:
+            while victim.transport._service.admission.limits._greeting:
                 await asyncio.sleep(0.01)
             assert len(await two.hello()) == 32
     finally:

@@ -44,10 +44,10 @@ class Peer:
         self.banned: set[PeerId] = set()
         policy = TransportPolicy(relaying=RelayPolicy(rate=rate))
         self.transport = GrpcTransport(self.identity, RUN, Owner(), RunClock().now, policy)
-        self.transport.begin_run(RunTerms(LAYOUT, 2**26, why_banned=self._why_banned))
+        self.transport.begin_run(RunTerms(LAYOUT, 2**26, ban_reason=self._ban_reason))
         self.record: PeerRecord = record_of(self.identity.peer_id, "")
 
-    def _why_banned(self, peer: PeerId) -> str:
+    def _ban_reason(self, peer: PeerId) -> str:
         return "it lied" if peer in self.banned else ""
 
     @property
@@ -149,8 +149,8 @@ def test_without_a_token_there_is_neither_a_place_nor_a_circuit(token: bytes) ->
                 await asked(stranger, token, here.home.me)
             assert refused.value.code == "no_token"
             assert (await reserved(stranger, token)).code == "no_token"
-            assert to_json(here.relay.transport.desk.report())["circuits"] == 0
-            assert to_json(here.relay.transport.desk.report())["reservations"] == 1
+            assert to_json(here.relay.transport.relay_server.report())["circuits"] == 0
+            assert to_json(here.relay.transport.relay_server.report())["reservations"] == 1
 
     asyncio.run(main())
 
@@ -190,7 +190,7 @@ def test_a_peer_that_is_banned_loses_its_place(monkeypatch: pytest.MonkeyPatch) 
             with pytest.raises(PartnerRefused) as refused:
                 await here.holding
             assert refused.value.code == "banned"
-            assert to_json(here.relay.transport.desk.report())["reservations"] == 0
+            assert to_json(here.relay.transport.relay_server.report())["reservations"] == 0
 
     asyncio.run(main())
 

@@ -18,7 +18,7 @@ from peer.protocol.messages import PathKind, PeerId, PeerRecord, RelayAddress, R
 from peer.protocol.relay.testimony import RelayFault
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.transport import grpc_transport
-from peer.transport.client import connections, second_opinion
+from peer.transport.client import connections, relay_fault_finder
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import RelayPolicy, TransportPolicy
@@ -119,7 +119,7 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (payload_stream, swap_rendezvous):
         monkeypatch.setattr(module, "STALL_S", STALL_S)
-    for pool in (connections, second_opinion):
+    for pool in (connections, relay_fault_finder):
         monkeypatch.setattr(pool, "SLOW_S", SLOW_S)
     monkeypatch.setattr(grpc_transport, "ASK_RELAY_S", 3.0)
     monkeypatch.setattr(relays, "SETTLE_S", 0.1)
@@ -158,7 +158,7 @@ def test_a_swap_over_a_relay_that_begins_to_lie_goes_on_over_another_one(
                 for report in reports:
                     assert report.sent_all
                     assert (report.way.path, report.way.via) == (PathKind.RELAYED, here.honest.me)
-                await until(lambda caller=caller: not caller.transport._channels._lingering)
+                await until(lambda caller=caller: not caller.transport._pool._lingering)
                 await caller.transport.forget_connections()  # or the second swap uses that to the honest relay
             await until(lambda: here.liar.me in here.callers[0].left)
             assert all(here.honest.me not in peer.left for peer in (here.home, *here.callers))
@@ -175,7 +175,7 @@ def test_a_relay_that_lies_from_the_start_is_left_after_two_calls(how: str) -> N
             for number in range(2):
                 report, _ = await here.swap(caller, number)
                 assert report.way.via == here.honest.me
-                await until(lambda: not caller.transport._channels._lingering)
+                await until(lambda: not caller.transport._pool._lingering)
                 await caller.transport.forget_connections()
             await until(lambda: caller.left == [here.liar.me])
             assert not here.home.left
@@ -274,7 +274,7 @@ def test_a_relay_sees_no_payload_and_no_token() -> None:
             assert here.meddler.ends >= 4, "the circuits for control and for bulk have two ends each"
             assert len(seen) >= 2 * len(data), "all of it passed here"
             assert marker[:16] not in seen
-            tokens = [held.token for peer in (caller, here.home) for held in peer.transport._channels._open.values()]
+            tokens = [held.token for peer in (caller, here.home) for held in peer.transport._pool._open.values()]
             assert len([token for token in tokens if token]) >= 2, "with the closed peer, and with the relay"
             assert all(token not in seen for token in tokens if token)
             for peer in (caller, here.home):

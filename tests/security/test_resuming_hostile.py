@@ -229,7 +229,7 @@ async def test_who_calls_again_and_again_holds_one_place_and_is_left(
     """Each call while the one before is still open."""
     victim.transport._caps.up.rate = 1e5  # little is on its way before the next call
     ours, calls, most = victim.swap(caller), list[Any](), 0
-    limits = victim.transport._service.gate.limits
+    limits = victim.transport._service.admission.limits
     for number in range(MOST_STREAMS + 1):
         calls.append(caller.open("Swap", token))
         await calls[-1].write(opening())

@@ -175,6 +175,6 @@ async def test_what_came_over_them_is_gone_with_the_swap(victim: Victim, caller:
         await gives_up(ours)
         for call in calls:
             await ended(call)
-    limits = victim.transport._service.gate.limits
+    limits = victim.transport._service.admission.limits
     await victim.until(lambda: not limits._calling)
     assert victim.slots == {}

@@ -13,7 +13,7 @@ from peer.protocol.wire.http2 import ACK, END_HEADERS, HEADERS, PREFACE, SETTING
 from peer.transport.front.callers import CallerTable, FrontLimits
 from peer.transport.front.front import AcceptingFront
 from peer.transport.front.inner_socket import InnerSocket
-from peer.transport.relay.desk import RelayDesk
+from peer.transport.relay.relay_server import RelayServer
 from peer.transport.server.bind import bind
 from peer.transport.tls import RenewedLeaf
 from tests.support.http2_abuse import anybody
@@ -90,7 +90,7 @@ async def behind(
     limits: FrontLimits | None = None,
     *,
     leaf: RenewedLeaf | None = None,
-    desk: RelayDesk | None = None,
+    relay_server: RelayServer | None = None,
 ) -> AsyncIterator[Behind]:
     """`serve` None: nobody listens inside."""
     inside = InnerSocket()
@@ -100,14 +100,14 @@ async def behind(
         server.close()
         await server.wait_closed()
     table = CallerTable(limits)
-    front = AcceptingFront(table, leaf or RenewedLeaf(Identity.generate()), desk)
+    front = AcceptingFront(table, leaf or RenewedLeaf(Identity.generate()), relay_server)
     sockets, port = bind(["127.0.0.1"], 0)
     await front.open(sockets, inside)
     try:
         yield Behind(front, table, port)
     finally:
-        if desk is not None:
-            await desk.close()
+        if relay_server is not None:
+            await relay_server.close()
         await front.close()
         server.close()
         inside.close()

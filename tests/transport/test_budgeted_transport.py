@@ -58,7 +58,7 @@ class Used(UploadBudget):
         self._told = told
         self.on = on
 
-    def why_not_give(self, *, stranger: bool = False) -> str:
+    def refusal_reason(self, *, stranger: bool = False) -> str:
         return USED if self.on and self._told else ""
 
     @contextlib.contextmanager

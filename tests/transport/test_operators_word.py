@@ -54,7 +54,7 @@ async def two(
 def test_who_is_banned_is_refused_with_the_reason_and_still_gets_the_amendments() -> None:
     async def main() -> None:
         async with two() as (ours, me, theirs, record):
-            theirs.begin_run(RunTerms(why_banned=lambda peer: "sends noise" if peer == me else ""))
+            theirs.begin_run(RunTerms(ban_reason=lambda peer: "sends noise" if peer == me else ""))
             for call in (
                 ours.fetch_manifest(record, TIMEOUT),
                 ours.describe_state(record, TIMEOUT),
@@ -77,7 +77,7 @@ def test_who_does_not_speak_the_wire_range_is_refused_at_hello() -> None:
         async with two() as (ours, _, theirs, record):
             theirs.narrow_wire(1, WIRE_VERSION + 1)
             await ours.hello(record, TIMEOUT)
-            theirs._facts.wire_min = theirs._facts.wire_max = WIRE_VERSION + 1  # as a newer program would
+            theirs._config.wire_min = theirs._config.wire_max = WIRE_VERSION + 1  # as a newer program would
             with pytest.raises(
                 PartnerRefused, match=f"wire versions {WIRE_VERSION + 1} to {WIRE_VERSION + 1}"
             ) as caught:
@@ -90,25 +90,25 @@ def test_who_does_not_speak_the_wire_range_is_refused_at_hello() -> None:
 def test_both_sides_of_a_hello_show_their_invitation_and_refuse_the_other_without_a_good_one() -> None:
     asked = list[tuple[PeerId, bytes]]()
 
-    def why_uninvited(peer: PeerId, shown: bytes) -> tuple[str, str] | None:
+    def uninvited_reason(peer: PeerId, shown: bytes) -> tuple[str, str] | None:
         asked.append((peer, shown))
         return None if shown.startswith(b"good") else ("invitation_expired", f"the invitation of {peer} is over")
 
     async def main() -> None:
         async with two(b"bad", b"good too") as (ours, me, theirs, record):
-            theirs.begin_run(RunTerms(why_uninvited=why_uninvited))
+            theirs.begin_run(RunTerms(uninvited_reason=uninvited_reason))
             with pytest.raises(PartnerRefused, match=f"the invitation of {me} is over") as caught:
                 await ours.hello(record, TIMEOUT)
             assert caught.value.code == "invitation_expired"
             assert asked == [(me, b"bad")]
         async with two(b"good", b"good too") as (ours, me, theirs, record):
             for transport in (ours, theirs):
-                transport.begin_run(RunTerms(why_uninvited=why_uninvited))
+                transport.begin_run(RunTerms(uninvited_reason=uninvited_reason))
             asked.clear()
             await ours.hello(record, TIMEOUT)
             assert asked == [(record.peer_id, b"good too"), (me, b"good")]
         async with two(b"good", b"") as (ours, _, theirs, record):
-            ours.begin_run(RunTerms(why_uninvited=why_uninvited))
+            ours.begin_run(RunTerms(uninvited_reason=uninvited_reason))
             with pytest.raises(BadPayload, match=f"the invitation of {record.peer_id} is over"):
                 await ours.offer(record, Offer(RoundKey(0, 0)), TIMEOUT)
 
@@ -122,12 +122,12 @@ def test_who_said_hello_before_the_terms_were_known_says_it_again_under_them() -
     async def main() -> None:
         async with two() as (ours, me, theirs, record):
             await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
-            theirs.begin_run(RunTerms(why_uninvited=nobody))
+            theirs.begin_run(RunTerms(uninvited_reason=nobody))
             with pytest.raises(PartnerRefused, match=f"{me} is not invited"):
                 await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
         async with two() as (ours, _, theirs, record):
             await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
-            ours.begin_run(RunTerms(why_uninvited=nobody))
+            ours.begin_run(RunTerms(uninvited_reason=nobody))
             with pytest.raises(BadPayload, match=f"{record.peer_id} is not invited"):
                 await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
 
@@ -138,12 +138,12 @@ def test_a_token_does_not_spare_a_peer_the_next_hello(monkeypatch: pytest.Monkey
     """An expired peer that takes its old tokens for ever is found out by those that call it."""
     over = [False]
 
-    def why_uninvited(peer: PeerId, shown: bytes) -> tuple[str, str] | None:
+    def uninvited_reason(peer: PeerId, shown: bytes) -> tuple[str, str] | None:
         return ("invitation_expired", f"the invitation of {peer} is over") if over[0] else None
 
     async def main() -> None:
         async with two() as (ours, _, _, record):
-            ours.begin_run(RunTerms(why_uninvited=why_uninvited))
+            ours.begin_run(RunTerms(uninvited_reason=uninvited_reason))
             await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)
             over[0] = True
             await ours.fetch_amendments(record, 0, bytes(RUN), TIMEOUT)

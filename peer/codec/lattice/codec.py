@@ -144,9 +144,11 @@ class Modulo:
         use. Temporaries are of a tile, and the payload."""
         raw = from_bytes(self, payload, values.numel())
         heads = self.heads(raw, values.numel())
-        self.mend_(values, heads, wanted, lambda rows, chosen: self._lows_of(raw, values.numel(), rows)[chosen], answer)
+        self.complete_(
+            values, heads, wanted, lambda rows, chosen: self._lows_of(raw, values.numel(), rows)[chosen], answer
+        )
 
-    def mend_(self, values: Tensor, heads: Heads, wanted: Tensor, lows: LowsOf, answer: Payload) -> None:
+    def complete_(self, values: Tensor, heads: Heads, wanted: Tensor, lows: LowsOf, answer: Payload) -> None:
         """Complete the chosen blocks of a tile, as `decode_blocks_`. `lows`: of these blocks."""
         assert wanted.shape == (count_blocks(values.numel()),)
         if len(answer) != BLOCK * int(wanted.sum()):
@@ -218,14 +220,15 @@ def rows_at(element: int) -> slice:
     return slice(element // BLOCK, element // BLOCK + ROWS)
 
 
-def ask(wanted: Tensor) -> bytes:
+def encode_request(wanted: Tensor) -> bytes:
     """Encode a set of blocks as a bit for each, low bits first."""
     return np.packbits(wanted.numpy(), bitorder="little").tobytes()
 
 
-def asked(request: Payload, elements: int) -> Tensor:
-    """Read a request that `ask` wrote, for so many elements. Raises BadPayload `length`, and `index` for a block that
-    is not there."""
+def decode_request(request: Payload, elements: int) -> Tensor:
+    """Decode a request that `encode_request` wrote, for a payload of so many elements.
+
+    Raises BadPayload: `length`; `index` for a block after the last one."""
     blocks = count_blocks(elements)
     if len(request) != -(-blocks // 8):
         raise BadPayload(Code.LENGTH, f"{len(request)} bytes ask for some of {blocks} blocks")

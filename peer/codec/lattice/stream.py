@@ -9,7 +9,7 @@ from torch import Tensor
 
 from peer.codec.lattice.codec import HEAD_BYTES, Modulo, count_blocks, rows_at
 from peer.codec.plain import TILE, Payload
-from peer.codec.stream import Flat, PayloadMaker, PayloadTaker, over
+from peer.codec.stream import Flat, PayloadDecoder, PayloadEncoder, swap_ended
 
 
 class ModuloEncoding:
@@ -45,7 +45,7 @@ class ModuloDecoding:
     """A `Sink` that decodes into `into` (flat fp32), guided by `own` (as long, left as it is).
 
     It is complete when the last byte was written. Then `failed` has True for each undetermined block, where `into`
-    holds the own values until `mend`. After a BadPayload `into` holds no usable values."""
+    holds the own values until `complete`. After a BadPayload `into` holds no usable values."""
 
     def __init__(self, codec: Modulo, own: Flat, into: Tensor) -> None:
         assert into.shape == (own.numel(),), (into.shape, own.numel())
@@ -66,7 +66,7 @@ class ModuloDecoding:
     def write(self, offset: int, data: bytes) -> None:
         """Write bytes of the payload. Raises BadPayload (`scale`), PartnerLost when it is closed."""
         if self._closed:
-            raise over()
+            raise swap_ended()
         view, missing = memoryview(data), HEAD_BYTES * count_blocks(self._own.numel()) - len(self._head)
         if missing > 0:
             assert offset == len(self._head), (offset, len(self._head))
@@ -77,11 +77,11 @@ class ModuloDecoding:
             assert self._lows is not None
             self._lows.write(offset - len(self._head), view)
 
-    def mend(self, answer: Payload) -> None:
+    def complete(self, answer: Payload) -> None:
         """Fill the failed blocks from what the sender answered. Raises BadPayload as `Modulo.decode_blocks_` does."""
         assert self._lows is not None
         lows = self._lows
-        self._codec.mend_(self._into, lows.heads, lows.failed, lambda rows, chosen: lows.kept[rows.start], answer)
+        self._codec.complete_(self._into, lows.heads, lows.failed, lambda rows, chosen: lows.kept[rows.start], answer)
 
     def close(self) -> None:
         """`into` is another's now."""
@@ -92,7 +92,7 @@ class ModuloDecoding:
             self._lows = _LowsIn(self._codec, self._own, self._into, self._head)
 
 
-class _LowsOut(PayloadMaker):
+class _LowsOut(PayloadEncoder):
     def __init__(self, codec: Modulo, values: Flat, steps: Tensor) -> None:
         super().__init__(codec.low_bytes, values)
         self._codec = codec
@@ -105,7 +105,7 @@ class _LowsOut(PayloadMaker):
         return self._codec.encode_lows(self.part(number, number + 1), self._steps[rows_at(number * TILE)])
 
 
-class _LowsIn(PayloadTaker):
+class _LowsIn(PayloadDecoder):
     def __init__(self, codec: Modulo, own: Flat, into: Tensor, head: bytearray) -> None:
         super().__init__(codec.low_bytes, own.numel())
         self._codec = codec
@@ -116,12 +116,12 @@ class _LowsIn(PayloadTaker):
         self.kept: dict[int, Tensor] = {}
         """The low parts of the blocks that failed, by the first block of their tile."""
 
-    def take_tiles(self, first: int, end: int, payload: memoryview) -> None:
+    def decode_tiles(self, first: int, end: int, payload: memoryview) -> None:
         for number in range(first, end):
             at = self._codec.low_bytes((number - first) * TILE)
-            self._take_tile(number, payload[at : at + self._codec.low_bytes(TILE)])
+            self._decode_tile(number, payload[at : at + self._codec.low_bytes(TILE)])
 
-    def _take_tile(self, number: int, packed: memoryview) -> None:
+    def _decode_tile(self, number: int, packed: memoryview) -> None:
         start, stop = number * TILE, min((number + 1) * TILE, self._own.numel())
         rows, (steps, checks) = rows_at(start), self.heads
         lows = self._codec.read_lows(np.frombuffer(packed, np.uint8), stop - start)

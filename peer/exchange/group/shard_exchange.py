@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from peer.aio.tasks import uninterrupted
-from peer.codec.stream import Decoding, Encoding, Flat, over
+from peer.codec.stream import Decoding, Encoding, Flat, swap_ended
 from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.exchange.group.context import GroupContext
@@ -77,7 +77,7 @@ class ShardResultSink(ResultSink):
         """Raises BadPayload, and PartnerLost when it is closed."""
         assert self._taking is not None
         if self._closed:
-            raise over()
+            raise swap_ended()
         self.passing.note(offset + len(data))
         self._taking.write(offset, data)
         self._digest.update(data)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from peer.aio.tasks import background_task
 from peer.aio.threads import Offload
-from peer.codec.error_feedback import Feedback
+from peer.codec.error_feedback import ErrorFeedback
 from peer.codec.stream import Flat
 from peer.errors import ExchangeError, NoRoster, Stale
 from peer.exchange.buffers import Buffers
@@ -56,7 +56,7 @@ class GroupStrategy:
     buffers: Buffers
     offload: Offload
     controls: ExchangeControls
-    feedback: dict[int, Feedback] = field(default_factory=dict)
+    feedback: dict[int, ErrorFeedback] = field(default_factory=dict)
     """Per fragment, where the codec loses enough to need it."""
 
     @property
@@ -190,7 +190,7 @@ class GroupSession:
 
         def made() -> Tensor:
             gradient = groups.outer.contribution(fragment, params.clone(), rule, cut.share, base)
-            return gradient if feedback is None else feedback.added_(gradient)
+            return gradient if feedback is None else feedback.add_to_(gradient)
 
         return await groups.offload(made)
 

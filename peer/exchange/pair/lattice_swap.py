@@ -15,7 +15,7 @@ from torch import Tensor
 from peer.aio.tasks import uninterrupted
 from peer.aio.threads import Offload
 from peer.codec.blocks import BLOCK
-from peer.codec.lattice.codec import Modulo, ask, asked
+from peer.codec.lattice.codec import Modulo, decode_request, encode_request
 from peer.codec.lattice.spread import Distance
 from peer.codec.lattice.stream import ModuloDecoding, ModuloEncoding
 from peer.codec.stream import Flat
@@ -49,12 +49,12 @@ class LatticeSwap:
         heads: bytes = await offload(partial(codec.encode_heads, sent, spread))
         theirs = ModuloDecoding(codec, own, into)
         await _swap_and_close(swap, ModuloEncoding(codec, sent, heads), theirs)
-        failed, request = theirs.failed, ask(theirs.failed)
-        wanted = asked(await _sent(swap, 1, request, len(request)), own.numel())
+        failed, request = theirs.failed, encode_request(theirs.failed)
+        wanted = decode_request(await _sent(swap, 1, request, len(request)), own.numel())
         if bool(torch.any(failed | wanted)):
             answer: bytes = await offload(partial(codec.encode_blocks, sent, heads, wanted))
             answered = await _sent(swap, 2, answer, BLOCK * int(failed.sum()))
-            await uninterrupted(offload(partial(theirs.mend, answered)))
+            await uninterrupted(offload(partial(theirs.complete, answered)))
         await offload(partial(distance.learn, own, into, outer))
 
 

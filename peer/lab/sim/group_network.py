@@ -57,7 +57,7 @@ class MemoryGroup:
         began = self._clock.now()
         host = await _bounded(self._network.reach(self._me, owner), STALL_S, owner)
         host.admit(self._me)
-        group = group_of(host._host)
+        group = group_of(host._call_services)
         result = await self._watched(owner, self._served(group, owner, opening, source))
         await self._take(owner, result, sink)
         return Receipt(opening.nbytes, sink.nbytes, self._clock.now() - began)

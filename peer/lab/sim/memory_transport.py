@@ -44,12 +44,12 @@ from peer.protocol.messages import (
 from peer.protocol.swarm.failure_detection import HEARD_S
 from peer.protocol.swarm.relay_word import is_stale
 from peer.protocol.wire.payload import Arrived, Sink, Source, untold
-from peer.transport.calls.call import A, Asker, Call, Host, Q
+from peer.transport.calls.call import A, AuthenticatedCaller, Call, CallServices, Q
 from peer.transport.calls.group import JOIN_ROUND
 from peer.transport.calls.small_calls import SmallCalls
 from peer.transport.calls.state import STATE
 from peer.transport.policy import OPEN, TransportPolicy
-from peer.transport.relay.desk import RelayDesk
+from peer.transport.relay.relay_server import RelayServer
 from peer.transport.server.indirect_probe import DIAL_S
 from peer.transport.server.rate_limits import CallLimits
 from peer.transport.server.state_uploads import StateUploads
@@ -77,21 +77,21 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         handler: Handler,
         clock: Clock,
         policy: TransportPolicy = OPEN,
-        why_banned: Callable[[PeerId], str] = lambda peer: "",
+        ban_reason: Callable[[PeerId], str] = lambda peer: "",
     ) -> None:
-        """`why_banned`: why the operator keeps a peer out, for a person; empty: it is not banned."""
+        """`ban_reason`: why the operator keeps a peer out, for a person; empty: it is not banned."""
         super().__init__(network, me, clock)
         self._handler = handler
         self._policy = policy
-        self._host = Host(
+        self._call_services = CallServices(
             handler=handler,
             uploads=StateUploads(Caps(Pacer(None), Pacer(None), Meter(budget=policy.quota)), clock.now),
             limits=CallLimits(clock.now),
             dial_back=_DialBack(network),
             indirect_probe=_Voucher(network, me),
-            desk=RelayDesk(None, clock.now),
+            relay_server=RelayServer(None, clock.now),
         )
-        self._why_banned = why_banned
+        self._ban_reason = ban_reason
         network._hosts[me] = self
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
 
     def admit(self, caller: PeerId, *, even_banned: bool = False) -> None:
         """Admit a caller as `peer.transport.server.admission` does, without its limits. Raises PartnerRefused."""
-        if not even_banned and (why := self._why_banned(caller)):
+        if not even_banned and (why := self._ban_reason(caller)):
             raise PartnerRefused(Code.BANNED, why)
         if why := self._policy.reputation.exclusion_reason(caller):
             raise PartnerRefused(Code.STANDING, why)
@@ -131,7 +131,9 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         """Serve a call as `peer.transport.server.admission` does."""
         conduct = self._policy.reputation
         try:
-            reply = await call.serve(self._host, Asker(caller, "", caller, conduct.is_proven(caller)), request)
+            reply = await call.serve(
+                self._call_services, AuthenticatedCaller(caller, "", caller, conduct.is_proven(caller)), request
+            )
         except BadPayload as error:
             conduct.penalize(caller, error.code, error.reason)
             raise PartnerRefused(error.code, error.reason) from None

@@ -133,8 +133,8 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
         RunTerms(
             layout.digest(),
             signed.manifest.limits.max_fragment_bytes,
-            why_banned=lambda peer: log.ruling(MAX_ROUND).kept_out.get(peer, ""),
-            why_uninvited=terms.admission.rule.why_not,
+            ban_reason=lambda peer: log.ruling(MAX_ROUND).kept_out.get(peer, ""),
+            uninvited_reason=terms.admission.rule.why_not,
         )
     )
     copying = LowPriorityThread()

@@ -131,7 +131,7 @@ class _Guest:
         know."""
         node, request, run = self._node, self._request, joining.files
         limit, rule = joining.manifest.limits.max_fragment_bytes, joining.terms.admission.rule
-        node.transport.begin_run(RunTerms(run.layout.digest(), limit, why_uninvited=rule.why_not))
+        node.transport.begin_run(RunTerms(run.layout.digest(), limit, uninvited_reason=rule.why_not))
         judge = HoldOutJudge(run, request.device, request.scratch, self._work)
         weighing = StateWeighing(FetchTerms(weigh=judge.weigh), self._say, self._work)
         fetch = GuestFetch(

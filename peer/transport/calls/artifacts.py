@@ -8,11 +8,11 @@ from peer.codes import Code
 from peer.errors import BadPayload, PartnerRefused
 from peer.observe.control_bytes import Purpose
 from peer.protocol.messages import DIGEST_BYTES, MAX_ARTIFACTS, PeerRecord
-from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.transport.calls.call import AuthenticatedCaller, Call, CallServices, Channel
 from peer.v1 import exchange_pb2 as pb
 
 
-async def ask(channel: Channel, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
+async def invoke(channel: Channel, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
     assert len(digests) <= MAX_ARTIFACTS
     try:
         reply = await channel.unary(holder, ARTIFACTS, pb.ArtifactsRequest(digests=digests), timeout_s)
@@ -23,11 +23,11 @@ async def ask(channel: Channel, holder: PeerRecord, digests: Sequence[bytes], ti
     return held_of(reply, len(digests))
 
 
-async def serve(host: Host, asker: Asker, request: pb.ArtifactsRequest) -> pb.ArtifactsReply:
+async def serve(services: CallServices, caller: AuthenticatedCaller, request: pb.ArtifactsRequest) -> pb.ArtifactsReply:
     digests = digests_of(request)
-    if why := host.uploads.why_not_give(proven=asker.proven):
+    if why := services.uploads.refusal_reason(proven=caller.proven):
         raise PartnerRefused(Code.BUSY, *why)
-    return pb.ArtifactsReply(held=host.handler.on_artifacts(digests))
+    return pb.ArtifactsReply(held=services.handler.on_artifacts(digests))
 
 
 def digests_of(request: pb.ArtifactsRequest) -> list[bytes]:

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from peer.observe.control_bytes import Purpose
 from peer.ports.handler import Handler
 from peer.protocol.messages import PeerId, PeerRecord, Probed, Vouched
-from peer.transport.relay.desk import RelayDesk
+from peer.transport.relay.relay_server import RelayServer
 from peer.transport.server.rate_limits import CallLimits
 from peer.transport.server.state_uploads import StateUploads
 
@@ -29,13 +29,13 @@ Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 
 
-class DialsBack(Protocol):
+class DialBackService(Protocol):
     """As `peer.transport.server.dial_back.DialBack`. The simulator has another one."""
 
     async def probe(self, caller: PeerId, host: str, endpoints: list[str], port: int) -> Probed: ...
 
 
-class Vouches(Protocol):
+class IndirectProbeService(Protocol):
     """As `peer.transport.server.indirect_probe.IndirectProbe`. The simulator has another one."""
 
     async def vouch(
@@ -44,19 +44,19 @@ class Vouches(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class CallServices:
     """What served calls answer from."""
 
     handler: Handler
     uploads: StateUploads
     limits: CallLimits
-    dial_back: DialsBack
-    indirect_probe: Vouches
-    desk: RelayDesk
+    dial_back: DialBackService
+    indirect_probe: IndirectProbeService
+    relay_server: RelayServer
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class AuthenticatedCaller:
     """The peer that made a served call. Its key is proven, and it is within the limits of small calls."""
 
     peer: PeerId
@@ -77,7 +77,7 @@ class Call(Generic[Q, A]):
     request: type[Q]
     """Its name and "Request"."""
     reply: type[A]
-    serve: Callable[[Host, Asker, Q], Awaitable[A]]
+    serve: Callable[[CallServices, AuthenticatedCaller, Q], Awaitable[A]]
     purpose: Purpose
     """What its bytes are counted as."""
     even_banned: bool = False

@@ -17,9 +17,9 @@ from peer.errors import BadPayload, PartnerLost, PartnerRefused
 from peer.protocol.messages import DISCARD_BYTES, DISCARD_CHUNK, PeerRecord
 from peer.protocol.token_bucket import Rate, TokenBuckets
 from peer.transport.calls.call import StreamedCall
-from peer.transport.client.calls import Calls
+from peer.transport.client.call_client import CallClient
 from peer.transport.client.connections import Connection
-from peer.transport.client.streams import Ended, metadata, reader
+from peer.transport.client.streams import CancelOnExit, metadata, reader
 from peer.transport.server.admission import STEP_TIMEOUT_S, Admission
 from peer.transport.server.call_places import CallPlaces
 from peer.transport.server.rate_limits import Caller, block_of_network
@@ -57,19 +57,19 @@ class LineRate:
 class UploadTest:
     """Sends bytes to other peers for the sake of the time that they take."""
 
-    def __init__(self, calls: Calls, caps: Caps) -> None:
-        self._calls = calls
+    def __init__(self, call_client: CallClient, caps: Caps) -> None:
+        self._call_client = call_client
         self._caps = caps
 
     async def measure(self, to: PeerRecord, timeout_s: float, nbytes: int = DISCARD_BYTES) -> LineRate:
         """Send at most `nbytes` within our own upload cap, and return what arrived in which time.
 
         Raises PartnerLost, PartnerRefused (`unknown_call` by a peer of an older version) or BadPayload."""
-        return await self._calls.with_token(to, lambda connection: self._send(connection, nbytes), timeout_s)
+        return await self._call_client.with_token(to, lambda connection: self._send(connection, nbytes), timeout_s)
 
     async def _send(self, connection: Connection, nbytes: int) -> LineRate:
         stream = connection.bulk.stream_stream(DISCARD.path)(metadata=metadata(connection))
-        with Ended(stream):
+        with CancelOnExit(stream):
             began, sent, filler = time.monotonic(), 0, bytes(chunk_size(self._caps.up.rate, DISCARD_CHUNK))
             while sent < min(nbytes, DISCARD_BYTES) and time.monotonic() - began < SENDING_S:
                 await self._caps.up.wait_turn(len(filler))
@@ -98,8 +98,8 @@ def _count(raw: bytes | None, sent: int) -> int:
 class DiscardService:
     """Method of the gRPC service."""
 
-    def __init__(self, gate: Admission, caps: Caps) -> None:
-        self._gate = gate
+    def __init__(self, admission: Admission, caps: Caps) -> None:
+        self._admission = admission
         self._caps = caps
         self._places = CallPlaces(PLACES, 0, "measurements")
         self._of_block: TokenBuckets[str] = TokenBuckets(OF_BLOCK)
@@ -107,7 +107,7 @@ class DiscardService:
 
     async def discard(self, _: object, context: Context) -> None:
         """Read a caller's bytes to their end, at most `DISCARD_BYTES`, and tell how many they were."""
-        async with self._gate.admitted(context) as caller:
+        async with self._admission.admitted(context) as caller:
             block = block_of_network(caller.address)
             await self._take(block, context)
             try:
@@ -122,7 +122,7 @@ class DiscardService:
 
     async def _take(self, block: str, context: Context) -> None:
         """Count a whole measurement, whose bytes are not known beforehand. Refuse one that is too many."""
-        now = self._gate.now()
+        now = self._admission.now()
         wait_s = self._of_all.lacks_s(EVERYBODY, now, DISCARD_BYTES) or self._of_block.take(block, now, DISCARD_BYTES)
         if wait_s > 0:
             await refuse(context, Code.BUSY, f"too many measurements; try again in {wait_s:.0f} s", wait_s)
@@ -138,7 +138,7 @@ class DiscardService:
                 break
             if len(chunk) > DISCARD_CHUNK:
                 reason = f"a chunk of {len(chunk)} bytes; at most {DISCARD_CHUNK} are read"
-                await self._gate.turn_away(context, Code.REQUEST, reason, caller.peer)
+                await self._admission.turn_away(context, Code.REQUEST, reason, caller.peer)
             received += len(chunk)
             await self._caps.down.wait_turn(len(chunk))
         return received

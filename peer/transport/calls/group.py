@@ -20,7 +20,7 @@ from peer.protocol.group.roster import (
     ids_of,
 )
 from peer.protocol.messages import MAX_ROUND, PeerRecord, Reach, RoundKey
-from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.transport.calls.call import AuthenticatedCaller, Call, CallServices, Channel
 from peer.transport.wire.validation import reach_of
 from peer.v1 import exchange_pb2 as pb
 
@@ -28,13 +28,15 @@ MAX_WAIT_S = 10.0
 """Seconds that one call may ask to be held, at most."""
 
 
-async def ask_join_round(channel: Channel, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
+async def invoke_join_round(channel: Channel, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
     return join_reply_of(await channel.unary(leader, JOIN_ROUND, join_request(join), timeout_s))
 
 
-async def serve_join_round(host: Host, asker: Asker, request: pb.JoinRoundRequest) -> pb.JoinRoundReply:
-    group = group_of(host)
-    return join_reply(await group.on_join(asker.peer, join_of(request)))
+async def serve_join_round(
+    services: CallServices, caller: AuthenticatedCaller, request: pb.JoinRoundRequest
+) -> pb.JoinRoundReply:
+    group = group_of(services)
+    return join_reply(await group.on_join(caller.peer, join_of(request)))
 
 
 def join_request(join: Join) -> pb.JoinRoundRequest:
@@ -91,19 +93,19 @@ def join_reply_of(message: pb.JoinRoundReply) -> JoinReply:
     return JoinReply(told, roster, message.collecting, message.reason[:200])
 
 
-async def ask_held(channel: Channel, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
+async def invoke_held(channel: Channel, by: PeerRecord, fragment: int, timeout_s: float) -> Base:
     return base_of((await channel.unary(by, HELD, pb.HeldRequest(fragment=fragment), timeout_s)).base)
 
 
-async def serve_held(host: Host, asker: Asker, request: pb.HeldRequest) -> pb.HeldReply:
-    if (base := group_of(host).on_held(request.fragment)) is None:
+async def serve_held(services: CallServices, caller: AuthenticatedCaller, request: pb.HeldRequest) -> pb.HeldReply:
+    if (base := group_of(services).on_held(request.fragment)) is None:
         raise PartnerRefused(Code.NO_STATE, "no complete state of that fragment is held here (yet)")
     return pb.HeldReply(base=base_message(base))
 
 
-def group_of(host: Host) -> GroupHandler:
+def group_of(services: CallServices) -> GroupHandler:
     """Raises PartnerRefused."""
-    if (group := host.handler.group) is None:
+    if (group := services.handler.group) is None:
         raise PartnerRefused(Code.NO_GROUP, "this peer takes part in no group (yet)")
     return group
 

@@ -21,7 +21,7 @@ from peer.protocol.messages import PeerId, PeerRecord, RunId, Welcome
 from peer.signed_record import InvalidRecord, open_record
 from peer.transport.calls.call import StreamedCall
 from peer.transport.client.connections import Connection
-from peer.transport.client.streams import Ended
+from peer.transport.client.streams import CancelOnExit
 from peer.transport.config import TransportConfig
 from peer.transport.server.admission import Admission
 from peer.transport.server.tokens import LIFETIME_S
@@ -40,40 +40,40 @@ Hello."""
 
 
 async def say_hello(
-    connection: Connection, to: PeerRecord, facts: TransportConfig, correction: Callable[[], float]
+    connection: Connection, to: PeerRecord, config: TransportConfig, correction: Callable[[], float]
 ) -> Welcome:
     """Prove our key to a peer; keep its token and round trip with the connection.
 
-    `correction` returns the difference of `facts.now` to our raw clock, seconds. Raises PartnerLost when the Hello ends
-    in the middle, BadPayload for an impossible clock or a peer that is not invited, and the errors of the stream."""
-    terms, starts = facts.terms, facts.starts
+    `correction` returns the seconds by which `config.now` is ahead of our raw clock. Raises PartnerLost when the Hello
+    ends in the middle, BadPayload for an impossible clock or a peer that is not invited, and errors of the stream."""
+    terms, starts = config.terms, config.starts
     method = connection.control.stream_stream(
-        HELLO.path, request_serializer=facts.control.encoder(Purpose.HELLO, pb.HelloRequest.SerializeToString)
+        HELLO.path, request_serializer=config.control.encoder(Purpose.HELLO, pb.HelloRequest.SerializeToString)
     )
-    decoded = facts.control.decoder(Purpose.HELLO, pb.HelloReply.FromString)
+    decoded = config.control.decoder(Purpose.HELLO, pb.HelloReply.FromString)
     opening = pb.HelloOpen(
-        run_id=facts.run_id,
-        wire_min=facts.wire_min,
-        wire_max=facts.wire_max,
+        run_id=config.run_id,
+        wire_min=config.wire_min,
+        wire_max=config.wire_max,
         layout_digest=terms.layout_digest,
-        public_key=facts.identity.public_key,
-        clock=facts.now(),
+        public_key=config.identity.public_key,
+        clock=config.now(),
         record=terms.record(),
-        invitation=facts.invitation,
+        invitation=config.invitation,
         start=b"" if starts is None else starts.nonce,
     )
     stream = method()
-    with Ended(stream):
-        before, corrected = facts.now(), correction()
+    with CancelOnExit(stream):
+        before, corrected = config.now(), correction()
         await stream.write(pb.HelloRequest(open=opening))
         challenge = _expect(decoded, await stream.read(), "challenge", to.peer_id)
-        if (found := terms.why_uninvited(to.peer_id, challenge.invitation)) is not None:
+        if (found := terms.uninvited_reason(to.peer_id, challenge.invitation)) is not None:
             raise BadPayload(*found)
-        after = facts.now() - correction() + corrected  # another Hello may have moved the correction meanwhile
+        after = config.now() - correction() + corrected  # another Hello may have moved the correction meanwhile
         offset = offset_of(challenge, before, after, terms.max_clock_offset_s if terms.layout_digest else A_DAY_S)
         server_key = public_key_of(to.peer_id)
-        message = proof_message(facts.run_id, server_key, challenge.nonce)
-        proof = pb.HelloProof(signature=facts.identity.sign(HELLO_DOMAIN, message))
+        message = proof_message(config.run_id, server_key, challenge.nonce)
+        proof = pb.HelloProof(signature=config.identity.sign(HELLO_DOMAIN, message))
         if starts is not None:
             server_start, _ = starts.learn(server_key, challenge.start)
             starts.judge(challenge.other_start)
@@ -119,12 +119,12 @@ class Handshake:
     """Serves Hellos, and gives tokens to callers that prove their key."""
 
     def __init__(
-        self, facts: TransportConfig, gate: Admission, handler: Handler, called: Callable[[PeerId, str], None]
+        self, config: TransportConfig, admission: Admission, handler: Handler, called: Callable[[PeerId, str], None]
     ) -> None:
         """`called` is told each caller that gets a token, and from where it calls."""
-        self._facts = facts
+        self._config = config
         self._called = called
-        self._gate = gate
+        self._admission = admission
         self._handler = handler
         self._callers: dict[str, None] = {}
 
@@ -135,80 +135,80 @@ class Handshake:
 
     async def serve(self, _: Any, context: Context) -> None:
         """Serve a Hello: its opening, our challenge, the caller's proof, our token."""
-        async with self._gate.greeting(context):
+        async with self._admission.greeting(context):
             await self._greet(context)
 
     async def _greet(self, context: Context) -> None:
         opened = (await self._step(context)).open
-        if (found := self._why_not_at_all(opened)) is not None:
-            await self._gate.turn_away(context, *found)
-        nonce, starts = secrets.token_bytes(32), self._facts.starts
+        if (found := self._refusal_before_proof(opened)) is not None:
+            await self._admission.turn_away(context, *found)
+        nonce, starts = secrets.token_bytes(32), self._config.starts
         challenge = pb.HelloChallenge(
             nonce=nonce,
-            clock=self._facts.now(),
-            seen_as=(await self._gate.origin(context))[:128],
-            invitation=self._facts.invitation,
+            clock=self._config.now(),
+            seen_as=(await self._admission.origin(context))[:128],
+            invitation=self._config.invitation,
             start=b"" if starts is None else starts.claim_for(opened.public_key, opened.start),
             other_start=b"" if starts is None else starts.other_of(opened.public_key, opened.start),
         )
         await context.write(pb.HelloReply(challenge=challenge))
         proof = (await self._step(context)).proof
-        message = proof_message(opened.run_id, self._facts.identity.public_key, nonce)
+        message = proof_message(opened.run_id, self._config.identity.public_key, nonce)
         proven = verify(opened.public_key, HELLO_DOMAIN, message, proof.signature)
         caller = PeerId(peer_id_of(opened.public_key)) if proven else None
-        if (found := self._why_not_you(opened)) is not None:
-            await self._gate.turn_away(context, *found, caller)
+        if (found := self._refusal_after_proof(opened)) is not None:
+            await self._admission.turn_away(context, *found, caller)
         if caller is None:
             reason = "the signature over our challenge is not by the key you named"
-            await self._gate.turn_away(context, Code.BAD_PROOF, reason)
-        if (found := self._facts.terms.why_uninvited(caller, opened.invitation)) is not None:
-            self._gate.conduct.refused(caller, *found)
+            await self._admission.turn_away(context, Code.BAD_PROOF, reason)
+        if (found := self._config.terms.uninvited_reason(caller, opened.invitation)) is not None:
+            self._admission.reputation.refused(caller, *found)
             await refuse(context, *found)
-        if why := self._gate.conduct.exclusion_reason(caller):
+        if why := self._admission.reputation.exclusion_reason(caller):
             await refuse(context, Code.STANDING, why)
         start = b""
         if starts is not None:
             start, named = starts.learn(opened.public_key, proof.start)
             starts.judge(proof.other_start)
             if named:
-                self._gate.tokens.expire_starts(caller, named)
-        if caller != self._facts.identity.peer_id:  # else another process with our key, and no peer to be known
+                self._admission.tokens.expire_starts(caller, named)
+        if caller != self._config.identity.peer_id:  # else another process with our key, and no peer to be known
             await self._learn(opened, caller, context)
-            self._gate.greeted(context, caller)
-            origin = await self._gate.origin(context)
+            self._admission.greeted(context, caller)
+            origin = await self._admission.origin(context)
             self._called(caller, origin)
             if (host := host_of_caller(origin)) and len(self._callers) < KEPT_CALLERS:
                 self._callers[host] = None
-        token = self._gate.tokens.issue(caller, self._facts.now(), start)
+        token = self._admission.tokens.issue(caller, self._config.now(), start)
         await context.write(pb.HelloReply(granted=pb.HelloGranted(token=token, expires_in_s=LIFETIME_S)))
 
     async def _step(self, context: Context) -> pb.HelloRequest:
-        raw = await self._gate.request(context)
+        raw = await self._admission.request(context)
         if not raw:
-            await self._gate.turn_away(context, Code.HELLO, "Hello ended in the middle")
+            await self._admission.turn_away(context, Code.HELLO, "Hello ended in the middle")
         try:
             return pb.HelloRequest.FromString(raw)
         except DecodeError:
-            await self._gate.turn_away(context, Code.REQUEST, "the message cannot be read")
+            await self._admission.turn_away(context, Code.REQUEST, "the message cannot be read")
 
-    def _why_not_at_all(self, opened: pb.HelloOpen) -> tuple[Code, str] | None:
+    def _refusal_before_proof(self, opened: pb.HelloOpen) -> tuple[Code, str] | None:
         """Return why the Hello ends without a proof: a code and a reason."""
-        facts = self._facts
-        if opened.wire_min > facts.wire_max or opened.wire_max < facts.wire_min:
-            return Code.WIRE_VERSION, f"wire versions {facts.wire_min} to {facts.wire_max} are spoken here; update"
+        config = self._config
+        if opened.wire_min > config.wire_max or opened.wire_max < config.wire_min:
+            return Code.WIRE_VERSION, f"wire versions {config.wire_min} to {config.wire_max} are spoken here; update"
         if len(opened.public_key) != 32:
             return Code.BAD_PROOF, "a public key has 32 bytes"
-        ahead = opened.clock - facts.now()
-        if not abs(ahead) <= facts.terms.max_clock_offset_s:
-            way, most = "ahead of" if ahead > 0 else "behind", facts.terms.max_clock_offset_s
+        ahead = opened.clock - config.now()
+        if not abs(ahead) <= config.terms.max_clock_offset_s:
+            way, most = "ahead of" if ahead > 0 else "behind", config.terms.max_clock_offset_s
             return Code.CLOCK, f"your clock is {abs(ahead):.0f} s {way} ours; at most {most:.0f} s are taken"
         return None
 
-    def _why_not_you(self, opened: pb.HelloOpen) -> tuple[Code, str] | None:
+    def _refusal_after_proof(self, opened: pb.HelloOpen) -> tuple[Code, str] | None:
         """Return why the caller is turned away once its key is proven: a code and a reason."""
-        if opened.run_id != self._facts.run_id:
+        if opened.run_id != self._config.run_id:
             return Code.WRONG_RUN, "this peer takes part in another run"
-        ours = self._facts.terms.layout_digest
+        ours = self._config.terms.layout_digest
         if ours and opened.layout_digest and opened.layout_digest != ours:
             return Code.LAYOUT, "your model has other tensors than this run's"
         return None
@@ -218,16 +218,16 @@ class Handshake:
         if not opened.record:
             return
         try:
-            record = open_record(opened.record, self._facts.run_id, self._facts.now())
+            record = open_record(opened.record, self._config.run_id, self._config.now())
         except InvalidRecord as bad:
             if bad.code in (Code.EXPIRED, Code.FUTURE):  # its clock is off, within what is allowed
                 return
-            await self._gate.turn_away(context, Code.RECORD, f"your record: {bad.reason} ({bad.code})", caller)
+            await self._admission.turn_away(context, Code.RECORD, f"your record: {bad.reason} ({bad.code})", caller)
         if record.peer_id != caller:
-            await self._gate.turn_away(
+            await self._admission.turn_away(
                 context, Code.RECORD, f"the record of {record.peer_id} is not yours to show", caller
             )
         if opened.clock - record.issued_at > RECORD_FRESH_S:
             age = opened.clock - record.issued_at
-            await self._gate.turn_away(context, Code.RECORD, f"your record is a replay, {age:.0f} s old", caller)
+            await self._admission.turn_away(context, Code.RECORD, f"your record is a replay, {age:.0f} s old", caller)
         self._handler.on_hello(record)

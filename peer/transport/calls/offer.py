@@ -6,13 +6,13 @@ from peer.codes import Code
 from peer.errors import BadPayload
 from peer.observe.control_bytes import Purpose
 from peer.protocol.messages import Answer, Offer, PeerRecord, Reach, RoundKey, Verdict
-from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.transport.calls.call import AuthenticatedCaller, Call, CallServices, Channel
 from peer.transport.wire.refusals import eta_of
 from peer.transport.wire.validation import reach_of
 from peer.v1 import exchange_pb2 as pb
 
 
-async def ask(channel: Channel, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
+async def invoke(channel: Channel, to: PeerRecord, offer: Offer, timeout_s: float) -> Answer:
     request = pb.OfferRequest(
         round=offer.key.round,
         fragment=offer.key.fragment,
@@ -30,10 +30,10 @@ async def ask(channel: Channel, to: PeerRecord, offer: Offer, timeout_s: float) 
     return Answer(verdict, eta_of(reply.eta_s), reply.reason[:200], reach_of(reply), reply.proven)
 
 
-async def serve(host: Host, asker: Asker, request: pb.OfferRequest) -> pb.OfferReply:
+async def serve(services: CallServices, caller: AuthenticatedCaller, request: pb.OfferRequest) -> pb.OfferReply:
     key = RoundKey(request.round, request.fragment)
     offer = Offer(key, request.withdraw, reach_of(request), eta_of(request.eta_s), request.proven)
-    answer = host.handler.on_offer(asker.peer, offer)
+    answer = services.handler.on_offer(caller.peer, offer)
     return pb.OfferReply(
         verdict=answer.verdict.value,
         eta_s=answer.eta_s,

@@ -6,28 +6,32 @@ from collections.abc import Sequence
 
 from peer.observe.control_bytes import Purpose
 from peer.protocol.messages import PeerRecord
-from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.transport.calls.call import AuthenticatedCaller, Call, CallServices, Channel
 from peer.v1 import exchange_pb2 as pb
 
 
-async def ask_amendments(
+async def invoke_amendments(
     channel: Channel, to: PeerRecord, held: int, head: bytes, timeout_s: float
 ) -> list[tuple[bytes, bytes]]:
     reply = await channel.unary(to, AMENDMENTS, pb.AmendmentsRequest(held=held, head=head), timeout_s)
     return [(amendment.raw, amendment.signature) for amendment in reply.amendments]
 
 
-async def serve_amendments(host: Host, asker: Asker, request: pb.AmendmentsRequest) -> pb.AmendmentsReply:
-    given = host.handler.on_amendments(request.held, request.head)
+async def serve_amendments(
+    services: CallServices, caller: AuthenticatedCaller, request: pb.AmendmentsRequest
+) -> pb.AmendmentsReply:
+    given = services.handler.on_amendments(request.held, request.head)
     return pb.AmendmentsReply(amendments=[pb.SignedAmendment(raw=raw, signature=sig) for raw, sig in given])
 
 
-async def ask_papers(channel: Channel, to: PeerRecord, held: Sequence[bytes], timeout_s: float) -> list[bytes]:
+async def invoke_papers(channel: Channel, to: PeerRecord, held: Sequence[bytes], timeout_s: float) -> list[bytes]:
     return list((await channel.unary(to, PAPERS, pb.PapersRequest(held=held), timeout_s)).papers)
 
 
-async def serve_papers(host: Host, asker: Asker, request: pb.PapersRequest) -> pb.PapersReply:
-    return pb.PapersReply(papers=host.handler.on_papers(request.held))
+async def serve_papers(
+    services: CallServices, caller: AuthenticatedCaller, request: pb.PapersRequest
+) -> pb.PapersReply:
+    return pb.PapersReply(papers=services.handler.on_papers(request.held))
 
 
 # a banned peer learns from the amendments why it is banned

@@ -5,11 +5,11 @@ from __future__ import annotations
 from peer.observe.control_bytes import Purpose
 from peer.protocol.endpoints import host_of_caller
 from peer.protocol.messages import MAX_ENDPOINTS, PeerRecord, Probed
-from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.transport.calls.call import AuthenticatedCaller, Call, CallServices, Channel
 from peer.v1 import exchange_pb2 as pb
 
 
-async def ask(channel: Channel, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
+async def invoke(channel: Channel, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
     request = pb.ProbeRequest(endpoints=endpoints[:MAX_ENDPOINTS], port=channel.port)
     # the open connection may go over another version of IP
     reply, asked_at = await channel.unary_aside(by, PROBE, request, timeout_s)
@@ -17,9 +17,9 @@ async def ask(channel: Channel, by: PeerRecord, endpoints: tuple[str, ...], time
     return Probed(tried, tuple(e for e in tried if e in reply.answered), reply.reason[:500], asked_at)
 
 
-async def serve(host: Host, asker: Asker, request: pb.ProbeRequest) -> pb.ProbeReply:
+async def serve(services: CallServices, caller: AuthenticatedCaller, request: pb.ProbeRequest) -> pb.ProbeReply:
     named = list(request.endpoints[:MAX_ENDPOINTS])
-    found = await host.dial_back.probe(asker.peer, host_of_caller(asker.origin), named, request.port)
+    found = await services.dial_back.probe(caller.peer, host_of_caller(caller.origin), named, request.port)
     return pb.ProbeReply(tried=found.tried, answered=found.answered, reason=found.reason[:500])
 
 

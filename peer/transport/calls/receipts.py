@@ -15,38 +15,40 @@ from peer.protocol.pair.receipt import (
     SwapOpinion,
     SwapStatement,
 )
-from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.transport.calls.call import AuthenticatedCaller, Call, CallServices, Channel
 from peer.v1 import exchange_pb2 as pb
 
 
-async def ask_receipt(
+async def invoke_receipt(
     channel: Channel, partner: PeerRecord, signed: SignedOpinion, timeout_s: float
 ) -> SignedOpinion | None:
     key = signed.key
     request = pb.ReceiptRequest(
-        round=key.round, fragment=key.fragment, opinion=told(signed.opinion), signature=signed.signature
+        round=key.round, fragment=key.fragment, opinion=opinion_message(signed.opinion), signature=signed.signature
     )
     return receipt_of(await channel.unary(partner, RECEIPT, request, timeout_s), key)
 
 
-async def serve_receipt(host: Host, asker: Asker, request: pb.ReceiptRequest) -> pb.ReceiptReply:
-    ours = host.handler.on_receipt(asker.peer, receipt_request_of(request))
+async def serve_receipt(
+    services: CallServices, caller: AuthenticatedCaller, request: pb.ReceiptRequest
+) -> pb.ReceiptReply:
+    ours = services.handler.on_receipt(caller.peer, receipt_request_of(request))
     if ours is None:
         return pb.ReceiptReply()
-    return pb.ReceiptReply(opinion=told(ours.opinion), signature=ours.signature)
+    return pb.ReceiptReply(opinion=opinion_message(ours.opinion), signature=ours.signature)
 
 
-async def ask_shown(channel: Channel, by: PeerRecord, timeout_s: float) -> list[ShownReceipt]:
+async def invoke_shown(channel: Channel, by: PeerRecord, timeout_s: float) -> list[ShownReceipt]:
     return shown_of(await channel.unary(by, SHOWN, pb.ShownRequest(), timeout_s))
 
 
-async def serve_shown(host: Host, asker: Asker, request: pb.ShownRequest) -> pb.ShownReply:
-    shown = host.handler.shown_receipts()[:MAX_SHOWN]
+async def serve_shown(services: CallServices, caller: AuthenticatedCaller, request: pb.ShownRequest) -> pb.ShownReply:
+    shown = services.handler.shown_receipts()[:MAX_SHOWN]
     receipts = [pb.ShownReceipt(statement=one.statement.to_bytes(), signature=one.signature) for one in shown]
     return pb.ShownReply(receipts=receipts)
 
 
-def told(opinion: SwapOpinion) -> pb.SwapOpinion:
+def opinion_message(opinion: SwapOpinion) -> pb.SwapOpinion:
     """Encode an opinion for the wire."""
     return pb.SwapOpinion(tokens=opinion.tokens, accepted=opinion.accepted, gain=opinion.gain)
 

@@ -15,8 +15,8 @@ from peer.protocol.swarm.relay_word import is_stale
 from peer.signed_record import is_well_formed
 from peer.transport.calls.call import StreamedCall
 from peer.transport.client.connections import Connection
-from peer.transport.client.streams import Ended, metadata, reader
-from peer.transport.relay.desk import RelayDesk, Reservation
+from peer.transport.client.streams import CancelOnExit, metadata, reader
+from peer.transport.relay.relay_server import RelayServer, Reservation
 from peer.transport.relay.wire import SLIP_BYTES
 from peer.transport.server.admission import Admission
 from peer.transport.server.rate_limits import block_of_network
@@ -30,14 +30,14 @@ the earliest (RFC 5382 asks for two hours)."""
 SILENT_S = 1.6 * ALIVE_EVERY_S
 """Seconds without a sign of life after which a relay counts as lost."""
 
-Granted = Callable[[float, RelayWord | None], None]
+OnGrant = Callable[[float, RelayWord | None], None]
 """Told a relay's cap, in bytes per second, and its word on where we call from; None: as before."""
-GiveWord = Callable[[PeerId, str], RelayWord]
+SignWord = Callable[[PeerId, str], RelayWord]
 """Signs from which address block a closed peer calls."""
 
 
 async def hold(
-    connection: Connection, granted: Granted, called: Callable[[bytes], None], control: ControlMeter
+    connection: Connection, granted: OnGrant, called: Callable[[bytes], None], control: ControlMeter
 ) -> None:
     """Hold a reservation until the relay ends it, which raises an error of the stream, PartnerLost or BadPayload.
 
@@ -45,7 +45,7 @@ async def hold(
     waits for us. `control` counts what comes."""
     method = connection.control.unary_stream(RESERVE.path, response_deserializer=control.decoder(Purpose.OTHER, bytes))
     stream = method(b"", metadata=metadata(connection))
-    with Ended(stream):
+    with CancelOnExit(stream):
         read = reader(stream)
         while True:
             try:
@@ -85,27 +85,27 @@ def _word_of(reply: pb.ReserveReply) -> RelayWord | None:
 class ReserveService:
     """Methods of the gRPC service."""
 
-    def __init__(self, desk: RelayDesk, gate: Admission, word: GiveWord) -> None:
+    def __init__(self, relay_server: RelayServer, admission: Admission, word: SignWord) -> None:
         """`word`: signs from which address block a closed peer calls."""
-        self._desk = desk
-        self._gate = gate
+        self._relay_server = relay_server
+        self._admission = admission
         self._word = word
 
     async def reserve(self, _: object, context: Context) -> None:
         """Hold a place for a closed peer as long as its call lasts, and tell it of circuits. A peer that is banned
         meanwhile loses it."""
-        async with self._gate.admitted(context) as caller:
+        async with self._admission.admitted(context) as caller:
             assert caller.peer is not None
-            await self._gate.request(context, caller.peer)
-            proven = self._gate.conduct.is_proven(caller.peer)
+            await self._admission.request(context, caller.peer)
+            proven = self._admission.reputation.is_proven(caller.peer)
             try:
-                held = self._desk.reserve(caller.peer, block_of_network(caller.address), proven=proven)
+                held = self._relay_server.reserve(caller.peer, block_of_network(caller.address), proven=proven)
             except PartnerRefused as refused:
                 await refuse(context, refused.code, refused.reason)
             try:
                 await self._tell(held, block_of_network(caller.address), context)
             finally:
-                self._desk.release(held)
+                self._relay_server.release(held)
             await refuse(context, Code.BUSY, "your place at this relay went to another peer")
 
     async def _tell(self, held: Reservation, block: str, context: Context) -> None:
@@ -115,20 +115,20 @@ class ReserveService:
         lost = asyncio.create_task(held.lost.wait())
         try:
             while not lost.done():
-                if is_stale(word, self._gate.now()):
+                if is_stale(word, self._admission.now()):
                     word = self._word(held.peer, block)
                     said = pb.RelayWord(block=word.block, until=word.until, signature=word.signature)
-                    await self._send(pb.ReserveReply(rate=self._desk.rate, word=said), context)
+                    await self._send(pb.ReserveReply(rate=self._relay_server.rate, word=said), context)
                 call = asyncio.create_task(held.calls.get())
                 try:
                     await asyncio.wait({lost, call}, timeout=ALIVE_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
                     slip = call.result() if call.done() else b""
                 finally:
                     call.cancel()
-                if (out := self._gate.why_out(held.peer)) is not None:
+                if (out := self._admission.exclusion(held.peer)) is not None:
                     await refuse(context, *out)
                 if not lost.done():
-                    await self._send(pb.ReserveReply(rate=self._desk.rate, slip=slip), context)
+                    await self._send(pb.ReserveReply(rate=self._relay_server.rate, slip=slip), context)
         finally:
             lost.cancel()
 

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from peer.transport.calls.artifacts import ask as ask_artifacts
+from peer.transport.calls.artifacts import invoke as invoke_artifacts
 from peer.transport.calls.call import Channel
-from peer.transport.calls.group import ask_held, ask_join_round
-from peer.transport.calls.manifest import ask as ask_manifest
-from peer.transport.calls.offer import ask as ask_offer
-from peer.transport.calls.operator_word import ask_amendments, ask_papers
-from peer.transport.calls.peers import ask as ask_peers
-from peer.transport.calls.probe import ask as ask_probe
-from peer.transport.calls.receipts import ask_receipt, ask_shown
-from peer.transport.calls.state import ask as ask_state
-from peer.transport.calls.summary import ask as ask_summary
-from peer.transport.calls.vouch import ask as ask_vouch
+from peer.transport.calls.group import invoke_held, invoke_join_round
+from peer.transport.calls.manifest import invoke as invoke_manifest
+from peer.transport.calls.offer import invoke as invoke_offer
+from peer.transport.calls.operator_word import invoke_amendments, invoke_papers
+from peer.transport.calls.peers import invoke as invoke_peers
+from peer.transport.calls.probe import invoke as invoke_probe
+from peer.transport.calls.receipts import invoke_receipt, invoke_shown
+from peer.transport.calls.state import invoke as invoke_state
+from peer.transport.calls.summary import invoke as invoke_summary
+from peer.transport.calls.vouch import invoke as invoke_vouch
 
 
 class SmallCalls(Channel):
     """What a transport offers once it carries a request and brings the reply; see `peer.ports.transport`."""
 
-    offer = ask_offer
-    probe = ask_probe
-    vouch = ask_vouch
-    receipt = ask_receipt
-    shown_receipts = ask_shown
-    send_summary = ask_summary
-    fetch_amendments = ask_amendments
-    fetch_papers = ask_papers
-    fetch_peers = ask_peers
-    join_round = ask_join_round
-    held = ask_held
-    fetch_manifest = ask_manifest
-    describe_state = ask_state
-    ask_artifacts = ask_artifacts
+    offer = invoke_offer
+    probe = invoke_probe
+    vouch = invoke_vouch
+    receipt = invoke_receipt
+    shown_receipts = invoke_shown
+    send_summary = invoke_summary
+    fetch_amendments = invoke_amendments
+    fetch_papers = invoke_papers
+    fetch_peers = invoke_peers
+    join_round = invoke_join_round
+    held = invoke_held
+    fetch_manifest = invoke_manifest
+    describe_state = invoke_state
+    ask_artifacts = invoke_artifacts

@@ -6,29 +6,29 @@ from peer.codes import Code
 from peer.errors import BadPayload, PartnerRefused
 from peer.observe.control_bytes import Purpose
 from peer.protocol.messages import PeerRecord, Piece, StateIndex
-from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.transport.calls.call import AuthenticatedCaller, Call, CallServices, Channel
 from peer.transport.wire.validation import MAX_SNAPSHOT_NAME
 from peer.v1 import exchange_pb2 as pb
 
 MAX_PIECE_COUNT = 2**20
 
 
-async def ask(
+async def invoke(
     channel: Channel, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
 ) -> StateIndex:
     request = pb.StateRequest(fresh=fresh, wanted=wanted)
     return index_of(await channel.unary(donor, STATE, request, timeout_s))
 
 
-async def serve(host: Host, asker: Asker, request: pb.StateRequest) -> pb.StateReply:
-    if why := host.uploads.why_busy(asker.peer, asker.block, proven=asker.proven):
+async def serve(services: CallServices, caller: AuthenticatedCaller, request: pb.StateRequest) -> pb.StateReply:
+    if why := services.uploads.busy_reason(caller.peer, caller.block, proven=caller.proven):
         raise PartnerRefused(Code.BUSY, *why)
-    index = host.handler.on_state(request.fresh, request.wanted[:MAX_SNAPSHOT_NAME])
+    index = services.handler.on_state(request.fresh, request.wanted[:MAX_SNAPSHOT_NAME])
     if index is None:
         raise PartnerRefused(Code.NO_STATE, "this peer has no complete state to give (yet)")
     nbytes = sum(piece.nbytes for piece in index.pieces)
-    host.uploads.state_is(nbytes)
-    host.limits.state_is(nbytes)
+    services.uploads.set_state_nbytes(nbytes)
+    services.limits.set_state_nbytes(nbytes)
     pieces = [pb.StatePiece(first=p.first, count=p.count, nbytes=p.nbytes, digest=p.digest) for p in index.pieces]
     return pb.StateReply(snapshot=index.snapshot, round=index.round, layout_digest=index.layout_digest, pieces=pieces)
 

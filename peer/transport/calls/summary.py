@@ -9,13 +9,13 @@ from peer.ports.handler import UNWANTED
 from peer.protocol.messages import PeerRecord
 from peer.protocol.summary.book import FORGED
 from peer.protocol.summary.values import MAX_SUMMARY_BYTES
-from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.transport.calls.call import AuthenticatedCaller, Call, CallServices, Channel
 from peer.v1 import exchange_pb2 as pb
 
 MAX_WORD = 32
 
 
-async def ask(channel: Channel, to: PeerRecord, raw: bytes, timeout_s: float) -> str:
+async def invoke(channel: Channel, to: PeerRecord, raw: bytes, timeout_s: float) -> str:
     try:
         reply = await channel.unary(to, SUMMARY, pb.SummaryRequest(summary=raw), timeout_s)
     except PartnerRefused as refusal:
@@ -25,8 +25,8 @@ async def ask(channel: Channel, to: PeerRecord, raw: bytes, timeout_s: float) ->
     return reply.dropped[:MAX_WORD]
 
 
-async def serve(host: Host, asker: Asker, request: pb.SummaryRequest) -> pb.SummaryReply:
-    dropped = host.handler.on_summary(asker.peer, asker.block, request.summary[: MAX_SUMMARY_BYTES + 1])
+async def serve(services: CallServices, caller: AuthenticatedCaller, request: pb.SummaryRequest) -> pb.SummaryReply:
+    dropped = services.handler.on_summary(caller.peer, caller.block, request.summary[: MAX_SUMMARY_BYTES + 1])
     if dropped == FORGED:
         raise BadPayload(Code.RECORD, "a summary that your key did not sign")
     return pb.SummaryReply(dropped=dropped)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from peer.observe.control_bytes import Purpose
 from peer.protocol.messages import PeerId, PeerRecord, Vouched
-from peer.transport.calls.call import Asker, Call, Channel, Host
+from peer.transport.calls.call import AuthenticatedCaller, Call, CallServices, Channel
 from peer.transport.server.indirect_probe import MAX_PEER_ID
 from peer.v1 import exchange_pb2 as pb
 
 
-async def ask(channel: Channel, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
+async def invoke(channel: Channel, by: PeerRecord, about: PeerId, timeout_s: float) -> Vouched:
     reply = await channel.unary(by, VOUCH, pb.VouchRequest(about=about), timeout_s)
     return Vouched(reply.reaches if reply.known else None, reply.reason[:200])
 
 
-async def serve(host: Host, asker: Asker, request: pb.VouchRequest) -> pb.VouchReply:
+async def serve(services: CallServices, caller: AuthenticatedCaller, request: pb.VouchRequest) -> pb.VouchReply:
     about = PeerId(request.about[:MAX_PEER_ID])
-    vouched = await host.indirect_probe.vouch(asker.peer, about, *host.handler.on_vouch(about))
+    vouched = await services.indirect_probe.vouch(caller.peer, about, *services.handler.on_vouch(about))
     return pb.VouchReply(known=vouched.reaches is not None, reaches=bool(vouched.reaches), reason=vouched.reason[:200])
 
 

@@ -62,7 +62,7 @@ class Connection:
         self._tunnel = tunnel
         self.control = channel(False)
         self.bulk = channel(True)
-        self.greeting = asyncio.Lock()
+        self.hello_lock = asyncio.Lock()
         """Held during a Hello, so that there is one at a time."""
         self.token = b""
         """Token that the last Hello earned; empty when there is none."""
@@ -75,7 +75,7 @@ class Connection:
         self._extra: list[grpc.aio.Channel] = []
         self._users = 0
         """Transfers under way."""
-        self._gives_back = False
+        self._releases_circuit = False
         self._preparing: asyncio.Task[None] | None = None
 
     def accept_token(self, token: bytes) -> None:
@@ -130,7 +130,7 @@ class Connection:
 
     def begin_swap(self, needs: float) -> None:
         """Take what a swap needs, bytes per second each way; 0: not known. What it holds of a relay is given back."""
-        self._gives_back = needs > 0
+        self._releases_circuit = needs > 0
         if self._tunnel is not None:
             self._tunnel.expect(needs)
 
@@ -148,11 +148,11 @@ class Connection:
             yield
         finally:
             self._users -= 1
-            if self._gives_back:
-                await self._renew()
+            if self._releases_circuit:
+                await self._release_circuit()
 
     @property
-    def carries(self) -> bool:
+    def has_transfer(self) -> bool:
         """Whether a transfer is under way. The peer may change its addresses meanwhile."""
         return self._users > 0
 
@@ -162,9 +162,9 @@ class Connection:
 
     async def _prepare(self) -> None:
         if await is_ready(self.bulk, PREPARE_S):
-            await self._renew()
+            await self._release_circuit()
 
-    async def _renew(self) -> None:
+    async def _release_circuit(self) -> None:
         """Give back what payloads hold of a relay, unless a transfer is under way: the next opens a new circuit."""
         if self._tunnel is None or self._users or self._tunnel.way.path is not PathKind.RELAYED:
             return
@@ -201,7 +201,7 @@ class ConnectionPool:
         Raises PartnerLost; NotDialled when none of them was dialled."""
         held = self._open.get(to.peer_id)
         named = held is not None and (held.endpoint in to.endpoints or held.relay in {r.peer_id for r in to.relays})
-        if held is not None and (named or held.carries):
+        if held is not None and (named or held.has_transfer):
             self._open.move_to_end(to.peer_id)
             return held
         await self.drop(to.peer_id)
@@ -224,7 +224,7 @@ class ConnectionPool:
             try:
                 return await asyncio.shield(trying)
             except asyncio.CancelledError:
-                self._see_to_the_end(trying)
+                self._finish_in_background(trying)
                 raise
 
         ways = [*(partial(direct, endpoint) for endpoint in near), *(partial(relayed, relay) for relay in relays)]
@@ -234,7 +234,7 @@ class ConnectionPool:
         except TimeoutError:
             connection = None
         if connection is not None:
-            return await self.keep(to.peer_id, connection)
+            return await self.store(to.peer_id, connection)
         if refused and not relays and len(refused) >= len(near):
             raise refused[0]
         tried = ", ".join([*near, *(f"{RELAYED}{relay.peer_id[-8:]}" for relay in relays)])
@@ -245,7 +245,7 @@ class ConnectionPool:
         if not to.endpoints:
             return ()
         try:
-            near = self._dialler.near(to.peer_id, to.endpoints)
+            near = self._dialler.dialable(to.peer_id, to.endpoints)
         except NotDialled as error:
             if not to.relays:
                 raise
@@ -265,10 +265,10 @@ class ConnectionPool:
         """Let all calls over a relay begin anew, but the transfers that are under way. Return whom they called."""
         peers = {peer for peer, held in self._open.items() if held.relay == relay}
         for peer in peers:
-            if not (held := self._open[peer]).carries:
+            if not (held := self._open[peer]).has_transfer:
                 del self._open[peer]
                 self._retired.add(held)
-                self.linger(self._retire(held))
+                self.run_in_background(self._retire(held))
         return peers
 
     async def _retire(self, connection: Connection) -> None:
@@ -277,7 +277,7 @@ class ConnectionPool:
         self._retired.discard(connection)
         await connection.close()
 
-    def held(self, peer: PeerId) -> Connection | None:
+    def open_connection(self, peer: PeerId) -> Connection | None:
         """Return the open connection to a peer."""
         return self._open.get(peer)
 
@@ -310,7 +310,7 @@ class ConnectionPool:
         self._open.clear()
         await asyncio.gather(*(connection.close() for connection in ending))
 
-    def _see_to_the_end(self, trying: asyncio.Future[Connection | None]) -> None:
+    def _finish_in_background(self, trying: asyncio.Future[Connection | None]) -> None:
         """Let an attempt over a relay go on for some seconds, though another one has won. A relay that stalls would
         never be found out, if it were given up whenever it is slower."""
 
@@ -323,15 +323,15 @@ class ConnectionPool:
             if late is not None:
                 await late.close()
 
-        self.linger(linger())
+        self.run_in_background(linger())
 
-    def linger(self, trying: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, trying: Coroutine[Any, Any, None]) -> None:
         """Run this to its end, or until the pool is closed."""
         task = asyncio.create_task(trying, name="slow relay")
         self._lingering.add(task)
         task.add_done_callback(self._lingering.discard)
 
-    async def keep(self, peer: PeerId, connection: Connection) -> Connection:
+    async def store(self, peer: PeerId, connection: Connection) -> Connection:
         """Store a new connection to a peer, unless another call has stored one meanwhile. Return the stored one."""
         if (other := self._open.get(peer)) is not None:
             await connection.close()

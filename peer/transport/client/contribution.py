@@ -27,9 +27,9 @@ from peer.protocol.group.shards import ContributionHeader, Receipt, ResultSink
 from peer.protocol.messages import PeerRecord, Way
 from peer.protocol.wire.payload import Source
 from peer.transport.calls.call import CONTRIBUTE
-from peer.transport.client.calls import Calls
+from peer.transport.client.call_client import CallClient
 from peer.transport.client.connections import Connection
-from peer.transport.client.streams import Ended, metadata, reader
+from peer.transport.client.streams import CancelOnExit, metadata, reader
 from peer.transport.wire.group_messages import contribute_open, contribute_reply_of
 from peer.transport.wire.payload_stream import STALL_S, Caps, receive_payload, send_payload
 from peer.transport.wire.resumption import Answered, TransferProgress
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 async def contribute(
-    calls: Calls,
+    call_client: CallClient,
     owner: PeerRecord,
     opening: ContributionHeader,
     source: Source | None,
@@ -59,7 +59,7 @@ async def contribute(
         await contributing.stream(connection, answered)
         way = connection.way(mapped=owner.mapped)
 
-    await _if_connected(connected, calls.resumed(owner, stream, contributing.progress, timeout_s))
+    await _if_connected(connected, call_client.resumed(owner, stream, contributing.progress, timeout_s))
     return Receipt(opening.nbytes, sink.nbytes, time.monotonic() - began, way)
 
 
@@ -92,7 +92,7 @@ class ContributionCall:
         """Run one stream until the result is complete. Raises BadPayload, PartnerLost or an error of the stream."""
         stream = connection.bulk.stream_stream(CONTRIBUTE.path)(metadata=metadata(connection))
         opening = replace(self._opening, have=self.progress.reader.received)
-        with Ended(stream):
+        with CancelOnExit(stream):
             await stream.write(contribute_open(opening, self._caps.down.rate or 0.0))
             await self._until_result(stream, answered)
             await receive_payload(reader(stream), self._sink, self._caps, self.progress.reader)
@@ -106,7 +106,7 @@ class ContributionCall:
             while True:
                 reply = contribute_reply_of(await _reply(read))
                 if not met:
-                    self.progress.meet(reply.transfer, reply.have, self._opening.nbytes)
+                    self.progress.begin_stream(reply.transfer, reply.have, self._opening.nbytes)
                     met = True
                     answered()
                 if reply.step == "send" and sending is None and self._source is not None:
@@ -141,7 +141,7 @@ class ContributionCall:
         """Tell the owner that the result is complete here, and wait until the owner has read that."""
         with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
             async with asyncio.timeout(STALL_S):
-                await stream.write(self.progress.parting(sent_all=True))
+                await stream.write(self.progress.farewell(sent_all=True))
                 await stream.done_writing()
                 await stream.read()
 

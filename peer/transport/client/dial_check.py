@@ -42,5 +42,5 @@ async def checked_dial(dialler: Dialler, peer: PeerId, endpoint: str, timeout_s:
         why = await dial_check(peer, address, timeout_s)
         return None if why else True
 
-    (near,) = dialler.near(peer, [endpoint])
+    (near,) = dialler.dialable(peer, [endpoint])
     return "" if await dialler.dial(peer, near, connect) else why

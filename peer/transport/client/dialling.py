@@ -49,16 +49,16 @@ class Dialler:
         self._place = place
         self._now = now
         self._budget = DialBudget()
-        self._words: OrderedDict[PeerId, str] = OrderedDict()
+        self._seen_from: OrderedDict[PeerId, str] = OrderedDict()
         self._under_way: Counter[str] = Counter()
         """Dials of each address, host and block that have not ended."""
-        self._ended = Condition()
+        self._dial_ended = Condition()
 
     def trusts(self, peer: PeerId) -> bool:
         """Whether our ticket names this key."""
         return self._place is not None and peer in self._place.trusted
 
-    def near(self, peer: PeerId, endpoints: Sequence[str]) -> tuple[str, ...]:
+    def dialable(self, peer: PeerId, endpoints: Sequence[str]) -> tuple[str, ...]:
         """Return the endpoints of a peer's record that may be dialled. Raises NotDialled if there is none."""
         found = tuple(endpoints) if self._place is None else dialable(endpoints, self._whereabouts(self._place))
         if not found:
@@ -73,15 +73,15 @@ class Dialler:
             return await self._within_budget(peer, endpoint, connect)
         return await self._within_budget(peer, endpoint, lambda name: self._by_name(peer, name, connect))
 
-    def seen(self, by: PeerId, seen_as: str) -> None:
+    def record_seen_as(self, by: PeerId, seen_as: str) -> None:
         """Note from where a peer sees us call, as gRPC writes it."""
         if host := host_of_caller(seen_as):
-            self._words[by] = host
-            self._words.move_to_end(by)
-            while len(self._words) > MAX_WORDS:
-                self._words.popitem(last=False)
+            self._seen_from[by] = host
+            self._seen_from.move_to_end(by)
+            while len(self._seen_from) > MAX_WORDS:
+                self._seen_from.popitem(last=False)
 
-    def called(self, peer: PeerId, seen_as: str) -> None:
+    def record_call(self, peer: PeerId, seen_as: str) -> None:
         """Note that a peer that proved its key called us from there, as gRPC writes it."""
         if host := host_of_caller(seen_as):
             self._budget.called(peer, host)
@@ -92,9 +92,9 @@ class Dialler:
 
     def seen_hosts(self) -> tuple[str, ...]:
         """Return the public hosts that others see us call from."""
-        return seen_hosts(self._words, frozenset() if self._place is None else self._place.trusted)
+        return seen_hosts(self._seen_from, frozenset() if self._place is None else self._place.trusted)
 
-    def shown(self, endpoints: Sequence[str]) -> tuple[str, ...]:
+    def announceable(self, endpoints: Sequence[str]) -> tuple[str, ...]:
         """Return those of our own endpoints that our public record may name."""
         return tuple(endpoints) if self._place is None else shown(endpoints, self._whereabouts(self._place))
 
@@ -110,7 +110,7 @@ class Dialler:
         refused: NotDialled | None = None
         if not (addresses := await resolve(name)):
             return None
-        for address in self.near(peer, addresses):
+        for address in self.dialable(peer, addresses):
             try:
                 if (made := await self._within_budget(peer, address, connect)) is not None:
                     return made
@@ -135,7 +135,7 @@ class Dialler:
         finally:
             self._under_way.subtract(scopes)
             self._under_way += Counter()  # without those at 0
-            self._ended.notify_all()
+            self._dial_ended.notify_all()
 
     async def _admitted(self, peer: PeerId, endpoint: str) -> None:
         """Take a dial. Wait a little for one that is given back. Raises NotDialled."""
@@ -144,7 +144,7 @@ class Dialler:
             left_s = until - self._now()
             if left_s <= 0 or not self._under_way[short.scope]:
                 raise NotDialled(f"{peer}: {short}")
-            await self._ended.wait_for(left_s)
+            await self._dial_ended.wait_for(left_s)
 
 
 async def resolve(endpoint: str) -> list[str]:

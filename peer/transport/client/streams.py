@@ -27,7 +27,7 @@ Stream = Callable[[Connection, Answered], Awaitable[T]]
 """Function that runs one stream of a transfer, which may take several."""
 
 
-class Ended:
+class CancelOnExit:
     """Cancels a call that its block leaves unfinished, so that no part of the call stays behind."""
 
     def __init__(self, call: Any) -> None:
@@ -77,18 +77,18 @@ async def swap(
     Raises BadPayload, PartnerLost or an error of the stream."""
     stream = connection.bulk.stream_stream(SWAP.path)(metadata=metadata(connection))
     with contextlib.ExitStack() as calls:
-        calls.enter_context(Ended(stream))
+        calls.enter_context(CancelOnExit(stream))
 
         def open_stripe(number: int) -> tuple[Stripe, bytes]:
             call = connection.stripe(number).stream_stream(SWAP.path)(metadata=metadata(connection))
-            calls.enter_context(Ended(call))
+            calls.enter_context(CancelOnExit(call))
             return _stripe(call, progress), terms.stripe(number, progress)
 
         stripes = Stripes(reader(stream), stream.write, open_stripe, connection.round_trip_s, connection.stripes)
         try:
             report = await swap_payloads(stripes.read, stripes.write, terms, caps, None, progress, answered, stripes)
             if progress.agreed:
-                await stripes.write(progress.parting(sent_all=report.sent_all))
+                await stripes.write(progress.farewell(sent_all=report.sent_all))
             await stream.done_writing()
             if report.sent_all:
                 await stripes.end()
@@ -141,11 +141,11 @@ async def fetch(
         snapshot=snapshot, piece=piece, max_rate=caps.down.rate or 0.0, max_chunk=MAX_CHUNK, offset=had
     ).SerializeToString()
     stream = connection.bulk.unary_stream(FETCH_PIECE.path)(request, metadata=metadata(connection))
-    with Ended(stream):
+    with CancelOnExit(stream):
         opening = await read_open(reader(stream))
         if opening.nbytes != sink.nbytes:
             raise BadPayload(Code.LENGTH, f"{opening.nbytes} bytes announced, {sink.nbytes} are due")
-        progress.meet(opening.swap, 0, 0)
+        progress.begin_stream(opening.swap, 0, 0)
         if opening.have != had:
             raise BadPayload(Code.HAVE, f"bytes from {opening.have} on are announced, those from {had} on are due")
         answered()

@@ -200,7 +200,7 @@ class CallerTable:
 
     # -- what callers cost ---------------------------------------------------------------------------------------------
 
-    def handshake_s(self, caller: FrontCaller, now: float) -> float:
+    def handshake_wait_s(self, caller: FrontCaller, now: float) -> float:
         """Return the seconds that a caller has to wait for its TLS handshake. Infinity: too many of its block wait."""
         handshakes = self._share(caller, now).handshakes
         if handshakes.owes_s(now) > self.limits.wait_s:
@@ -208,7 +208,7 @@ class CallerTable:
         handshakes.spend(1.0, now)
         return handshakes.owes_s(now)
 
-    def spent(self, caller: FrontCaller, frames: float, now: float) -> bool:
+    def charge_frames(self, caller: FrontCaller, frames: float, now: float) -> bool:
         """Charge frames to the caller's block; return whether the caller may go on. Those of a proven peer and the
         first of each caller are free, so that a block that is used up takes nobody's Hello."""
         caller.count(frames)
@@ -218,7 +218,7 @@ class CallerTable:
         share.spend(frames, now)
         return share.level >= 0
 
-    def holds(self, caller: FrontCaller, nbytes: int) -> None:
+    def record_held(self, caller: FrontCaller, nbytes: int) -> None:
         """Note the bytes that a caller holds. Beyond `FrontLimits.held` the caller that holds most is hung up on. Those
         with an admitted call and those of a proven peer do not count: their calls are bounded elsewhere."""
         if caller not in self._places:

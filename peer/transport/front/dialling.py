@@ -137,14 +137,14 @@ class DialledSession(Session):
         if self._early and self.stands:
             early, self._early = self._early, b""
             super()._from_grpc(memoryview(early))
-            self.inner.go_on("handshake")
+            self.inner.resume("handshake")
 
     def _from_grpc(self, data: memoryview) -> None:
         if self.stands:
             super()._from_grpc(data)
         elif not self._over:
             self._early += data
-            self.inner.wait("handshake")
+            self.inner.pause("handshake")
 
     def _ended(self) -> None:
         self.owner.gone(self)

@@ -17,9 +17,9 @@ from peer.transport.front.callers import RATES, CallerTable, FrontCaller, FrontL
 from peer.transport.front.inner_socket import InnerSocket
 from peer.transport.front.session import FrontSession
 from peer.transport.front.tls_end import TlsEnd
-from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import CHUNK, Stream
-from peer.transport.relay.wire import MARK, PREAMBLE_BYTES, slip_of
+from peer.transport.relay.relay_server import RelayServer
+from peer.transport.relay.wire import MARK, PREAMBLE_BYTES, decode_preamble
 from peer.transport.tls import RenewedLeaf
 
 CLOSE_S = 1.0
@@ -50,18 +50,18 @@ class AcceptingFront:
         self,
         callers: CallerTable,
         leaf: RenewedLeaf,
-        desk: RelayDesk | None = None,
+        relay_server: RelayServer | None = None,
         is_proven: Callable[[PeerId], bool] = lambda peer: False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`leaf`: what callers are shown. `desk`: takes the ends of relayed circuits; None: there are none.
+        """`leaf`: what callers are shown. `relay_server`: takes the ends of relayed circuits; None: there are none.
         `is_proven`: whether a peer is proven to us. `now`: seconds of any origin."""
         self.limits: FrontLimits = callers.limits
         self.rates = RATES
         self.now = now
         self._callers = callers
         self._leaf = leaf
-        self._desk = desk
+        self._relay_server = relay_server
         self._is_proven = is_proven
         self._inside: InnerSocket | None = None
         self._servers: list[asyncio.Server] = []
@@ -113,14 +113,14 @@ class AcceptingFront:
         session.abort_after(self.limits.greet_s, unless=lambda: caller.key is not None)
         return True
 
-    def takes_over(self, session: FrontSession, early: bytes) -> bool:
+    def take_circuit(self, session: FrontSession, early: bytes) -> bool:
         """Take the ends of circuits, once their preamble is complete. A false slip ends the connection."""
-        if self._desk is None or session.caller is None or session.caller.way != Way():
+        if self._relay_server is None or session.caller is None or session.caller.way != Way():
             return False  # a circuit does not lead to another one
         if not early.startswith(MARK[: len(early)]):
             return False
         if len(early) >= PREAMBLE_BYTES:
-            claimed = self._desk.claim(slip_of(early[:PREAMBLE_BYTES]))
+            claimed = self._relay_server.claim(decode_preamble(early[:PREAMBLE_BYTES]))
             if claimed is None:
                 session.abort()
             else:
@@ -128,10 +128,10 @@ class AcceptingFront:
         return True
 
     def _begin_circuit(self, session: FrontSession, circuit: Circuit, caller: bool, rest: bytes) -> None:
-        """Hand an end of a circuit to the desk. `caller`: whether it is the caller's end."""
+        """Hand an end of a circuit to the relay server. `caller`: whether it is the caller's end."""
         owner = circuit.caller.owner if caller else circuit.target.owner
         assert session.caller is not None
-        assert self._desk is not None
+        assert self._relay_server is not None
         self._callers.shown(session.caller, owner, proven=self._is_proven(owner))
         transport, loop = session.release(), asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=CHUNK, loop=loop)
@@ -141,7 +141,7 @@ class AcceptingFront:
         transport.resume_reading()
         reader.feed_data(rest)  # last, as a full reader pauses the connection
         stream = Stream.of(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
-        self._desk.arrived(circuit, stream, session.caller.address, caller=caller)
+        self._relay_server.arrived(circuit, stream, session.caller.address, caller=caller)
 
     async def serve_circuit(self, stream: Stream, way: Way) -> None:
         """Serve a caller that came over a circuit, to its end. It counts as one of the relay's network."""
@@ -156,24 +156,24 @@ class AcceptingFront:
         finally:
             session.abort()
 
-    def greeting_s(self, session: FrontSession) -> float:
+    def handshake_wait_s(self, session: FrontSession) -> float:
         """Return the seconds that a caller waits for its TLS handshake; infinity: too many of its block wait."""
         assert session.caller is not None
-        return self._callers.handshake_s(session.caller, self.now())
+        return self._callers.handshake_wait_s(session.caller, self.now())
 
     def tls(self) -> TlsEnd:
         """Return the TLS of a new connection."""
         return TlsEnd(self._leaf.context())
 
-    def spent(self, session: FrontSession, frames: float) -> bool:
+    def charge_frames(self, session: FrontSession, frames: float) -> bool:
         """Charge frames to the caller's block; return whether it may go on."""
         assert session.caller is not None
-        return self._callers.spent(session.caller, frames, self.now())
+        return self._callers.charge_frames(session.caller, frames, self.now())
 
-    def holds(self, session: FrontSession, nbytes: int) -> None:
+    def record_held(self, session: FrontSession, nbytes: int) -> None:
         """Take note of the bytes that a caller holds here, or lately left with gRPC."""
         assert session.caller is not None
-        self._callers.holds(session.caller, HELD_EACH + nbytes)
+        self._callers.record_held(session.caller, HELD_EACH + nbytes)
 
     def connect(self, session: FrontSession) -> asyncio.Task[None]:
         """Start the connection to gRPC."""

@@ -52,10 +52,10 @@ class CallerOwner(SessionOwner, Protocol):
     def accepted(self, session: FrontSession) -> bool:
         """Return whether the caller that has just connected has a place."""
 
-    def takes_over(self, session: FrontSession, early: bytes) -> bool:
+    def take_circuit(self, session: FrontSession, early: bytes) -> bool:
         """Return whether this caller does not want TLS, by its first bytes. More of them may be needed to tell."""
 
-    def greeting_s(self, session: FrontSession) -> float:
+    def handshake_wait_s(self, session: FrontSession) -> float:
         """Return the seconds that a caller waits for its TLS handshake; infinity: too many of its block wait."""
 
     def tls(self) -> TlsEnd:
@@ -64,10 +64,10 @@ class CallerOwner(SessionOwner, Protocol):
     def connect(self, session: FrontSession) -> asyncio.Task[None]:
         """Start the connection to gRPC, for `session.inner`. The task raises OSError or TimeoutError."""
 
-    def spent(self, session: FrontSession, frames: float) -> bool:
+    def charge_frames(self, session: FrontSession, frames: float) -> bool:
         """Charge frames to the caller's block; return whether it may go on."""
 
-    def holds(self, session: FrontSession, nbytes: int) -> None:
+    def record_held(self, session: FrontSession, nbytes: int) -> None:
         """Take note of the bytes that a caller holds here, or lately left with gRPC."""
 
     def gone(self, session: FrontSession) -> None:
@@ -98,29 +98,29 @@ class SessionEnd(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.full = True
-        self._session.other(self).wait("receiver")
+        self._session.other(self).pause("receiver")
 
     def resume_writing(self) -> None:
         self.full = False
-        self._session.other(self).go_on("receiver")
+        self._session.other(self).resume("receiver")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._session.lost(self)
 
-    def wait(self, reason: str) -> None:
-        """Read nothing more until `go_on` for the same reason."""
+    def pause(self, reason: str) -> None:
+        """Read nothing more until `resume` for the same reason."""
         self._waits.add(reason)
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
-    def go_on(self, reason: str) -> None:
+    def resume(self, reason: str) -> None:
         """Read on, unless there is another reason to wait."""
         self._waits.discard(reason)
         if not self._waits and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
     @property
-    def waits(self) -> bool:
+    def paused(self) -> bool:
         """Whether nothing is read here."""
         return bool(self._waits)
 
@@ -264,7 +264,7 @@ class Session:
     def _pause_for(self, seconds: float) -> None:
         """Read nothing more for a time; infinity: until more is known of the other end."""
         self._overdrawn = True
-        self.outer.wait("overdrawn")
+        self.outer.pause("overdrawn")
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
@@ -277,7 +277,7 @@ class Session:
         """Read on after a wait."""
         self._overdrawn = False
         if not self._over:
-            self.outer.go_on("overdrawn")
+            self.outer.resume("overdrawn")
 
     def _ended(self) -> None:
         """Take note that both connections are closed."""
@@ -325,7 +325,7 @@ class FrontSession(Session):
         self.outer.connection_made(transport)
         if first and not self._over:
             self._from_outside(memoryview(first))
-        if not self._over and not self.outer.waits:
+        if not self._over and not self.outer.paused:
             transport.resume_reading()
 
     def release(self) -> asyncio.Transport:
@@ -334,7 +334,7 @@ class FrontSession(Session):
         self._over = True
         self._early.clear()
         self._cancel_timers()
-        self.outer.wait("released")
+        self.outer.pause("released")
         return self.outer.transport
 
     def rank_changed(self) -> None:
@@ -371,10 +371,10 @@ class FrontSession(Session):
         """Find out what the caller wants from its first bytes. TLS may have to wait for its turn."""
         self._early += data
         if self._early[0] != TLS_RECORD:
-            if not self.owner.takes_over(self, bytes(self._early)):
+            if not self.owner.take_circuit(self, bytes(self._early)):
                 self._refuse("it speaks neither TLS nor the mark of a relay")
             return
-        waits_s = self.owner.greeting_s(self)
+        waits_s = self.owner.handshake_wait_s(self)
         if waits_s == math.inf:
             self._refuse("too many connections of its network begin")
             return
@@ -398,12 +398,12 @@ class FrontSession(Session):
         for part in passed:
             self._early += part
         if self._frames.greeted and self._connecting is None:
-            self.outer.wait("connecting")
+            self.outer.pause("connecting")
             self._connecting = self.owner.connect(self)
             self._connecting.add_done_callback(self._connected)
 
     def _excess(self) -> str:
-        return "" if self.owner.spent(self, self._frames.take_spent()) else "its network sends too many frames"
+        return "" if self.owner.charge_frames(self, self._frames.take_spent()) else "its network sends too many frames"
 
     def _from_grpc(self, data: memoryview) -> None:
         super()._from_grpc(data)
@@ -420,7 +420,7 @@ class FrontSession(Session):
         if not self._over and self.caller is not None and (self._reported or not self._frames.admitted):
             self._reported = not self._frames.admitted
             buffers = self.outer.held + self.inner.held + len(self._early) + self._frames.held
-            self.owner.holds(self, buffers + self._frames.unadmitted)
+            self.owner.record_held(self, buffers + self._frames.unadmitted)
 
     def _ended(self) -> None:
         self.owner.gone(self)
@@ -433,5 +433,5 @@ class FrontSession(Session):
         else:
             self.inner.send(bytes(self._early))
             self._early.clear()
-            self.outer.go_on("connecting")
+            self.outer.resume("connecting")
         self._end_if_closed()

@@ -21,9 +21,9 @@ GIVE_BACK_S = 4.0
 class PortMapper:
     """Keeps a port open at the router: asks `router` to open or close it whenever `lease` finds that due.
 
-    `around`: returns what is known about this machine's network. `told`: called with the port held (0: none) and a
-    message whenever something changes. `keep`: called with the port that the router may still hold open, to be stored
-    so that a later process can close it; 0: none."""
+    `surroundings` returns the facts known about this machine's network. `notify` is called with the open port (0: none)
+    and a message after every change. `store` is called with the port that the router may still hold open (0: none); it
+    writes the port to disk, so that a later process can close it."""
 
     def __init__(
         self,
@@ -31,18 +31,18 @@ class PortMapper:
         inner: int,
         router: Router,
         clock: Clock,
-        around: Callable[[], Surroundings],
-        told: Callable[[int, str], None],
-        keep: Callable[[int], None],
+        surroundings: Callable[[], Surroundings],
+        notify: Callable[[int, str], None],
+        store: Callable[[int], None],
     ) -> None:
         """`inner`: our own port."""
         self._lease = lease
         self._inner = inner
         self._router = router
         self._clock = clock
-        self._around = around
-        self._told = told
-        self._keep = keep
+        self._surroundings = surroundings
+        self._notify = notify
+        self._store = store
         self._running: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -53,16 +53,16 @@ class PortMapper:
 
     def endpoints(self) -> tuple[str, ...]:
         """Return where others may try the router's port: nothing of it is proven."""
-        endpoint = self._lease.endpoint(self._around().seen)
+        endpoint = self._lease.endpoint(self._surroundings().seen)
         return (endpoint,) if endpoint else ()
 
     def carries(self) -> bool:
         """Whether others reach this peer through the router's port, and nowhere else."""
-        return self._lease.carries(self._around())
+        return self._lease.carries(self._surroundings())
 
     def report(self) -> KnownFact:
         """For `peer status`. `value` None: a port is held, and nobody has got through it."""
-        here = self._around()
+        here = self._surroundings()
         value = None if self._lease.held is not None and not self._lease.carries(here) else self._lease.carries(here)
         return KnownFact(value, self._lease.why(here, self._clock.now()))
 
@@ -85,8 +85,8 @@ class PortMapper:
             await self._clock.sleep(TICK_S)
 
     async def _look(self) -> None:
-        here, now = self._around(), self._clock.now()
-        self._tell(self._lease.notice(here, now))
+        here, now = self._surroundings(), self._clock.now()
+        self._report_change(self._lease.notice(here, now))
         match self._lease.errand(here, now):
             case Errand.OPEN:
                 await self._open()
@@ -96,22 +96,22 @@ class PortMapper:
     async def _open(self) -> None:
         lease = self._lease
         lease.begun(self._clock.now())
-        self._keep(lease.to_close())
+        self._store(lease.to_close())
         answer = await self._router.open(lease.ports(), self._inner, lease.terms.lease_s, ASK_S)
-        here, now = self._around(), self._clock.now()
+        here, now = self._surroundings(), self._clock.now()
         if isinstance(answer, RouterRefusal):
-            self._tell(lease.refused(answer, here, now))
+            self._report_change(lease.refused(answer, here, now))
         else:
-            self._tell(lease.opened(answer, here, now))
-        self._keep(lease.to_close())
+            self._report_change(lease.opened(answer, here, now))
+        self._store(lease.to_close())
 
     async def _give_back(self, timeout_s: float) -> None:
         if port := self._lease.to_close():
             why = await self._router.close(port, self._inner, timeout_s)
-            self._tell(self._lease.closed(why, self._clock.now()))
+            self._report_change(self._lease.closed(why, self._clock.now()))
             if not why:
-                self._keep(0)
+                self._store(0)
 
-    def _tell(self, news: str) -> None:
+    def _report_change(self, news: str) -> None:
         if news:
-            self._told(self._lease.held.port if self._lease.held is not None else 0, news)
+            self._notify(self._lease.held.port if self._lease.held is not None else 0, news)

@@ -61,7 +61,7 @@ class IgdRouter:
         return answer.why if isinstance(answer, RouterRefusal) else ""
 
 
-def why_no_library() -> str:
+def missing_library_reason() -> str:
     """Return why this program cannot ask a router; empty: it can."""
     if importlib.util.find_spec(LIBRARY) is not None:
         return ""

@@ -42,7 +42,7 @@ async def connected(host: str, port: int, timeout_s: float) -> Stream:
     except TimeoutError:
         raise PartnerLost(f"{join_host(host, port)} did not answer within {timeout_s:.0f} s") from None
     except OSError as error:
-        raise PartnerLost(f"{join_host(host, port)}: {_said(error)}") from None
+        raise PartnerLost(f"{join_host(host, port)}: {_message(error)}") from None
 
 
 async def punched(through: Stream, host: str, port: int, attempts: int) -> Stream | None:
@@ -62,11 +62,11 @@ async def punched(through: Stream, host: str, port: int, attempts: int) -> Strea
         except ConnectionRefusedError:
             continue
         except OSError as error:
-            raise PartnerLost(f"no punched connection: {_said(error)}") from None
+            raise PartnerLost(f"no punched connection: {_message(error)}") from None
     return None
 
 
-def _said(error: OSError) -> str:
+def _message(error: OSError) -> str:
     """Return what went wrong, for a person: asyncio replaces the system's words by an address."""
     return str(error) if error.errno is None else os.strerror(error.errno)
 

@@ -17,7 +17,7 @@ from peer.protocol.messages import MAX_ENDPOINTS, PathKind, PeerId, PeerRecord, 
 from peer.protocol.relay.punching import PunchMemory
 from peer.protocol.relay.standing import RelayStanding
 from peer.protocol.relay.testimony import RelayFault
-from peer.transport.calls.reserve import Granted, hold
+from peer.transport.calls.reserve import OnGrant, hold
 from peer.transport.client.connections import Connection
 from peer.transport.client.dialling import Dialler
 from peer.transport.policy import RelayPolicy
@@ -154,7 +154,7 @@ class Relays:
         for relay, at in self._standing.completed(other, over, self._now()):
             self._settle(relay, partial(self._standing.outdone, relay, other, at))
 
-    async def hold(self, relay: PeerId, connection: Connection, granted: Granted, control: ControlMeter) -> None:
+    async def hold(self, relay: PeerId, connection: Connection, granted: OnGrant, control: ControlMeter) -> None:
         """Hold a reservation over this connection, and take the calls that come, until it ends.
 
         `granted` is told what the relay says, and `control` counts it. Raises as the `hold` of a reservation; a relay

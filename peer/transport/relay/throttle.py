@@ -67,9 +67,9 @@ class RelayThrottle:
 
         return wait
 
-    def why_not(self) -> str:
+    def refusal_reason(self) -> str:
         """Return why nothing is relayed now, for a person; empty: it is."""
-        return self._caps.meter.budget.why_not_give(stranger=True)
+        return self._caps.meter.budget.refusal_reason(stranger=True)
 
     def _claim(self, nbytes: int) -> None:
         """Count bytes against the quota, a block at a time."""

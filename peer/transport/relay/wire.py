@@ -31,13 +31,13 @@ def preamble(slip: bytes) -> bytes:
     return MARK + slip
 
 
-def slip_of(preamble: bytes) -> bytes | None:
+def decode_preamble(preamble: bytes) -> bytes | None:
     """Decode a complete preamble. None: it is none."""
     marked = len(preamble) == PREAMBLE_BYTES and preamble.startswith(MARK)
     return preamble[len(MARK) :] if marked else None
 
 
-def told_address(address: str) -> bytes:
+def encode_address(address: str) -> bytes:
     """Encode the address of the other end, as gRPC writes it; empty where it is nobody's business."""
     raw = address.encode()[:MAX_ADDRESS]
     return len(raw).to_bytes(1, "big") + raw

@@ -16,7 +16,7 @@ from peer.codes import Code
 from peer.errors import BadPayload, PartnerRefused
 from peer.ports.reputation import CallerReputation, NoReputation
 from peer.protocol.messages import PeerId
-from peer.transport.calls.call import A, Asker, Call, Host, Q
+from peer.transport.calls.call import A, AuthenticatedCaller, Call, CallServices, Q
 from peer.transport.front.callers import CallerTable
 from peer.transport.server.call_places import CallPlaces
 from peer.transport.server.rate_limits import Caller, CallLimits, block_of_network, network_of
@@ -38,25 +38,25 @@ turns callers away without regard to their network."""
 
 
 class Admission:
-    """One server's gate. `now`: seconds since the epoch. `why_banned`: why the operator keeps a peer out, for a person;
+    """One server's gate. `now`: seconds since the epoch. `ban_reason`: why the operator keeps a peer out, for a person;
     empty: it is not banned. `reputation` is told what callers do wrong, and asked whom to turn away. `callers`: of the
     front that all callers come through; None: there is no front, and gRPC itself sees their addresses."""
 
     def __init__(
         self,
         now: Callable[[], float],
-        why_banned: Callable[[PeerId], str] = lambda peer: "",
+        ban_reason: Callable[[PeerId], str] = lambda peer: "",
         reputation: CallerReputation | None = None,
         callers: CallerTable | None = None,
     ) -> None:
         self.now = now
         self.tokens = TokenTable()
         self.limits = CallLimits(now)
-        self.places = ReadSlots()
-        self._hellos = CallPlaces(HELLO_PLACES, HELLOS_RESERVED, "Hellos")
-        self._calls = CallPlaces(CALL_PLACES, CALLS_RESERVED, "calls")
-        self.conduct = reputation or NoReputation()
-        self._why_banned = why_banned
+        self.read_slots = ReadSlots()
+        self._hello_places = CallPlaces(HELLO_PLACES, HELLOS_RESERVED, "Hellos")
+        self._call_places = CallPlaces(CALL_PLACES, CALLS_RESERVED, "calls")
+        self.reputation = reputation or NoReputation()
+        self._ban_reason = ban_reason
         self._callers = callers
 
     async def origin(self, context: Context) -> str:
@@ -69,7 +69,7 @@ class Admission:
     def greeted(self, context: Context, peer: PeerId) -> None:
         """Let the caller's connection keep its place: it has proven its key."""
         if self._callers is not None:
-            self._callers.greeted(context.peer(), peer, proven=self.conduct.is_proven(peer))
+            self._callers.greeted(context.peer(), peer, proven=self.reputation.is_proven(peer))
 
     def _origin(self, context: Context) -> str:
         return context.peer() if self._callers is None else self._callers.origin(context.peer()) or ""
@@ -82,7 +82,7 @@ class Admission:
             await self.turn_away(context, Code.LIMIT, why)
         try:
             proven = self._callers is not None and self._callers.is_proven(context.peer())
-            async with self._hellos.held(block_of_network(address), proven=proven, timeout_s=HELLO_S):
+            async with self._hello_places.held(block_of_network(address), proven=proven, timeout_s=HELLO_S):
                 yield
         except TimeoutError:
             await self.turn_away(context, Code.TIMEOUT, "Hello took too long")
@@ -95,14 +95,14 @@ class Admission:
     async def admitted(self, context: Context, *, even_banned: bool = False) -> AsyncIterator[Caller]:
         """Guard any other call: its caller has a token, is not banned, is in good standing, and keeps to the limits."""
         peer = await self.owner(context)
-        if (out := self.why_out(peer, even_banned=even_banned)) is not None:
+        if (out := self.exclusion(peer, even_banned=even_banned)) is not None:
             await refuse(context, *out)
         caller = Caller(network_of(await self.origin(context)), peer)
         self.greeted(context, peer)
         if why := self.limits.enter_call(caller):
             await self.turn_away(context, Code.LIMIT, why, peer)
         try:
-            async with self._calls.held(block_of_network(caller.address), proven=self.conduct.is_proven(peer)):
+            async with self._call_places.held(block_of_network(caller.address), proven=self.reputation.is_proven(peer)):
                 with contextlib.nullcontext() if self._callers is None else self._callers.calling(context.peer()):
                     yield caller
         except PartnerRefused as busy:
@@ -110,12 +110,12 @@ class Admission:
         finally:
             self.limits.leave_call(caller)
 
-    def why_out(self, peer: PeerId, *, even_banned: bool = False) -> tuple[Code, str] | None:
+    def exclusion(self, peer: PeerId, *, even_banned: bool = False) -> tuple[Code, str] | None:
         """Return why nothing is served to this peer, a code and a reason; None: it is served. A call that is held for
         long asks again."""
-        if not even_banned and (why := self._why_banned(peer)):
+        if not even_banned and (why := self._ban_reason(peer)):
             return Code.BANNED, why
-        why = self.conduct.exclusion_reason(peer)
+        why = self.reputation.exclusion_reason(peer)
         return (Code.STANDING, why) if why else None
 
     async def owner(self, context: Context) -> PeerId:
@@ -127,7 +127,7 @@ class Admission:
                 if self.tokens.gave(value):  # honest callers meet this when their token runs out
                     await refuse(context, Code.NO_TOKEN, "your token has run out; say Hello again")
         address = network_of(self._origin(context))
-        self.conduct.refused(
+        self.reputation.refused(
             address, Code.NO_TOKEN, "called without a token that was given here (since the last start)"
         )
         return await refuse(context, Code.NO_TOKEN, "say Hello first")
@@ -135,17 +135,17 @@ class Admission:
     async def turn_away(self, context: Context, code: Code, reason: str, peer: PeerId | None = None) -> NoReturn:
         """Refuse a caller for its own fault. `peer` is the caller once it has proven its key."""
         if peer is not None:
-            self.conduct.penalize(peer, code, reason)
+            self.reputation.penalize(peer, code, reason)
         else:
             address = network_of(self._origin(context))
             self.limits.blame(address)
-            self.conduct.refused(address, code, reason)
+            self.reputation.refused(address, code, reason)
         await refuse(context, code, reason)
 
     async def message(self, context: Context, peer: PeerId | None = None) -> Any:
         """Read the caller's next message; `grpc.aio.EOF` when there is none."""
         try:
-            return await self.places.read(context.read, STEP_TIMEOUT_S)
+            return await self.read_slots.read(context.read, STEP_TIMEOUT_S)
         except PartnerRefused as busy:
             await refuse(context, busy.code, busy.reason, busy.eta_s)
         except TimeoutError:
@@ -159,7 +159,7 @@ class Admission:
             await self.turn_away(context, Code.REQUEST, reason, peer)
         return raw if isinstance(raw, bytes) else b""
 
-    def unary(self, call: Call[Q, A], host: Host) -> Any:
+    def unary(self, call: Call[Q, A], services: CallServices) -> Any:
         """Make the handler of a call with one request and one reply.
 
         gRPC's own handler reads the request before the caller is admitted, and waits for it without a limit."""
@@ -173,9 +173,9 @@ class Admission:
                     request = call.request.FromString(raw)
                 except DecodeError:
                     await self.turn_away(context, Code.REQUEST, "the request cannot be read", caller.peer)
-                asker = Asker(caller.peer, origin, block, self.conduct.is_proven(caller.peer))
+                authenticated = AuthenticatedCaller(caller.peer, origin, block, self.reputation.is_proven(caller.peer))
                 try:
-                    reply = await call.serve(host, asker, request)
+                    reply = await call.serve(services, authenticated, request)
                 except BadPayload as error:
                     await self.turn_away(context, error.code, error.reason, caller.peer)
                 except PartnerRefused as error:

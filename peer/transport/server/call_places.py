@@ -24,7 +24,7 @@ class CallPlaces:
     def __len__(self) -> int:
         return len(self._places)
 
-    def why_busy(self, block: str, *, proven: bool = False) -> str:
+    def busy_reason(self, block: str, *, proven: bool = False) -> str:
         """Return why a caller of this block gets no place now, for a person; empty: it gets one."""
         if self._places.would_admit(block, proven=proven):
             return ""
@@ -41,7 +41,7 @@ class CallPlaces:
             async with asyncio.timeout(timeout_s) as until:
                 placing = self._places.enter(until, block, proven=proven)
                 if not placing.admitted:
-                    raise PartnerRefused(Code.BUSY, self.why_busy(block, proven=proven), AGAIN_S)
+                    raise PartnerRefused(Code.BUSY, self.busy_reason(block, proven=proven), AGAIN_S)
                 if placing.evicted is not None and not placing.evicted.expired():
                     placing.evicted.reschedule(0.0)
                 try:

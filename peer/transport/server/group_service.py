@@ -16,11 +16,11 @@ from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.protocol.group.shards import ContributionHeader, UploadSlot
 from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import BytesSource
-from peer.transport.calls.call import Host
+from peer.transport.calls.call import CallServices
 from peer.transport.calls.group import group_of
 from peer.transport.server.admission import Admission
 from peer.transport.server.read_slots import CONTRIBUTIONS
-from peer.transport.wire.group_messages import contribute_reply, is_parting, opening_of
+from peer.transport.wire.group_messages import contribute_reply, is_farewell, opening_of
 from peer.transport.wire.payload_stream import STALL_S, Caps, receive_payload, send_payload
 from peer.transport.wire.reader import message_reader
 from peer.transport.wire.refusals import Context, refuse
@@ -38,22 +38,22 @@ class GroupService:
 
     Every wait on a caller has a deadline: `STALL_S` between two frames, and the shard owner's own for all of them."""
 
-    def __init__(self, host: Host, gate: Admission, caps: Caps) -> None:
-        self._host = host
-        self._gate = gate
+    def __init__(self, services: CallServices, admission: Admission, caps: Caps) -> None:
+        self._services = services
+        self._admission = admission
         self._caps = caps
         self._seats = 0
         self._receiving = asyncio.Semaphore(CONTRIBUTIONS)
 
     async def contribute(self, _: Any, context: Context) -> None:
-        async with self._gate.admitted(context) as caller:
+        async with self._admission.admitted(context) as caller:
             assert caller.peer is not None
-            group = group_of(self._host)
-            raw = await self._gate.request(context, caller.peer)
+            group = group_of(self._services)
+            raw = await self._admission.request(context, caller.peer)
             try:
                 opening, max_rate = opening_of(raw)
             except BadPayload as error:
-                await self._gate.turn_away(context, error.code, error.reason, caller.peer)
+                await self._admission.turn_away(context, error.code, error.reason, caller.peer)
             if self._seats >= MAX_SEATS:
                 await refuse(context, Code.BUSY, "too many contributions are under way here")
             self._seats += 1
@@ -85,17 +85,17 @@ class GroupService:
             return
         if have > len(result.payload):
             reason = f"the result has {len(result.payload)} bytes, those from {have} on are wanted"
-            await self._gate.turn_away(context, Code.REQUEST, reason, caller)
+            await self._admission.turn_away(context, Code.REQUEST, reason, caller)
         try:
             async with asyncio.timeout(self._patience_s(len(result.payload))):
                 await context.write(contribute_reply("result", result, 0.0, seat.transfer, seat.have))
                 await send_payload(context.write, BytesSource(result.payload), self._caps, max_rate, have=have)
         except TimeoutError:
-            await self._gate.turn_away(context, Code.TIMEOUT, "the result was taken too slowly", caller)
+            await self._admission.turn_away(context, Code.TIMEOUT, "the result was taken too slowly", caller)
         if seat.transfer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STALL_S):
-                    if is_parting(await message_reader(context)(), seat.transfer, len(result.payload)):
+                    if is_farewell(await message_reader(context)(), seat.transfer, len(result.payload)):
                         seat.taken()
 
     async def _receive(self, seat: UploadSlot, caller: PeerId, context: Context) -> None:
@@ -109,7 +109,7 @@ class GroupService:
             raise PartnerRefused(Code.LATE, "the shard is closed, and your contribution is not complete") from None
         except BadPayload as error:
             seat.spoilt()
-            self._gate.conduct.penalize(caller, error.code, error.reason)
+            self._admission.reputation.penalize(caller, error.code, error.reason)
             raise PartnerRefused(rejected(error.code), error.reason) from None
         except PartnerSilent as error:
             raise PartnerRefused(Code.TIMEOUT, str(error)) from None

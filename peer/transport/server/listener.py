@@ -16,14 +16,14 @@ from peer.transport.calls.call import CONTRIBUTE, FETCH_PIECE, SERVICE, SWAP
 from peer.transport.calls.discard import DISCARD, DiscardService
 from peer.transport.calls.hello import HELLO
 from peer.transport.calls.registry import every_call
-from peer.transport.calls.reserve import RESERVE, GiveWord, ReserveService
+from peer.transport.calls.reserve import RESERVE, ReserveService, SignWord
 from peer.transport.client.channels import CHANNEL_OPTIONS
 from peer.transport.config import TransportConfig
 from peer.transport.front.callers import CallerTable
 from peer.transport.front.front import AcceptingFront
 from peer.transport.front.inner_socket import InnerSocket
-from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import Stream
+from peer.transport.relay.relay_server import RelayServer
 from peer.transport.server.bind import bind
 from peer.transport.server.group_service import GroupService
 from peer.transport.server.service import ExchangeService
@@ -51,19 +51,19 @@ class ExchangeServer:
 
     def __init__(
         self,
-        facts: TransportConfig,
+        config: TransportConfig,
         service: ExchangeService,
         caps: Caps,
         callers: CallerTable,
-        desk: RelayDesk,
-        relay_word: GiveWord,
+        relay_server: RelayServer,
+        relay_word: SignWord,
     ) -> None:
-        self._facts = facts
+        self._config = config
         self._service = service
-        self._groups = GroupService(service.host, service.gate, caps)
-        self._relays = ReserveService(desk, service.gate, relay_word)
-        self._discards = DiscardService(service.gate, caps)
-        self._desk = desk
+        self._group_service = GroupService(service.call_services, service.admission, caps)
+        self._reserve_service = ReserveService(relay_server, service.admission, relay_word)
+        self._discard_service = DiscardService(service.admission, caps)
+        self._relay_server = relay_server
         self._callers = callers
         self._front: AcceptingFront | None = None
         self._server: grpc.aio.Server | None = None
@@ -88,7 +88,10 @@ class ExchangeServer:
             undo.push_async_callback(self.close)
             inside = await self._serve_inside()
             self._front = AcceptingFront(
-                self._callers, RenewedLeaf(self._facts.identity), self._desk, self._service.gate.conduct.is_proven
+                self._callers,
+                RenewedLeaf(self._config.identity),
+                self._relay_server,
+                self._service.admission.reputation.is_proven,
             )
             await self._front.open(sockets, inside)
             undo.pop_all()
@@ -100,7 +103,7 @@ class ExchangeServer:
         self._bound.clear()
         if self._front is not None:
             await self._front.stop_listening()
-        await self._desk.close()
+        await self._relay_server.close()
         if self._server is not None:
             with contextlib.suppress(TimeoutError):  # gRPC's stop may never return; the process ends anyway
                 async with asyncio.timeout(CLOSE_S):
@@ -130,18 +133,18 @@ class ExchangeServer:
         return inside
 
     def _handlers(self) -> grpc.GenericRpcHandler:
-        service, control = self._service, self._facts.control
+        service, control = self._service, self._config.control
         streams = {
             HELLO: served(service.handshake.serve, pb.HelloReply.SerializeToString),
-            RESERVE: served(self._relays.reserve),
+            RESERVE: served(self._reserve_service.reserve),
             SWAP: served(service.swap),
             FETCH_PIECE: served(service.fetch_piece),
-            CONTRIBUTE: served(self._groups.contribute),
-            DISCARD: served(self._discards.discard),
+            CONTRIBUTE: served(self._group_service.contribute),
+            DISCARD: served(self._discard_service.discard),
         }
         methods = {call.name: _counted(call.purpose, method, control) for call, method in streams.items()}
         for call in every_call():
-            methods[call.name] = _counted(call.purpose, service.gate.unary(call, service.host), control)
+            methods[call.name] = _counted(call.purpose, service.admission.unary(call, service.call_services), control)
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 

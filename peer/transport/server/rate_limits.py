@@ -141,7 +141,7 @@ class CallLimits:
     def leave_piece(self, caller: Caller) -> None:
         _give_back(self._pieces, caller.address)
 
-    def state_is(self, nbytes: int) -> None:
+    def set_state_nbytes(self, nbytes: int) -> None:
         """Set the size of the state that we donate, in bytes."""
         self._state_nbytes = nbytes
 

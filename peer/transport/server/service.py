@@ -24,13 +24,13 @@ from peer.protocol.messages import (
 )
 from peer.protocol.wire.frames import Kind, PayloadWriter, largest_for, pack
 from peer.protocol.wire.payload import BytesSource
-from peer.transport.calls.call import Host
+from peer.transport.calls.call import CallServices
 from peer.transport.calls.hello import Handshake
 from peer.transport.client.dial_check import checked_dial, dial_check
 from peer.transport.client.dialling import Dialler
 from peer.transport.config import TransportConfig
 from peer.transport.front.callers import CallerTable
-from peer.transport.relay.desk import RelayDesk
+from peer.transport.relay.relay_server import RelayServer
 from peer.transport.server.admission import Admission
 from peer.transport.server.call_places import AGAIN_S, CallPlaces
 from peer.transport.server.dial_back import DialBack
@@ -63,7 +63,7 @@ class ExchangeService:
 
     def __init__(
         self,
-        facts: TransportConfig,
+        config: TransportConfig,
         handler: Handler,
         caps: Caps,
         reputation: CallerReputation | None = None,
@@ -71,38 +71,38 @@ class ExchangeService:
         dialler: Dialler | None = None,
         ways: SwapWays | None = None,
         relayed: CallOverRelays | None = None,
-        desk: RelayDesk | None = None,
+        relay_server: RelayServer | None = None,
     ) -> None:
         dialler = dialler or Dialler()
-        self._facts = facts
+        self._config = config
         self._handler = handler
         self._caps = caps
-        self.gate = Admission(facts.now, facts.why_banned, reputation, callers)
-        self.handshake = Handshake(facts, self.gate, handler, dialler.called)
-        self.swaps = SwapRendezvous(handler, self.gate, caps, ways)
-        self._pieces = CallPlaces(MAX_PIECES, PIECES_RESERVED, "pieces")
-        self._artifacts = CallPlaces(MAX_ARTIFACTS_AT_ONCE, ARTIFACTS_RESERVED, "pieces of artifacts")
-        self._giving = StateUploads(caps)
-        self.host = Host(
+        self.admission = Admission(config.now, config.ban_reason, reputation, callers)
+        self.handshake = Handshake(config, self.admission, handler, dialler.record_call)
+        self.swaps = SwapRendezvous(handler, self.admission, caps, ways)
+        self._piece_places = CallPlaces(MAX_PIECES, PIECES_RESERVED, "pieces")
+        self._artifact_places = CallPlaces(MAX_ARTIFACTS_AT_ONCE, ARTIFACTS_RESERVED, "pieces of artifacts")
+        self._uploads = StateUploads(caps)
+        self.call_services = CallServices(
             handler=handler,
-            uploads=self._giving,
-            limits=self.gate.limits,
-            dial_back=DialBack(dial_check, facts.now),
-            indirect_probe=IndirectProbe(partial(checked_dial, dialler), facts.now, relayed),
-            desk=desk or RelayDesk(None, time.monotonic),
+            uploads=self._uploads,
+            limits=self.admission.limits,
+            dial_back=DialBack(dial_check, config.now),
+            indirect_probe=IndirectProbe(partial(checked_dial, dialler), config.now, relayed),
+            relay_server=relay_server or RelayServer(None, time.monotonic),
         )
         """What the small calls answer from."""
 
     async def fetch_piece(self, _: Any, context: Context) -> None:
-        async with self.gate.admitted(context) as caller:
+        async with self.admission.admitted(context) as caller:
             await self._fetch_piece(caller, context)
 
     async def _fetch_piece(self, caller: Caller, context: Context) -> None:
-        raw = await self.gate.request(context, caller.peer)
+        raw = await self.admission.request(context, caller.peer)
         try:
             request = piece_request_of(raw)
         except BadPayload as error:
-            await self.gate.turn_away(context, error.code, error.reason, caller.peer)
+            await self.admission.turn_away(context, error.code, error.reason, caller.peer)
         if request.snapshot.startswith(ARTIFACT_PREFIX):
             await self._give_artifact(caller, request, context)
             return
@@ -112,13 +112,13 @@ class ExchangeService:
         data = await self._piece(caller, request, context)
         assert caller.peer is not None
         block, proven = block_of_network(caller.address), self._is_proven(caller.peer)
-        if busy := self._giving.why_busy(caller.peer, block, proven=proven):
+        if busy := self._uploads.busy_reason(caller.peer, block, proven=proven):
             await refuse(context, Code.BUSY, *busy)
         await self._may_enter(caller, len(data), context)
-        giving = self._giving.to(caller.peer, len(data) - request.offset, block, proven=proven)
+        giving = self._uploads.sending_to(caller.peer, len(data) - request.offset, block, proven=proven)
         async with self._place(caller, context):
             with giving:
-                await self._send(caller, data, request, self._giving.given(proven=proven), context)
+                await self._send(caller, data, request, self._uploads.throttle_for(proven=proven), context)
 
     async def _give_fragment(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
         """Send a part of a fragment's state, or of what a shard's owner averaged. A state is copied for that, so it
@@ -128,18 +128,18 @@ class ExchangeService:
             if (making := self._handler.making(request.snapshot)) is not None:
                 await asyncio.wait({asyncio.wrap_future(making)}, timeout=COPY_S)
             data = await self._piece(caller, request, context)
-            given = self._giving.given(proven=self._is_proven(caller.peer), fragment=True)
+            given = self._uploads.throttle_for(proven=self._is_proven(caller.peer), fragment=True)
             await self._send(caller, data, request, given, context)
 
     async def _give_artifact(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
         """Send a piece of an artifact. It is read from the disk, so it costs nothing before there is a place."""
         proven = self._is_proven(caller.peer)
-        if busy := self._giving.why_not_give(proven=proven):
+        if busy := self._uploads.refusal_reason(proven=proven):
             await refuse(context, Code.BUSY, *busy)
         await self._may_enter(caller, PIECE_BYTES, context, artifact=True)
         async with self._place(caller, context, artifact=True):
             data = await self._piece(caller, request, context)
-            await self._send(caller, data, request, self._giving.given(proven=proven), context)
+            await self._send(caller, data, request, self._uploads.throttle_for(proven=proven), context)
 
     async def _piece(self, caller: Caller, request: pb.PieceRequest, context: Context) -> memoryview:
         data = self._handler.on_piece(request.snapshot, request.piece)
@@ -149,23 +149,23 @@ class ExchangeService:
             )
         if request.offset > len(data):
             reason = f"the piece has {len(data)} bytes, those from {request.offset} on are wanted"
-            await self.gate.turn_away(context, Code.REQUEST, reason, caller.peer)
+            await self.admission.turn_away(context, Code.REQUEST, reason, caller.peer)
         return data
 
     async def _may_enter(self, caller: Caller, nbytes: int, context: Context, *, artifact: bool = False) -> None:
         """Refuse a piece for which there is no place. Otherwise `_place` has to follow at once."""
         block, proven = block_of_network(caller.address), self._is_proven(caller.peer)
         for places in self._kinds(artifact=artifact):
-            if why := places.why_busy(block, proven=proven):
+            if why := places.busy_reason(block, proven=proven):
                 await refuse(context, Code.BUSY, why, AGAIN_S)
         assert caller.peer is not None
-        rationed = self._giving.why_rationed(caller.peer, block, nbytes, proven=proven, artifact=artifact)
+        rationed = self._uploads.ration_reason(caller.peer, block, nbytes, proven=proven, artifact=artifact)
         if rationed is not None:
             await refuse(context, Code.BUSY, *rationed)
         # a piece that is resumed is hashed again from its start, so all of it counts
-        if why := self.gate.limits.enter_piece(caller, nbytes, artifact=artifact):
+        if why := self.admission.limits.enter_piece(caller, nbytes, artifact=artifact):
             await refuse(context, Code.BUSY, why)
-        self._giving.give(caller.peer, block, nbytes, proven=proven, artifact=artifact)
+        self._uploads.count(caller.peer, block, nbytes, proven=proven, artifact=artifact)
 
     @contextlib.asynccontextmanager
     async def _place(self, caller: Caller, context: Context, *, artifact: bool = False) -> AsyncIterator[None]:
@@ -179,13 +179,13 @@ class ExchangeService:
         except PartnerRefused as lost:
             await refuse(context, lost.code, lost.reason, lost.eta_s)
         finally:
-            self.gate.limits.leave_piece(caller)
+            self.admission.limits.leave_piece(caller)
 
     def _kinds(self, *, artifact: bool) -> list[CallPlaces]:
-        return [self._pieces, self._artifacts] if artifact else [self._pieces]
+        return [self._piece_places, self._artifact_places] if artifact else [self._piece_places]
 
     def _is_proven(self, peer: PeerId | None) -> bool:
-        return peer is not None and self.gate.conduct.is_proven(peer)
+        return peer is not None and self.admission.reputation.is_proven(peer)
 
     async def _send(
         self, caller: Caller, data: memoryview, request: pb.PieceRequest, giving: Throttle | None, context: Context
@@ -200,18 +200,18 @@ class ExchangeService:
                 await send_payload(context.write, source, caps, rate, giving, largest, writer, request.offset)
         except TimeoutError:
             reason = "the piece was taken too slowly; others wait for the place"
-            await self.gate.turn_away(context, Code.TIMEOUT, reason, caller.peer)
+            await self.admission.turn_away(context, Code.TIMEOUT, reason, caller.peer)
         except PartnerRefused as error:  # our own upload quota ends here
             await refuse(context, error.code, error.reason)
 
     def _patience_s(self, nbytes: int) -> float:
         """Return the seconds that one piece may take, with our own cap shared by all pieces under way."""
-        own = 2 * MAX_PIECES * nbytes / self._giving.rate if self._giving.rate else 0.0
+        own = 2 * MAX_PIECES * nbytes / self._uploads.rate if self._uploads.rate else 0.0
         return TAKE_S + nbytes / SLOWEST_JOINER + own
 
     async def swap(self, _: Any, context: Context) -> None:
         """Serve a partner that dials. The handler decides by partner and round, and then the call waits for our own
         round."""
-        async with self.gate.admitted(context) as caller:
+        async with self.admission.admitted(context) as caller:
             assert caller.peer is not None
             await self.swaps.serve(caller.peer, context)

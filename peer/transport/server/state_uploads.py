@@ -54,7 +54,7 @@ class StateUploads:
         self._meter = caps.meter
         self.rate = SHARE * caps.up.rate if caps.up.rate is not None else None
         """Bytes per second for all joiners together; None: no cap."""
-        self._share = Pacer(self.rate, now, sleep)
+        self._share_pacer = Pacer(self.rate, now, sleep)
         self._now = now
         self._sleep = sleep
         self._joiners: dict[PeerId, _Joiner] = {}
@@ -63,17 +63,17 @@ class StateUploads:
         self._places: BlockPlaces[PeerId] = BlockPlaces(MAX_JOINERS, JOINERS_RESERVED)
         self._state_nbytes = 0
 
-    def state_is(self, nbytes: int) -> None:
+    def set_state_nbytes(self, nbytes: int) -> None:
         """Set the bytes of a complete state, which tell how long one takes."""
         self._state_nbytes = nbytes
         self._rations[False].state_is(nbytes)
 
-    def why_busy(self, peer: PeerId, block: str, *, proven: bool) -> tuple[str, float] | None:
+    def busy_reason(self, peer: PeerId, block: str, *, proven: bool) -> tuple[str, float] | None:
         """Return why this joiner is not served now, for a person, and the seconds to wait; None: it is served.
 
         A joiner may take the place of one whose address block has more of them. That one hears of it as it asks for
         its next piece."""
-        if why := self.why_not_give(proven=proven):
+        if why := self.refusal_reason(proven=proven):
             return why
         self._forget()
         if peer in self._places or self._places.would_admit(block, proven=proven):
@@ -81,12 +81,12 @@ class StateUploads:
         eta_s = self._eta_s()
         return f"{len(self._places)} joiners are fetching from here; ask another peer, or again in {eta_s:.0f} s", eta_s
 
-    def why_not_give(self, *, proven: bool) -> tuple[str, float] | None:
+    def refusal_reason(self, *, proven: bool) -> tuple[str, float] | None:
         """Return why nothing is given now, and the seconds to wait; None: the upload quota holds it."""
-        why = self._meter.budget.why_not_give(stranger=not proven)
+        why = self._meter.budget.refusal_reason(stranger=not proven)
         return (f"{why}; ask another peer", BUDGET_S) if why else None
 
-    def why_rationed(
+    def ration_reason(
         self, peer: PeerId, block: str, nbytes: int, *, proven: bool, artifact: bool
     ) -> tuple[str, float] | None:
         """Return why a peer may not have so many bytes of one-way state now, and the seconds to wait. None: it may."""
@@ -97,18 +97,18 @@ class StateUploads:
         wait_s = ration.wait_s(peer, block, nbytes, now)
         return (RATIONED.format(wait_s), wait_s) if wait_s > 0 else None
 
-    def give(self, peer: PeerId, block: str, nbytes: int, *, proven: bool, artifact: bool) -> None:
+    def count(self, peer: PeerId, block: str, nbytes: int, *, proven: bool, artifact: bool) -> None:
         """Count what a peer is given."""
         if not proven:
             self._rations[artifact].give(peer, block, nbytes, self._now())
 
-    def given(self, *, proven: bool, fragment: bool = False) -> Throttle:
+    def throttle_for(self, *, proven: bool, fragment: bool = False) -> Throttle:
         """Return the wait of a transfer to a peer. `fragment`: of one that training waits for."""
-        return _Given(self, not proven, not fragment)
+        return _UploadThrottle(self, not proven, not fragment)
 
     @contextmanager
-    def to(self, peer: PeerId, nbytes: int, block: str, *, proven: bool) -> Iterator[None]:
-        """Count a piece of so many bytes as being sent to a joiner of this address block, which `why_busy` let in."""
+    def sending_to(self, peer: PeerId, nbytes: int, block: str, *, proven: bool) -> Iterator[None]:
+        """Count a piece of `nbytes` as being sent to this joiner during the block. `busy_reason` has admitted it."""
         now = self._now()
         self._places.enter(peer, block, proven=proven)
         joiner = self._joiners.setdefault(peer, _Joiner(now, now))
@@ -122,7 +122,7 @@ class StateUploads:
 
     async def wait_turn(self, nbytes: int) -> None:
         """Wait until a chunk of a state or an artifact may be sent."""
-        await self._share.wait_turn(nbytes)
+        await self._share_pacer.wait_turn(nbytes)
         until = self._now() + YIELD_S
         while self._meter.exchanging and self._now() < until:
             await self._sleep(LOOK_S)
@@ -144,7 +144,7 @@ class StateUploads:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _UploadThrottle:
     """The wait of one transfer."""
 
     uploads: StateUploads

@@ -42,14 +42,14 @@ class AwaitedSwap:
     progress: TransferProgress
     done: asyncio.Future[SwapReport]
 
-    def ends(self, error: PartnerLost) -> None:
+    def finish(self, error: PartnerLost) -> None:
         """End the swap, as the partner does not come back. It succeeds if we have everything."""
         if self.progress.reader.complete and not self.done.done():
             terms = self.terms
             self.done.set_result(self.progress.report(terms.source.nbytes, terms.sink.nbytes, sent_all=False))
-        self.fails(error)
+        self.fail(error)
 
-    def fails(self, error: ExchangeError) -> None:
+    def fail(self, error: ExchangeError) -> None:
         if not self.done.done():
             self.done.set_exception(error)
 
@@ -92,10 +92,10 @@ class SwapWays:
 class SwapRendezvous:
     """Slots of one server's swaps."""
 
-    def __init__(self, handler: Handler, gate: Admission, caps: Caps, ways: SwapWays | None = None) -> None:
+    def __init__(self, handler: Handler, admission: Admission, caps: Caps, ways: SwapWays | None = None) -> None:
         self._ways = ways or SwapWays()
         self._handler = handler
-        self._gate = gate
+        self._admission = admission
         self._caps = caps
         self._slots: dict[tuple[PeerId, RoundKey], _Slot] = {}
 
@@ -132,7 +132,7 @@ class SwapRendezvous:
             report = await self._stream(slot, accepting, theirs, context)
         except BadPayload as error:
             slot.serving = None
-            accepting.fails(error)
+            accepting.fail(error)
             await refuse(context, rejected(error.code), error.reason)
         except PartnerLost as error:
             self._ways.ended(caller, way, str(error))
@@ -160,16 +160,16 @@ class SwapRendezvous:
 
     async def _opening(self, caller: PeerId, context: Context) -> pb.SwapOpen:
         async def first() -> bytes | None:
-            message = await self._gate.message(context, caller)
+            message = await self._admission.message(context, caller)
             return message if isinstance(message, bytes) else None
 
         try:
             return await read_open(first)
         except BadPayload as error:
             if (expecting := self._expecting(caller)) is not None:
-                expecting.fails(error)  # our own round blames the caller
+                expecting.fail(error)  # our own round blames the caller
             else:
-                self._gate.conduct.penalize(caller, error.code, error.reason)
+                self._admission.reputation.penalize(caller, error.code, error.reason)
             await refuse(context, rejected(error.code), error.reason)
         except PartnerLost:
             return await refuse(context, Code.REQUEST, "the swap ended before it began")
@@ -195,7 +195,7 @@ class SwapRendezvous:
             if held.serving is not None:
                 await refuse(context, Code.BUSY, "this swap is under way already")
             held.answered()
-            begun.ends(PartnerLost(f"{caller}: it knows nothing of the swap that broke off"))
+            begun.finish(PartnerLost(f"{caller}: it knows nothing of the swap that broke off"))
             await refuse(context, Code.GONE, "this is not the swap that broke off")
         last, held.serving = held.serving, asyncio.current_task()
         if last is not None:
@@ -243,7 +243,7 @@ class SwapRendezvous:
                 stripes.read, stripes.write, terms, self._caps, theirs, progress, answered, stripes
             )
             if progress.agreed and report.sent_all:
-                await _parted(stripes.read, progress)
+                await _await_farewell(stripes.read, progress)
             return report
         finally:
             slot.stripes = None
@@ -267,26 +267,26 @@ class SwapRendezvous:
         """End a stream that has stopped; the caller is told, if it still reads."""
         self._broke(slot, accepting, error)
         with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError):
-            if accepting.progress.goes_on:
+            if accepting.progress.can_resume:
                 await context.abort(grpc.StatusCode.ABORTED, "this stream broke; call again")
             await refuse(context, Code.TIMEOUT if isinstance(error, PartnerSilent) else Code.GONE, str(error))
 
     def _broke(self, slot: _Slot, accepting: AwaitedSwap, error: PartnerLost) -> None:
         """Keep the slot for the partner's next call, if there can be one."""
         progress, slot.serving = accepting.progress, None
-        progress.breaks(error)
+        progress.record_break(error)
         slot.answered()
-        if not progress.goes_on:
-            accepting.ends(error)
+        if not progress.can_resume:
+            accepting.finish(error)
         elif progress.reader.complete:
-            slot.lingering = asyncio.get_running_loop().call_later(progress.patience_s, accepting.ends, error)
+            slot.lingering = asyncio.get_running_loop().call_later(progress.patience_s, accepting.finish, error)
 
 
-async def _parted(read: Read, progress: TransferProgress) -> None:
+async def _await_farewell(read: Read, progress: TransferProgress) -> None:
     """Wait until the partner has everything, too."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STALL_S):
-            if not progress.heard(await read()):
+            if not progress.is_farewell(await read()):
                 raise PartnerLost("the stream broke before the partner said that it has everything")
 
 

@@ -78,7 +78,7 @@ def contribute_reply_of(raw: bytes) -> pb.ContributeReply:
     return body
 
 
-def is_parting(raw: bytes | None, transfer: int, nbytes: int) -> bool:
+def is_farewell(raw: bytes | None, transfer: int, nbytes: int) -> bool:
     """Return whether a member confirms with this frame that it has the complete result. Never raises."""
     try:
         body = open_of(raw or b"")

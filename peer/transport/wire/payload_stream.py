@@ -34,7 +34,7 @@ Chunks are cut so small that even a slow sender keeps to this. A sender that doe
 class UploadBudget(Protocol):
     """Quota of bytes sent per day and per month."""
 
-    def why_not_give(self, *, stranger: bool = False) -> str:
+    def refusal_reason(self, *, stranger: bool = False) -> str:
         """Return why no state is given now, to a stranger or to a proven peer, for a person. An empty string means that
         it may be."""
 
@@ -50,7 +50,7 @@ class UploadBudget(Protocol):
 class NoBudget(UploadBudget):
     """Quota without a limit."""
 
-    def why_not_give(self, *, stranger: bool = False) -> str:
+    def refusal_reason(self, *, stranger: bool = False) -> str:
         return ""
 
     def claim(
@@ -247,7 +247,7 @@ class SwapTerms:
     codec: str
     source: Source
     sink: Sink
-    told: PeerTimings | None = None
+    timings: PeerTimings | None = None
     """Our timings, which the other side is told."""
 
     def opening(self, caps: Caps, progress: TransferProgress | None = None, stripes: int = 0) -> bytes:
@@ -264,9 +264,14 @@ class SwapTerms:
         )
         if progress is not None:
             body.swap, body.have = progress.number, progress.reader.received
-        if (told := self.told) is not None:
-            body.ready, body.worked, body.rate_out, body.rate_in = told.ready, told.worked, told.rate_out, told.rate_in
-            body.tokens = told.tokens
+        if (timings := self.timings) is not None:
+            body.ready, body.worked, body.rate_out, body.rate_in = (
+                timings.ready,
+                timings.worked,
+                timings.rate_out,
+                timings.rate_in,
+            )
+            body.tokens = timings.tokens
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
     def stripe(self, number: int, progress: TransferProgress) -> bytes:
@@ -316,11 +321,11 @@ async def swap_payloads(
     await write(terms.opening(caps, progress, progress.stripes if stripes is not None else 0))
     theirs = theirs or await read_open(read)
     terms.check(theirs)
-    progress.meet(theirs.swap, theirs.have, terms.source.nbytes)
+    progress.begin_stream(theirs.swap, theirs.have, terms.source.nbytes)
     if stripes is not None and progress.agreed:
         stripes.agree(min(theirs.stripes, progress.stripes))
     timings = PeerTimings(theirs.ready, theirs.worked, theirs.rate_out, theirs.rate_in, theirs.tokens)
-    progress.observe_timings(believed(timings, terms.told))
+    progress.observe_timings(believed(timings, terms.timings))
     answered()
     moved = 0
 
@@ -330,7 +335,7 @@ async def swap_payloads(
         moved += len(raw)
 
     async def frame() -> bytes | None:
-        progress.heard(raw := await read())
+        progress.is_farewell(raw := await read())
         return raw
 
     sending = asyncio.create_task(_send(counted, terms, caps, theirs, progress.writer))
@@ -341,7 +346,7 @@ async def swap_payloads(
             before = moved
             await asyncio.wait({sending}, timeout=STALL_S)
         sent_all = sending.done() and not sending.cancelled() and sending.exception() is None
-        if not sent_all and progress.goes_on and not _refused(sending):
+        if not sent_all and progress.can_resume and not _refused(sending):
             raise PartnerLost("the stream broke before the partner had everything")
         return progress.report(terms.source.nbytes, terms.sink.nbytes, sent_all=sent_all)
     finally:

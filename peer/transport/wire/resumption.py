@@ -67,7 +67,7 @@ class TransferProgress:
         """Error of the last stream, while none runs."""
         self.began = 0.0
         """Start of the transfer by `time.monotonic`; 0: it has not begun."""
-        self.told: PeerTimings | None = None
+        self.timings: PeerTimings | None = None
         self.streams = 0
         """Streams on which the other side has answered."""
         self.stripes = MOST_STRIPES
@@ -87,7 +87,7 @@ class TransferProgress:
         """Begin to fetch a piece of a state. The joiner does not wait long, as there are other donors."""
         return cls(nbytes, A_PIECE, patient=False)
 
-    def meet(self, number: int, have: int, due: int) -> None:
+    def begin_stream(self, number: int, have: int, due: int) -> None:
         """Take the other side's opening: its number of the transfer, and how many of `due` bytes it holds.
 
         Raises BadPayload for impossible values, and PartnerLost where the transfer cannot be resumed."""
@@ -119,20 +119,20 @@ class TransferProgress:
 
     def observe_timings(self, timings: PeerTimings | None) -> None:
         """Take note of the timings that the other side sent."""
-        self.told = timings
+        self.timings = timings
 
     def stripe_broke(self, *, refused: bool) -> None:
         """Use at most half as many streams from here on, or a single one where the other side refused more."""
         self.stripes = 1 if refused else max(1, self.stripes // 2)
 
-    def breaks(self, error: PartnerLost) -> None:
+    def record_break(self, error: PartnerLost) -> None:
         """Take note that a stream broke, or that the other side could not be reached."""
         if self.broken is None:
             self._until = time.monotonic() + LINGER_S
         self.broken = error
 
     @property
-    def goes_on(self) -> bool:
+    def can_resume(self) -> bool:
         """Whether another stream may complete the transfer."""
         return self.agreed and self.patience_s > 0
 
@@ -143,12 +143,12 @@ class TransferProgress:
             return math.inf
         return self._until - time.monotonic()
 
-    def parting(self, *, sent_all: bool) -> bytes:
+    def farewell(self, *, sent_all: bool) -> bytes:
         """Encode the farewell of the dialling side. `sent_all` False ends the transfer for good."""
         body = pb.SwapOpen(swap=self.number if sent_all else 0, have=self.reader.received)
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
-    def heard(self, raw: bytes | None) -> bool:
+    def is_farewell(self, raw: bytes | None) -> bool:
         """Return whether this frame is the other side's farewell after a complete transfer.
 
         Raises BadPayload, and PartnerLost where the other side gives the transfer up."""
@@ -165,7 +165,7 @@ class TransferProgress:
         assert self.reader.complete
         seconds = time.monotonic() - self.began
         digests = PayloadDigests(self.reader.digest, self.writer.digest if sent_all else b"")
-        return SwapReport(sent if sent_all else 0, received, seconds, sent_all, self.told, digests=digests)
+        return SwapReport(sent if sent_all else 0, received, seconds, sent_all, self.timings, digests=digests)
 
 
 async def retry_transfer(
@@ -185,8 +185,8 @@ async def retry_transfer(
             error = PartnerSilent("it could not be reached again", Code.SILENT)
         except PartnerLost as lost:
             error = lost
-        progress.breaks(error)
-        if not progress.goes_on:
+        progress.record_break(error)
+        if not progress.can_resume:
             raise error
         pause = FIRST_PAUSE_S if progress.streams > met else min(2 * pause, LONGEST_PAUSE_S)
         await forget()

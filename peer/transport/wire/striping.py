@@ -80,7 +80,7 @@ class Stripe:
             raise PartnerLost("a stream of the swap was broken off")
         writing.result()
 
-    def give_up(self) -> set[asyncio.Task[Any]]:
+    def cancel(self) -> set[asyncio.Task[Any]]:
         """Cancel all that is under way; return the tasks to wait for."""
         under_way = {task for task in (self._reading, self._writing) if task is not None}
         for task in under_way:
@@ -236,7 +236,7 @@ class Stripes:
         came = {coming.result() for coming in self._coming if coming.done() and not coming.cancelled()}
         for coming in self._coming:
             coming.cancel()
-        under_way = set[asyncio.Task[Any]]().union(*(stripe.give_up() for stripe in {*self._stripes, *came}))
+        under_way = set[asyncio.Task[Any]]().union(*(stripe.cancel() for stripe in {*self._stripes, *came}))
         if under_way:
             await asyncio.wait(under_way)
         for task in under_way:

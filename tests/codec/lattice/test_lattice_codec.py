@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peer.codec.blocks import BLOCK
-from peer.codec.lattice.codec import MULTIPLIERS, Modulo, ask, asked, count_blocks
+from peer.codec.lattice.codec import MULTIPLIERS, Modulo, count_blocks, decode_request, encode_request
 from peer.codec.plain import BF16, TILE
 from peer.errors import BadPayload
 
@@ -33,7 +33,7 @@ def steps_of(payload: bytes, elements: int) -> Tensor:
 def mended(codec: Modulo, sent: Tensor, payload: bytes, own: Tensor) -> tuple[Tensor, Tensor]:
     """(what the receiver has after its request was answered, which blocks it asked for)."""
     values, failed = codec.decode(payload, own)
-    wanted = asked(ask(failed), len(sent))
+    wanted = decode_request(encode_request(failed), len(sent))
     codec.decode_blocks_(values, payload, wanted, codec.encode_blocks(sent, payload, wanted))
     return values, failed
 
@@ -146,8 +146,8 @@ def test_everything_asked_for_is_less_than_bf16_and_the_finest_step_much_finer()
     sent, codec = normal(128_000), Modulo(7)
     payload = codec.encode(sent, 0.0)
     far = normal(128_000, 1)
-    request = ask(codec.decode(payload, far)[1])
-    answer = codec.encode_blocks(sent, payload, asked(request, len(sent)))
+    request = encode_request(codec.decode(payload, far)[1])
+    answer = codec.encode_blocks(sent, payload, decode_request(request, len(sent)))
     assert len(payload) + len(request) + len(answer) < BF16.nbytes(len(sent))
     whole, failed = mended(codec, sent, payload, far)
     assert bool(failed.all())
@@ -295,14 +295,14 @@ def test_answers_that_are_not_what_was_sent_are_refused() -> None:
 )
 def test_requests_for_what_is_not_there_are_refused(request_: bytes, elements: int, code: str) -> None:
     with pytest.raises(BadPayload) as caught:
-        asked(request_, elements)
+        decode_request(request_, elements)
     assert caught.value.code == code
 
 
 @pytest.mark.parametrize("elements", [0, 1, 128, 129, 1024, 1025, 9999])
 def test_a_request_is_read_as_it_was_written(elements: int) -> None:
     wanted = torch.rand(count_blocks(elements), generator=torch.Generator().manual_seed(elements)) < 0.5
-    assert torch.equal(asked(ask(wanted), elements), wanted)
+    assert torch.equal(decode_request(encode_request(wanted), elements), wanted)
 
 
 def test_golden_bytes() -> None:

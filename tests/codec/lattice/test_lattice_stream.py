@@ -64,7 +64,7 @@ def test_what_is_decoded_is_that_of_the_whole(elements: int, apart: float) -> No
     assert torch.equal(into, values)
     assert torch.equal(sink.failed, failed)
     assert elements < TILE or bool(failed.any()) == (apart > 0.1)
-    sink.mend(codec.encode_blocks(sent, payload, failed))
+    sink.complete(codec.encode_blocks(sent, payload, failed))
     codec.decode_blocks_(values, payload, failed, codec.encode_blocks(sent, payload, failed))
     assert torch.equal(into, values)
 
@@ -83,10 +83,10 @@ def test_a_wrong_answer_is_refused() -> None:
     _, sink = decoded(codec, payload, sent + 30, 0)
     answer = bytearray(codec.encode_blocks(sent, payload, sink.failed))
     with pytest.raises(BadPayload, match="length"):
-        sink.mend(answer[BLOCK:])
+        sink.complete(answer[BLOCK:])
     answer[5] ^= 1
     with pytest.raises(BadPayload, match="check"):
-        sink.mend(answer)
+        sink.complete(answer)
 
 
 def test_a_step_that_cannot_be_is_refused_as_soon_as_the_heads_are_here() -> None:

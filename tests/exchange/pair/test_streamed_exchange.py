@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from peer.aio.threads import inline
-from peer.codec.lattice.codec import Modulo, asked
+from peer.codec.lattice.codec import Modulo, decode_request
 from peer.codec.plain import TILE
 from peer.codec.registry import EVERY
 from peer.codec.stream import Encoding
@@ -119,7 +119,7 @@ def test_an_exchange_of_differences_that_is_cancelled_ends_when_no_thread_writes
         decoding, free = asyncio.Event(), asyncio.Event()
 
         async def offload(work: Callable[[], Any], /) -> Any:
-            if getattr(getattr(work, "func", None), "__name__", "") == "mend":
+            if getattr(getattr(work, "func", None), "__name__", "") == "complete":
                 decoding.set()
                 await free.wait()
             return work()
@@ -131,7 +131,7 @@ def test_an_exchange_of_differences_that_is_cancelled_ends_when_no_thread_writes
                 request.append(source.read(0, source.nbytes))
                 sink.write(0, bytes(sink.nbytes))
             else:
-                sink.write(0, codec.encode_blocks(theirs, payload, asked(request[0], ELEMENTS)))
+                sink.write(0, codec.encode_blocks(theirs, payload, decode_request(request[0], ELEMENTS)))
 
         differences = LatticeSwap(7, offload)
         exchanging = asyncio.create_task(differences.exchange(swap, 0, own, own, into))

@@ -90,7 +90,7 @@ def test_over_real_hellos_the_bound_counts_from_the_raw_clock() -> None:
             for end in (ours, liar):
                 end.begin_run(RunTerms(b"L" * 32, 2**20, max_clock_offset_s=BOUND_S))
             port = await liar.start("127.0.0.1", 0)
-            known = [record(liar._facts.identity.peer_id, f"127.0.0.1:{port}")]
+            known = [record(liar._config.identity.peer_id, f"127.0.0.1:{port}")]
             for seed in range(WAKES):
                 await refresh(cast(Any, ours), clock, cast(Any, View(known)), random.Random(seed))
                 voices.add((await ours.hello(known[0], 5.0)).voice)

@@ -149,8 +149,8 @@ def test_a_proven_peer_keeps_its_connection_whoever_comes() -> None:
                 with contextlib.suppress(OSError):
                     ends.append(await server.idle("127.0.0.9"))
             await friend.unary("Amendments", token)
-            assert server.transport._service.gate._callers is not None
-            assert len(server.transport._service.gate._callers) == LIMITS.connections - LIMITS.reserve + 1
+            assert server.transport._service.admission._callers is not None
+            assert len(server.transport._service.admission._callers) == LIMITS.connections - LIMITS.reserve + 1
             await hang_up(ends)
 
     asyncio.run(main())

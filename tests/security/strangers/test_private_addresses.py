@@ -30,7 +30,7 @@ async def record_of(folder: Path, ticket: str, seen_from: str) -> PeerRecord:
     )
     async with asyncio.timeout(180), open_node(local) as node:
         for _ in range(2):
-            node.transport.dialler.seen(Identity.generate().peer_id, f"ipv4:{seen_from}:51234")
+            node.transport.dialler.record_seen_as(Identity.generate().peer_id, f"ipv4:{seen_from}:51234")
         return describe_self(
             node.address(), status=Status.TRAINING, round_=0, tokens_per_s=1.0, now=local.clock.now(), lifetime_s=45.0
         )

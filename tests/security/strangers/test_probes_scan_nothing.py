@@ -50,7 +50,7 @@ async def probed(endpoints: tuple[str, ...]) -> Probed:
     try:
         for end in ends:
             await end.start("127.0.0.1", 0)
-        asked = ends[0]._facts.identity.peer_id
+        asked = ends[0]._config.identity.peer_id
         at = (f"127.0.0.1:{ends[0]._port}",)
         record = PeerRecord(PeerId(asked), RUN, at, True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 1e12)
         return await ends[1].probe(record, endpoints, 10.0)

@@ -118,7 +118,7 @@ def test_strangers_have_a_share_of_the_day() -> None:
 def test_a_stranger_has_a_ration_while_a_proven_peer_wants_state() -> None:
     async def main() -> None:
         async with donor(UploadLimits()) as giving:
-            giving.transport._service._giving._rations[False] = StateRation(STATE)
+            giving.transport._service._uploads._rations[False] = StateRation(STATE)
             assert await giving.fetched(giving.caller(), 3) == (3 * STATE, ""), "nobody else wants any"
             assert await giving.fetched(giving.caller(proven=True), 3) == (3 * STATE, "")
             got, code = await giving.fetched(giving.caller(), 3)

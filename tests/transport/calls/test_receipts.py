@@ -7,20 +7,20 @@ import pytest
 from peer.errors import BadPayload
 from peer.protocol.messages import MAX_ROUND, RoundKey
 from peer.protocol.pair.receipt import MAX_GAIN, MAX_SHOWN, MAX_STATEMENT, MAX_TOKENS, SwapOpinion
-from peer.transport.calls.receipts import receipt_of, receipt_request_of, shown_of, told
+from peer.transport.calls.receipts import opinion_message, receipt_of, receipt_request_of, shown_of
 from peer.v1 import exchange_pb2 as pb
 from tests.support.signed_receipts import Signing
 
 OPINION = SwapOpinion(100, accepted=True, gain=MAX_GAIN)
 STATEMENT = Signing().said(Signing().id, 3, OPINION).to_bytes()
-GOOD = pb.ReceiptRequest(round=3, fragment=1, opinion=told(OPINION), signature=b"s" * 64)
+GOOD = pb.ReceiptRequest(round=3, fragment=1, opinion=opinion_message(OPINION), signature=b"s" * 64)
 
 
 def test_a_good_one_is_taken() -> None:
     signed = receipt_request_of(GOOD)
     assert (signed.key, signed.opinion, signed.signature) == (RoundKey(3, 1), OPINION, b"s" * 64)
     assert receipt_of(pb.ReceiptReply(), RoundKey(3, 1)) is None
-    assert receipt_of(pb.ReceiptReply(opinion=told(OPINION), signature=b"s" * 64), RoundKey(3, 1)) == signed
+    assert receipt_of(pb.ReceiptReply(opinion=opinion_message(OPINION), signature=b"s" * 64), RoundKey(3, 1)) == signed
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from peer.errors import ExchangeError, NotDialled, PartnerLost, PartnerRefused
 from peer.identity import Identity
 from peer.protocol.messages import PathKind, PeerId, PeerRecord, RelayAddress, Way
 from peer.protocol.relay.testimony import RelayFault
-from peer.transport.client import connections, second_opinion
+from peer.transport.client import connections, relay_fault_finder
 from peer.transport.client.connections import Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler, OwnPlace
-from peer.transport.client.second_opinion import SecondOpinions
+from peer.transport.client.relay_fault_finder import RelayFaultFinder
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.relay.pipe import Stream
@@ -79,10 +79,10 @@ class Relays:
 class Here:
     def __init__(self, home: PeerRecord, relays: Relays, pool: ConnectionPool) -> None:
         self.home, self.relays, self.pool = home, relays, pool
-        self.opinions = SecondOpinions(pool, relays)
+        self.fault_finder = RelayFaultFinder(pool, relays)
 
     def seek(self, used: Connection, *names: str, silent: bool = True) -> None:
-        self.opinions.seek(self.over(*names), used, silent=silent)
+        self.fault_finder.seek(self.over(*names), used, silent=silent)
 
     def over(self, *names: str) -> PeerRecord:
         relays = tuple(RelayAddress(PeerId(name), "192.0.2.1:4810") for name in names)
@@ -120,7 +120,7 @@ def scenario(test: Callable[[Here], Awaitable[None]]) -> Callable[[], None]:
 
 @pytest.fixture(autouse=True)
 def _soon_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (connections, second_opinion):
+    for module in (connections, relay_fault_finder):
         monkeypatch.setattr(module, "SLOW_S", 0.3)
 
 
@@ -179,7 +179,7 @@ async def test_a_peer_that_is_silent_over_one_relay_is_looked_for_over_the_other
     assert (await one.pool.get(one.over("a", "b"), TIMEOUT_S)).relay == "b"
     assert one.relays.opened[:2] == ["a", "a"]
     assert sorted(one.relays.opened[2:]) == ["a", "b"], "it was asked once more over both"
-    assert one.pool.held(another) is None, "nor is another peer asked over it first"
+    assert one.pool.open_connection(another) is None, "nor is another peer asked over it first"
     assert one.relays.blamed == [("a", "a peer was silent over it, and answered over another relay")]
 
 
@@ -201,7 +201,7 @@ def test_a_relay_over_which_a_peer_answers_no_more_is_tried_and_who_is_not_there
         first = await one.pool.get(one.over("a", "b"), TIMEOUT_S)
         one.relays.stalled.add("a")
         one.seek(first, "a", "b", silent=silent)
-        await until(lambda: not one.opinions._sought)
+        await until(lambda: not one.fault_finder._sought)
         ((relay, found),) = one.relays.tries
         assert (relay, list(found)) == ("a", [one.home.peer_id])
         (fault,) = found.values()
@@ -218,12 +218,12 @@ async def test_a_slow_relay_that_answers_slowly_itself_is_waited_for(one: Here) 
     one.relays.late["a"] = 0.6
     one.relays.asked_s = 0.3
     one.seek(first, "a", "b", silent=False)
-    await until(lambda: not one.opinions._sought)
+    await until(lambda: not one.fault_finder._sought)
     assert not one.relays.tries
     assert not one.relays.blamed
     one.relays.asked_s = 0.01
     one.seek(first, "a", "b", silent=False)
-    await until(lambda: not one.opinions._sought)
+    await until(lambda: not one.fault_finder._sought)
     assert [relay for relay, _ in one.relays.tries] == ["a"], "one that answers at once has no reason"
 
 
@@ -235,7 +235,7 @@ def test_a_relay_that_refuses_or_is_gone_itself_is_not_tried(error: ExchangeErro
         one.relays.errors["a"] = error
         one.relays.asked_s = None
         one.seek(first, "a", "b", silent=False)
-        await until(lambda: not one.opinions._sought)
+        await until(lambda: not one.fault_finder._sought)
         assert not one.relays.tries
 
     attempt()

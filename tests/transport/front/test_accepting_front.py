@@ -155,7 +155,7 @@ def test_a_server_that_does_not_read_makes_the_caller_wait(run: Run) -> None:
             admit(front)
             writer.write(many_frames(BIG))
             session = only(front)
-            await until(lambda: session.outer.waits)
+            await until(lambda: session.outer.paused)
             assert session.inner.held <= front.front.limits.buffer + ONE_READ + PIECE
             assert session.outer.transport is not None
             assert not session.outer.transport.is_reading()
@@ -178,7 +178,7 @@ def test_a_caller_that_does_not_read_makes_the_server_wait(run: Run) -> None:
             reader, writer = await front.greet()
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             session = only(front)
-            await until(lambda: session.inner.waits)
+            await until(lambda: session.inner.paused)
             assert session.outer.held <= front.front.limits.buffer + ONE_READ + MOST_SEALED
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             assert len(await reader.readexactly(BIG)) == BIG
@@ -350,7 +350,7 @@ def test_what_a_caller_sends_too_often_makes_it_wait_and_then_ends_it(run: Run) 
             await until(lambda: bool(front.table._inside))
             writer.write(frame(PING, bytes(8)) * 70)
             session = only(front)
-            await until(lambda: session.outer.waits)
+            await until(lambda: session.outer.paused)
             assert not session.refused
             writer.write(frame(PING, bytes(8)) * 700)
             with contextlib.suppress(ConnectionError, ssl.SSLError):

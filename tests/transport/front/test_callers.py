@@ -125,11 +125,11 @@ def test_the_largest_of_those_without_a_call_goes_when_all_hold_too_much() -> No
     callers = Callers()
     crowd = [callers.come(f"10.0.{number}.1")[0] for number in range(4)]
     for number, caller in enumerate(crowd):
-        callers.table.holds(caller, LIMITS.held // 8 + number)
+        callers.table.record_held(caller, LIMITS.held // 8 + number)
     with callers.table.calling(crowd[3].seen_as):
-        callers.table.holds(crowd[3], LIMITS.held * 2)
+        callers.table.record_held(crowd[3], LIMITS.held * 2)
         assert not callers.dropped, "an admitted call answers for what its connection holds"
-        callers.table.holds(crowd[0], LIMITS.held)
+        callers.table.record_held(crowd[0], LIMITS.held)
     assert callers.dropped == [crowd[0].address]
     assert callers.table._held_together == sum(LIMITS.held // 8 + number for number in (1, 2))
 
@@ -138,25 +138,27 @@ def test_blocks_share_handshakes_and_one_does_not_wait_for_another() -> None:
     callers = Callers()
     crowd, _ = callers.come("192.0.2.1")
     other, _ = callers.come("198.51.100.7")
-    waits = [callers.table.handshake_s(crowd, 0.0) for _ in range(2000)]
+    waits = [callers.table.handshake_wait_s(crowd, 0.0) for _ in range(2000)]
     assert waits[: int(HANDSHAKES.burst)] == [0.0] * int(HANDSHAKES.burst)
     assert 0 < waits[int(HANDSHAKES.burst)] < 0.01
     assert max(wait for wait in waits if wait < math.inf) <= LIMITS.wait_s + 0.01
     assert waits[-1] == math.inf, "it is turned away"
-    assert callers.table.handshake_s(other, 0.0) == 0.0
-    assert callers.table.handshake_s(crowd, 1.0) < LIMITS.wait_s + 0.01, "later there are new ones"
+    assert callers.table.handshake_wait_s(other, 0.0) == 0.0
+    assert callers.table.handshake_wait_s(crowd, 1.0) < LIMITS.wait_s + 0.01, "later there are new ones"
 
 
 def test_the_first_frames_of_a_caller_are_free_whatever_its_block_has_used() -> None:
     callers = Callers()
     loud, _ = callers.come("192.0.2.1")
-    while callers.table.spent(loud, 100.0, 0.0):
+    while callers.table.charge_frames(loud, 100.0, 0.0):
         continue
     newcomer, _ = callers.come("192.0.2.2")
-    assert callers.table.spent(newcomer, FREE_FRAMES, 0.0)
-    assert not callers.table.spent(newcomer, 1.0, 0.0)
+    assert callers.table.charge_frames(newcomer, FREE_FRAMES, 0.0)
+    assert not callers.table.charge_frames(newcomer, 1.0, 0.0)
     callers.prove(newcomer, "friend")
-    assert callers.table.spent(newcomer, 1.0, 0.0), "those of a proven peer are counted for its connection alone"
+    assert callers.table.charge_frames(newcomer, 1.0, 0.0), (
+        "those of a proven peer are counted for its connection alone"
+    )
 
 
 @pytest.mark.parametrize(

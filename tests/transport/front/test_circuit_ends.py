@@ -1,5 +1,5 @@
-"""The front before a desk: connections that begin with a preamble are ends of circuits, and gRPC sees nothing of
-them."""
+"""The front before a relay server: connections that begin with a preamble are ends of circuits, and gRPC sees nothing
+of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from peer.observe.status.codec import to_json
 from peer.protocol.messages import PeerId
 from peer.transport.front.callers import CallerTable, FrontLimits
 from peer.transport.front.front import AcceptingFront
-from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import CHUNK, Stream
+from peer.transport.relay.relay_server import RelayServer
 from peer.transport.relay.throttle import RelayThrottle
 from peer.transport.relay.wire import MARK, PREAMBLE_BYTES, preamble
 from peer.transport.wire.pacing import Pacer
@@ -36,18 +36,18 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 class Here:
-    """A front with a desk, and a server behind it that must hear nothing."""
+    """A front with a relay server, and a server behind it that must hear nothing."""
 
-    def __init__(self, front: AcceptingFront, table: CallerTable, desk: RelayDesk, port: int) -> None:
-        self.front, self.table, self.desk, self.port = front, table, desk, port
-        self.held = desk.reserve(HOME, "home block", proven=False)
+    def __init__(self, front: AcceptingFront, table: CallerTable, relay_server: RelayServer, port: int) -> None:
+        self.front, self.table, self.relay_server, self.port = front, table, relay_server, port
+        self.held = relay_server.reserve(HOME, "home block", proven=False)
         self.inside = 0
 
     async def call(self) -> Stream:
         return Stream.of(*await asyncio.open_connection("127.0.0.1", self.port))
 
     def slips(self) -> tuple[bytes, bytes]:
-        slip = self.desk.call(PeerId("caller"), HOME, "caller block", bulk=True, proven=False)
+        slip = self.relay_server.call(PeerId("caller"), HOME, "caller block", bulk=True, proven=False)
         return slip, self.held.calls.get_nowait()
 
     async def circuit(self) -> tuple[Stream, Stream]:
@@ -63,14 +63,14 @@ class Here:
 @contextlib.asynccontextmanager
 async def here(limits: FrontLimits | None = None) -> AsyncIterator[Here]:
     caps = Caps(Pacer(None), Pacer(None), Meter())
-    desk = RelayDesk(RelayThrottle(1e9, caps), time.monotonic)
+    relay_server = RelayServer(RelayThrottle(1e9, caps), time.monotonic)
 
     async def heard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         made.inside += 1
         writer.close()
 
-    async with behind(heard, limits, desk=desk) as front:
-        made = Here(front.front, front.table, desk, front.port)
+    async with behind(heard, limits, relay_server=relay_server) as front:
+        made = Here(front.front, front.table, relay_server, front.port)
         yield made
 
 
@@ -155,8 +155,8 @@ def test_an_end_that_sends_much_before_the_other_one_is_there_has_to_wait(run: R
             slip, other = relay.slips()
             one = await relay.call()
             one.writer.write(preamble(slip) + bytes(BIG))
-            await until(lambda: bool(relay.desk._ends))
-            ((stream, _),) = next(iter(relay.desk._ends.values())).here.values()
+            await until(lambda: bool(relay.relay_server._ends))
+            ((stream, _),) = next(iter(relay.relay_server._ends.values())).here.values()
             await until(lambda: not stream.writer.transport.is_reading())  # type: ignore[attr-defined]
             assert len(stream.reader._buffer) <= 2 * CHUNK + ONE_READ  # type: ignore[attr-defined]
             two = await relay.call()
@@ -177,7 +177,7 @@ def test_an_end_that_is_gone_frees_its_place(run: Run) -> None:
             one.abort()
             assert await is_over(two)
             await until(lambda: len(relay.table) == 0)
-            await until(lambda: to_json(relay.desk.report())["circuits"] == 0)
+            await until(lambda: to_json(relay.relay_server.report())["circuits"] == 0)
 
     run(main())
 
@@ -198,7 +198,7 @@ def test_a_front_that_closes_drops_circuits_too(run: Run) -> None:
     async def main() -> None:
         async with here() as relay:
             one, two = await relay.circuit()
-            await relay.desk.close()
+            await relay.relay_server.close()
             await relay.front.close()
             assert await is_over(one)
             assert await is_over(two)

@@ -264,7 +264,7 @@ def test_a_server_that_reads_nothing_makes_grpc_wait(run: Run) -> None:
             assert await reader.readexactly(18) == frame(SETTINGS) + ACKNOWLEDGED
             (session,) = front._sessions
             writer.write(bytes(64 * 2**20))
-            await until(lambda: session.inner.waits)
+            await until(lambda: session.inner.paused)
             assert session.outer.held <= front.limits.buffer + 2**19
             writer.transport.abort()
             await front.close()

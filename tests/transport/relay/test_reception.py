@@ -1,4 +1,4 @@
-"""Callers and closed peers at a real front with a desk, over loopback and without gRPC."""
+"""Callers and closed peers at a real front with a relay server, over loopback and without gRPC."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from peer.transport.front.inner_socket import InnerSocket
 from peer.transport.relay import caller as caller_module
 from peer.transport.relay import negotiation
 from peer.transport.relay.caller import CircuitCaller, punch_to
-from peer.transport.relay.desk import RelayDesk
 from peer.transport.relay.pipe import Stream
 from peer.transport.relay.reception import CircuitReception
+from peer.transport.relay.relay_server import RelayServer
 from peer.transport.relay.throttle import RelayThrottle
-from peer.transport.relay.wire import PREAMBLE_BYTES, told_address
+from peer.transport.relay.wire import PREAMBLE_BYTES, encode_address
 from peer.transport.server.bind import bind
 from peer.transport.tls import RenewedLeaf
 from peer.transport.wire.pacing import Pacer
@@ -52,22 +52,22 @@ def private_run() -> Dialler:
 class Setting:
     """A relay, a closed peer with a place at it, and a caller."""
 
-    def __init__(self, port: int, desk: RelayDesk, dialler: Dialler) -> None:
-        self.port, self.desk = port, desk
+    def __init__(self, port: int, relay_server: RelayServer, dialler: Dialler) -> None:
+        self.port, self.relay_server = port, relay_server
         self.address = f"127.0.0.1:{port}"
         self.failed: list[tuple[PeerId, PeerId]] = []
         self.served: list[Way] = []
         self.reception = CircuitReception(self._serve, dialler, lambda *told: self.failed.append(told[:2]))
         self.memory = PunchMemory()
         self.caller = CircuitCaller(self._ask, dialler, self.memory)
-        self.held = desk.reserve(HOME, "home block", proven=False)
+        self.held = relay_server.reserve(HOME, "home block", proven=False)
         self.takes = True
 
     async def open(self, *, bulk: bool) -> tuple[Stream, Way]:
         return await self.caller.open(RelayAddress(RELAY, self.address), HOME, bulk=bulk)
 
     async def _ask(self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float) -> tuple[bytes, str]:
-        slip = self.desk.call(OTHER, target, "caller block", bulk=bulk, proven=False, needs=needs)
+        slip = self.relay_server.call(OTHER, target, "caller block", bulk=bulk, proven=False, needs=needs)
         theirs = self.held.calls.get_nowait()
         if self.takes:
             self.reception.take(RELAY, self.address, theirs)
@@ -86,17 +86,17 @@ class Setting:
 @contextlib.asynccontextmanager
 async def setting(dialler: Dialler | None = None) -> AsyncIterator[Setting]:
     caps = Caps(Pacer(None), Pacer(None), Meter())
-    desk, table = RelayDesk(RelayThrottle(1e9, caps), time.monotonic), CallerTable()
-    front, inside = AcceptingFront(table, RenewedLeaf(Identity.generate()), desk), InnerSocket()
+    relay_server, table = RelayServer(RelayThrottle(1e9, caps), time.monotonic), CallerTable()
+    front, inside = AcceptingFront(table, RenewedLeaf(Identity.generate()), relay_server), InnerSocket()
     sockets, port = bind(["127.0.0.1"], 0)
     await front.open(sockets, inside)
-    made = Setting(port, desk, dialler or Dialler())
+    made = Setting(port, relay_server, dialler or Dialler())
     before = asyncio.all_tasks()
     try:
         yield made
     finally:
         await made.reception.close()
-        await desk.close()
+        await relay_server.close()
         await front.close()
         inside.close()
         assert len(table) == 0
@@ -221,7 +221,7 @@ def test_a_target_that_does_not_come_costs_the_caller_some_seconds(run: Run, mon
             here.takes = False
             with pytest.raises(PartnerLost, match="passed nothing on"):
                 await here.open(bulk=False)
-            assert to_json(here.desk.report())["circuits"] == 1, "until its slips have run out"
+            assert to_json(here.relay_server.report())["circuits"] == 1, "until its slips have run out"
 
     run(main())
 
@@ -229,7 +229,7 @@ def test_a_target_that_does_not_come_costs_the_caller_some_seconds(run: Run, mon
 def test_a_refusal_of_the_relay_comes_to_the_caller(run: Run) -> None:
     async def main() -> None:
         async with setting() as here:
-            here.desk.release(here.held)
+            here.relay_server.release(here.held)
             with pytest.raises(PartnerRefused, match="no place"):
                 await here.open(bulk=False)
 
@@ -245,7 +245,7 @@ def test_a_relay_is_not_blamed_for_a_caller_that_does_not_come_or_speaks_nonsens
 
         server = await asyncio.start_server(relay, "127.0.0.1", 0)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        address_told = told_address("ipv4:198.51.100.7:4810")
+        address_told = encode_address("ipv4:198.51.100.7:4810")
         said = [b"", address_told, address_told + b"\x16\x03\x01", address_told + b"Pshort"]
         async with setting() as here:
             for _ in range(len(said)):

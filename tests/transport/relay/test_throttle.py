@@ -170,7 +170,7 @@ class Quota(NoBudget):
     def __init__(self, left: int) -> None:
         self.left = left
 
-    def why_not_give(self, *, stranger: bool = False) -> str:
+    def refusal_reason(self, *, stranger: bool = False) -> str:
         assert stranger, "it brings nothing back"
         return "" if self.left > 0 else "the quota of the day is used up"
 
@@ -194,12 +194,12 @@ def test_the_quota_of_the_day_ends_it(bulk: bool) -> None:
     async def main() -> None:
         quota = Quota(3 * BLOCK + BLOCK // 2)
         relay = Relay(1e6, replace(UNCAPPED, meter=Meter(budget=quota)))
-        assert relay.throttle.why_not() == ""
+        assert relay.throttle.refusal_reason() == ""
         with pytest.raises(PartnerRefused, match="quota"):
             await relay.carry(10 * BLOCK, bulk=bulk)
         assert 3 * BLOCK - CHUNK <= relay.throttle.passed <= 3 * BLOCK
         quota.left = 0
-        assert "quota" in relay.throttle.why_not()
+        assert "quota" in relay.throttle.refusal_reason()
 
     run_virtual(main())
 

@@ -14,11 +14,11 @@ from peer.transport.relay.wire import (
     PREAMBLE_BYTES,
     SLIP_BYTES,
     STEP_S,
+    decode_preamble,
+    encode_address,
     preamble,
     read_address,
     read_exactly,
-    slip_of,
-    told_address,
 )
 from tests.support.memory_streams import connection, run_streams
 
@@ -26,10 +26,10 @@ SLIP = bytes(range(SLIP_BYTES))
 
 
 def test_a_preamble_is_a_mark_and_a_slip_and_nothing_else_is_one() -> None:
-    assert slip_of(preamble(SLIP)) == SLIP
+    assert decode_preamble(preamble(SLIP)) == SLIP
     assert len(preamble(SLIP)) == PREAMBLE_BYTES
     for wrong in (b"", MARK, preamble(SLIP)[:-1], preamble(SLIP) + b"\0", b"\1" + preamble(SLIP)[1:]):
-        assert slip_of(wrong) is None
+        assert decode_preamble(wrong) is None
 
 
 def test_no_tls_and_no_http_begins_like_a_mark() -> None:
@@ -44,7 +44,7 @@ def test_no_tls_and_no_http_begins_like_a_mark() -> None:
 def test_the_address_of_the_other_end_comes_as_it_was_told(address: str) -> None:
     async def main() -> None:
         relay, end = connection()
-        relay.send(told_address(address) + b"and TLS")
+        relay.send(encode_address(address) + b"and TLS")
         assert await read_address(end.reader, STEP_S) == address
         assert await end.reader.readexactly(7) == b"and TLS"
 

@@ -55,7 +55,7 @@ def test_proven_callers_have_places_of_their_own_and_keep_them() -> None:
     async def test() -> None:
         calls = Calls(4, 1)
         friends = [await calls.begin("crowd", proven=True) for _ in range(4)]
-        assert calls.places.why_busy("other") != ""
+        assert calls.places.busy_reason("other") != ""
         assert await calls.call("other") == "busy"
         assert await calls.call("other", proven=True) == "busy"
         calls.end()

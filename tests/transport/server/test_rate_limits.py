@@ -170,7 +170,7 @@ def test_calls_of_a_peer_are_limited_in_a_second() -> None:
 def test_state_may_be_fetched_with_some_retries_but_not_for_ever() -> None:
     time = Time()
     limits, caller, piece = CallLimits(time), Caller(HERE, peer(1)), 16 * 2**20
-    limits.state_is(10 * LEAST_STATE)
+    limits.set_state_nbytes(10 * LEAST_STATE)
 
     def pieces_served() -> int:
         count = 0

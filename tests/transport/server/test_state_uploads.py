@@ -37,7 +37,7 @@ def joiner(number: int) -> PeerId:
 
 
 def busy(gives: StateUploads, number: int, block: str = HERE, *, proven: bool = False) -> tuple[str, float] | None:
-    return gives.why_busy(joiner(number), block, proven=proven)
+    return gives.busy_reason(joiner(number), block, proven=proven)
 
 
 def test_joiners_together_get_their_share_of_the_cap() -> None:
@@ -47,7 +47,7 @@ def test_joiners_together_get_their_share_of_the_cap() -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(3):
                 group.create_task(
-                    send_payload(nowhere, BytesSource(bytes(500_000)), caps, 0.0, gives.given(proven=True))
+                    send_payload(nowhere, BytesSource(bytes(500_000)), caps, 0.0, gives.throttle_for(proven=True))
                 )
         took = asyncio.get_running_loop().time() - began
         assert took == pytest.approx(1.5e6 / (SHARE * 1e6), rel=0.05)
@@ -67,7 +67,9 @@ def test_an_exchange_has_the_line_to_itself_and_the_piece_goes_on_after_it() -> 
         began = loop.time()
         async with asyncio.TaskGroup() as group:
             group.create_task(send_payload(nowhere, BytesSource(bytes(10_000_000)), caps, 0.0))
-            group.create_task(send_payload(piece, BytesSource(bytes(2_000_000)), caps, 0.0, gives.given(proven=True)))
+            group.create_task(
+                send_payload(piece, BytesSource(bytes(2_000_000)), caps, 0.0, gives.throttle_for(proven=True))
+            )
         during = [at for at in sent if at < began + 10]
         assert len(during) <= 10 / YIELD_S + 1, "a chunk now and then, so that the joiner knows it is not forgotten"
         gaps = [later - earlier for earlier, later in zip([began, *sent], sent, strict=False)]
@@ -80,17 +82,17 @@ def test_an_exchange_has_the_line_to_itself_and_the_piece_goes_on_after_it() -> 
 def test_so_many_joiners_and_no_more_and_the_next_hears_when() -> None:
     async def test() -> None:
         gives, _ = giving(None)
-        gives.state_is(1000)
+        gives.set_state_nbytes(1000)
         for number in range(MAX_JOINERS - JOINERS_RESERVED):
             assert busy(gives, number) is None
-            with gives.to(joiner(number), 100, HERE, proven=False):
+            with gives.sending_to(joiner(number), 100, HERE, proven=False):
                 await asyncio.sleep(0.5)
         why = busy(gives, 9)
         assert why is not None
         assert str(MAX_JOINERS - JOINERS_RESERVED) in why[0]
         assert 3.0 < why[1] < 20.0, "900 bytes more at what the first of them got so far"
         assert busy(gives, 0) is None
-        with gives.to(joiner(0), 100, HERE, proven=False):
+        with gives.sending_to(joiner(0), 100, HERE, proven=False):
             await asyncio.sleep(ACTIVE_S + 1)
             assert busy(gives, 0) is None
         assert busy(gives, 9) is None, "the others have stopped fetching"
@@ -102,7 +104,7 @@ def test_a_piece_that_breaks_off_frees_its_place() -> None:
     async def test() -> None:
         gives, _ = giving(None)
         for number in range(MAX_JOINERS - JOINERS_RESERVED):
-            with pytest.raises(ConnectionError), gives.to(joiner(number), 100, HERE, proven=False):
+            with pytest.raises(ConnectionError), gives.sending_to(joiner(number), 100, HERE, proven=False):
                 raise ConnectionError
         assert busy(gives, 9) is not None
         await asyncio.sleep(ACTIVE_S + 0.1)
@@ -115,12 +117,12 @@ def test_joiners_of_one_block_leave_a_place_to_another_and_one_to_proven_peers()
     async def test() -> None:
         gives, _ = giving(None)
         for number in range(MAX_JOINERS - JOINERS_RESERVED):
-            with gives.to(joiner(number), 100, "crowd", proven=False):
+            with gives.sending_to(joiner(number), 100, "crowd", proven=False):
                 pass
         assert busy(gives, 10, "crowd") is not None
         assert busy(gives, 11, "crowd", proven=True) is None
         assert busy(gives, 12, "other") is None
-        with gives.to(joiner(12), 100, "other", proven=False):
+        with gives.sending_to(joiner(12), 100, "other", proven=False):
             pass
         assert busy(gives, 12, "other") is None
         assert busy(gives, MAX_JOINERS - JOINERS_RESERVED - 1, "crowd") is not None, "the youngest of the crowd is out"

@@ -320,12 +320,14 @@ def test_with_a_partner_that_does_not_go_on_a_break_is_the_end(monkeypatch: pyte
 
     @scenario
     async def attempt(low: End, high: End) -> None:
-        real, real_meet = SwapTerms.opening, TransferProgress.meet
+        real, real_begin = SwapTerms.opening, TransferProgress.begin_stream
 
         def opening(terms: SwapTerms, caps: Caps, progress: TransferProgress | None = None, stripes: int = 0) -> bytes:
             if progress is not None and caps is high.transport._caps:
                 progress.number = 0
-                monkeypatch.setattr(progress, "meet", lambda number, have, due: real_meet(progress, 0, have, due))
+                monkeypatch.setattr(
+                    progress, "begin_stream", lambda number, have, due: real_begin(progress, 0, have, due)
+                )
             return real(terms, caps, progress, stripes)
 
         monkeypatch.setattr(SwapTerms, "opening", opening)
@@ -345,7 +347,7 @@ def test_what_is_sent_again_is_counted() -> None:
     claimed, told, sent = list[int](), list[int](), list[int]()
 
     class Counting(UploadBudget):
-        def why_not_give(self, *, stranger: bool = False) -> str:
+        def refusal_reason(self, *, stranger: bool = False) -> str:
             return ""
 
         @contextlib.contextmanager

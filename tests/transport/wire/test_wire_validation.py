@@ -127,7 +127,7 @@ class Deaf:
 def test_who_does_not_take_its_piece_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ExchangeService, "_patience_s", lambda self, nbytes: 0.01)
     donor = service(None, SimpleNamespace(on_piece=lambda snapshot, piece: memoryview(b"x" * 100)))
-    caller: Any = Deaf(donor.gate.tokens.issue(PeerId(Identity.generate().peer_id), NOW))
+    caller: Any = Deaf(donor.admission.tokens.issue(PeerId(Identity.generate().peer_id), NOW))
 
     async def ask() -> None:
         async with asyncio.timeout(180):
@@ -136,13 +136,13 @@ def test_who_does_not_take_its_piece_loses_its_place(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConnectionAbortedError):
         asyncio.run(ask())
     assert caller.refused == "timeout"
-    assert len(donor._pieces) == 0
+    assert len(donor._piece_places) == 0
 
 
 def test_a_fragment_is_not_copied_before_there_is_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
     donor = service(None, SimpleNamespace(making=asked.append, on_piece=lambda snapshot, piece: None))
-    caller: Any = Deaf(donor.gate.tokens.issue(PeerId(Identity.generate().peer_id), NOW))
+    caller: Any = Deaf(donor.admission.tokens.issue(PeerId(Identity.generate().peer_id), NOW))
     wanted = pb.PieceRequest(snapshot=f"{FRAGMENT_PREFIX}0:ab", piece=0).SerializeToString()
 
     async def read() -> bytes:
@@ -154,9 +154,9 @@ def test_a_fragment_is_not_copied_before_there_is_a_place(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(caller, "read", read)
     for taken, refused in ((MAX_PIECES, "busy"), (0, "gone")):
-        donor._pieces = CallPlaces(MAX_PIECES, PIECES_RESERVED, "pieces")
+        donor._piece_places = CallPlaces(MAX_PIECES, PIECES_RESERVED, "pieces")
         for _ in range(taken):
-            donor._pieces._places.enter(asyncio.Timeout(None), "192.0.2.0/24")
+            donor._piece_places._places.enter(asyncio.Timeout(None), "192.0.2.0/24")
         with pytest.raises(ConnectionAbortedError):
             asyncio.run(ask())
         assert caller.refused == refused

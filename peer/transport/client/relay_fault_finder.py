@@ -36,7 +36,7 @@ class _Answer:
     """None where it says nothing of the relay: that one is gone itself, or refused."""
 
 
-class SecondOpinions:
+class RelayFaultFinder:
     """Looks for the fault when peers do not answer over a relay. Its tasks are the pool's."""
 
     def __init__(self, pool: ConnectionPool, circuits: Circuits) -> None:
@@ -53,7 +53,7 @@ class SecondOpinions:
         over = next((one for one in to.relays if one.peer_id == used.relay), None)
         if over is not None and (others := self._others(to, over)):
             self._sought.add((to.peer_id, used.relay))
-            self._pool.linger(self._look(to.peer_id, over, others, silent=silent))
+            self._pool.run_in_background(self._look(to.peer_id, over, others, silent=silent))
 
     async def _look(self, peer: PeerId, over: RelayAddress, others: Sequence[RelayAddress], *, silent: bool) -> None:
         callees = set[PeerId]()
@@ -118,7 +118,7 @@ class SecondOpinions:
             return None
         answered_s = time.monotonic() - began
         there()
-        await self._pool.keep(peer, found)
+        await self._pool.store(peer, found)
         return answered_s
 
     async def _ask(self, peer: PeerId, over: RelayAddress, elsewhere: asyncio.Task[float | None]) -> _Answer:

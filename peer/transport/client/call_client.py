@@ -21,7 +21,7 @@ from peer.transport.calls.hello import say_hello
 from peer.transport.client.circuits import Circuits
 from peer.transport.client.connections import SLOW_S, Connection, ConnectionPool
 from peer.transport.client.dialling import Dialler
-from peer.transport.client.second_opinion import SecondOpinions
+from peer.transport.client.relay_fault_finder import RelayFaultFinder
 from peer.transport.client.streams import Stream, metadata
 from peer.transport.config import TransportConfig
 from peer.transport.wire.refusals import translate
@@ -31,7 +31,7 @@ T = TypeVar("T")
 BROKE_OFF, SILENT = "a transfer over it broke off", "a call over it was lost"
 
 
-class RelayJudge(Circuits, Protocol):
+class RelayObserver(Circuits, Protocol):
     """Told how relays do their part, as far as calls show it."""
 
     def answered(self, relay: PeerId, other: PeerId, why: str) -> None:
@@ -44,24 +44,24 @@ class RelayJudge(Circuits, Protocol):
         """Return the record of a peer with the relays that it names by now."""
 
 
-class Calls:
+class CallClient:
     """Makes the calls of one peer. All of them raise PartnerLost, PartnerRefused or BadPayload alone."""
 
     def __init__(
         self,
-        facts: TransportConfig,
+        config: TransportConfig,
         pool: ConnectionPool,
         dialler: Dialler,
         correction: Callable[[], float],
-        relays: RelayJudge,
+        relays: RelayObserver,
     ) -> None:
-        """`correction`: what `facts.now` differs from our raw clock, seconds."""
-        self._facts = facts
+        """`correction`: what `config.now` differs from our raw clock, seconds."""
+        self._config = config
         self._pool = pool
         self._dialler = dialler
         self._correction = correction
         self._relays = relays
-        self._opinions = SecondOpinions(pool, relays)
+        self._fault_finder = RelayFaultFinder(pool, relays)
 
     async def unary(
         self,
@@ -72,7 +72,7 @@ class Calls:
         pool: ConnectionPool | None = None,
     ) -> A:
         """As `peer.transport.calls.call.Channel.unary`. `pool`: other connections to make the call over."""
-        control = self._facts.control
+        control = self._config.control
         decoded = control.decoder(call.purpose, call.reply.FromString)
 
         async def make(connection: Connection) -> A:
@@ -135,13 +135,13 @@ class Calls:
             return await self.bounded(connected(), to, timeout_s)
         except PartnerLost as lost:
             if used is not None and pool is None:
-                self._opinions.seek(to, used, silent=isinstance(lost, PartnerSilent))
+                self._fault_finder.seek(to, used, silent=isinstance(lost, PartnerSilent))
             raise
 
     async def greet(self, to: PeerRecord, connection: Connection) -> Welcome:
-        async with self._small_call(to, connection), connection.greeting:
-            welcome = await say_hello(connection, to, self._facts, self._correction)
-        self._dialler.seen(to.peer_id, welcome.seen_as)
+        async with self._small_call(to, connection), connection.hello_lock:
+            welcome = await say_hello(connection, to, self._config, self._correction)
+        self._dialler.record_seen_as(to.peer_id, welcome.seen_as)
         return replace(welcome, voice=OPERATOR) if self._dialler.trusts(to.peer_id) else welcome
 
     @contextlib.asynccontextmanager

@@ -13,8 +13,8 @@ from peer.errors import PartnerRefused, RelayBusy
 from peer.observe.status.codec import to_json
 from peer.protocol.messages import PeerId
 from peer.protocol.relay.circuits import CIRCUITS_OF_TARGET, CLAIM_S, OF_TARGET_FOR_PROVEN
-from peer.transport.relay.desk import IDLE_S, MAX_CALLS_WAITING, OFF, RelayDesk, Reservation
 from peer.transport.relay.pipe import Stream
+from peer.transport.relay.relay_server import IDLE_S, MAX_CALLS_WAITING, OFF, RelayServer, Reservation
 from peer.transport.relay.throttle import RelayThrottle
 from peer.transport.wire.pacing import Pacer
 from peer.transport.wire.payload_stream import Caps, Meter, NoBudget
@@ -27,36 +27,36 @@ AT_HOME, AT_CALLER = "ipv4:192.0.2.7:40007", "ipv4:198.51.100.9:40009"
 class Quota(NoBudget):
     why = ""
 
-    def why_not_give(self, *, stranger: bool = False) -> str:
+    def refusal_reason(self, *, stranger: bool = False) -> str:
         return self.why
 
 
 class Relay:
-    """A desk, and the connections to it."""
+    """A relay server, and the connections to it."""
 
     def __init__(self, rate: float | None = 1e6) -> None:
         now = asyncio.get_running_loop().time
         self.quota = Quota()
         caps = Caps(Pacer(None), Pacer(None), Meter(budget=self.quota))
         throttle = None if rate is None else RelayThrottle(rate, caps, now)
-        self.desk = RelayDesk(throttle, now, random.Random(1))
+        self.relay_server = RelayServer(throttle, now, random.Random(1))
 
     def reserve(self, peer: PeerId = HOME, block: str = "home block", *, proven: bool = False) -> Reservation:
-        return self.desk.reserve(peer, block, proven=proven)
+        return self.relay_server.reserve(peer, block, proven=proven)
 
     def call(
         self, caller: str = CALLER, target: PeerId = HOME, block: str = "caller block", needs: float = 0.0
     ) -> bytes:
-        return self.desk.call(PeerId(caller), target, block, bulk=True, proven=False, needs=needs)
+        return self.relay_server.call(PeerId(caller), target, block, bulk=True, proven=False, needs=needs)
 
     def arrive(self, slip: bytes, address: str) -> Stream | None:
         """Show a slip; our end of the connection. None: it is no slip."""
-        claimed = self.desk.claim(slip)
+        claimed = self.relay_server.claim(slip)
         if claimed is None:
             return None
         ours, theirs = connection()
         circuit, caller = claimed
-        self.desk.arrived(circuit, theirs, address, caller=caller)
+        self.relay_server.arrived(circuit, theirs, address, caller=caller)
         return ours
 
     async def circuit(
@@ -85,7 +85,7 @@ def scenario(test: Callable[[Relay], Coroutine[Any, Any, None]]) -> Callable[[],
             try:
                 await test(relay)
             finally:
-                await relay.desk.close()
+                await relay.relay_server.close()
                 assert asyncio.all_tasks() == {asyncio.current_task()}
 
         run_streams(main())
@@ -115,12 +115,12 @@ def test_each_end_hears_where_the_other_one_is_and_then_bytes_pass(caller_first:
         other.send(b"answer")
         assert await other.reader.readexactly(8) == b"question"
         assert await one.reader.readexactly(6) == b"answer"
-        assert to_json(relay.desk.report())["circuits"] == 1
+        assert to_json(relay.relay_server.report())["circuits"] == 1
         one.close()
         assert await ends(other)
         other.close()
         await turns()
-        assert to_json(relay.desk.report()) == {
+        assert to_json(relay.relay_server.report()) == {
             "rate": 1e6,
             "reservations": 1,
             "circuits": 0,
@@ -151,7 +151,7 @@ async def test_an_end_whose_other_end_does_not_come_is_dropped(relay: Relay) -> 
     assert one is not None
     assert await ends(one)
     assert asyncio.get_running_loop().time() == CLAIM_S
-    assert to_json(relay.desk.report())["circuits"] == 0
+    assert to_json(relay.relay_server.report())["circuits"] == 0
 
 
 @pytest.mark.parametrize("leaves", ["caller", "target"])
@@ -171,7 +171,7 @@ def test_an_end_that_left_before_the_other_one_came_costs_no_place(leaves: str) 
         assert await ends(other)
         other.close()
         await turns()
-        assert to_json(relay.desk.report())["circuits"] == 0
+        assert to_json(relay.relay_server.report())["circuits"] == 0
 
     attempt()
 
@@ -184,8 +184,8 @@ async def test_a_slip_works_once(relay: Relay) -> None:
     assert relay.arrive(slip, AT_CALLER) is None
     assert relay.arrive(held.calls.get_nowait(), AT_HOME) is not None
     assert relay.arrive(slip, AT_CALLER) is None
-    assert relay.desk.claim(None) is None
-    assert relay.desk.claim(b"\0" * 16) is None
+    assert relay.relay_server.claim(None) is None
+    assert relay.relay_server.claim(b"\0" * 16) is None
 
 
 @scenario
@@ -212,11 +212,11 @@ async def test_a_second_reservation_takes_the_place_of_the_first(relay: Relay) -
     second = relay.reserve()
     assert first.lost.is_set()
     assert not second.lost.is_set()
-    relay.desk.release(first)
+    relay.relay_server.release(first)
     relay.call()
     assert second.calls.qsize() == 1
     assert first.calls.empty()
-    relay.desk.release(second)
+    relay.relay_server.release(second)
     with pytest.raises(PartnerRefused, match="no place") as refused:
         relay.call()
     assert refused.value.code == "unreserved"
@@ -229,8 +229,8 @@ async def test_one_that_loses_its_place_to_another_block_hears_it(relay: Relay) 
     assert [held.lost.is_set() for held in crowd] == [False] * 47 + [True]
     with pytest.raises(PartnerRefused):
         relay.call(target=crowd[-1].peer)
-    relay.desk.release(crowd[-1])
-    assert to_json(relay.desk.report())["reservations"] == 48
+    relay.relay_server.release(crowd[-1])
+    assert to_json(relay.relay_server.report())["reservations"] == 48
 
 
 @pytest.mark.parametrize("carried", [True, False])
@@ -252,7 +252,7 @@ def test_a_circuit_that_gives_way_to_another_block_ends_at_once(carried: bool) -
         assert all(is_gone(stream) for stream in last)
         newcomer[0].send(b"x")
         assert await newcomer[1].reader.readexactly(1) == b"x"
-        assert to_json(relay.desk.report())["circuits"] == CIRCUITS_OF_TARGET - OF_TARGET_FOR_PROVEN
+        assert to_json(relay.relay_server.report())["circuits"] == CIRCUITS_OF_TARGET - OF_TARGET_FOR_PROVEN
 
     attempt()
 
@@ -292,7 +292,7 @@ def test_who_relays_nothing_says_so() -> None:
             with pytest.raises(PartnerRefused, match=OFF) as refused:
                 ask()
             assert refused.value.code == "off"
-        assert to_json(relay.desk.report())["why_not"] == OFF
+        assert to_json(relay.relay_server.report())["why_not"] == OFF
 
     run_streams(main())
 
@@ -306,7 +306,7 @@ async def test_a_quota_that_is_used_up_ends_what_is_relayed(relay: Relay) -> Non
             ask()
         assert refused.value.code == "budget"
     assert not held.lost.is_set()
-    assert to_json(relay.desk.report())["why_not"] == relay.quota.why
+    assert to_json(relay.relay_server.report())["why_not"] == relay.quota.why
 
 
 @scenario
@@ -318,7 +318,7 @@ async def test_a_relay_that_closes_drops_everything(relay: Relay) -> None:
     held.calls.get_nowait()
     begun_too = relay.arrive(held.calls.get_nowait(), AT_HOME)  # its task has not run yet
     late = relay.call("late")
-    await relay.desk.close()
+    await relay.relay_server.close()
     await turns()
     for stream in (one, other, waiting, just_begun, begun_too):
         assert stream is not None

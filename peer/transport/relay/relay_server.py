@@ -16,7 +16,7 @@ from peer.protocol.relay.circuits import CLAIM_S, Circuit, CircuitRefused, Circu
 from peer.protocol.swarm.relay_load import RelayLoad
 from peer.transport.relay.pipe import Stream, join_streams
 from peer.transport.relay.throttle import RelayThrottle
-from peer.transport.relay.wire import told_address
+from peer.transport.relay.wire import encode_address
 
 IDLE_S = 120.0
 """Seconds without a byte after which a circuit ends. gRPC asks a silent caller after 60 s whether it is there."""
@@ -48,7 +48,7 @@ class _Ends:
             stream.abort()
 
 
-class RelayDesk:
+class RelayServer:
     """All reservations and circuits of one relay. `now`: seconds of any origin."""
 
     def __init__(
@@ -75,7 +75,7 @@ class RelayDesk:
             reservations=self._table.reserved,
             circuits=self._table.open,
             bytes=0 if self.throttle is None else self.throttle.passed,
-            why_not=OFF if self.throttle is None else self.throttle.why_not(),
+            why_not=OFF if self.throttle is None else self.throttle.refusal_reason(),
         )
 
     # -- calls of the gRPC service -------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class RelayDesk:
     def _ensure_on(self) -> None:
         if self.throttle is None:
             raise PartnerRefused(Code.OFF, OFF)
-        if why := self.throttle.why_not():
+        if why := self.throttle.refusal_reason():
             raise PartnerRefused(Code.BUDGET, why)
 
     # -- ends of circuits, from the front ------------------------------------------------------------------------------
@@ -185,8 +185,8 @@ class RelayDesk:
         circuit, throttle = ends.circuit, self.throttle
         assert throttle is not None
         (one, one_seen), (other, other_seen) = ends.here[True], ends.here[False]
-        one.send(told_address(other_seen))
-        other.send(told_address(one_seen))
+        one.send(encode_address(other_seen))
+        other.send(encode_address(one_seen))
         turn = throttle.turn(circuit.number, circuit.block, bulk=circuit.bulk)
         try:
             await join_streams(one, other, turn=turn, chunk=throttle.chunk, idle_s=IDLE_S, total_s=TOTAL_S)
