@@ -135,13 +135,14 @@ def plots(records: Sequence[dict[str, Any]], out: Path) -> list[Path]:
     swarms = [one for one in results_of(records) if one.run.method != SINGLE and plain(one.run)]
     out.mkdir(parents=True, exist_ok=True)
     made = [
-        _drawn(out / f"worth-{of.__name__.removeprefix('by_')}.svg", functools.partial(of, swarms=swarms))
+        drawn(out / f"worth-{of.__name__.removeprefix('by_')}.svg", functools.partial(of, swarms=swarms))
         for of in (by_peers, by_length, by_every, by_batch)
     ]
-    return [*made, _drawn(out / "worth-rate.svg", functools.partial(by_rate, records=records))]
+    return [*made, drawn(out / "worth-rate.svg", functools.partial(by_rate, records=records))]
 
 
-def _drawn(file: Path, of: Callable[[Axes], None]) -> Path:
+def drawn(file: Path, of: Callable[[Axes], None]) -> Path:
+    """Draw a plot into a file, and return the file."""
     with mpl.rc_context({"svg.hashsalt": file.stem, "svg.fonttype": "none"}):  # the same runs give the same file
         figure = Figure(figsize=(6, 4), layout="constrained")
         of(figure.add_subplot())

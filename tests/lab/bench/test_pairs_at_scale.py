@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from benchmarks import large_swarms, pairs_at_scale, worth_runs
+from benchmarks import large_swarms, pairs_at_scale, scale_plots, worth_runs
 from benchmarks.large_swarms import Save, play
+from benchmarks.pair_breakdown import alone
+from benchmarks.pair_breakdown import run_of as run_of_breakdown
 from benchmarks.pairs_at_scale import CELLS, MEAN, PLAN, Stage, cell, next_batch, results_of, stage, tuned_with
 from benchmarks.worth import RUNGS, TUNING, name_of, rate, run_of
 from benchmarks.worth_runs import WorthRun
@@ -112,3 +116,15 @@ def test_results_have_intervals_and_a_speed_up() -> None:
 def test_more_peers_have_the_rate_of_sixteen_and_single_has_its_own() -> None:
     assert tuned_with(cell("gossip", 1024)) == tuned_with(cell("gossip", 16, 6000)) == cell("gossip", 16)
     assert tuned_with(cell("single", 1, 4000)) == cell("single", 1, 4000)
+
+
+def test_the_plots_are_drawn_from_the_kept_runs_alone(tmp_path: Path) -> None:
+    scale, breakdown = tmp_path / "scale.jsonl", tmp_path / "breakdown.jsonl"
+    assert scale_plots.plots(tmp_path, scale, breakdown) == []
+    records = played([stage(("gossip", MEAN, "none"), (4, 16)), stage(["single"], (1,), 4000)])
+    scale.write_text("".join(json.dumps(one) + "\n" for one in records))
+    runs = [alone(0).key | {"loss": 2.0}, run_of_breakdown("clip", "spread", 8, 0).key | {"loss": 1.0}]
+    breakdown.write_text("".join(json.dumps(one) + "\n" for one in runs))
+    made = scale_plots.plots(tmp_path, scale, breakdown)
+    assert [file.name for file in made] == ["pairs-at-scale.svg", "pair-breakdown.svg"]
+    assert all(ElementTree.parse(file).getroot().tag.endswith("svg") for file in made)
