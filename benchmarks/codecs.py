@@ -103,9 +103,9 @@ def values_of(elements: int) -> Tensor:
 def ours(elements: int) -> Work:
     """Sets up malloc for this process."""
     from peer.codec.registry import EVERY, REFERENCE
-    from peer.node.process import tune
+    from peer.node.process import tune_malloc
 
-    tune()
+    tune_malloc()
     values, into = values_of(elements), torch.zeros(elements)
     copy = np.zeros(elements, dtype=np.float32)
     work: Work = {"memcpy": partial(np.copyto, copy, values.numpy())}

@@ -26,7 +26,7 @@ from benchmarks.real_size import SHAPES, made, manifest
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.guest.temperature import COOLS_BY
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
-from peer.node.control import ask
+from peer.node.control import send_command
 from peer.python_child import run_python
 from peer.run.home import Home
 
@@ -93,7 +93,7 @@ async def until(daemon: Daemon, status: str, within_s: float) -> dict[str, Any]:
 
 
 async def leave(daemon: Daemon) -> None:
-    await ask(Home(daemon.home).control_socket, "leave", 10.0)
+    await send_command(Home(daemon.home).control_socket, "leave", 10.0)
     async with asyncio.timeout(120.0):
         await daemon.wait()
 

@@ -27,7 +27,7 @@ from benchmarks.result import Benchmark, Figure, options, parsed, publish
 from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.node.handler import RequestHandler
-from peer.node.process import tune
+from peer.node.process import tune_malloc
 from peer.protocol.messages import Answer, PeerId, RoundKey, RunId, Verdict
 from peer.protocol.wire.frames import MAX_CHUNK, Kind, pack
 from peer.python_child import start_python
@@ -61,7 +61,7 @@ class Parks(RequestHandler):
 async def serve() -> None:
     """Serve until standard input ends."""
     identity = Identity.generate()
-    tune()
+    tune_malloc()
     transport = GrpcTransport(identity, RUN, Parks(), RunClock().now)
     transport.begin_run(RunTerms(LAYOUT, 2**30))
     print(identity.peer_id, await transport.start("127.0.0.1", 0), flush=True)

@@ -18,7 +18,7 @@ from peer.lab.localswarm.chaos import Happened
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.lab.localswarm.report import account, swarm_report
 from peer.lab.sim.faults import Fault
-from peer.node.control import ask
+from peer.node.control import send_command
 from peer.observe.event_codec import read_lines
 from peer.observe.events import Checkpointed, Evaluated, StateFetched
 from peer.run.home import Home
@@ -261,7 +261,7 @@ async def leave(stage: Stage) -> None:
 async def leaves(stage: Stage, number: int, daemon: Daemon) -> None:
     stage.played.leaving = {"peer": number}
     began = time.time()
-    await ask(Home(daemon.home).control_socket, "leave", 10.0)
+    await send_command(Home(daemon.home).control_socket, "leave", 10.0)
     try:
         async with asyncio.timeout(LEAVE_S):
             code = await daemon.wait()

@@ -131,7 +131,7 @@ async def joined(topology: str, others: str, megabytes: float) -> dict[str, Any]
             say=lambda line: None,
             rng=random.Random(0),
         )
-        terms, heard = FetchTerms(momentum=momentum, knows=RunKnowledge(nodes=nodes)), Heard(time.monotonic())
+        terms, heard = FetchTerms(momentum=momentum, knowledge=RunKnowledge(nodes=nodes)), Heard(time.monotonic())
         await obtain_state(context, layout, CheckpointStore(folder, 1), terms, progress=heard.tell)
         took = time.monotonic() - heard.began
         return {"seconds": took, "silent_s": heard.longest, "mb": transport.bytes_received / 1e6}

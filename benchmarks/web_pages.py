@@ -29,7 +29,7 @@ import psutil
 
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.errors import NotRunning, PartnerRefused
-from peer.node.control import ask
+from peer.node.control import send_command
 from peer.node.open import LocalNode, open_node
 from peer.protocol.messages import PeerRecord, RunId, Status
 from peer.protocol.summary.values import PeerSummary
@@ -113,7 +113,7 @@ class Daemon:
     async def status(self) -> Row:
         """Return what `peer status --json` prints; empty while no daemon answers."""
         try:
-            return await ask(self.home / "control.sock", "status")
+            return await send_command(self.home / "control.sock", "status")
         except NotRunning:
             return {}
 

@@ -15,9 +15,9 @@ from tests.support.refused_calls import RESOURCES, command, needs_seccomp
 
 ASK = """
 from peer.discovery.dht_node.launch import files_granted
-from peer.node.process import allow_files
+from peer.node.process import raise_file_limit
 from peer.process_limits import open_file_limits
-allow_files()
+raise_file_limit()
 print(*open_file_limits(), files_granted(8192))
 """
 

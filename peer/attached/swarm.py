@@ -26,10 +26,10 @@ from peer.attached.own_loss import Loss
 from peer.attached.params import Named, innermost, match
 from peer.attached.ranks import Ranks, check_ranks, meeting_place, own_rank
 from peer.errors import ManifestError, PeerError, UsageError
-from peer.node.control import ask
+from peer.node.control import send_command
 from peer.observe.status.codec import from_json
 from peer.observe.status.value import DaemonStatus
-from peer.run.files.artifact_folder import read_tensors, sources
+from peer.run.files.artifact_folder import artifact_files, read_tensors
 from peer.run.home import Home, default_home
 from peer.run.manifest import load_signed
 from peer.run.model_layout import tensors_of
@@ -247,7 +247,9 @@ def check(ticket_or_manifest: str | Path, model: Named, *, home: Path | str | No
         match(model, tensors_of(manifest.model))
         return
     layout = manifest.model.layout.digest
-    file = next((one for one in (sources(path).get(layout), own.artifacts / layout) if one and one.exists()), None)
+    file = next(
+        (one for one in (artifact_files(path).get(layout), own.artifacts / layout) if one and one.exists()), None
+    )
     if file is None:
         raise ManifestError(f"the run's layout {layout} is not here", "Join once: join() fetches and compares it.")
     match(model, read_tensors(manifest, file))
@@ -457,7 +459,7 @@ class Swarm:
 
         def run() -> None:
             try:
-                found.append(asyncio.run(ask(Home(self._home).control_socket, command, STATUS_S)))
+                found.append(asyncio.run(send_command(Home(self._home).control_socket, command, STATUS_S)))
             except PeerError as error:
                 found.append(error)
 

@@ -19,9 +19,9 @@ from peer.identity import is_peer_id
 from peer.protocol.messages import WIRE_VERSION, RunId
 from peer.protocol.policy.amendments import Change, describe, superseded
 from peer.run.home import Home
-from peer.run.manifest import SignedManifest, load_signed, other_operator
+from peer.run.manifest import SignedManifest, load_signed, other_operator_error
 from peer.run.resolve import resolve
-from peer.run.statements.files import beside, keep, known_start, load, load_kept
+from peer.run.statements.files import beside, known_start, load, load_kept, write_statements
 from peer.run.statements.kinds import AMENDMENT, MAX_COUNT, MAX_REASON, PAPER
 from peer.run.statements.log import StatementLog
 
@@ -92,7 +92,7 @@ def command(
         return
     operator = signing_key(home, identity_path)
     if operator.peer_id != signed.manifest.operator:
-        raise other_operator(file, signed.manifest.operator, operator)
+        raise other_operator_error(file, signed.manifest.operator, operator)
     log = _amendments_of(file, signed)
     kind = WORDS[change]
     if in_rounds is not None:
@@ -118,7 +118,7 @@ def command(
         log.amend(operator, at_round, kind, reason, **fields)
     except BadPayload as bad:
         raise UsageError(bad.reason, f"Give {NEEDS.get(kind, 'nothing')}.") from None
-    keep(beside(file, AMENDMENT), log.chain)
+    write_statements(beside(file, AMENDMENT), log.chain)
     tell(describe(log.amendments[-1]))
     for never, instead in superseded(log.amendments).items():
         if instead == len(log.amendments):
@@ -215,12 +215,12 @@ def _list(file: Path, signed: SignedManifest, value: str | None) -> None:
 
 def _ids_known(home: Path, run_id: bytes) -> set[str]:
     """Return the peers that this home knows of: from its daemon's status, and from the files of the run."""
-    from peer.node.control import ask
+    from peer.node.control import send_command
 
     kept = Home(home, make=False)
     texts = list[str]()
     with contextlib.suppress(NotRunning):
-        texts.append(json.dumps(asyncio.run(ask(kept.control_socket, "status", 5.0))))
+        texts.append(json.dumps(asyncio.run(send_command(kept.control_socket, "status", 5.0))))
     for name in KNOW_PEERS:
         with contextlib.suppress(OSError):
             texts.append((kept.run(run_id).path / name).read_text(errors="replace"))

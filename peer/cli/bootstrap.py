@@ -147,8 +147,8 @@ def command(
     check_torch()
     check_start(options, signed.run_id)
     with loading_torch():
-        from peer.node.operator.bootstrap import OperatorWishes, run_bootstrap
-    wishes = OperatorWishes(
+        from peer.node.operator.bootstrap import OperatorOptions, run_bootstrap
+    operator_options = OperatorOptions(
         ticket_file=ticket_file,
         min_peers=min_peers,
         state=state,
@@ -158,4 +158,4 @@ def command(
         check=check,
         pages=pages,
     )
-    run_daemon(run_bootstrap(options, manifest, wishes, say))
+    run_daemon(run_bootstrap(options, manifest, operator_options, say))

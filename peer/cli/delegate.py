@@ -73,8 +73,8 @@ def command(
     key is what `peer id show` prints there. A node never signs amendments. A later delegation to the same node replaces
     the earlier one, also for what the node has signed: `--may nothing` takes everything back. As the run's start may be
     among it, the operator's key signs the start then: --start. No start that a node signs replaces it afterwards."""
-    from peer.run.manifest import load_signed, other_operator
-    from peer.run.statements.files import beside, keep, load
+    from peer.run.manifest import load_signed, other_operator_error
+    from peer.run.statements.files import beside, load, write_statements
     from peer.run.statements.kinds import PAPER, DelegationDocument
     from peer.run.statements.log import StatementLog
     from peer.run.statements.statement import delegate
@@ -84,7 +84,7 @@ def command(
     signed = load_signed(file)
     operator = signing_key(home, identity_path)
     if operator.peer_id != signed.manifest.operator:
-        raise other_operator(file, signed.manifest.operator, operator)
+        raise other_operator_error(file, signed.manifest.operator, operator)
     if node == operator.peer_id:
         raise IdentityError("the operator's key needs no delegation", "NODE is the key of another home.")
     now = int(time.time())
@@ -109,7 +109,7 @@ def command(
         log.add(log.sign_start(operator, start, now))
         tell(f"round 0 began at {local_time(start)}: signed by the operator, for good")
     log.add(delegation)
-    keep(beside(file, PAPER), log.papers)
+    write_statements(beside(file, PAPER), log.papers)
     tell(f"{node} may sign: {', '.join(duties) or 'nothing'}")
     tell(f"wrote {beside(file, PAPER)}. A bootstrap node that runs from {file} reads it within seconds")
 

@@ -132,8 +132,8 @@ def command(
         options=named.within(options),
         with_run=named.ticket is not None,
         torch_check=check_torch,
-        tell=lambda finding: tell(line_of(finding), err=as_json),
-        note=lambda text: tell(f"  …  {text}", err=True),
+        on_finding=lambda finding: tell(line_of(finding), err=as_json),
+        on_step=lambda text: tell(f"  …  {text}", err=True),
     )
     examination.add(*named.findings)
 

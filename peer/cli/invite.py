@@ -35,7 +35,7 @@ def command(key: str, run: Path, expires: float, home: Path, identity_path: Path
     `peer join` with --invitation. Take it back with `peer manifest amend run.toml revoke KEY`."""
     from peer.run.admission.invitation import Invitation, day_of
     from peer.run.home import Home
-    from peer.run.manifest import load_signed, other_operator
+    from peer.run.manifest import load_signed, other_operator_error
     from peer.run.statements.files import beside, load, load_kept
     from peer.run.statements.kinds import PAPER
     from peer.run.statements.log import StatementLog
@@ -47,7 +47,7 @@ def command(key: str, run: Path, expires: float, home: Path, identity_path: Path
     load_kept(Home(home).run(signed.run_id).path, log)
     if not log.may(inviter.peer_id, "invitations", time.time()):
         advice = "The operator's key invites, or a node's that may: name its file with --identity-path, or its --home."
-        raise other_operator(run, signed.manifest.operator, inviter, advice)
+        raise other_operator_error(run, signed.manifest.operator, inviter, advice)
     try:
         made = Invitation.make(inviter, signed.run_id, key, int(time.time() + expires))
     except ValueError as error:

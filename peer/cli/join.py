@@ -162,7 +162,7 @@ def command(
     The peer finds the others, fetches the model's state, trains, and exchanges with one random partner a round. It runs
     until the run is over or you press Ctrl+C. Ctrl+C finishes the exchange under way and saves. The next start
     continues from there."""
-    laps = PhaseTimer()
+    phase_timer = PhaseTimer()
     from peer.cli.run import say
 
     say(f"peer {__version__}: reading the ticket")  # before anything that takes long to import
@@ -175,14 +175,14 @@ def command(
     from peer.run.manifest import load_signed
     from peer.run.options import PeerOptions, any_hosts
     from peer.run.packages import check_packages
-    from peer.run.ticket import Ticket, left_out, told_run
+    from peer.run.ticket import Ticket, text_after_ticket, ticket_summary
 
     named = " ".join(ticket_or_manifest)
     signed = load_signed(Path(named)) if Path(named).suffix == ".toml" else None
     if signed is not None:
         check_packages(signed.manifest)
     known = Ticket.named(named) if signed is None else Ticket(signed.run_id, ())
-    if left := left_out(named):
+    if left := text_after_ticket(named):
         say(f"not taken from the line that was pasted: {left}. Options go behind the ticket, without quotes around all")
     options = PeerOptions(
         home=home,
@@ -222,15 +222,15 @@ def command(
     )
     pages = pages_at(web, web_names, metrics_host, metrics_port, log)
     if attach is not None:  # the daemon makes the same checks, and sends their errors to the program
-        run_daemon(_serve_loop(options, attach, laps, pages))
+        run_daemon(_serve_loop(options, attach, phase_timer, pages))
     check_volunteer(options)
     check_torch()
     check_start(options, options.run_id)
-    say(f"{told_run(known)}: loading torch and the network takes some seconds")
-    run_daemon(_take_part(options, plain, laps, pages))
+    say(f"{ticket_summary(known)}: loading torch and the network takes some seconds")
+    run_daemon(_take_part(options, plain, phase_timer, pages))
 
 
-async def _serve_loop(options: PeerOptions, descriptor: int, laps: PhaseTimer, pages: DaemonPages) -> int:
+async def _serve_loop(options: PeerOptions, descriptor: int, phase_timer: PhaseTimer, pages: DaemonPages) -> int:
     """Run the peer of a program that makes the steps itself, and return its exit code. The program is sent the error
     that ends the peer."""
     from peer.errors import PeerError
@@ -242,7 +242,7 @@ async def _serve_loop(options: PeerOptions, descriptor: int, laps: PhaseTimer, p
     program = await TrainerSubprocess.adopt(descriptor)
     own = Home(options.home)
     try:
-        code = await run_peer(options, LoggedDisplay(AttachedLines(program)), program, laps, pages)
+        code = await run_peer(options, LoggedDisplay(AttachedLines(program)), program, phase_timer, pages)
         program.post("over", code=code)
         return code
     except PeerError as error:
@@ -253,7 +253,7 @@ async def _serve_loop(options: PeerOptions, descriptor: int, laps: PhaseTimer, p
         own.discard_empty(options.run_id)
 
 
-async def _take_part(options: PeerOptions, plain: bool, laps: PhaseTimer, pages: DaemonPages) -> int:
+async def _take_part(options: PeerOptions, plain: bool, phase_timer: PhaseTimer, pages: DaemonPages) -> int:
     """Run the peer and return its exit code. The trainer loads torch while this process loads its own modules."""
     import asyncio
 
@@ -269,6 +269,6 @@ async def _take_part(options: PeerOptions, plain: bool, laps: PhaseTimer, pages:
                 await asyncio.to_thread(load)
             from peer.node.peer import run_peer
 
-            return await run_peer(options, display(plain), early, laps, pages)
+            return await run_peer(options, display(plain), early, phase_timer, pages)
     finally:
         own.discard_empty(options.run_id)

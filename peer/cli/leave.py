@@ -15,8 +15,8 @@ from peer.cli.telling import tell
 @home
 def command(home: Path) -> None:
     """Ask the daemon under this home to drain and end, as one Ctrl+C would: nothing is lost."""
-    from peer.node.control import ask
+    from peer.node.control import send_command
     from peer.run.home import Home
 
-    answer = asyncio.run(ask(Home(home, make=False).control_socket, "leave", 5.0))
+    answer = asyncio.run(send_command(Home(home, make=False).control_socket, "leave", 5.0))
     tell(f"leaving: {answer['told']}" if "told" in answer else "leaving")

@@ -42,13 +42,13 @@ from peer.run.manifest import (
     signature_path,
     write_new,
 )
-from peer.run.memory import MemoryNeed, need_of
+from peer.run.memory import MemoryNeed, memory_need
 from peer.run.resolve import resolve, sources
 from peer.run.schema import overridden
 from peer.run.sections import CustomSection, SyncSection
-from peer.run.sync.common_data import why_unchecked
-from peer.run.sync.pretrained import forgetting_rate
-from peer.run.sync.vocabulary import why_unused
+from peer.run.sync.common_data import unchecked_reason
+from peer.run.sync.pretrained import pretrained_rate_warning
+from peer.run.sync.vocabulary import unused_vocabulary
 
 THERE = click.Path(path_type=Path, exists=True)
 FILE = click.argument("file", type=click.Path(path_type=Path), default=Path("run.toml"))
@@ -146,7 +146,7 @@ def show(file: Path, as_json: bool) -> None:
     manifest = parse_manifest(raw, str(file))
     method = resolve(manifest.sync)
     tensors = tensors_beside(file, manifest)
-    cost, need = cost_of(manifest.model, method, tensors), need_of(manifest, tensors)
+    cost, need = cost_of(manifest.model, method, tensors), memory_need(manifest, tensors)
     report = {
         "run_id": SignedManifest(raw, b"").run_id.hex(),
         "name": manifest.name,
@@ -197,14 +197,14 @@ def _method_as_json(sync: SyncSection, method: Method, cost: Cost, need: MemoryN
 def _cautions(manifest: Manifest) -> dict[str, str]:
     method = resolve(manifest.sync)
     found = {f"sync.{key}": why for key, why in cautions(method, manifest.rounds)}
-    if why := why_unused(manifest.model, manifest.tokenizer):
+    if why := unused_vocabulary(manifest.model, manifest.tokenizer):
         found["model.vocab_size"] = why
     custom = isinstance(manifest.model, CustomSection)  # its optimizer is the users' own
-    if not custom and (why := forgetting_rate(manifest.init, manifest.optimizer)):
+    if not custom and (why := pretrained_rate_warning(manifest.init, manifest.optimizer)):
         found["optimizer.lr"] = why
     if custom and manifest.admission.kind == "open":
         found["admission.kind"] = OPEN_CUSTOM
-    return found | ({"sync.acceptance": why} if (why := why_unchecked(method, manifest.data)) else {})
+    return found | ({"sync.acceptance": why} if (why := unchecked_reason(method, manifest.data)) else {})
 
 
 def _caution(manifest: Manifest) -> None:

@@ -267,9 +267,9 @@ def leave_on_eof(function: F) -> F:
 
 def _with_input(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
-        from peer.node.process import leave_with_input
+        from peer.node.process import leave_when_stdin_closes
 
-        leave_with_input()
+        leave_when_stdin_closes()
 
 
 def as_json(function: F) -> F:

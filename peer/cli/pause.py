@@ -25,10 +25,10 @@ def command(home: Path, for_s: float | None, as_json: bool) -> None:
 
     The work is kept, and other peers see that this peer is paused. The pause survives restarts and ends with `peer
     resume`."""
-    from peer.node.control import ask
+    from peer.node.control import send_command
     from peer.run.home import Home
 
-    body = asyncio.run(ask(Home(home, make=False).control_socket, "pause", 5.0, {"for_s": for_s}))
+    body = asyncio.run(send_command(Home(home, make=False).control_socket, "pause", 5.0, {"for_s": for_s}))
     tell(json.dumps(body, indent=2) if as_json else what_holds(body))
 
 

@@ -50,7 +50,7 @@ def found_sources(
         agreed |= set(sources.outside.values())
     for package in sources.packages():  # one that is missing is told now, not hours later at its first file
         importlib.import_module(package)
-    tell(sources.seen.told(), err=True)
+    tell(sources.seen.summary(), err=True)
     if sources.linked:
         tell(f"reached by links: {sources.linked:,} of these files", err=True)
     if suspicious := sources.seen.suspicious:

@@ -18,8 +18,8 @@ from peer.cli.telling import tell
 @as_json
 def command(home: Path, as_json: bool) -> None:
     """End `peer pause`, or today's quiet hours: training continues with the next round."""
-    from peer.node.control import ask
+    from peer.node.control import send_command
     from peer.run.home import Home
 
-    told = asyncio.run(ask(Home(home, make=False).control_socket, "resume", 5.0))
+    told = asyncio.run(send_command(Home(home, make=False).control_socket, "resume", 5.0))
     tell(json.dumps(told, indent=2) if as_json else what_holds(told))

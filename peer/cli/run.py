@@ -55,12 +55,12 @@ def run_daemon(main: Coroutine[Any, Any, int]) -> None:
     """Run to the end and exit with the returned code. PeerErrors go to the command line's own handler.
 
     All files that the daemon and its children make are for their owner alone."""
-    from peer.node.process import allow_files, freeze_gc, tune, until_told_early
+    from peer.node.process import freeze_gc, raise_file_limit, run_until_early_signal, tune_malloc
 
     os.umask(0o077)  # a home may have been made beforehand, open to others
-    allow_files()
-    tune()
+    raise_file_limit()
+    tune_malloc()
     freeze_gc()  # of the libraries: later, in the event loop, this takes a few ms and not a tenth of a second
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        code = runner.run(until_told_early(main, say))
+        code = runner.run(run_until_early_signal(main, say))
     sys.exit(code)

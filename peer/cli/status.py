@@ -20,12 +20,12 @@ from peer.cli.telling import tell
 def command(home: Path, as_json: bool, ids: bool) -> None:
     """Show the daemon's status under this home: what it does, the run, training, exchanges, other peers, bytes, and the
     terms that you agreed to."""
-    from peer.node.control import ask
+    from peer.node.control import send_command
     from peer.observe.status.notices import read_status
     from peer.observe.status.text import status_text
     from peer.run.home import Home
 
-    report = asyncio.run(ask(Home(home, make=False).control_socket, "status", 5.0))
+    report = asyncio.run(send_command(Home(home, make=False).control_socket, "status", 5.0))
     status = read_status(report)
     if ids:
         known = [(peer.peer_id, peer.status) for peer in status.peers or ()]

@@ -155,12 +155,12 @@ def _of_home(home: Path, run: str) -> tuple[bytes, tuple[str, ...], list[str]]:
 
 def _asked(home: Path) -> DaemonStatus | None:
     """Return the status of the home's daemon; None: none runs."""
-    from peer.node.control import ask
+    from peer.node.control import send_command
     from peer.observe.status.notices import read_status
     from peer.run.home import Home
 
     try:
-        return read_status(asyncio.run(ask(Home(home, make=False).control_socket, "status", 5.0)))
+        return read_status(asyncio.run(send_command(Home(home, make=False).control_socket, "status", 5.0)))
     except NotRunning:
         return None
 

@@ -14,7 +14,7 @@ from peer.observe.progress import WaitProgress, untold
 from peer.ports.console import Say
 from peer.protocol.model.layout import TensorSpec
 from peer.run.files.artifact import ArtifactRef
-from peer.run.files.artifact_folder import folder_of, needed, read_tensors, sources
+from peer.run.files.artifact_folder import artifact_files, folder_of, needed_artifacts, read_tensors
 from peer.run.files.token_folder import shard_files
 from peer.run.files.token_index import TokenIndex, read_index
 from peer.run.manifest import Manifest
@@ -49,7 +49,11 @@ class RunFiles:
 
 def files_to_train(manifest: Manifest) -> dict[str, ArtifactRef]:
     """Return the artifacts that training here needs. Shards are tokens already, so only own texts need a tokenizer."""
-    return {name: ref for name, ref in needed(manifest).items() if name != "tokenizer" or manifest.data.kind == "text"}
+    return {
+        name: ref
+        for name, ref in needed_artifacts(manifest).items()
+        if name != "tokenizer" or manifest.data.kind == "text"
+    }
 
 
 class RunFileStore:
@@ -78,7 +82,7 @@ class RunFileStore:
     async def obtain_rest(self, manifest: Manifest, patience_s: float) -> None:
         """Fetch the files that using the run's model takes, and training here does not. What nobody gives is left."""
         train = files_to_train(manifest)
-        for name, ref in needed(manifest).items():
+        for name, ref in needed_artifacts(manifest).items():
             if name not in train:
                 with contextlib.suppress(PeerError):
                     self._held.enter_context(self._cache.holding(ref.digest))
@@ -147,8 +151,8 @@ def operator_files(
     """Return the files of a run on its operator's disk, and all that joiners may fetch, by digest.
 
     `data`: a folder of token shards. Raises DataError, and ManifestError when a file of the run is missing."""
-    found = sources(manifest_path)
-    wanted = needed(manifest)
+    found = artifact_files(manifest_path)
+    wanted = needed_artifacts(manifest)
     if missing := [name for name, ref in wanted.items() if ref.digest not in found]:
         folder = folder_of(manifest_path)
         raise ManifestError(

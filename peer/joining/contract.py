@@ -19,12 +19,12 @@ from peer.observe.status.value import ContractStatus, ContractTerms
 from peer.ports.console import Say
 from peer.run.costs import cost_of
 from peer.run.description import described_model
-from peer.run.files.artifact_folder import needed
+from peer.run.files.artifact_folder import needed_artifacts
 from peer.run.files.own_texts import survey
 from peer.run.home import RunFolder, write_whole
 from peer.run.load import bytes_a_day
 from peer.run.manifest import Manifest, SignedManifest
-from peer.run.memory import need_of, trains_in_main_memory
+from peer.run.memory import memory_need, trains_in_main_memory
 from peer.run.options import PeerOptions
 from peer.run.resolve import resolve
 from peer.run.worth import worth_sentence
@@ -36,7 +36,7 @@ AGREED = "contract.json"
 MOST_NAMED = 5
 """Files that one warning names."""
 
-TELLS = {
+REPORTED = {
     True: "the operator's node hears every minute or two what this peer does (not with --no-summary)",
     False: "the operator's node nothing but what all peers see",
 }
@@ -87,7 +87,7 @@ class JoinContract(ContractTerms):
             ("disk", f"at most {amount(self.disk_bytes, 'bytes')}, estimated"),
             ("a day", self._daily()),
             ("ends", self._end()),
-            ("tells", TELLS[self.summary]),
+            ("tells", REPORTED[self.summary]),
             *([("log", self.log)] if self.log else []),
         ]
 
@@ -105,7 +105,7 @@ class JoinContract(ContractTerms):
         when = f"on {local_time(self.ends_at)}, " if self.ends_at is not None else ""
         return f"{when}{self.length}; sooner when you leave"
 
-    def beyond(self, agreed: Mapping[str, Any]) -> list[str]:
+    def exceeded_terms(self, agreed: Mapping[str, Any]) -> list[str]:
         """Return the terms, with their present values, that exceed those of an agreement, or are not in it.
 
         What the volunteer's own options say, such as threads and caps, needs no agreement."""
@@ -113,7 +113,7 @@ class JoinContract(ContractTerms):
         labels = (label for field, label in AMOUNTS.items() if not _covers(agreed, field, getattr(self, field)))
         return [f"{label} {terms[label]}" for label in dict.fromkeys(labels)]
 
-    def most(self, agreed: Mapping[str, Any]) -> dict[str, Any]:
+    def largest_amounts(self, agreed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the larger of each amount here and in a former agreement."""
         here = {field: getattr(self, field) for field in AMOUNTS}
         return {field: agreed[field] if _covers(agreed, field, value) else value for field, value in here.items()}
@@ -134,9 +134,9 @@ def contract_of(
     method = resolve(manifest.sync)
     cost = cost_of(manifest.model, method)
     daily = bytes_a_day(method, cost.bytes_per_sync)
-    files = needed(manifest)
+    files = needed_artifacts(manifest)
     cache = options.cache_disk if manifest.data.kind == "tokens" else sum(ref.size for ref in files.values())
-    need = need_of(manifest, trains_here=trains_in_main_memory(options.device))
+    need = memory_need(manifest, trains_here=trains_in_main_memory(options.device))
     return JoinContract(
         run=f"{manifest.name} ({signed.run_id.hex()[:16]})",
         operator=manifest.operator,
@@ -152,7 +152,7 @@ def contract_of(
         bytes_down_a_day=daily,
         upload_limit=options.uploads.day,
         bytes_a_sync=cost.bytes_per_sync,
-        ends_at=end_of(manifest, start),
+        ends_at=run_end(manifest, start),
         length=_length(manifest, method),
         worth=worth_sentence(manifest.model.parameters, method),
         log="" if folder is None else str(folder.log),
@@ -180,7 +180,7 @@ def _device(wanted: str) -> str:
     return "cpu (no driver of a GPU is loaded here)" if trains_in_main_memory(wanted) else "cuda, if torch can use it"
 
 
-def end_of(manifest: Manifest, start: float) -> float | None:
+def run_end(manifest: Manifest, start: float) -> float | None:
     """Return when the last round is due, seconds since the epoch. None: not known. `start`: when round 0 began."""
     clock = resolve(manifest.sync).round_clock(start)
     return clock.due_at(manifest.rounds - 1) if start and clock.kind == "seconds" else None
@@ -205,7 +205,7 @@ def _data(manifest: Manifest, options: PeerOptions, texts: str) -> str:
     return "the Python standard library of this machine"
 
 
-def look_through(manifest: Manifest, options: PeerOptions) -> tuple[str, list[str]]:
+def survey_own_texts(manifest: Manifest, options: PeerOptions) -> tuple[str, list[str]]:
     """Return what the volunteer's own texts are, and the names of those that look like secrets. Runs in a thread.
 
     Raises DataError when the run needs texts and none were given."""
@@ -217,7 +217,7 @@ def look_through(manifest: Manifest, options: PeerOptions) -> tuple[str, list[st
         found = "this run trains on your own texts, and no folder was given"
         raise DataError(found, "Add --data DIR with text files.")
     found_texts = survey(options.data_dir)
-    return found_texts.told(), found_texts.suspicious
+    return found_texts.summary(), found_texts.suspicious
 
 
 def secrets_warning(names: list[str]) -> str:
@@ -238,7 +238,7 @@ async def agree(
     kept, secrets = folder / AGREED, secrets or []
     former = _former(kept)
     covered = {} if former is None else former.get("covered", former)
-    grown = contract.beyond(covered)
+    grown = contract.exceeded_terms(covered)
     agreed_at = None if former is None or grown else float(former["agreed_at"])
     if former is not None and grown:
         say(f"the run takes more than you agreed to on {local_time(former['agreed_at'])}: {', '.join(grown)}")
@@ -257,7 +257,11 @@ async def agree(
             raise JoinDeclined(f"you did not agree to take part in {contract.run}")
     agreed_at = time.time() if agreed_at is None else agreed_at
     # The options may be others than last time: the file keeps the terms that hold now, and the most that was agreed to.
-    body = {**asdict(contract), "agreed_at": agreed_at, "covered": {**contract.most(covered), "secrets": secrets}}
+    body = {
+        **asdict(contract),
+        "agreed_at": agreed_at,
+        "covered": {**contract.largest_amounts(covered), "secrets": secrets},
+    }
     write_whole(kept, json.dumps(body, indent=2).encode())
     return contract_report(contract, agreed_at)
 

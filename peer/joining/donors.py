@@ -33,7 +33,7 @@ class DonorQuery:
         self._fresh = fresh
         self._wanted = ""
 
-    async def ask(self, donors: Sequence[PeerRecord], run_round: int, wanted: str = "") -> Offers:
+    async def query(self, donors: Sequence[PeerRecord], run_round: int, wanted: str = "") -> Offers:
         """Ask a wave of donors at once, without those that hold up the others, and further waves until offers of
         enough networks are there. In groups ask again, until they agree, or one still has the state `wanted`, or it is
         clear that they will not."""
@@ -81,7 +81,7 @@ class DonorQuery:
     async def _ask(self, donor: PeerRecord, run_round: int, offers: Offers, *, fresh: bool) -> None:
         peer = donor.peer_id
         try:
-            index = await described(self._transport, donor, fresh, self._wanted)
+            index = await fetch_state_index(self._transport, donor, fresh, self._wanted)
             check_index(index, self._layout, momentum=self._policy.momentum)
         except BadPayload as error:
             self._policy.useless(peer)
@@ -96,7 +96,9 @@ class DonorQuery:
             self._policy.offer(offers, donor, index, mark=mark, address=address, run_round=run_round)
 
 
-async def described(transport: StateCalls, donor: PeerRecord, fresh: bool = False, wanted: str = "") -> StateIndex:
+async def fetch_state_index(
+    transport: StateCalls, donor: PeerRecord, fresh: bool = False, wanted: str = ""
+) -> StateIndex:
     """Return the index of a donor's state. It is asked again while it copies that. Raises ExchangeError."""
     for left in reversed(range(ASKED_AGAIN)):
         try:

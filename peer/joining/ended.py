@@ -33,7 +33,7 @@ def operator_nodes(manifest: Manifest, addresses: Iterable[str]) -> frozenset[Pe
     return frozenset(PeerId(peer) for peer in (manifest.operator, *named) if peer)
 
 
-async def ensure_goes_on(
+async def ensure_not_ended(
     context: JoinContext, manifest: Manifest, addresses: Iterable[str], statements: StatementSync
 ) -> None:
     """Get the run's statements, and raise RunEnded when the run is over.
@@ -75,16 +75,16 @@ def ensure_round_left(manifest: Manifest, rounds: RoundClock, state_round: int, 
 
 def farewell(manifest: Manifest, home: Path) -> str:
     """Return the sentence for a volunteer whose peer has done all its rounds."""
-    return f"{ended_words(manifest)}; get the model with: peer export {for_shell(home)} OUT --format hf"
+    return f"{ended_sentence(manifest)}; get the model with: peer export {for_shell(home)} OUT --format hf"
 
 
-def ended_words(manifest: Manifest) -> str:
+def ended_sentence(manifest: Manifest) -> str:
     """Return the words by which everybody says that a run is over."""
     return f"run {manifest.name} ended after {manifest.rounds} rounds"
 
 
 def _ended(manifest: Manifest) -> RunEnded:
-    return RunEnded(ended_words(manifest))
+    return RunEnded(ended_sentence(manifest))
 
 
 def _ensure_time_left(context: JoinContext, manifest: Manifest, log: StatementLog) -> None:

@@ -15,7 +15,7 @@ Weigh = Callable[[Tensor, int, float], Awaitable[StateLosses | str]]
 """As `peer.ports.trainer.Trainer.weigh`."""
 
 
-def unheard(event: Event) -> None:
+def ignore_event(event: Event) -> None:
     """Take an event that nobody keeps."""
 
 
@@ -50,6 +50,6 @@ class FetchTerms:
     """Take the state that donors have now, not a copy from a moment ago."""
     weigh: Weigh | None = None
     """Has the trainer judge a state. None: states are taken as they come."""
-    emit: Callable[[Event], None] = unheard
+    emit: Callable[[Event], None] = ignore_event
     """Takes events for the journal."""
-    knows: RunKnowledge = RunKnowledge()
+    knowledge: RunKnowledge = RunKnowledge()

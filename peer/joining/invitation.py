@@ -57,16 +57,18 @@ def invited_peers(
 class OwnAdmission:
     """Our own part in a run that may ask for invitations."""
 
-    rule: InvitedPeers
+    invited_peers: InvitedPeers
     me: PeerId
-    own: Invitation | None
+    invitation: Invitation | None
 
     def ensure(self) -> None:
         """Raise JoinRefused when the others would not let this peer in, as far as it can tell itself."""
-        if (found := self.rule.why_not(self.me, b"" if self.own is None else self.own.raw)) is not None:
+        if (
+            found := self.invited_peers.refusal(self.me, b"" if self.invitation is None else self.invitation.raw)
+        ) is not None:
             raise JoinRefused(found[1], "Give a valid one: peer join TICKET --invitation @FILE")
 
     def report(self, proven: int, left_out: int) -> AdmissionStatus:
         """For `peer status`. See `Reputation.strangers` for the two numbers."""
-        until = None if self.own is None else day_of(self.own.expires)
-        return AdmissionStatus("invited" if self.rule.required else "open", until, proven, left_out)
+        until = None if self.invitation is None else day_of(self.invitation.expires)
+        return AdmissionStatus("invited" if self.invited_peers.required else "open", until, proven, left_out)

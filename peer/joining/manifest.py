@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from peer.codes import AnyCode, Code
 from peer.errors import ClockWrong, ExchangeError, JoinRefused, ManifestError, PartnerRefused, PeerError
 from peer.joining.context import JoinContext
-from peer.joining.messages import check_clock, unreachable, waiting_for
+from peer.joining.messages import check_clock, unreachable, waiting_reason
 from peer.observe.progress import WaitProgress, untold
 from peer.ports.transport import StateCalls
 from peer.protocol.messages import PeerId, PeerRecord, RunId
 from peer.run.home import RunFolder
-from peer.run.manifest import SignedManifest, keep, load_signed
+from peer.run.manifest import SignedManifest, load_signed, store_signed
 
 CALL_TIMEOUT_S = 10.0
 ASKED_AT_ONCE = 4
@@ -57,7 +57,7 @@ async def obtain_manifest(context: JoinContext, wait_s: float, progress: WaitPro
         if refusals and len(refusals) == len(records):
             raise _refusal(refusals[0])
         check_clock(directory.contact())
-        waiting = waiting_for(directory.contact(), problem)
+        waiting = waiting_reason(directory.contact(), problem)
         if waiting != said:
             context.say(f"waiting for the manifest, at most {wait_s:.0f} s: {waiting}")
             said = waiting
@@ -98,7 +98,7 @@ async def _manifest_of(run_id: RunId, record: PeerRecord, transport: StateCalls)
     return signed
 
 
-def kept_manifest(folder: RunFolder, run_id: RunId) -> SignedManifest | None:
+def stored_manifest(folder: RunFolder, run_id: RunId) -> SignedManifest | None:
     """Read the manifest that an earlier start fetched, if its file is complete."""
     try:
         kept = load_signed(folder.manifest)
@@ -112,11 +112,11 @@ async def find_manifest(
 ) -> SignedManifest:
     """Return the run's manifest: the one that was given, the one that an earlier start kept, or one that any peer
     gives, which is kept then. Raises as `obtain_manifest`."""
-    kept = None if context.folder is None else kept_manifest(context.folder, context.run_id)
+    kept = None if context.folder is None else stored_manifest(context.folder, context.run_id)
     if (found := given or kept) is not None:
         return found
     signed = await obtain_manifest(context, wait_s, progress)
     if context.folder is not None:
-        keep(context.folder.manifest, signed)
+        store_signed(context.folder.manifest, signed)
     context.say(f"manifest: run {signed.manifest.name!r}, signed by {signed.manifest.operator}")
     return signed

@@ -22,7 +22,7 @@ def check_clock(contact: DialReport, limit_s: float = CLOCK_LIMIT_S) -> None:
     )
 
 
-def waiting_for(contact: DialReport, problem: str) -> str:
+def waiting_reason(contact: DialReport, problem: str) -> str:
     """One line: who does not answer, or what those who do lack."""
     if contact.tried and all(contact.tried.values()):
         return "nobody answers: " + "; ".join(

@@ -21,7 +21,7 @@ from peer.ports.trainer import TrainerInfo, TrainerProgress
 from peer.protocol.policy.fitness import FitnessFinding, of_link, of_steps
 from peer.protocol.policy.upload_quota import UploadLimits, too_much
 from peer.run.costs import cost_of
-from peer.run.load import load_of, need_of, too_much_with
+from peer.run.load import codec_refusal, line_load, upload_need
 from peer.run.manifest import Manifest
 from peer.run.options import PeerOptions
 
@@ -45,10 +45,12 @@ class JoinReport:
     """A report of how this peer joined: the duration of each phase, and whether the machine is fit for the run. It is
     shown to the volunteer and in `peer status`.
 
-    `laps`: the phase timer, which has been running since the command began."""
+    `phase_timer`: the phase timer, which has been running since the command began."""
 
-    def __init__(self, laps: PhaseTimer, emit: Callable[[events.Event], None], say: Callable[[str], None]) -> None:
-        self._laps = laps
+    def __init__(
+        self, phase_timer: PhaseTimer, emit: Callable[[events.Event], None], say: Callable[[str], None]
+    ) -> None:
+        self._phase_timer = phase_timer
         self._emit = emit
         self._say = say
         self._details: dict[str, str] = {}
@@ -57,31 +59,31 @@ class JoinReport:
         self._joined = ""
         self._unfit: list[FitnessFinding] = []
 
-    def end(self, phase: str, detail: str = "") -> None:
+    def end_phase(self, phase: str, detail: str = "") -> None:
         """A phase is over. `detail`: what there was in it, for a person."""
-        self._laps.end(phase)
+        self._phase_timer.end(phase)
         self._details[phase] = detail
 
     def person_answered(self) -> None:
         """Leave the seconds since the last phase out: the person was waited for."""
-        self._laps.skip()
+        self._phase_timer.skip()
 
-    def hear(self, event: events.Event, t: float) -> None:
+    def on_event(self, event: events.Event, t: float) -> None:
         """A listener of the journal: phases that the coordinator ends."""
         if self._joined:
             return
         if isinstance(event, events.TrainingBegan):
-            self.end("others")
+            self.end_phase("others")
         elif isinstance(event, events.Evaluated):
-            self.end("first evaluation")
+            self.end_phase("first evaluation")
 
-    def state(self, state: JoinedState) -> None:
-        self.end("state", "own checkpoint" if state.fetched is None else _fetched(state.fetched))
+    def state_obtained(self, state: JoinedState) -> None:
+        self.end_phase("state", "own checkpoint" if state.transfer is None else _fetched(state.transfer))
 
-    def trainer(self, info: TrainerInfo) -> None:
+    def trainer_ready(self, info: TrainerInfo) -> None:
         """It is ready."""
         self._trainer = dict(info.seconds)
-        self.end("trainer", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in info.seconds.items()))
+        self.end_phase("trainer", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in info.seconds.items()))
         self._micro_batch = info.micro_batch_reason
         if info.micro_batch:
             self._say(f"micro-batch: {info.micro_batch_reason}")
@@ -90,9 +92,9 @@ class JoinReport:
     def report(self) -> MachineStatus:
         """For `peer status`."""
         return MachineStatus(
-            joined_in_s=round(self._laps.total, 2) if self._joined else None,
-            waited_for_you_s=round(self._laps.skipped, 2),
-            phases_s={name: round(seconds, 3) for name, seconds in self._laps.took.items()},
+            joined_in_s=round(self._phase_timer.total, 2) if self._joined else None,
+            waited_for_you_s=round(self._phase_timer.skipped, 2),
+            phases_s={name: round(seconds, 3) for name, seconds in self._phase_timer.took.items()},
             micro_batch=self._micro_batch,
             unfit=tuple(verdict.found for verdict in self._unfit),
             fixes=tuple(verdict.fix for verdict in self._unfit),
@@ -102,7 +104,7 @@ class JoinReport:
 
     def check_caps(self, manifest: Manifest, method: Method, options: PeerOptions) -> None:
         """Raise MachineTooSlow when the volunteer's own caps leave no room for a round's exchange."""
-        load = load_of(manifest, method)
+        load = line_load(manifest, method)
         for cap, what in ((options.max_upload, "upload, its cap"), (options.max_download, "download, its cap")):
             if load is not None and cap is not None:
                 self._tell(of_link(load, cap, what))
@@ -111,10 +113,10 @@ class JoinReport:
         """A word when a day of the run needs more upload than the volunteer's budget has; bytes of the largest round's
         payload."""
         largest = max(cost_of(manifest.model, method).fragment_bytes)
-        need = need_of(manifest, method)
+        need = upload_need(manifest, method)
         if need is None or not (found := too_much(limits, need)):
             return largest
-        fitting = [codec for codec in KINDS[method.payload] if not too_much_with(codec, manifest, method, limits)]
+        fitting = [codec for codec in KINDS[method.payload] if not codec_refusal(codec, manifest, method, limits)]
         fix = "Raise --daily-upload and --monthly-upload, or train alone for the rest of the time."
         if fitting:
             fix = f"With the codec {' or '.join(fitting)} it would fit: ask the operator. {fix}"
@@ -123,8 +125,8 @@ class JoinReport:
 
     def check_download(self, manifest: Manifest, method: Method, state: JoinedState) -> None:
         """A word when the link was slow when the state came by it. Only a word: the donor may have been."""
-        load = load_of(manifest, method)
-        given = state.fetched
+        load = line_load(manifest, method)
+        given = state.transfer
         if load is None or given is None or given.nbytes < TOLD_BYTES or given.seconds <= 0:
             return
         verdict = of_link(load, given.nbytes / given.seconds, "download, as measured with the state")
@@ -146,16 +148,16 @@ class JoinReport:
         await asyncio.Event().wait()
 
     def _first_step(self) -> None:
-        self.end("first step")
-        took = self._laps.took
+        self.end_phase("first step")
+        took = self._phase_timer.took
         parts = (f"{name} {seconds:.1f} s{self._in_brackets(name)}" for name, seconds in took.items())
-        waited = self._laps.skipped
+        waited = self._phase_timer.skipped
         beside = f", beside {waited:.1f} s of waiting for you" if waited >= TOLD_WAIT_S else ""
-        self._joined = f"joined in {self._laps.total:.1f} s{beside}: {', '.join(parts)}"
+        self._joined = f"joined in {self._phase_timer.total:.1f} s{beside}: {', '.join(parts)}"
         self._say(self._joined)
         seconds = {phase: took.get(phase.replace("_", " "), 0.0) for phase in PHASES}
         trainer = {phase: self._trainer.get(phase.replace("_", " "), 0.0) for phase in BESIDE}
-        self._emit(events.Joined(seconds=self._laps.total, waited_for_person=waited, **seconds, **trainer))
+        self._emit(events.Joined(seconds=self._phase_timer.total, waited_for_person=waited, **seconds, **trainer))
 
     def _in_brackets(self, phase: str) -> str:
         detail = self._details.get(phase, "")

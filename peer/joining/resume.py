@@ -42,7 +42,7 @@ class JoinedState:
     round: int
     why: str
     """For a person: resumed or fetched, and from where."""
-    fetched: StateTransfer | None = None
+    transfer: StateTransfer | None = None
     """How donors gave it; None: they did not."""
     resume: Path | None = None
     """The checkpoint's folder, for the trainer."""
@@ -50,7 +50,7 @@ class JoinedState:
     """Of a checkpoint: digest of the state the run had last been refounded on; None: not a checkpoint."""
     checkpoint_tokens: int = -1
     """The trainer's token counter when the checkpoint was written; -1 without one."""
-    stale: str = ""
+    stale_reason: str = ""
     """Why this state may be far behind the run's, for a person; empty: it is not."""
 
 
@@ -77,7 +77,7 @@ class OwnCheckpoint:
     def choose_stale(self, problem: str) -> None:
         """Begin with it although it is too old: nobody else gives a state."""
         why = f"{self.state.why}, although {self.left}: nobody gives a later state ({problem})"
-        self.state = replace(self.state, why=why, stale=self.left)
+        self.state = replace(self.state, why=why, stale_reason=self.left)
 
 
 async def newest_checkpoint(
@@ -111,6 +111,6 @@ class Staleness:
     def __init__(self, why: str) -> None:
         self.why = why
 
-    def hear(self, event: Event, at: float) -> None:
+    def on_event(self, event: Event, at: float) -> None:
         if isinstance(event, RoundEnded) and event.outcome == "exchanged":
             self.why = ""

@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 from peer.joining.clock import clock_from
 from peer.joining.context import JoinContext
-from peer.joining.ended import ensure_goes_on, operator_nodes
+from peer.joining.ended import ensure_not_ended, operator_nodes
 from peer.joining.fetch_terms import FetchTerms, RunKnowledge, Weigh
 from peer.joining.invitation import OwnAdmission, invited_peers, own_invitation
 from peer.joining.statements import ask_for_start
@@ -146,13 +146,13 @@ async def learn_terms(
     """Learn what the operator signed, from peers of the run. `addresses`: of the ticket.
 
     Raises RunEnded, and JoinRefused when the operator keeps this peer out."""
-    await ensure_goes_on(context, manifest, addresses, statements)
+    await ensure_not_ended(context, manifest, addresses, statements)
     records = (await context.directory.peers()).values()
-    ensure_admitted(statements.log.ruling(live_round(records) or 0), context.me)
-    return terms_here(context, manifest, statements, addresses)
+    ensure_admitted(statements.log.policy(live_round(records) or 0), context.me)
+    return local_terms(context, manifest, statements, addresses)
 
 
-def terms_here(
+def local_terms(
     context: JoinContext, manifest: Manifest, statements: StatementSync, addresses: Sequence[str]
 ) -> JoinTerms:
     """Return the terms as far as statements are held here."""
@@ -186,7 +186,7 @@ def fetch_terms(
         most = furthest_round(clock_from(manifest, terms.start), now())
         return 0 if most is None and log.wants_start else most
 
-    knows = RunKnowledge(
+    knowledge = RunKnowledge(
         proven=proven,
         nodes=log.nodes(now(), terms.nodes),
         furthest=furthest,
@@ -194,4 +194,4 @@ def fetch_terms(
         ask_start=partial(ask_for_start, context, terms.statements),
     )
     momentum = resolve(manifest.sync).one_state
-    return FetchTerms(momentum=momentum, patience_s=patience_s, weigh=weigh, emit=emit, knows=knows)
+    return FetchTerms(momentum=momentum, patience_s=patience_s, weigh=weigh, emit=emit, knowledge=knowledge)

@@ -20,7 +20,7 @@ from peer.errors import PeerError, StateError
 from peer.joining.context import JoinContext
 from peer.joining.donors import DonorQuery
 from peer.joining.fetch_terms import FetchTerms
-from peer.joining.messages import check_clock, unreachable, waiting_for
+from peer.joining.messages import check_clock, unreachable, waiting_reason
 from peer.joining.resume import JoinedState, OwnCheckpoint, StateTransfer, newest_checkpoint
 from peer.joining.weighing import StateWeighing
 from peer.observe.formatting import amount
@@ -74,7 +74,7 @@ async def obtain_state(
     pieces = PieceStore(layout, folder, momentum=terms.momentum, into=into)
     joining = StateFetch(context, layout, pieces, terms, progress, offload)
     if own is not None:
-        why = await joining.why_fetch(own)
+        why = await joining.refetch_reason(own)
         if not why:
             await offload(own.fill)
             return own.state
@@ -116,15 +116,15 @@ class StateFetch:
         self._progress = progress
         self._offload = offload
         self._pieces = pieces
-        self._knows = terms.knows
+        self._knowledge = terms.knowledge
         self._policy = DonorPolicy(
             momentum=terms.momentum,
             fragments=len(layout.fragments),
-            nodes=terms.knows.nodes,
-            proven=terms.knows.proven,
+            nodes=terms.knowledge.nodes,
+            proven=terms.knowledge.proven,
             patience_s=terms.patience_s,
         )
-        self._asking = DonorQuery(context.transport, layout, self._policy, fresh=terms.fresh)
+        self._donor_query = DonorQuery(context.transport, layout, self._policy, fresh=terms.fresh)
         self._folder = context.folder
         self._weighing = StateWeighing(terms, context.say, offload)
         self._outcome = Outcome()
@@ -136,12 +136,12 @@ class StateFetch:
 
     # -- to resume or not --------------------------------------------------------------------------------------------
 
-    async def why_fetch(self, own: OwnCheckpoint) -> str:
+    async def refetch_reason(self, own: OwnCheckpoint) -> str:
         """Why the own checkpoint is too old to go on from; empty: it is not, or there is nobody to fetch from."""
         until = self._now() + SETTLE_S
         while not (records := (await self._directory.peers()).values()) and self._now() < until:
             await self._clock.sleep(RETRY_S / 2)
-        verdict = judge_checkpoint(own.name, own.state.round, live_round(records), self._knows.furthest() or None)
+        verdict = judge_checkpoint(own.name, own.state.round, live_round(records), self._knowledge.furthest() or None)
         if verdict.resumes:
             own.choose(verdict.why)
             return ""
@@ -163,7 +163,7 @@ class StateFetch:
         self._progress("asking who gives the state", 0.0, None, "s")
         while True:
             offers = await self._offers()
-            choice = self._policy.choose(offers.offered, self._wanted, self._knows.digests())
+            choice = self._policy.choose(offers.offered, self._wanted, self._knowledge.digests())
             if choice.offers and not self._pieces.complete:
                 self._say_choice(choice)
                 before = self._pieces.done
@@ -186,11 +186,11 @@ class StateFetch:
         policy = self._policy
         policy.outlaw(self._outcome.wrong)
         free = policy.not_left_alone(records, self._now())
-        run_round = policy.run_round(records, self._knows.furthest())
-        offers = await self._asking.ask(policy.candidates(free, self._rng), run_round, self._wanted)
-        await self._knows.ask_start([one.donor for one in offers.offered if one.index.round > 0])
-        offers.bound(self._knows.furthest())
-        offers.ensure_first(self._knows.digests())
+        run_round = policy.run_round(records, self._knowledge.furthest())
+        offers = await self._donor_query.query(policy.candidates(free, self._rng), run_round, self._wanted)
+        await self._knowledge.ask_start([one.donor for one in offers.offered if one.index.round > 0])
+        offers.bound(self._knowledge.furthest())
+        offers.ensure_first(self._knowledge.digests())
         return offers
 
     def _say_choice(self, choice: StateChoice) -> None:
@@ -320,7 +320,7 @@ class StateFetch:
         self._progress("waiting for a donor", self._policy.waited_s(self._now()), patience_s, "s")
         check_clock(self._directory.contact())
         left = "; ".join(f"{peer}: {why}" for peer, why in list(self._outcome.left.items())[:3])
-        waiting = waiting_for(self._directory.contact(), left or offers.problem())
+        waiting = waiting_reason(self._directory.contact(), left or offers.problem())
         if waiting != self._said:
             self._say(f"waiting for a donor, at most {patience_s:.0f} s: {waiting}")
             self._said = waiting

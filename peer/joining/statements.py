@@ -36,7 +36,7 @@ async def catch_up(
     able.sort(key=lambda record: record.peer_id not in nodes)
     for at in range(0, min(len(able), ASKED), ASKED_AT_ONCE):
         answered = await _asked(context, statements, able[at : at + ASKED_AT_ONCE], families)
-        if answered and not statements.log.wanting and not everybody:
+        if answered and not statements.log.awaits_start and not everybody:
             return
 
 
@@ -45,12 +45,12 @@ async def ensure_still_admitted(context: JoinContext, statements: StatementSync,
     operator keeps us out."""
     await catch_up(context, statements, nodes)
     records = list((await context.directory.peers()).values())
-    ensure_admitted(statements.log.ruling(live_round(records) or 0), context.me)
+    ensure_admitted(statements.log.policy(live_round(records) or 0), context.me)
 
 
 async def ask_for_start(context: JoinContext, statements: StatementSync, records: Sequence[PeerRecord]) -> None:
     """Ask these for the run's signed start while it is wanted and unknown. Never raises."""
-    if statements.log.wanting and records:
+    if statements.log.awaits_start and records:
         await _asked(context, statements, records[:ASKED], [PAPER])
 
 
@@ -64,7 +64,7 @@ async def _asked(
     asking = {asyncio.create_task(statements.ask(context.transport, record, families)) for record in records}
     answered, left = False, asking
     try:
-        while left and not (answered and not statements.log.wanting):
+        while left and not (answered and not statements.log.awaits_start):
             done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
             answered = answered or any(one.result() for one in done)
         if left:

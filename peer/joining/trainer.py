@@ -26,7 +26,7 @@ Emit = Callable[[events.Event], None]
 def journal_start(context: JoinContext, state: JoinedState, emit: Emit) -> None:
     """Where it came from."""
     emit(events.Started(peer_id=context.me, run_id=context.run_id.hex(), version=__version__, resumed=state.why))
-    if (transfer := state.fetched) is not None:
+    if (transfer := state.transfer) is not None:
         emit(
             events.StateFetched(
                 donor=transfer.donor, round=state.round, bytes=transfer.nbytes, seconds=transfer.seconds
@@ -34,7 +34,7 @@ def journal_start(context: JoinContext, state: JoinedState, emit: Emit) -> None:
         )
 
 
-async def launch(
+async def launch_trainer(
     context: JoinContext,
     trainer: TrainerClient,
     state: JoinedState,

@@ -25,7 +25,7 @@ class StateWeighing:
         self._say = say
         self._offload = offload
         self._seed = secrets.randbits(63)
-        self._told = ""
+        self._last_reason = ""
 
     async def weigh(self, params: Tensor, round_: int) -> WeighedState:
         """Weigh a state of this round, flat fp32. Raises what the trainer's start raises, but for its death."""
@@ -46,6 +46,6 @@ class StateWeighing:
         self._terms.emit(StateRefused(donor=donor, round=round_, reason=reason))
 
     def _unjudged(self, why: str) -> None:
-        if why != self._told:
+        if why != self._last_reason:
             self._say(f"the fetched state is checked for finite values of usual size, and not by its loss: {why}")
-        self._told = why
+        self._last_reason = why

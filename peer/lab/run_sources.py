@@ -17,12 +17,12 @@ from peer.identity import Identity
 from peer.joining.artifacts import RunFiles, operator_files
 from peer.joining.preflight import check_training_loop
 from peer.protocol.policy.amendments import Amendment, Change
-from peer.run.files.artifact_folder import folder_of, needed
+from peer.run.files.artifact_folder import folder_of, needed_artifacts
 from peer.run.files.token_folder import shard_files
 from peer.run.files.token_index import TokenIndex, shard_file
 from peer.run.manifest import Manifest, SignedManifest, load_signed, parse_manifest, signature_path
 from peer.run.packages import check_packages
-from peer.run.statements.files import beside, keep, load
+from peer.run.statements.files import beside, load, write_statements
 from peer.run.statements.kinds import AMENDMENT
 from peer.run.statements.log import StatementLog
 
@@ -58,7 +58,7 @@ def find_sources(base: BaseManifest, manifest: Manifest, shards: Path | None, *,
     Raises ManifestError, DataError, StateError or ModelError, each with a fix, when anything is missing or damaged."""
     check_packages(manifest)
     check_training_loop(manifest, attached=False)
-    wanted = {ref.digest for ref in needed(manifest).values()}
+    wanted = {ref.digest for ref in needed_artifacts(manifest).values()}
     wanted |= {manifest.init} if manifest.init and not state else set()
     if base.path is None:
         assert not wanted, "the built-in manifest names no files"
@@ -137,7 +137,7 @@ def lay_beside(sources: RunSources, signed: SignedManifest, manifest: Path, oper
         for one in sources.amendments:
             fields = {"value": one.value, "low": one.low, "high": one.high, "peer": one.peer}
             log.amend(operator, one.round, one.change, one.reason, **fields)
-        keep(beside(manifest, AMENDMENT), log.chain)
+        write_statements(beside(manifest, AMENDMENT), log.chain)
 
 
 def overridden_values(base: BaseManifest, text: str) -> list[str]:

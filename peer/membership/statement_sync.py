@@ -21,7 +21,7 @@ from peer.ports.clock import Clock
 from peer.ports.transport import SwarmCalls
 from peer.protocol.messages import NODES, WIRE_VERSION, PeerId, PeerRecord
 from peer.protocol.policy.amendments import Amendment, RunPolicy, describe, superseded
-from peer.run.statements.files import discard_former_start, keep, load
+from peer.run.statements.files import discard_former_start, load, write_statements
 from peer.run.statements.kinds import (
     AMENDMENT,
     FAMILIES,
@@ -84,7 +84,7 @@ class StatementSync:
         if folder is not None:
             self._read_kept(folder)
         log.new.clear()
-        self._noted = log.taken
+        self._noted = log.new_count
 
     def _read_kept(self, folder: Path) -> None:
         for family in FAMILIES:
@@ -146,9 +146,9 @@ class StatementSync:
 
     def _note(self) -> None:
         """Journal and keep what is new."""
-        if self.log.taken == self._noted:
+        if self.log.new_count == self._noted:
             return
-        self._noted = self.log.taken
+        self._noted = self.log.new_count
         for new in self.log.new:
             match new.document:
                 case AmendmentDocument(number=number) as document:
@@ -171,7 +171,7 @@ class StatementSync:
     def _keep(self, folder: Path) -> None:
         for family, statements in ((AMENDMENT, self.log.chain), (PAPER, self.log.papers)):
             try:
-                keep(folder / family.kept, statements)
+                write_statements(folder / family.kept, statements)
             except HomeUnusable as error:  # they count all the same; after a restart the others hand them on again
                 self._emit(REFUSED[family](peer="", code=Code.NOT_KEPT, reason=error.found))
         if self.log.start is not None:
@@ -210,7 +210,7 @@ class StatementSync:
 
     async def _ask_papers(self, transport: SwarmCalls, record: PeerRecord) -> int:
         """Ask once: one answer holds all that a peer has. Raises ExchangeError."""
-        given = await transport.fetch_papers(record, self.log.held(), ASK_TIMEOUT_S)
+        given = await transport.fetch_papers(record, self.log.paper_digests(), ASK_TIMEOUT_S)
         for line in given[:MAX_PAPERS]:
             try:
                 self._add(record.peer_id, self.log.open(line[: PAPER.max_line + 1]))
@@ -244,7 +244,7 @@ class StatementSync:
                 await clock.sleep(pace() * rng.uniform(0.8, 1.2))
 
         def pace_of_papers() -> float:
-            return SOON_S if self.log.wanting else SELDOM * every_s
+            return SOON_S if self.log.awaits_start else SELDOM * every_s
 
         return [
             ask_for_ever(AMENDMENT, lambda: every_s, answered),
@@ -255,11 +255,11 @@ class StatementSync:
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         """As `peer.ports.handler.Handler.on_amendments`."""
-        return [(one.raw, one.signature) for one in self.log.behind(held, head)[:MAX_HANDED_ON]]
+        return [(one.raw, one.signature) for one in self.log.amendments_after(held, head)[:MAX_HANDED_ON]]
 
     def on_papers(self, held: Sequence[bytes]) -> list[bytes]:
         """As `peer.ports.handler.Handler.on_papers`."""
-        return self.log.lacking(frozenset(held[:MAX_PAPERS]))
+        return self.log.papers_beyond(frozenset(held[:MAX_PAPERS]))
 
 
 def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:

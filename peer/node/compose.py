@@ -77,7 +77,7 @@ from peer.run.manifest import Manifest
 from peer.run.options import PeerOptions
 from peer.run.plan import RunPlan
 from peer.run.resolve import resolve
-from peer.run.sync.common_data import why_unchecked
+from peer.run.sync.common_data import unchecked_reason
 from peer.signed_record import seal
 from peer.state.checkpoint import CheckpointStore, checkpoint_bytes
 from peer.state.checkpointer import Checkpointer
@@ -93,7 +93,7 @@ FetchReset = Callable[[bytes, list[PeerRecord]], Awaitable[Tensor | None]]
 class Quota(Protocol):
     """The volunteer's upload quota, as the rounds ask for it."""
 
-    def why_not(self) -> str:
+    def blocked_reason(self) -> str:
         """Why a round cannot be exchanged now, for a person; empty: it can."""
 
     async def watch(self) -> None:
@@ -118,7 +118,7 @@ class PeerParts:
         return self.members.view
 
     @property
-    def live(self) -> RoundStatus:
+    def round_status(self) -> RoundStatus:
         return self.loop.live
 
     @property
@@ -182,7 +182,7 @@ def compose_peer(
         own,
         detector,
         look_every_s,
-        banned=lambda: log.ruling(live.round).kept_out,
+        banned=lambda: log.policy(live.round).kept_out,
         changed=lambda peers, reason: emit(events.DirectoryChanged(peers=peers, reason=reason)),
     )
     exchanged: PairReceipts | None = None
@@ -201,7 +201,7 @@ def compose_peer(
     async def reset(digest: bytes) -> Tensor | None:
         return await fetch_reset(digest, list(view.peers.values()))
 
-    directives = Directives(log.ruling, founded, reset, pause)
+    directives = Directives(log.policy, founded, reset, pause)
 
     # With whom, and what is exchanged.
     words = RelayWords(lambda: plan.nodes & log.nodes(clock.now(), plan.nodes), ports.signer.verify, members.reputation)
@@ -220,7 +220,7 @@ def compose_peer(
             ),
             lambda record: words.block_of(record, view.peers, clock.now()),
         ),
-        quota.why_not,
+        quota.blocked_reason,
     )
     strategy = make(
         ExchangeContext(
@@ -233,7 +233,7 @@ def compose_peer(
             emit=emit,
             wishes=ExchangeControls(
                 wanted=lambda: not leaving and not pause.active.is_set(),
-                why_not=quota.why_not,
+                why_not=quota.blocked_reason,
                 tell=live.is_doing,
                 # a payload takes as long as the last one, as far as is known
                 exchange_fits=lambda ends_at: ends_at + live.last_seconds < clock.now() + pause.known_in(),
@@ -318,7 +318,7 @@ class DaemonParts:
     quota: UploadQuota
     pause: LocalPause
     reputation: Reputation
-    live: RoundStatus
+    round_status: RoundStatus
     record_changed: Signal
     """Rung when our record says something new that others should know soon."""
     make_strategy: MakeStrategy = make_strategy
@@ -338,14 +338,14 @@ class DaemonParts:
         if options.resume:
             pause.resume()
         quota = UploadQuota(options.uploads, uploads, journal.append, local.say, changed=changed.set)
-        quota.rests.append(pause.why)
+        quota.rest_reasons.append(pause.why)
         return cls(
             options=options,
             journal=journal,
             quota=quota,
             pause=pause,
             reputation=Reputation(local.clock.now, journal.append, proven),
-            live=RoundStatus(),
+            round_status=RoundStatus(),
             record_changed=changed,
         )
 
@@ -375,7 +375,7 @@ class DaemonPeer:
     """The peer of a daemon that has joined a run."""
 
     parts: PeerParts
-    saving: Checkpointer
+    checkpointer: Checkpointer
     """Writes its checkpoints."""
     summaries: SummarySender | None
     """Sends summaries to the run's nodes. None: the volunteer wants none."""
@@ -390,11 +390,11 @@ def begin_run(
     node: OpenNode,
     manifest: Manifest,
     layout: Layout,
-    ruling: Callable[[], RunPolicy],
+    policy: Callable[[], RunPolicy],
     invited: InvitedPeers,
     record: Callable[[], PeerRecord],
 ) -> None:
-    """Give the network side the terms of the run. `ruling`: returns the operator's rules for the round at hand.
+    """Give the network side the terms of the run. `policy`: returns the operator's rules for the round at hand.
     `record` makes our record."""
     limits, method = manifest.limits, resolve(manifest.sync)
     if method.one_state:
@@ -405,15 +405,15 @@ def begin_run(
         method.codec,
         limits.max_clock_offset_s,
         record=lambda: seal(record(), node.local.identity),
-        ban_reason=lambda peer: ruling().kept_out.get(peer, ""),
-        uninvited_reason=invited.why_not,
+        ban_reason=lambda peer: policy().kept_out.get(peer, ""),
+        uninvited_reason=invited.refusal,
     )
     node.transport.begin_run(terms)
 
 
 def compose_daemon(
     node: OpenNode,
-    own: DaemonParts,
+    daemon_parts: DaemonParts,
     manifest: Manifest,
     terms: JoinTerms,
     run: LocalRun,
@@ -428,7 +428,7 @@ def compose_daemon(
 
     `founded`: digest of the restart that the state descends from, as `peer.joining.reset.founding_of` returns it.
     `record` makes our record; `bulk` runs codec and outer step."""
-    local, options, emit, trainer = node.local, own.options, own.journal.append, run.trainer
+    local, options, emit, trainer = node.local, daemon_parts.options, daemon_parts.journal.append, run.trainer
     method, clock = resolve(manifest.sync), local.clock
 
     def nodes() -> frozenset[PeerId]:
@@ -436,7 +436,7 @@ def compose_daemon(
 
     node.directory.believe(nodes)
     look_every_s = pace_of(method)
-    saving = Checkpointer(
+    checkpointer = Checkpointer(
         run.checkpoints,
         local.run_id,
         state.outer,
@@ -459,7 +459,7 @@ def compose_daemon(
             eval_every=manifest.train.eval_every,
             max_upload=options.max_upload,
             min_peers=options.min_peers,
-            unchecked=why_unchecked(method, manifest.data),
+            unchecked=unchecked_reason(method, manifest.data),
             scratch=local.folder.path,
             nodes=terms.nodes,
         ),
@@ -473,13 +473,13 @@ def compose_daemon(
             offload=bulk,
         ),
         outer=state.outer,
-        live=own.live,
-        own=OwnRecord(record, record, own.record_changed, node.reservations.rate),
-        reputation=own.reputation,
-        pause=own.pause,
-        quota=own.quota,
+        live=daemon_parts.round_status,
+        own=OwnRecord(record, record, daemon_parts.record_changed, node.reservations.rate),
+        reputation=daemon_parts.reputation,
+        pause=daemon_parts.pause,
+        quota=daemon_parts.quota,
         statements=terms.statements,
-        invited=terms.admission.rule,
+        invited=terms.admission.invited_peers,
         look_every_s=look_every_s,
         ask_every_s=max(ASK_EVERY_S, look_every_s / 2),
         rng=random.Random(),
@@ -487,20 +487,20 @@ def compose_daemon(
         clocks=read_clocks,
         emit=emit,
         fetch_reset=ResetStates(state.outer.layout, node.transport, bulk).fetch,
-        on_boundary=saving.save_if_due,
-        on_rest=saving.save_now,
+        on_boundary=checkpointer.save_if_due,
+        on_rest=checkpointer.save_now,
         receipts=ReceiptFile(local.folder.receipts),
         stores=ExchangeStores(
             quorums=MemoryFile(local.folder.path / "group.json", "the group's rosters", emit),
             partners=MemoryFile(local.folder.path / "partners.json", "the distances of partners", emit),
         ),
-        upto=dict(own.journal.totals.upto),
+        upto=dict(daemon_parts.journal.totals.upto),
         founded=founded,
-        make=own.make_strategy,
+        make=daemon_parts.make_strategy,
     )
     summaries: SummarySender | None = None
     if options.summary:
-        source = SummarySource(node, trainer, own.journal, own.live, own.quota)
-        own.journal.listeners.append(source.hear)
+        source = SummarySource(node, trainer, daemon_parts.journal, daemon_parts.round_status, daemon_parts.quota)
+        daemon_parts.journal.listeners.append(source.on_event)
         summaries = source.sender(parts.members.receipts, nodes)
-    return DaemonPeer(parts=parts, saving=saving, summaries=summaries)
+    return DaemonPeer(parts=parts, checkpointer=checkpointer, summaries=summaries)

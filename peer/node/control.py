@@ -127,7 +127,7 @@ class ControlServer:
         return reply
 
 
-async def ask(
+async def send_command(
     path: Path, command: str, timeout_s: float = DEADLINE_S, arguments: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The reply of the daemon behind the socket at `path`.
@@ -278,7 +278,7 @@ def _address(path: Path) -> Iterator[str]:
 
 
 def pause_or_resume(
-    command: str, request: dict[str, Any], rest: LocalPause, ruling: RunPolicy, say: Say
+    command: str, request: dict[str, Any], rest: LocalPause, policy: RunPolicy, say: Say
 ) -> dict[str, Any]:
     """What holds afterwards, of the volunteer's own word and of the operator's. Raises UsageError."""
     if command == "pause":
@@ -287,7 +287,7 @@ def pause_or_resume(
     else:
         rest.resume()
         say("told to go on")
-    return {"paused": to_json(rest.report()), "paused_by_the_operator": ruling.paused}
+    return {"paused": to_json(rest.report()), "paused_by_the_operator": policy.paused}
 
 
 def _seconds(given: Any) -> float | None:

@@ -44,8 +44,8 @@ class DonatedState:
     """A complete state that is given to joiners (promise 4).
 
     `momentum`: in a group, outer_momentum as well. `group`: knows which state of each fragment a member has. `start`:
-    where copies are made. `folder`: where they lie; None: in memory. `why_not`: why nobody should begin with this
-    state, for a person; empty: they may."""
+    where copies are made. `folder`: where they lie; None: in memory. `outdated_reason`: why nobody should begin with
+    this state, for a person; empty: they may."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class DonatedState:
         group: GroupHandler | None = None,
         start: Start = at_once,
         folder: Path | None = None,
-        why_not: Callable[[], str] = lambda: "",
+        outdated_reason: Callable[[], str] = lambda: "",
     ) -> None:
-        self._why_not = why_not
+        self._outdated_reason = outdated_reason
         copy = partial(copy_of, outer, momentum=momentum, folder=folder)
-        self._shelf = SnapshotCache(lambda: copy(round_()), now, start)
+        self._snapshots = SnapshotCache(lambda: copy(round_()), now, start)
 
         def held(fragment: int) -> bytes:
             base = None if group is None else group.on_held(fragment)
@@ -72,9 +72,9 @@ class DonatedState:
 
     def on_state(self, fresh: bool, wanted: str) -> StateIndex | None:
         """As `peer.ports.handler.Handler.on_state`."""
-        if why := self._why_not():
+        if why := self._outdated_reason():
             raise PartnerRefused(Code.OUTDATED, why)
-        return self._shelf.on_state(fresh, wanted)
+        return self._snapshots.on_state(fresh, wanted)
 
     def making(self, snapshot: str) -> Future[Any] | None:
         """As `peer.ports.handler.Handler.making`."""
@@ -84,7 +84,7 @@ class DonatedState:
         """As `peer.ports.handler.Handler.on_piece`."""
         if snapshot.startswith(FRAGMENT_PREFIX):
             return self._fragments.on_piece(snapshot, piece)
-        return self._shelf.on_piece(snapshot, piece)
+        return self._snapshots.on_piece(snapshot, piece)
 
 
 class Services(TypedDict, total=False):
@@ -94,11 +94,11 @@ class Services(TypedDict, total=False):
     statements: StatementSync | None
     artifacts: ArtifactShelf | None
     state: DonatedState | None
-    members: PeerTable | None
-    pairs: Matchmaker | None
+    peer_table: PeerTable | None
+    matchmaker: Matchmaker | None
     group: GroupHandler | None
     receipts: PairReceipts | None
-    peers: PeerExchange | None
+    peer_exchange: PeerExchange | None
     summaries: SummaryDesk | None
 
 
@@ -119,17 +119,17 @@ class RequestHandler:
         return self._services.get("group")
 
     def on_hello(self, record: PeerRecord) -> None:
-        if (members := self._services.get("members")) is not None:
+        if (members := self._services.get("peer_table")) is not None:
             members.learn(record)
 
     def on_vouch(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
-        return (None, None) if (members := self._services.get("members")) is None else members.vouch_for(about)
+        return (None, None) if (members := self._services.get("peer_table")) is None else members.vouch_for(about)
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
-        return NOT_TRAINING if (pairs := self._services.get("pairs")) is None else pairs.on_offer(sender, offer)
+        return NOT_TRAINING if (pairs := self._services.get("matchmaker")) is None else pairs.on_offer(sender, offer)
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
-        return NOT_TRAINING if (pairs := self._services.get("pairs")) is None else pairs.on_swap(sender, key)
+        return NOT_TRAINING if (pairs := self._services.get("matchmaker")) is None else pairs.on_swap(sender, key)
 
     def on_receipt(self, sender: PeerId, signed: SignedOpinion) -> SignedOpinion | None:
         return None if (receipts := self._services.get("receipts")) is None else receipts.on_receipt(sender, signed)
@@ -144,7 +144,7 @@ class RequestHandler:
         return [] if (known := self._services.get("statements")) is None else known.on_papers(held)
 
     def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
-        return [] if (peers := self._services.get("peers")) is None else peers.on_peers(caller, shown)
+        return [] if (peers := self._services.get("peer_exchange")) is None else peers.on_peers(caller, shown)
 
     def on_summary(self, caller: PeerId, block: str, raw: bytes) -> str:
         desk = self._services.get("summaries")

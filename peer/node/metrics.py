@@ -37,7 +37,7 @@ class LoopLag:
             await asyncio.sleep(LAG_TICK_S)
             self._worst = max(self._worst, now() - self._due)
 
-    def take(self) -> float:
+    def read_and_reset(self) -> float:
         """Seconds, the most since this was last asked."""
         worst, self._worst = self._worst, 0.0
         return max(worst, asyncio.get_running_loop().time() - self._due if self._due else 0.0)
@@ -46,17 +46,17 @@ class LoopLag:
 class DaemonMetrics:
     """A daemon's metrics, as text for Prometheus or as the data behind it.
 
-    `report`: returns the daemon's status. `totals`, `tally` and `now` (the journal's clock) are given if the daemon has
-    a journal."""
+    `report`: returns the daemon's status. `totals`, `event_counters` and `now` (the journal's clock) are given if the
+    daemon has a journal."""
 
     def __init__(
         self,
         report: Report,
         totals: Callable[[], Totals] | None = None,
-        tally: EventCounters | None = None,
+        event_counters: EventCounters | None = None,
         now: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._report, self._totals, self._tally, self._now = report, totals, tally, now
+        self._report, self._totals, self._event_counters, self._now = report, totals, event_counters, now
         self.lag = LoopLag()
         """Its `run` is to be awaited as long as somebody may ask."""
         self._rendered_at, self._text = -math.inf, b""
@@ -80,13 +80,13 @@ class DaemonMetrics:
             "status": to_json(report),
             "seen": seen(report),
             "proc": _processes(report),
-            "loop": {"lag_s": self.lag.take()},
+            "loop": {"lag_s": self.lag.read_and_reset()},
             "build": _build(),
         }
         if self._totals is not None:
             facts["sums"] = sums(self._totals())
-        if self._tally is not None:
-            facts["counted"] = self._tally.report(self._now())
+        if self._event_counters is not None:
+            facts["counted"] = self._event_counters.report(self._now())
         return facts
 
 

@@ -46,22 +46,22 @@ class RunDraft:
         """Write the manifest in this format at least."""
         self.format = max(self.format, lowest)
 
-    def take(self, file: Path) -> dict[str, Any]:
+    def copy_in(self, file: Path) -> dict[str, Any]:
         """Copy a file into the folder; return its name as a manifest writes it. Raises DataError."""
         draft = self.folder / "draft"
         try:
             shutil.copyfile(file, draft)
         except OSError as error:
             raise DataError(f"cannot copy {file}: {error.strerror}", "Name a file that can be read.") from error
-        return self.name(draft)
+        return self.name_by_digest(draft)
 
     def write(self, raw: bytes) -> dict[str, Any]:
         """Write a file of ours into the folder; return its name as a manifest writes it."""
         draft = self.folder / "draft"
         draft.write_bytes(raw)
-        return self.name(draft)
+        return self.name_by_digest(draft)
 
-    def name(self, draft: Path) -> dict[str, Any]:
+    def name_by_digest(self, draft: Path) -> dict[str, Any]:
         """Call a file of the folder by its digest."""
         digest, size = blake3().update_mmap(draft).hexdigest(), draft.stat().st_size
         draft.replace(self.folder / digest)
@@ -137,7 +137,7 @@ def make_custom_run(
         draft.sections["data"] = {"kind": "own"}
         draft.sections["admission"] = {"kind": "invited"}
         draft.need_format(CUSTOM_FORMAT)
-        init = str(draft.name(out)["digest"])
+        init = str(draft.name_by_digest(out)["digest"])
         text = overridden(_with(draft, operator), [f"init={init}", *settings])
         check_layout(parse_manifest(text.encode()), tensors)
         return _write(draft, path, operator, text)
@@ -185,7 +185,7 @@ def _add_tokens(draft: RunDraft, tokenizer: Path | None, data: Path | None) -> N
     index = None
     if data is not None:
         draft.say(f"reading {data / INDEX_FILE}")
-        name = draft.take(data / INDEX_FILE)
+        name = draft.copy_in(data / INDEX_FILE)
         if name["size"] > MAX_INDEX_BYTES:
             raise DataError(f"{data / INDEX_FILE} has more than {MAX_INDEX_BYTES:,} bytes")
         index = read_index(draft.path(name))
@@ -194,7 +194,7 @@ def _add_tokens(draft: RunDraft, tokenizer: Path | None, data: Path | None) -> N
     if tokenizer is None:
         return
     draft.say(f"looking at {tokenizer}")
-    told, file = inspect_tokenizer(tokenizer), draft.take(tokenizer)
+    told, file = inspect_tokenizer(tokenizer), draft.copy_in(tokenizer)
     if index is not None and file["digest"] != index.tokenizer:
         raise DataError(
             f"{tokenizer} is not the tokenizer that the shards in {data} were made with",
@@ -224,7 +224,7 @@ def _add_model(draft: RunDraft, model: Path, text: str) -> Inspected:
     draft.sections["model"] = {
         "kind": "transformers",
         "parameters": found.parameters,
-        "config": draft.take(config),
+        "config": draft.copy_in(config),
         "layout": draft.write(format_layout(found.tensors)),
     }
     return found
@@ -262,6 +262,6 @@ def _add_weights(draft: RunDraft, manifest: Manifest, model: Path, told: Inspect
     if weights.buffers or any(tensor.dtype != "float32" for tensor in tensors):
         draft.need_format(5)  # older programs cannot read such a layout
     if weights.buffers:
-        section["buffers"] = draft.name(buffers_beside(out))
+        section["buffers"] = draft.name_by_digest(buffers_beside(out))
         draft.say(f"buffers that the config does not give, taken along untrained: {named(weights.buffers)}")
-    return str(draft.name(out)["digest"])
+    return str(draft.name_by_digest(out)["digest"])

@@ -64,11 +64,11 @@ class LocalNode:
     run_id: RunId
     say: Say
     clock: RunClock
-    guest: Identity | None = None
+    temporary_identity: Identity | None = None
     """The key of a guest, who proves it to peers and leaves no trace there. None: this is no guest."""
 
     @classmethod
-    def of(cls, options: NodeOptions, run_id: RunId, say: Say, guest: Identity | None = None) -> LocalNode:
+    def of(cls, options: NodeOptions, run_id: RunId, say: Say, temporary_identity: Identity | None = None) -> LocalNode:
         """Find or make the home, the run's folder and the key. Raises IdentityError, HomeUnusable or AddressError."""
         check_listen(options.host_maddrs)
         check_announced(options.announce_maddrs)
@@ -76,7 +76,7 @@ class LocalNode:
         home = Home(options.home)
         folder = home.run(run_id)
         identity = identities.load_or_create(key_path(options, home))
-        return cls(options, home, folder, identity, run_id, say, RunClock(), guest)
+        return cls(options, home, folder, identity, run_id, say, RunClock(), temporary_identity)
 
     @property
     def me(self) -> PeerId:
@@ -85,7 +85,7 @@ class LocalNode:
     @property
     def proven(self) -> Identity:
         """The key that is proven to other peers."""
-        return self.guest or self.identity
+        return self.temporary_identity or self.identity
 
 
 def key_path(options: NodeOptions, home: Home) -> Path:
@@ -93,7 +93,7 @@ def key_path(options: NodeOptions, home: Home) -> Path:
     return expand_user(options.identity_path or home.identity)
 
 
-def unheard(event: events.Event) -> None:
+def ignore_event(event: events.Event) -> None:
     """Take an event that nobody keeps."""
 
 
@@ -201,7 +201,7 @@ async def open_node(
     local: LocalNode,
     reputation: Reputation | None = None,
     quota: UploadBudget | None = None,
-    emit: Callable[[events.Event], None] = unheard,
+    emit: Callable[[events.Event], None] = ignore_event,
     record_changed: Callable[[], None] = lambda: None,
     limits: DhtNodeLimits | None = None,
 ) -> AsyncIterator[OpenNode]:
@@ -249,7 +249,9 @@ async def open_node(
             place=OwnPlace(endpoints=lambda: supposed(options, directory, port), ticket=ticket_hosts, trusted=trusted),
         ),
         correction=lambda: clock.correction,
-        starts=starts if local.guest is None else None,  # a guest may stand beside a daemon with the same key
+        starts=starts
+        if local.temporary_identity is None
+        else None,  # a guest may stand beside a daemon with the same key
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(_log_of(local))
@@ -273,7 +275,9 @@ async def open_node(
                 own_found=key_watch.saw,
                 # Others cannot call our DHT node where the router opens a port for the exchange alone. Nobody is to
                 # call a guest, so it gets into no routing table and no cache of addresses.
-                is_closed=lambda: local.guest is not None or mapping.carries() or reach.state.reachable() is False,
+                is_closed=lambda: (
+                    local.temporary_identity is not None or mapping.carries() or reach.state.reachable() is False
+                ),
             ),
         )
         reach = ReachabilityProbe(
@@ -314,7 +318,7 @@ async def open_node(
         await transport.serve()
         await directory.start()
         stack.push_async_callback(directory.close)
-        handler.register(peers=exchange)
+        handler.register(peer_exchange=exchange)
         await stack.enter_async_context(background_task(exchange.run(transport)))
         ports.keep(port)
         await stack.enter_async_context(background_task(reservations.run(directory.known)))
@@ -367,7 +371,7 @@ def _new_key(local: LocalNode) -> str:
 @contextlib.contextmanager
 def _log_of(local: LocalNode) -> Iterator[None]:
     """Keep the run's log within the context. A guest keeps none."""
-    if local.guest is not None:
+    if local.temporary_identity is not None:
         yield
         return
     with log_file(local.folder.log):
@@ -385,7 +389,7 @@ def _look_around(local: LocalNode, directory: DhtDirectory, dialler: Dialler, po
         local.me,
         hosts,
         port,
-        announces=local.guest is None,
+        announces=local.temporary_identity is None,
         answered_hosts=dialler.answered_hosts,
     )
     directory.look_around(lan)

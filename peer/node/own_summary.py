@@ -34,10 +34,10 @@ class SummarySource:
         quota: UploadQuota,
     ) -> None:
         self._node, self._trainer, self._journal = node, trainer, journal
-        self._live, self._quota = live, quota
+        self._round_status, self._quota = live, quota
         self._device = ""
 
-    def hear(self, event: events.Event, t: float) -> None:
+    def on_event(self, event: events.Event, t: float) -> None:
         """Learn the trainer's device."""
         if isinstance(event, events.TrainerStarted):
             self._device = event.device.split(":")[0][:MAX_WORD]
@@ -48,7 +48,7 @@ class SummarySource:
         return self._status(), bool(totals.val_loss), totals.rounds.get("exchanged", 0) > 0
 
     def _status(self) -> Status:
-        return self._live.announced(self._quota.why_not())
+        return self._round_status.announced(self._quota.blocked_reason())
 
     def sealed(self, receipts: tuple[ShownReceipt, ...]) -> bytes:
         """Make and sign the summary of this moment."""
@@ -63,7 +63,7 @@ class SummarySource:
             peer_id=local.me,
             run_id=local.run_id,
             issued_at=local.clock.now(),
-            round=self._live.round,
+            round=self._round_status.round,
             status=self._status(),
             tokens=self._trainer.counters().tokens,
             tokens_per_s=rate if math.isfinite(rate) else 0.0,

@@ -33,7 +33,7 @@ class PageSource:
     """Returns the status."""
     metrics: DaemonMetrics | None = None
     """None: there is no page of metrics."""
-    act: Handler | None = None
+    control: Handler | None = None
     """The control socket's own handler. None: nothing can be done from the page."""
     evaluations: Callable[[], Sequence[tuple[int, float, float]]] = _nothing_measured
     """Returns round, nats a token and bits per byte of the evaluations so far."""
@@ -42,14 +42,14 @@ class PageSource:
 
     @classmethod
     def of_peer(
-        cls, home: Path, report: Callable[[], DaemonStatus], metrics: DaemonMetrics, act: Handler, journal: Journal
+        cls, home: Path, report: Callable[[], DaemonStatus], metrics: DaemonMetrics, control: Handler, journal: Journal
     ) -> PageSource:
         """Build the source of the pages of a volunteer's daemon."""
         return cls(
             home=home,
             report=report,
             metrics=metrics,
-            act=act,
+            control=control,
             evaluations=lambda: journal.totals.val_loss,
             listen=journal.listeners.append,
         )

@@ -13,7 +13,7 @@ from peer.clock.phases import PhaseTimer
 from peer.errors import PeerError
 from peer.joining.artifacts import RunFiles
 from peer.joining.clock import round_clock
-from peer.joining.contract import agree, contract_of, look_through
+from peer.joining.contract import agree, contract_of, survey_own_texts
 from peer.joining.ended import ensure_round_left, farewell
 from peer.joining.manifest import find_manifest
 from peer.joining.messages import check_clock
@@ -24,14 +24,14 @@ from peer.joining.resume import JoinedState, Staleness
 from peer.joining.sequence import JoinSequence, JoinTerms, Stage, fetch_terms, learn_terms
 from peer.joining.state import obtain_state
 from peer.joining.statements import ensure_still_admitted
-from peer.joining.trainer import journal_start, launch, trainer_config
+from peer.joining.trainer import journal_start, launch_trainer, trainer_config
 from peer.membership.peer_table import LOOK_EVERY_S, lifetime
 from peer.membership.statement_sync import StatementSync
 from peer.node.compose import DaemonParts, DaemonPeer, LocalRun, begin_run, compose_daemon, pace_of
 from peer.node.control import ControlServer, pause_or_resume
 from peer.node.display import Display, showing
-from peer.node.leaving.former import wait_for_former
-from peer.node.leaving.last_state import keep_last_state
+from peer.node.leaving.former import wait_for_previous_daemon
+from peer.node.leaving.last_state import save_last_state
 from peer.node.leaving.plan import leaving_plan
 from peer.node.metrics import DaemonMetrics
 from peer.node.open import LocalNode, OpenNode
@@ -40,7 +40,7 @@ from peer.node.process import freeze_gc, on_stop_signals
 from peer.node.record import describe_self
 from peer.node.run_files import DaemonFiles
 from peer.node.status import DaemonFacts, status_report
-from peer.node.supervise import measure, obey, run_until_drained
+from peer.node.supervise import follow_amendments, run_until_drained, watch_fitness
 from peer.observe import events
 from peer.observe.counters import EventCounters
 from peer.observe.status.codec import to_json
@@ -53,11 +53,11 @@ from peer.run.admission.invitation import day_of
 from peer.run.home import Home
 from peer.run.load import control_of
 from peer.run.manifest import Manifest, SignedManifest
-from peer.run.memory import check_memory, free_bytes, need_of, trains_in_main_memory
+from peer.run.memory import check_memory, free_bytes, memory_need, trains_in_main_memory
 from peer.run.model_layout import layout_for
 from peer.run.options import PeerOptions
 from peer.run.statements.log import StatementLog
-from peer.run.sync.common_data import why_unchecked
+from peer.run.sync.common_data import unchecked_reason
 from peer.state.checkpoint import CheckpointStore
 from peer.state.checkpointer import room_for
 from peer.state.snapshot import room_for_copies
@@ -75,22 +75,22 @@ async def run_peer(
     options: PeerOptions,
     display: Display,
     early: TrainerSubprocess | None = None,
-    laps: PhaseTimer | None = None,
+    phase_timer: PhaseTimer | None = None,
     pages: DaemonPages = NO_PAGES,
 ) -> int:
     """Take part until the run is over, a signal, or `peer leave`; the exit code. `early`: a trainer process started
-    beforehand; `laps`: running since the command began. Raises PeerError for everything a person can mend."""
-    laps = laps or PhaseTimer()
-    laps.end("program")
+    beforehand; `phase_timer`: running since the command began. Raises PeerError for everything a person can mend."""
+    phase_timer = phase_timer or PhaseTimer()
+    phase_timer.end("program")
     check_volunteer(options)
     if options.attached:
-        await wait_for_former(Home(options.home), display.say)
+        await wait_for_previous_daemon(Home(options.home), display.say)
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, options.run_id, display.say)
         parts = DaemonParts.of(local, options)
         async with parts.open_node(local) as node, parts.pause.machine.running():
-            laps.end("network")
-            daemon = PeerDaemon(node, parts, display, early, laps)
+            phase_timer.end("network")
+            daemon = PeerDaemon(node, parts, display, early, phase_timer)
             return await daemon.run(pages)
 
 
@@ -103,27 +103,27 @@ class PeerDaemon:
         parts: DaemonParts,
         display: Display,
         early: TrainerSubprocess | None = None,
-        laps: PhaseTimer | None = None,
+        phase_timer: PhaseTimer | None = None,
     ) -> None:
         self._options = parts.options
         self._node = node
-        self._own = parts
+        self._daemon_parts = parts
         self._display = display
-        self._bulk = LowPriorityThread(self._options.guest.bulk_nice)
-        self._copying = LowPriorityThread(self._options.guest.bulk_nice)  # of states, for joiners and as one
+        self._bulk_thread = LowPriorityThread(self._options.guest.bulk_nice)
+        self._copy_thread = LowPriorityThread(self._options.guest.bulk_nice)  # of states, for joiners and as one
         self._journal = parts.journal
         self._control_server: ControlServer | None = None
         self._facts = DaemonFacts(started_at=time.time())
         self._waits = self._facts.waits
-        tally = EventCounters()
-        self._journal.listeners.append(tally.hear)
-        self._early = early
+        event_counters = EventCounters()
+        self._journal.listeners.append(event_counters.hear)
+        self._early_trainer = early
         self._attached = early if early is not None and early.attached is not None else None
         """The program of a loop of the user's own."""
-        self._arrival = JoinReport(laps or PhaseTimer(), self._journal.append, node.local.say)
-        self._journal.listeners.append(self._arrival.hear)
-        self._metrics = DaemonMetrics(self._status, lambda: self._journal.totals, tally, node.local.clock.now)
-        self._live = parts.live
+        self._join_report = JoinReport(phase_timer or PhaseTimer(), self._journal.append, node.local.say)
+        self._journal.listeners.append(self._join_report.on_event)
+        self._metrics = DaemonMetrics(self._status, lambda: self._journal.totals, event_counters, node.local.clock.now)
+        self._round_status = parts.round_status
         self._joining = Joining(
             manifest=self._find_manifest,
             terms=self._learn_terms,
@@ -138,15 +138,15 @@ class PeerDaemon:
         self._main: asyncio.Task[int] | None = None
         self._exit_code = 1
         self._reaching: asyncio.Task[None] | None = None
-        self._files = DaemonFiles(node, parts.options, self._known, self._copying, self._journal.append)
-        parts.quota.count_by(lambda: node.line.latest.sent)
+        self._files = DaemonFiles(node, parts.options, self._known, self._copy_thread, self._journal.append)
+        parts.quota.use_line_meter(lambda: node.line.latest.sent)
 
     async def run(self, pages: DaemonPages = NO_PAGES) -> int:
         local = self._node.local
         source = PageSource.of_peer(local.home.path, self._status, self._metrics, self._control, self._journal)
         async with (
             showing(self._display, self._status),
-            pages.opened(source, local.say, self._facts.open_page),
+            pages.opened(source, local.say, self._facts.set_page),
         ):
             return await self._run()
 
@@ -198,7 +198,7 @@ class PeerDaemon:
             return
         plan = self._facts.leave(leaving_plan(self._peer if self._facts.training else None))
         self._waits.tell("leaving", 0, plan.announced_s, "s")
-        self._node.local.say(f"leaving: {plan.told()} (once more: leave at once)")
+        self._node.local.say(f"leaving: {plan.summary()} (once more: leave at once)")
         self._journal.append(events.Leaving(reason=why, announced_s=plan.announced_s, parts=plan.why()))
         if self._peer is not None and self._facts.training:
             self._peer.parts.loop.leave()
@@ -217,10 +217,10 @@ class PeerDaemon:
         if self._control_server is not None:
             await self._control_server.close()
         if self._peer is not None:
-            await self._peer.saving.close()
-        self._bulk.close()
-        self._copying.close()
-        self._own.quota.close()
+            await self._peer.checkpointer.close()
+        self._bulk_thread.close()
+        self._copy_thread.close()
+        self._daemon_parts.quota.close()
         self._journal.append(events.Left(exit_code=self._exit_code))
         self._journal.close()
         node.local.say("left")
@@ -233,56 +233,56 @@ class PeerDaemon:
 
     async def _find_manifest(self, joining: Joining) -> SignedManifest:
         node, options = self._node, self._options
-        self._facts.is_doing("getting the manifest")
+        self._facts.set_phase("getting the manifest")
         signed = await find_manifest(node.join_context(), options.wait_s, self._waits.tell, options.manifest)
         self._waits.end()
         check_training_loop(signed.manifest, attached=options.attached)
         node.handler.register(manifest=signed, artifacts=self._files.shelf)
-        self._arrival.end("manifest")
+        self._join_report.end_phase("manifest")
         return signed
 
     async def _learn_terms(self, joining: Joining) -> JoinTerms:
         """Learn what the operator says, and whether run and machine fit together."""
         node, manifest, options = self._node, joining.manifest, self._options
         log = StatementLog.of(node.local.run_id, manifest, node.local.clock.now)
-        statements = StatementSync(log, self._tell_amended, node.local.folder.path, lambda: self._live.round)
+        statements = StatementSync(log, self._tell_amended, node.local.folder.path, lambda: self._round_status.round)
         node.handler.register(statements=statements)
         terms = await learn_terms(node.join_context(), manifest, statements, options.initial_peers)
         self._check_memory(manifest, RunFiles())
         check_clock(node.directory.contact(), manifest.limits.max_clock_offset_s)
-        self._arrival.check_caps(manifest, joining.method, options)
-        largest = self._arrival.check_budget(manifest, joining.method, options.uploads)
-        self._own.quota.exchange_needs(largest, control_of(joining.method))
+        self._join_report.check_caps(manifest, joining.method, options)
+        largest = self._join_report.check_budget(manifest, joining.method, options.uploads)
+        self._daemon_parts.quota.reserve_for_exchange(largest, control_of(joining.method))
         admission = terms.admission
         admission.ensure()
-        if admission.rule.required and admission.own is not None:
-            node.local.say(f"invited until {day_of(admission.own.expires)}: this peer leaves then")
+        if admission.invited_peers.required and admission.invitation is not None:
+            node.local.say(f"invited until {day_of(admission.invitation.expires)}: this peer leaves then")
         return terms
 
     async def _agree(self, joining: Joining) -> ContractStatus:
         """Tell the volunteer what the run takes, once, and have it agreed to."""
         local, options, manifest = self._node.local, self._options, joining.manifest
-        texts, secrets = await asyncio.to_thread(look_through, manifest, options)
+        texts, secrets = await asyncio.to_thread(survey_own_texts, manifest, options)
         contract = contract_of(joining.signed, options, texts, start=joining.terms.start, folder=local.folder)
-        self._arrival.end("terms")
+        self._join_report.end_phase("terms")
         agreed = await agree(contract, local.folder.path, None if options.agreed else self._ask, local.say, secrets)
-        if why := why_unchecked(joining.method, manifest.data):
+        if why := unchecked_reason(joining.method, manifest.data):
             local.say(why)
-        self._arrival.end("terms")
-        await self._own.pause.until_unmetered(self._facts.is_doing)
-        self._arrival.person_answered()
+        self._join_report.end_phase("terms")
+        await self._daemon_parts.pause.until_unmetered(self._facts.set_phase)
+        self._join_report.person_answered()
         return agreed
 
     async def _ask(self, question: str) -> bool | None:
         try:
             return await self._display.ask(question)
         finally:
-            self._arrival.person_answered()
+            self._join_report.person_answered()
 
     async def _fetch_files(self, joining: Joining) -> LocalRun:
         """Get the run's files, and have a trainer read its data while the state is looked for."""
         node, options, manifest, method = self._node, self._options, joining.manifest, joining.method
-        self._facts.is_doing("getting the run's files")
+        self._facts.set_phase("getting the run's files")
         files = await self._files.obtain(manifest, self._waits.tell)
         self._waits.end()
         if files.tensors is not None:  # only now is it known what a step of a foreign model holds
@@ -297,35 +297,35 @@ class PeerDaemon:
             folder.path,
             layout,
             trainer_config(options, node.local.me, manifest, files),
-            self._early,
+            self._early_trainer,
             self._files.supply(files),
         )
         await trainer.prepare()
-        self._arrival.end("files")
+        self._join_report.end_phase("files")
         self._pace_s = pace_of(method)
-        begin_run(node, manifest, layout, self._ruling, joining.terms.admission.rule, self._record)
+        begin_run(node, manifest, layout, self._policy, joining.terms.admission.invited_peers, self._record)
         self._reaching = asyncio.create_task(node.reach.run(self._known))
         return LocalRun(layout=layout, checkpoints=checkpoints, trainer=trainer)
 
     def _check_memory(self, manifest: Manifest, files: RunFiles) -> None:
         """Raise MachineTooSmall for a run that does not fit into this machine."""
         trains_here = self._attached is None and trains_in_main_memory(self._options.device)
-        check_memory(manifest, need_of(manifest, files.tensors, trains_here=trains_here), free_bytes())
+        check_memory(manifest, memory_need(manifest, files.tensors, trains_here=trains_here), free_bytes())
 
     async def _obtain_state(self, joining: Joining) -> JoinedState:
         node, run, terms = self._node, joining.files, joining.terms
         context, local, manifest = node.join_context(), node.local, joining.manifest
         await ensure_still_admitted(context, terms.statements, terms.nodes)
-        founding = terms.statements.log.ruling(MAX_ROUND).founded
+        founding = terms.statements.log.policy(MAX_ROUND).founded
         for stranger in run.checkpoints.strangers(local.run_id, run.layout.digest(), founding):
             local.say(f"not resumed from: {stranger}")
-        self._facts.is_doing("getting the state")
-        self._arrival.end("amendments")
+        self._facts.set_phase("getting the state")
+        self._join_report.end_phase("amendments")
         wanted = fetch_terms(
             context,
             manifest,
             terms,
-            proven=frozenset(self._own.reputation.proven),
+            proven=frozenset(self._daemon_parts.reputation.proven),
             patience_s=self._options.wait_s,
             weigh=run.trainer.weigh,
             emit=self._journal.append,
@@ -336,13 +336,13 @@ class PeerDaemon:
             run.checkpoints,
             wanted,
             progress=self._waits.tell,
-            offload=self._copying,
+            offload=self._copy_thread,
             into=run.trainer.outer_params,
         )
         self._waits.end()
         local.say(f"state: {state.why}")
-        self._arrival.state(state)
-        self._arrival.check_download(manifest, joining.method, state)
+        self._join_report.state_obtained(state)
+        self._join_report.check_download(manifest, joining.method, state)
         return state
 
     async def _start_trainer(self, joining: Joining) -> DaemonPeer:
@@ -350,29 +350,29 @@ class PeerDaemon:
         node, context, state, terms = self._node, self._node.join_context(), joining.state, joining.terms
         rounds = await round_clock(context, joining.manifest, terms.start)
         ensure_round_left(joining.manifest, rounds, state.round, node.local.clock.now())
-        now = terms.statements.log.ruling(MAX_ROUND)
+        now = terms.statements.log.policy(MAX_ROUND)
         peer = self._peer = compose_daemon(
             node,
-            self._own,
+            self._daemon_parts,
             joining.manifest,
             terms,
             joining.files,
             state,
             rounds,
-            founded=await self._copying(lambda: founding_of(state, now)),
+            founded=await self._copy_thread(lambda: founding_of(state, now)),
             record=self._record,
-            bulk=self._bulk,
+            bulk=self._bulk_thread,
         )
         parts, trainer = peer.parts, joining.files.trainer
-        node.handler.register(members=parts.view, receipts=parts.members.receipts)
+        node.handler.register(peer_table=parts.view, receipts=parts.members.receipts)
         journal_start(context, state, self._journal.append)
         resume, covered = self._kept_work(joining, parts.supervisor)
-        if why := self._own.pause.why():
+        if why := self._daemon_parts.pause.why():
             node.local.say(f"{why}: this peer will not train; end it with `peer resume`")
-        self._arrival.end("clock")
-        self._facts.is_doing("starting the trainer")
-        info = await launch(context, trainer, state, resume, covered, self._waits, self._journal.append)
-        self._arrival.trainer(info)
+        self._join_report.end_phase("clock")
+        self._facts.set_phase("starting the trainer")
+        info = await launch_trainer(context, trainer, state, resume, covered, self._waits, self._journal.append)
+        self._join_report.trainer_ready(info)
         return peer
 
     def _kept_work(self, joining: Joining, supervisor: TrainerSupervisor) -> tuple[Path | None, list[int] | None]:
@@ -394,42 +394,42 @@ class PeerDaemon:
     # -- training ----------------------------------------------------------------------------------------------------
 
     async def _train(self, peer: DaemonPeer, state: JoinedState) -> int:
-        node, live, joining, parts = self._node, self._live, self._joining, peer.parts
-        self._facts.train()
-        self._copying.start(peer.saving.try_disk)
-        staleness = Staleness(state.stale)
-        self._journal.listeners.append(staleness.hear)
-        donated = self._own.make_donated(
+        node, live, joining, parts = self._node, self._round_status, self._joining, peer.parts
+        self._facts.set_training()
+        self._copy_thread.start(peer.checkpointer.try_disk)
+        staleness = Staleness(state.stale_reason)
+        self._journal.listeners.append(staleness.on_event)
+        donated = self._daemon_parts.make_donated(
             state.outer,
             lambda: live.round,
             node.local.clock.now,
             momentum=parts.group is not None,
             group=parts.group,
-            start=self._copying.start,
+            start=self._copy_thread.start,
             folder=node.local.folder.path,
-            why_not=lambda: staleness.why,
+            outdated_reason=lambda: staleness.why,
         )
-        node.handler.register(pairs=parts.matchmaker, group=parts.group, state=donated)
+        node.handler.register(matchmaker=parts.matchmaker, group=parts.group, state=donated)
         freeze_gc()
         beside = [
             *parts.background(),
             *([] if peer.summaries is None else [peer.summaries.run()]),
-            obey(node, joining.terms, self._ruling, lambda: parts.loop.rounds),
-            measure(self._arrival, joining.manifest, joining.files.trainer, live),
-            self._own.reputation.keep(node.local.clock),
+            follow_amendments(node, joining.terms, self._policy, lambda: parts.loop.rounds),
+            watch_fitness(self._join_report, joining.manifest, joining.files.trainer, live),
+            self._daemon_parts.reputation.keep(node.local.clock),
         ]
         await run_until_drained(parts.loop, state.round, beside, node.local.say, self._facts.exchange_limit_s)
         if not self._facts.leaving:
             node.local.say(farewell(joining.manifest, node.local.home.path))
-        await keep_last_state(peer.saving, parts.loop.evaluations, live.round, node.local.say)
+        await save_last_state(peer.checkpointer, parts.loop.evaluations, live.round, node.local.say)
         return 0
 
     # -- the operator's word -----------------------------------------------------------------------------------------
 
-    def _ruling(self) -> RunPolicy:
+    def _policy(self) -> RunPolicy:
         if not self._joining.has(Stage.TERMS):
             return RunPolicy()
-        return self._joining.terms.statements.log.ruling(self._live.round)
+        return self._joining.terms.statements.log.policy(self._round_status.round)
 
     def _tell_amended(self, event: events.Event) -> None:
         self._journal.append(event)
@@ -439,10 +439,10 @@ class PeerDaemon:
     # -- what others and the person see ------------------------------------------------------------------------------
 
     def _record(self) -> PeerRecord:
-        node, live = self._node, self._live
+        node, live = self._node, self._round_status
         return describe_self(
             node.address(),
-            status=live.announced(self._own.quota.why_not()),
+            status=live.announced(self._daemon_parts.quota.blocked_reason()),
             round_=live.round,
             tokens_per_s=self._trainer.progress.tokens_per_s if self._trainer else 0.0,
             now=node.local.clock.now(),
@@ -455,15 +455,15 @@ class PeerDaemon:
 
     def _status(self) -> DaemonStatus:
         return status_report(
-            self._node, self._facts, self._own, self._joining, self._arrival, self._peer, self._trainer
+            self._node, self._facts, self._daemon_parts, self._joining, self._join_report, self._peer, self._trainer
         )
 
     async def _control(self, command: str, request: dict[str, Any]) -> dict[str, Any]:
         match command:
             case "leave":
                 self._leave()
-                assert self._facts.departure is not None
-                return {"leaving": True, **to_json(self._facts.departure.report())}
+                assert self._facts.leaving_plan is not None
+                return {"leaving": True, **to_json(self._facts.leaving_plan.report())}
             case "pause" | "resume":
-                return pause_or_resume(command, request, self._own.pause, self._ruling(), self._node.local.say)
+                return pause_or_resume(command, request, self._daemon_parts.pause, self._policy(), self._node.local.say)
         return dict(to_json(self._status()))

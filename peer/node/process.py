@@ -60,7 +60,7 @@ def on_stop_signals(
             signal.signal(number, handler)
 
 
-async def until_told_early(main: Coroutine[Any, Any, int], say: Callable[[str], None]) -> int:
+async def run_until_early_signal(main: Coroutine[Any, Any, int], say: Callable[[str], None]) -> int:
     """Run a daemon, and return its exit code. A SIGTERM or SIGHUP ends it with 0 while it cannot drain yet.
 
     Such a signal cancels it. From its own `on_stop_signals` on, signals are its own matter."""
@@ -82,7 +82,7 @@ async def until_told_early(main: Coroutine[Any, Any, int], say: Callable[[str], 
             return 0
 
 
-def leave_with_input() -> None:
+def leave_when_stdin_closes() -> None:
     """Send this process a SIGTERM, which drains it, when standard input ends. A thread of its own waits for that: an
     event loop cannot watch every kind of file."""
 
@@ -118,7 +118,7 @@ FILES = 4096
 """Open files that a daemon asks for: its callers may hold three each."""
 
 
-def allow_files() -> None:
+def raise_file_limit() -> None:
     """Raise the number of files that this process may open, as far as the system lets it."""
     soft, hard = open_file_limits()
     if soft >= min(FILES, hard):
@@ -139,7 +139,7 @@ _M_ARENA_MAX = -8
 ARENAS = 2
 
 
-def tune() -> str:
+def tune_malloc() -> str:
     """Once at a daemon's start. Returns what was done and why, for the log."""
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return "malloc left alone: not glibc"

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from peer.joining.contract import end_of
+from peer.joining.contract import run_end
 from peer.joining.sequence import Stage
 from peer.node.leaving.plan import LeavingPlan
 from peer.observe.control_bytes import in_all
@@ -48,7 +48,7 @@ class DaemonFacts:
 
     started_at: float
     phase: str = "starting"
-    departure: LeavingPlan | None = None
+    leaving_plan: LeavingPlan | None = None
     """Set once the daemon was told to leave."""
     waits: Waits = field(default_factory=lambda: Waits(time.monotonic))
     training: bool = False
@@ -56,39 +56,39 @@ class DaemonFacts:
     page: str = field(default="", init=False)
     """Address of the page for browsers."""
 
-    def is_doing(self, phase: str) -> None:
+    def set_phase(self, phase: str) -> None:
         """Name what goes on, for a person."""
         self.phase = phase
 
-    def open_page(self, address: str) -> None:
+    def set_page(self, address: str) -> None:
         """The page for browsers is open there."""
         self.page = address
 
-    def train(self) -> None:
+    def set_training(self) -> None:
         """The rounds begin."""
         self.training = True
 
     @property
     def leaving(self) -> bool:
-        return self.departure is not None
+        return self.leaving_plan is not None
 
     def exchange_limit_s(self) -> float:
         """Return the seconds that a daemon which was told to leave gives the exchange under way."""
-        assert self.departure is not None
-        return self.departure.exchange_limit_s
+        assert self.leaving_plan is not None
+        return self.leaving_plan.exchange_limit_s
 
     def leave(self, plan: LeavingPlan) -> LeavingPlan:
         """The daemon was told to leave; the same plan."""
-        self.departure = plan
+        self.leaving_plan = plan
         return plan
 
 
 def status_report(
     node: OpenNode,
     facts: DaemonFacts,
-    own: DaemonParts,
+    daemon_parts: DaemonParts,
     joining: JoinSequence[Any, Any, Any],
-    arrival: JoinReport,
+    join_report: JoinReport,
     peer: DaemonPeer | None,
     trainer: TrainerClient | None,
 ) -> DaemonStatus:
@@ -96,31 +96,31 @@ def status_report(
     on. `joining` has the stages of its join that are behind."""
     manifest = joining.manifest if joining.has(Stage.MANIFEST) else None
     terms = joining.terms if joining.has(Stage.TERMS) else None
-    statements, totals = None if terms is None else terms.statements, own.journal.totals
+    statements, totals = None if terms is None else terms.statements, daemon_parts.journal.totals
     parts = None if peer is None else peer.parts
     status = replace(
         node_status(node, statements, facts.started_at, "peer"),
         run="" if manifest is None else manifest.name,
         status=Status.LEAVING.value if facts.leaving else Status.JOINING.value,
         phase=facts.phase,
-        leaving=None if facts.departure is None else facts.departure.report(),
+        leaving=None if facts.leaving_plan is None else facts.leaving_plan.report(),
         wait=facts.waits.report(),
         page=facts.page,
         manifest=None if manifest is None else manifest_status(statements, manifest, manifest.model.parameters),
         contract=joining.contract if joining.has(Stage.CONTRACT) else None,
         membership=None if parts is None else parts.view.watch.report(),
         peers=None if parts is None else _peers(node, parts),
-        admission=None if terms is None else terms.admission.report(*own.reputation.strangers()),
-        reputation=own.reputation.report(),
-        paused=own.pause.report(),
-        machine=arrival.report(),
-        budget=own.quota.report(),
+        admission=None if terms is None else terms.admission.report(*daemon_parts.reputation.strangers()),
+        reputation=daemon_parts.reputation.report(),
+        paused=daemon_parts.pause.report(),
+        machine=join_report.report(),
+        budget=daemon_parts.quota.report(),
     )
     if parts is not None and facts.training:
         status = replace(
             status,
-            status=status.status if facts.leaving else parts.live.status.value,
-            phase=parts.live.phase,
+            status=status.status if facts.leaving else parts.round_status.status.value,
+            phase=parts.round_status.phase,
             progress=_progress(node, parts, totals),
         )
         if trainer is not None and manifest is not None:
@@ -171,11 +171,11 @@ def manifest_status(statements: StatementSync | None, manifest: Manifest, parame
     sync = manifest.sync
     start = manifest.start if statements is None else known_start(statements.log, None)
     about = RunAbout(manifest.model.kind, manifest.data.kind, sync.preset, sync.clock, sync.sync_every)
-    return ManifestStatus(parameters, manifest.rounds, about, end_of(manifest, start))
+    return ManifestStatus(parameters, manifest.rounds, about, run_end(manifest, start))
 
 
 def _progress(node: OpenNode, parts: PeerParts, totals: Totals) -> RoundsStatus:
-    live, diagnosis, receipts = parts.live, parts.members.diagnosis, parts.members.receipts
+    live, diagnosis, receipts = parts.round_status, parts.members.diagnosis, parts.members.receipts
     return RoundsStatus(
         round=live.round,
         next_due_in_s=None if live.due_at is None else round(live.due_at - node.local.clock.now(), 1),
@@ -223,7 +223,7 @@ def _why_no_pair(record: PeerRecord, node: OpenNode, parts: PeerParts) -> str:
         return "no: neither we nor others reach it"
     if not record.reach and not node.address().reach():
         return "no: neither of the two can be called"
-    if left := parts.members.reputation.last_choices.rounds_left(record.peer_id, parts.live.round):
+    if left := parts.members.reputation.last_choices.rounds_left(record.peer_id, parts.round_status.round):
         return f"last: we refused its params twice running, and ask it behind all others for {left} rounds"
     if record.reach is Reach.DIRECT:
         return "yes"

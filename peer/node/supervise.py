@@ -65,15 +65,15 @@ async def _limit(loop: RoundLoop, limit: asyncio.Timeout, limit_s: Callable[[], 
     limit.reschedule(asyncio.get_running_loop().time() + limit_s())
 
 
-async def obey(
-    node: OpenNode, terms: JoinTerms, ruling: Callable[[], RunPolicy], rounds: Callable[[], RoundClock]
+async def follow_amendments(
+    node: OpenNode, terms: JoinTerms, policy: Callable[[], RunPolicy], rounds: Callable[[], RoundClock]
 ) -> None:
     """Do what the operator's amendments say, for ever. `rounds`: returns the clock by which the rounds are counted.
 
     Ends with JoinRefused when the operator keeps us out, or our invitation is over, and with StartChanged when the
     operator signed another start than that of the clock."""
     while True:
-        now = ruling()
+        now = policy()
         ensure_start_holds(terms.statements.log, rounds())
         ensure_admitted(now, node.local.me)
         terms.admission.ensure()
@@ -91,10 +91,10 @@ def ensure_start_holds(log: StatementLog, rounds: RoundClock) -> None:
         raise StartChanged(f"the operator signed that round 0 began at {holds}. This peer counted from {former}")
 
 
-def measure(
-    arrival: JoinReport, manifest: Manifest, trainer: TrainerClient, live: RoundStatus
+def watch_fitness(
+    join_report: JoinReport, manifest: Manifest, trainer: TrainerClient, live: RoundStatus
 ) -> Coroutine[Any, Any, None]:
     """Make the duty that compares what this machine does with what a round needs."""
     method, total = resolve(manifest.sync), manifest.rounds
     round_s = method.round_length if method.clock == "seconds" else None
-    return arrival.watch(lambda: trainer.progress, round_s, lambda: total - live.round)
+    return join_report.watch(lambda: trainer.progress, round_s, lambda: total - live.round)

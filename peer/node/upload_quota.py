@@ -89,32 +89,32 @@ class UploadQuota:
         """What the line's meter showed at the last look."""
         self._sent_at = ticks()
         self._need = 0
-        self._said = ""
+        self._last_reason = ""
         self._unwritable = False
         self._counted = False
         """Whether there is anything to keep: who never came so far leaves no file."""
         self._moment = moment(now())
         self._ticked = self._saved = ticks()
-        self._book = QuotaLedger(limits, self._recalled())
+        self._ledger = QuotaLedger(limits, self._load())
         self._changed = changed
-        self.rests: list[Callable[[], str]] = []
+        self.rest_reasons: list[Callable[[], str]] = []
         """Each returns why nothing is given now, for a person; empty: it may be."""
 
-    def count_by(self, line: Callable[[], int]) -> None:
+    def use_line_meter(self, line: Callable[[], int]) -> None:
         """From here on count what a meter of the line shows. `line` returns all bytes sent since this process began."""
         self._line = line
-        self._book.count_by_meter()
+        self._ledger.count_by_meter()
 
     # -- may it be sent? ---------------------------------------------------------------------------------------------
 
-    def exchange_needs(self, payload: int, control: float = CONTROL_RATE) -> None:
+    def reserve_for_exchange(self, payload: int, control: float = CONTROL_RATE) -> None:
         """Bytes of the largest round's payload: less than that, and nothing is exchanged. `control`: bytes per second
         of control traffic."""
-        self._turn()
+        self._advance()
         self._need = on_the_line(payload, 0)
-        self._book.keep_back(control)
+        self._ledger.keep_back(control)
 
-    def why_not(self) -> str:
+    def blocked_reason(self) -> str:
         """Why a round cannot be exchanged now, for a person; empty: it can."""
         return self._why_not(self._need)
 
@@ -122,22 +122,22 @@ class UploadQuota:
         """Return why nothing is given or relayed, for a person.
 
         A peer that rests gives nothing. The next exchange comes first, and strangers have a share alone."""
-        resting = next((why for rest in self.rests if (why := rest())), "")
+        resting = next((why for rest in self.rest_reasons if (why := rest())), "")
         return resting or self._why_not(2 * self._need) or (self._why_not_strangers(1) if stranger else "")
 
     def _why_not_strangers(self, nbytes: int) -> str:
         if not self._limited:
             return ""
-        self._turn()
-        return "" if self._book.holds_for_strangers(nbytes) else why_not_strangers(self._limits)
+        self._advance()
+        return "" if self._ledger.holds_for_strangers(nbytes) else why_not_strangers(self._limits)
 
     def _why_not(self, nbytes: int) -> str:
         if not self._limited:
             return ""
-        self._turn()
-        if (period := self._book.lacking(nbytes, self._moment)) is None:
+        self._advance()
+        if (period := self._ledger.lacking(nbytes, self._moment)) is None:
             return ""
-        return why_used(self._limits, period, self._need, self._moment, self._book.control_rate)
+        return why_used(self._limits, period, self._need, self._moment, self._ledger.control_rate)
 
     @contextlib.contextmanager
     def claim(
@@ -155,7 +155,7 @@ class UploadQuota:
         if stranger and (why := self._why_not_strangers(nbytes)):
             raise PartnerRefused(Code.BUDGET, why)
         left = nbytes
-        self._book.claim(nbytes, stranger=stranger)
+        self._ledger.claim(nbytes, stranger=stranger)
         self._save()
 
         def sent(payload: int) -> None:
@@ -163,13 +163,13 @@ class UploadQuota:
             line = min(left, on_the_line(payload, 1))
             left -= line
             self._sent_at = self._ticks()
-            self._book.sent(line)
+            self._ledger.sent(line)
 
         try:
             yield sent
         finally:
-            self._turn()
-            self._book.give_back(left, stranger=stranger)
+            self._advance()
+            self._ledger.give_back(left, stranger=stranger)
 
     # -- as time goes by ---------------------------------------------------------------------------------------------
 
@@ -184,8 +184,8 @@ class UploadQuota:
     def look(self) -> None:
         """Once."""
         self._counted = True
-        why = self.why_not()
-        if why != self._said:
+        why = self.blocked_reason()
+        if why != self._last_reason:
             self._tell(why)
         if self._ticks() - self._saved >= SAVE_EVERY_S:
             self._save()
@@ -193,22 +193,22 @@ class UploadQuota:
     def close(self) -> None:
         """The last count is kept."""
         if self._counted:
-            self._turn()
+            self._advance()
             self._save(clean=True)
 
     def report(self) -> BudgetStatus:
         """For `peer status`."""
-        self._turn()
-        used = self._book.used
+        self._advance()
+        used = self._ledger.used
         return BudgetStatus(
             used={"day": used.day, "month": used.month},
             limit={"day": self._limits.day, "month": self._limits.month},
-            why=self.why_not(),
-            kept_back={p: round(self._book.control_rate * self._moment.left_s(p)) for p, _ in self._limits.each()},
+            why=self.blocked_reason(),
+            kept_back={p: round(self._ledger.control_rate * self._moment.left_s(p)) for p, _ in self._limits.each()},
         )
 
     def _tell(self, why: str) -> None:
-        self._said, used = why, self._book.used
+        self._last_reason, used = why, self._ledger.used
         if why:
             self._emit(events.BudgetUsed(reason=why, day=used.day, month=used.month))
             self._say(f"{why}. Training goes on alone")
@@ -217,23 +217,23 @@ class UploadQuota:
             self._say("the upload budget holds exchanges again")
         self._changed()
 
-    def _turn(self) -> None:
+    def _advance(self) -> None:
         ticks = self._ticks()
         self._moment = self._moment_of(self._now())
-        self._book.turn(self._moment, max(0.0, ticks - self._ticked))
+        self._ledger.turn(self._moment, max(0.0, ticks - self._ticked))
         self._ticked = ticks
         if self._line is not None:
             shown = self._line()
-            self._book.count(max(0, shown - self._shown))
+            self._ledger.count(max(0, shown - self._shown))
             self._shown = shown
             if ticks - self._sent_at >= SETTLE_S:
-                self._book.settle()
+                self._ledger.settle()
 
     # -- across lives ------------------------------------------------------------------------------------------------
 
     def _save(self, *, clean: bool = False) -> None:
         """`clean`: nothing will be sent after it."""
-        used, self._saved, self._counted = self._book.used, self._ticks(), True
+        used, self._saved, self._counted = self._ledger.used, self._ticks(), True
         if self._kept is None:
             return
         body: dict[str, Any] = {
@@ -253,7 +253,7 @@ class UploadQuota:
         else:
             self._unwritable = False
 
-    def _recalled(self) -> Used:
+    def _load(self) -> Used:
         """What the file says, and what may have been sent since it was written."""
         if self._kept is None:
             return Used(self._moment.date, 0, 0)

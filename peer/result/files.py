@@ -11,7 +11,7 @@ from peer.joining.artifacts import RunFiles, check_foreign, opened
 from peer.result.model import ResultFiles, SourceRequest
 from peer.run.description import NO_CODE, NOT_EVALUATED
 from peer.run.files.artifact import ArtifactRef
-from peer.run.files.artifact_folder import needed
+from peer.run.files.artifact_folder import needed_artifacts
 from peer.run.files.token_index import TokenIndex, shard_bytes
 from peer.run.manifest import Manifest
 from peer.run.sections import CustomSection
@@ -31,7 +31,7 @@ def wanted_files(manifest: Manifest, request: SourceRequest) -> dict[str, Artifa
         fix = "Export its tensors, and load them in your own program: peer export SOURCE OUT --format safetensors"
         raise ModelError(found, fix, NO_CODE)
     left_out = {"tokenizer": request.tokenizer == "none", "index": not request.holdout}
-    return {name: ref for name, ref in needed(manifest).items() if not left_out.get(name)}
+    return {name: ref for name, ref in needed_artifacts(manifest).items() if not left_out.get(name)}
 
 
 def holdout_ref(index: TokenIndex) -> ArtifactRef:

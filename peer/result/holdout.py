@@ -112,7 +112,7 @@ def _of_texts(run: OpenedRun, folder: Path, scratch: Path) -> HoldOut:
     """Read texts. A run on own texts holds the same part out of them as its trainers do, any other takes them all."""
     found = survey(folder)
     if not found.files:
-        raise DataError(f"the folder {folder} holds no text: {found.told()}", "Name a folder with text files.")
+        raise DataError(f"the folder {folder} holds no text: {found.summary()}", "Name a folder with text files.")
     texts = read_texts(folder, found.files)
     if run.manifest.data.kind == "text":
         passages, told = split_texts(texts)[1], f"the hold-out of the texts in {folder}"

@@ -189,7 +189,7 @@ def _locked(lock: Path, what: Path) -> Iterator[None]:
     except OSError as error:
         raise HomeUnusable(f"cannot write to {lock.parent}: {error.strerror}", file_advice(error, lock)) from error
     try:
-        _take(fd, what)
+        _acquire(fd, what)
         _name_holder(fd, lock)
         yield
     finally:
@@ -204,7 +204,7 @@ def _name_holder(fd: int, lock: Path) -> None:
         raise HomeUnusable(f"cannot write {lock}: {error.strerror}", file_advice(error, lock)) from error
 
 
-def _take(fd: int, what: Path) -> None:
+def _acquire(fd: int, what: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

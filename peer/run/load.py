@@ -12,7 +12,7 @@ from peer.run.costs import cost_of
 from peer.run.manifest import Manifest
 
 
-def need_of(manifest: Manifest, method: Method) -> UploadNeed | None:
+def upload_need(manifest: Manifest, method: Method) -> UploadNeed | None:
     """Return the upload of the run in a day. None where rounds are in inner steps or nothing is exchanged."""
     cost = cost_of(manifest.model, method)
     if cost.bytes_per_hour is None or not method.exchanges:
@@ -45,12 +45,12 @@ def bytes_a_day(method: Method, sync_bytes: int, sync_s: float | None = None) ->
     return on_the_line(math.ceil(sync_bytes * DAY_S / sync_s), 0) + round(control_of(method) * DAY_S)
 
 
-def too_much_with(codec: str, manifest: Manifest, method: Method, limits: UploadLimits) -> str:
-    need = need_of(manifest, replace(method, codec=codec))
+def codec_refusal(codec: str, manifest: Manifest, method: Method, limits: UploadLimits) -> str:
+    need = upload_need(manifest, replace(method, codec=codec))
     return "" if need is None else too_much(limits, need)
 
 
-def load_of(manifest: Manifest, method: Method) -> Load | None:
+def line_load(manifest: Manifest, method: Method) -> Load | None:
     """Return the load of the run on a link. None where rounds are in inner steps or nothing is exchanged."""
     if method.clock != "seconds" or not method.exchanges:
         return None

@@ -74,11 +74,11 @@ class SignedManifest:
             raise ManifestError(
                 f"the signature of {file} does not fit its operator {operator}: "
                 "the manifest or the signature was changed after it was signed",
-                sign_again(file),
+                sign_again_fix(file),
             )
 
 
-def sign_again(manifest: Path | str) -> str:
+def sign_again_fix(manifest: Path | str) -> str:
     """Return the fix for a signature that is missing or wrong. The command comes last, so that it can be pasted."""
     return (
         "If you are not the operator, get both files again from the operator. "
@@ -116,19 +116,19 @@ def load_signed(path: Path) -> SignedManifest:
     except FileNotFoundError as error:
         raise ManifestError(
             f"{path} is not signed: there is no {signature_path(path)}",
-            sign_again(path),
+            sign_again_fix(path),
         ) from error
     except (OSError, ValueError) as error:
         raise ManifestError(
             f"cannot read the signature {signature_path(path)}: {getattr(error, 'strerror', None) or error}",
-            sign_again(path),
+            sign_again_fix(path),
         ) from error
     signed = SignedManifest(raw, signature)
     signed.verify(str(path))
     return signed
 
 
-def keep(path: Path, signed: SignedManifest) -> None:
+def store_signed(path: Path, signed: SignedManifest) -> None:
     """Keep a manifest got from elsewhere and its signature in a home, both or none. Raises HomeUnusable."""
     write_whole(path, signed.raw)
     try:
@@ -144,27 +144,27 @@ def sign_file(path: Path, operator: Identity) -> SignedManifest:
     raw = read_raw(path)
     named = parse_manifest(raw, str(path)).operator
     if not named:
-        advice = f'Write operator = "{operator.peer_id}" into it: {whose(operator)}.'
+        advice = f'Write operator = "{operator.peer_id}" into it: {describe_key(operator)}.'
         raise ManifestError(f"the manifest {path} names no operator", advice)
     if named != operator.peer_id:
-        raise other_operator(path, named, operator)
+        raise other_operator_error(path, named, operator)
     signed = SignedManifest(raw, operator.sign(DOMAIN, raw))
     _write(signature_path(path), base64.b64encode(signed.signature) + b"\n")
     return signed
 
 
-def other_operator(manifest: Path, named: str, key: Identity, advice: str = "") -> ManifestError:
+def other_operator_error(manifest: Path, named: str, key: Identity, advice: str = "") -> ManifestError:
     """Return the error of a command that was given another key than that of the operator whom the manifest names.
 
     It never advises to name this key instead: the usual cause is a wrong path, and that would be another run.
     `advice`: who else may do it."""
     return ManifestError(
-        f"{manifest} names {named} as operator, and {whose(key)}",
+        f"{manifest} names {named} as operator, and {describe_key(key)}",
         advice or "Name the operator's key file with --identity-path, or the home that has it with --home.",
     )
 
 
-def whose(key: Identity) -> str:
+def describe_key(key: Identity) -> str:
     """Return the peer id of a key, and its file, as a part of a sentence."""
     return f"the key in {key.file} is {key.peer_id}" if key.file else f"the key is {key.peer_id}"
 

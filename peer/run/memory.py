@@ -40,7 +40,7 @@ class MemoryNeed:
         return self.daemon + self.trainer + self.shared
 
 
-def need_of(
+def memory_need(
     manifest: Manifest,
     tensors: Sequence[TensorSpec] | None = None,
     *,
@@ -72,7 +72,7 @@ def activation_bytes(manifest: Manifest, free: int | None) -> int | None:
     its tensors. None: not known."""
     if free is None:
         return None
-    return max(0, int(ACTIVATION_SHARE * (free - need_of(manifest, micro_batch=0).total)))
+    return max(0, int(ACTIVATION_SHARE * (free - memory_need(manifest, micro_batch=0).total)))
 
 
 def check_memory(manifest: Manifest, need: MemoryNeed, free: int | None) -> None:

@@ -12,7 +12,7 @@ from peer.run.sections import LlamaSection, ModelSection
 
 def layout_for(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] | None = None) -> Layout:
     """Return the model's tensors in the order of the method's fragments. `tensors`: those of the layout artifact, which
-    a foreign model needs. The method must fit them (that of a checked manifest does: see `why_no_layout`)."""
+    a foreign model needs. The method must fit them (that of a checked manifest does: see `layout_refusal`)."""
     own = own_layout(model, tensors).tensors
     return cut(own, fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
 
@@ -24,7 +24,7 @@ def own_layout(model: ModelSection, tensors: Sequence[TensorSpec] | None = None)
     return Layout.whole(own)
 
 
-def why_no_layout(method: Method, tensors: Sequence[TensorSpec]) -> str:
+def layout_refusal(method: Method, tensors: Sequence[TensorSpec]) -> str:
     """Return why the method cannot cut a model of these tensors, as a sentence. Empty: it can."""
     return why_not(tensors, fragments=method.fragments, pattern=_pattern(method), apart=method.fragments_apart)
 

@@ -18,7 +18,7 @@ from peer.protocol.model.layout import TensorSpec
 from peer.run.costs import largest_payload
 from peer.run.files.section import Section
 from peer.run.manifest_errors import ManifestFinding, listed
-from peer.run.model_layout import layout_for, tensors_of, why_no_layout
+from peer.run.model_layout import layout_for, layout_refusal, tensors_of
 from peer.run.overrides import SECTIONS, apply_overrides, section_type, written
 from peer.run.resolve import method_findings, method_of
 from peer.run.sections import (
@@ -345,7 +345,7 @@ def _of_layout(
     """Return the findings about the method, and about cutting this model with it and sending what is cut."""
     found, method = method_findings(sync), method_of(sync)
     cuttable = method.schedule == "streaming" and not any("fragment_layout" in finding.where for finding in found)
-    if cuttable and (reason := why_no_layout(method, tensors)):
+    if cuttable and (reason := layout_refusal(method, tensors)):
         found.append(ManifestFinding(("sync", "fragments"), reason))
     if method.mean == "rda" and all(block_of(tensor.name) is None for tensor in tensors):
         found.append(ManifestFinding(("sync", "mean"), "rda is for the tensors of blocks, and the model has none"))

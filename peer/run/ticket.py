@@ -117,13 +117,13 @@ def _characters(word: str) -> float:
         return math.inf
 
 
-def left_out(argument: str) -> str:
+def text_after_ticket(argument: str) -> str:
     """Return what stands behind a pasted ticket, of which `Ticket.named` reads nothing."""
     found = None if argument.startswith("@") else ticket_in(given_text(argument, 2 * MAX_CHARACTERS, "a ticket"))
     return "" if found is None else found.rest
 
 
-def told_run(ticket: Ticket) -> str:
+def ticket_summary(ticket: Ticket) -> str:
     """Return which run a ticket is of, for a person: the run's folder in a home has this name."""
     entries = len(ticket.addresses)
     named = f", with {entries} entr{'y' if entries == 1 else 'ies'} to it" if entries else ""

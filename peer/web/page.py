@@ -33,7 +33,7 @@ class WebPage:
         from peer.web.server import serving_app
         from peer.web.volunteer import VolunteerAccount
 
-        actions = None if source.act is None else Actions(source.act, token.load_or_create(source.home))
+        actions = None if source.control is None else Actions(source.control, token.load_or_create(source.home))
         account = PublicAccount(source) if actions is None else VolunteerAccount(source)
         broadcast = Broadcast(account, asyncio.get_running_loop().time)
         index = "run.html" if actions is None else "volunteer.html"

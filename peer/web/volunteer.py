@@ -84,7 +84,7 @@ class VolunteerAccount:
             else [f"{name}: {answer}" for name, answer in pause_rows(status.paused)],
             "reachable": status.reachable.value,
             "started": round(self._wall() - status.uptime_s),
-            "acts": self._source.act is not None,
+            "acts": self._source.control is not None,
         }
 
     def _work(self, status: DaemonStatus) -> dict[str, Any]:

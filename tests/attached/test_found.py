@@ -18,9 +18,9 @@ from peer.errors import ManifestError, ModelError, PeerError, UsageError
 from peer.identity import load_or_create
 from peer.joining.preflight import check_training_loop
 from peer.node.operator.initial_state import FirstFiles, first_state
-from peer.run.files.artifact_folder import needed, sources, tensors_beside
+from peer.run.files.artifact_folder import artifact_files, needed_artifacts, tensors_beside
 from peer.run.manifest import load_signed
-from peer.run.memory import need_of
+from peer.run.memory import memory_need
 from peer.run.model_layout import layout_for
 from peer.run.resolve import resolve
 from peer.run.sections import CustomSection
@@ -66,8 +66,8 @@ def test_the_folder_has_all_that_a_node_serves(tmp_path: Path) -> None:
         7,
     )
     assert load_or_create(tmp_path / "run" / "identity.key").peer_id == run.operator
-    assert list(needed(manifest)) == ["layout"]
-    files = sources(run.manifest)
+    assert list(needed_artifacts(manifest)) == ["layout"]
+    files = artifact_files(run.manifest)
     assert files.keys() == {section.layout.digest, manifest.init}
     assert all(blake3(file.read_bytes()).hexdigest() == digest for digest, file in files.items())
     flat = np.concatenate([parameter.detach().numpy().ravel() for parameter in model.parameters()])
@@ -82,10 +82,10 @@ def test_a_node_gives_the_first_weights_and_no_trainer_is_counted(tmp_path: Path
     manifest = load_signed(run.manifest).manifest
     tensors = tensors_beside(run.manifest, manifest)
     layout = layout_for(manifest.model, resolve(manifest.sync), tensors)
-    files = FirstFiles(tensors, init=sources(run.manifest)[manifest.init])
+    files = FirstFiles(tensors, init=artifact_files(run.manifest)[manifest.init])
     state = dict(views_of(first_state(manifest, layout, None, lambda line: None, files).params, layout))
     assert all(torch.equal(state[name], parameter) for name, parameter in model.named_parameters())
-    need = need_of(manifest, tensors)
+    need = memory_need(manifest, tensors)
     assert need.trainer == 0
     assert need.shared == 8 * run.parameters
     check(run.manifest, model)

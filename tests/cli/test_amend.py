@@ -16,7 +16,7 @@ from peer.protocol.messages import RunId
 from peer.protocol.policy.amendments import NO_REASON, Change, policy_at
 from peer.run.home import Home
 from peer.run.manifest import load_signed, write_new
-from peer.run.statements.files import FORMER_START, beside, keep, load
+from peer.run.statements.files import FORMER_START, beside, load, write_statements
 from peer.run.statements.kinds import PAPER
 from peer.run.statements.log import StatementLog
 from peer.run.statements.statement import delegate
@@ -138,14 +138,14 @@ def test_the_operators_key_and_nodes_are_not_kept_out(manifest: Path) -> None:
     node = load_or_create(manifest.parent / "node.key").peer_id
     log = StatementLog(signed.run_id, operator.peer_id)
     log.add(delegate(operator, signed.run_id, node, ["start"], 1))
-    keep(beside(manifest, PAPER), log.papers)
+    write_statements(beside(manifest, PAPER), log.papers)
     with pytest.raises(UsageError, match="the operator's own key"):
         amend(manifest, "ban", operator.peer_id)
     with pytest.raises(UsageError, match="a node of yours") as caught:
         amend(manifest, "ban", node)
     assert f"{node} --may nothing" in caught.value.fix
     log.add(delegate(operator, signed.run_id, node, [], 2))
-    keep(beside(manifest, PAPER), log.papers)
+    write_statements(beside(manifest, PAPER), log.papers)
     amend(manifest, "ban", node)
 
 
@@ -158,7 +158,7 @@ def began(manifest: Path, seconds_ago: float, former: bool = False) -> None:
         return
     log = StatementLog(run.run_id, run.manifest.operator)
     log.add(log.sign_start(load_or_create(Home(manifest.parent / "home").identity), start, start))
-    keep(folder / PAPER.kept, log.papers)
+    write_statements(folder / PAPER.kept, log.papers)
 
 
 @pytest.mark.parametrize("former", [False, True])

@@ -113,7 +113,7 @@ def test_status_shows_whole_ids_to_be_copied(report: dict[str, Any], monkeypatch
     async def ask(*_: object) -> dict[str, Any]:
         return report
 
-    monkeypatch.setattr("peer.node.control.ask", ask)
+    monkeypatch.setattr("peer.node.control.send_command", ask)
     assert CliRunner().invoke(peer, ["status", "--ids"]).output == "12D3a  training\n12D3b\n"
 
 

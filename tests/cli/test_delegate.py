@@ -14,7 +14,7 @@ from peer.identity import Identity, load_or_create
 from peer.run.admission.invitation import Invitation, InvitedPeers
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed
-from peer.run.statements.files import beside, keep, load
+from peer.run.statements.files import beside, load, write_statements
 from peer.run.statements.kinds import PAPER, DelegationDocument
 from peer.run.statements.log import StatementLog
 from peer.run.statements.statement import delegate
@@ -188,14 +188,14 @@ def test_a_node_invites_as_long_as_it_may_and_never_amends(signed: SignedManifes
     call("manifest", "delegate", "run.toml", node, *OFFLINE, "--may", "invitations")
     shown = Invitation.named(call(*invite).stdout.strip()).raw
     rule = InvitedPeers(held(), lambda: NOW, required=True)
-    assert rule.why_not(load_or_create(Path("ada.key")).peer_id, shown) is None  # type: ignore[arg-type]
+    assert rule.refusal(load_or_create(Path("ada.key")).peer_id, shown) is None  # type: ignore[arg-type]
     without = InvitedPeers(StatementLog(signed.run_id, signed.manifest.operator), lambda: NOW, required=True)
-    assert without.why_not(ada, shown) is not None  # type: ignore[arg-type]
+    assert without.refusal(ada, shown) is not None  # type: ignore[arg-type]
     with pytest.raises(ManifestError, match="names"):
         call("manifest", "amend", "run.toml", "pause", "--home", "node")
     call("manifest", "delegate", "run.toml", node, *OFFLINE, "--may", "start")
     taken_back = InvitedPeers(held(), lambda: NOW, required=True)
-    assert taken_back.why_not(ada, shown) is not None  # type: ignore[arg-type]
+    assert taken_back.refusal(ada, shown) is not None  # type: ignore[arg-type]
     call("manifest", "amend", "run.toml", "pause", *OFFLINE)
 
 
@@ -203,7 +203,7 @@ def kept_start(signed: SignedManifest, at: float) -> None:
     """The home of a volunteer knows when the run began, by the node's word."""
     log, key = held(), load_or_create(Path("node/identity.key"))
     log.add(log.sign_start(key, at, NOW))
-    keep(Home(Path("volunteer")).run(signed.run_id).path / PAPER.kept, log.papers)
+    write_statements(Home(Path("volunteer")).run(signed.run_id).path / PAPER.kept, log.papers)
 
 
 def test_a_revocation_asks_for_the_start_and_signs_it_for_good(signed: SignedManifest, node: str) -> None:
@@ -267,7 +267,7 @@ def test_one_node_too_many_is_refused(signed: SignedManifest, node: str) -> None
     for age in range(DelegationDocument.most):
         other = Identity.generate()
         log.add(delegate(load_or_create(Path("operator.key")), signed.run_id, other.peer_id, ["start"], int(NOW) + age))
-    keep(beside(Path("run.toml"), PAPER), log.papers)
+    write_statements(beside(Path("run.toml"), PAPER), log.papers)
     with pytest.raises(UsageError, match="has named 16 nodes"):
         call("manifest", "delegate", "run.toml", node, *OFFLINE)
     assert held().named == log.named

@@ -39,7 +39,7 @@ def test_an_operator_invites_a_key_for_some_days(signed: SignedManifest, tmp_pat
     assert f"{ada} may take part until 2027-01-17 08:00 UTC" in said.stderr
     made = Invitation.named(said.stdout)
     assert made.expires == NOW + 2 * 86400
-    assert made.why_not(signed.run_id, [operator], ada, NOW) is None
+    assert made.refusal(signed.run_id, [operator], ada, NOW) is None
     report = json.loads(call("ticket", "invite", ada, "--home", "home", "--run", "run.toml", "--json").stdout)
     assert Invitation.named(report["invitation"]).expires == report["expires"] == NOW + 30 * 86400
     assert (report["peer_id"], report["run_id"]) == (ada, signed.run_id.hex())

@@ -64,7 +64,7 @@ def test_a_guest_is_in_nobodys_routing_table(tmp_path: Path) -> None:
                 guests = {guest.local.me, PeerId(guest.local.proven.peer_id)}
                 assert serving.neighbours() == 0
                 assert not guests & peers_in(cache)
-            assert guest.local.guest is not None
+            assert guest.local.temporary_identity is not None
 
     asyncio.run(asyncio.wait_for(scenario(), 60.0))
 

@@ -29,7 +29,7 @@ import peer.cli.swarm
 from peer.cli.main import peer as program
 from peer.errors import PeerError
 from peer.identity import load_or_create
-from peer.node.control import ask
+from peer.node.control import send_command
 from peer.run.home import Home
 from tests.docs.pages import Command
 
@@ -92,7 +92,9 @@ class Background:
         if verb_of(self.command.words) == "bootstrap":
             return _TICKET.search(self.output) is not None
         try:
-            return bool(asyncio.run(ask(Home(self.home).control_socket, "status", 3.0))["status"] == "training")
+            return bool(
+                asyncio.run(send_command(Home(self.home).control_socket, "status", 3.0))["status"] == "training"
+            )
         except PeerError:
             return False
 

@@ -124,7 +124,7 @@ def test_each_number_of_a_volunteers_page_is_on_the_page() -> None:
     source = PageSource(
         home=Path(),
         report=lambda: read_status(told),
-        act=nothing,
+        control=nothing,
         evaluations=lambda: ((0, 5.5, 8.0),),
         listen=heard.append,
     )

@@ -34,7 +34,7 @@ from peer.rounds.pause import LocalPause
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, default_text, load_signed, sign_text, signature_path
 from peer.run.overrides import apply_overrides
-from peer.run.statements.files import beside, keep
+from peer.run.statements.files import beside, write_statements
 from peer.run.statements.kinds import AMENDMENT
 from peer.run.statements.log import StatementLog
 from tests.golden.names import identity
@@ -145,7 +145,7 @@ class Swarm:
         signed = sign_text(apply_overrides(default_text(), settings), operator, self.manifest)
         log = StatementLog(signed.run_id, operator.peer_id)
         log.amend(operator, 0, Change.LR_SCALE, "a try", value=0.5)
-        keep(beside(self.manifest, AMENDMENT), log.chain)
+        write_statements(beside(self.manifest, AMENDMENT), log.chain)
         return signed
 
     def _take_up(self, kept: Path) -> None:
@@ -304,8 +304,8 @@ def commands_asked(folder: Path) -> dict[str, Shape]:
 
 def paused_by_both() -> Shape:
     """The answer to a pause while the operator has paused the run, too."""
-    ruling = RunPolicy(paused="for a while")
-    return shape(pause_or_resume("pause", {"for_s": 60.0}, LocalPause(now=lambda: 100.0), ruling, lambda line: None))
+    policy = RunPolicy(paused="for a while")
+    return shape(pause_or_resume("pause", {"for_s": 60.0}, LocalPause(now=lambda: 100.0), policy, lambda line: None))
 
 
 def control_codes(folder: Path) -> dict[str, Any]:

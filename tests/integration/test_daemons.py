@@ -31,7 +31,7 @@ from peer.observe.run_metrics import RUN_METRICS
 from peer.observe.totals import ledger, read_totals
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, default_text, load_signed, sign_text
-from peer.run.memory import need_of
+from peer.run.memory import memory_need
 from peer.run.overrides import apply_overrides
 from peer.trainer.arena import read_counters
 from tests.prometheus_text import Family, parse
@@ -230,7 +230,7 @@ async def metrics_and_a_terminal(swarm: SharedSwarm) -> None:
         status = await status_of(plain)
         a_peer_tells_all(await scrape(plain), status)
         assert plain.process is not None
-        told = need_of(load_signed(swarm.folder / "run.toml").manifest).daemon
+        told = memory_need(load_signed(swarm.folder / "run.toml").manifest).daemon
         assert 0.75 * told < own_memory(plain.process.pid) < 1.1 * told, "as `peer manifest show` tells"
 
         async def state_fetched() -> bool:

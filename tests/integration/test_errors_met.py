@@ -28,7 +28,7 @@ from peer.node.handler import RequestHandler
 from peer.protocol.messages import PeerId, RunId
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.home import Home, write_whole
-from peer.run.manifest import SignedManifest, default_text, keep, sign_text, signature_path, write_new
+from peer.run.manifest import SignedManifest, default_text, sign_text, signature_path, store_signed, write_new
 from peer.run.overrides import apply_overrides
 from peer.run.schema import FORMAT
 from peer.run.ticket import Ticket
@@ -319,7 +319,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, full: None) -> 
     attempts = [
         lambda: load_or_create(tmp_path / "identity.key"),
         lambda: write_whole(tmp_path / "ports.json", b"{}"),
-        lambda: keep(kept, SignedManifest(b"raw", b"signature")),
+        lambda: store_signed(kept, SignedManifest(b"raw", b"signature")),
         lambda: write_new(tmp_path / "run.toml", operator),
         lambda: Arena(tmp_path, layout, create=True),
         lambda: CounterFile(tmp_path, 1),
@@ -363,7 +363,7 @@ def test_a_signature_that_cannot_be_kept_takes_its_manifest_with_it(
     monkeypatch.setattr(os, "open", fails_at_signatures(os.open))
     monkeypatch.setattr(Path, "write_bytes", fails_at_signatures(Path.write_bytes))
     with pytest.raises(PeerError, match=r"manifest\.toml\.sig"):
-        keep(tmp_path / "manifest.toml", SignedManifest(b"raw", b"signature"))
+        store_signed(tmp_path / "manifest.toml", SignedManifest(b"raw", b"signature"))
     with pytest.raises(ManifestError, match=r"run\.toml\.sig"):
         write_new(tmp_path / "run.toml", Identity.generate())
     assert tree(tmp_path) == set()

@@ -53,7 +53,7 @@ async def test_a_wait_for_a_donor_is_no_slow_line() -> None:
     joining = asyncio.create_task(world.join())
     await asyncio.sleep(60)
     world.donor("home", state_of(1), 40)
-    got = (await joining).fetched
+    got = (await joining).transfer
     assert got is not None
     assert got.seconds < 10
 

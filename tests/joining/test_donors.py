@@ -43,7 +43,7 @@ async def test_a_group_s_state_comes_from_all_its_members_bit_for_bit() -> None:
     got = await world.join()
     assert same(got.outer, state_of(1))
     assert "3 donors" in got.why
-    assert got.fetched.nbytes == 8 * LAYOUT.elements
+    assert got.transfer.nbytes == 8 * LAYOUT.elements
     fetching = [told for told in world.shown if told[0].startswith("fetching")]
     assert fetching[-1][0].startswith("fetching the state (3 donors: ")
     assert fetching[-1][1:] == (8 * LAYOUT.elements, 8 * LAYOUT.elements, "bytes")
@@ -188,7 +188,7 @@ def test_after_a_kill_only_the_rest_is_fetched(tmp_path: Path, momentum: bool) -
         await _interrupted(world, tmp_path, 0.5)
         got = await world.join(tmp_path)
         assert torch.equal(got.outer.params, state_of(1).params)
-        assert got.fetched.nbytes <= 0.55 * (8 if momentum else 4) * LAYOUT.elements
+        assert got.transfer.nbytes <= 0.55 * (8 if momentum else 4) * LAYOUT.elements
         assert any("are here from before" in text for text in world.said)
         assert not (tmp_path / "transfer").exists()
 
@@ -206,7 +206,7 @@ def test_a_group_that_still_keeps_the_snapshot_gives_its_rest(tmp_path: Path) ->
         await asyncio.sleep(40)  # by now others would be offered a fresh one
         got = await world.join(tmp_path)
         assert same(got.outer, state_of(1))
-        assert got.fetched.nbytes <= 0.55 * 8 * LAYOUT.elements
+        assert got.transfer.nbytes <= 0.55 * 8 * LAYOUT.elements
 
     run_virtual(test())
 
@@ -238,7 +238,7 @@ def test_a_pair_keeps_verified_pieces_of_a_donor_that_is_gone(tmp_path: Path, la
         world.records.clear()
         world.donor("b", state_of(2), 30 + later)
         got = await world.join(tmp_path)
-        assert (got.fetched.nbytes <= 0.55 * 4 * LAYOUT.elements) is kept
+        assert (got.transfer.nbytes <= 0.55 * 4 * LAYOUT.elements) is kept
         assert torch.equal(got.outer.params, state_of(2).params) is not kept
 
     run_virtual(test())
@@ -259,7 +259,7 @@ def test_a_joiner_cut_off_with_the_bootstrap_node_waits_and_says_so(tmp_path: Pa
         if remembers:
             run_round.learn(world.records)
             world.records.clear()
-        world.donor("node", state_of(0), 0, Status.SERVING, why_not=lambda: why_not_first(run_round.value))
+        world.donor("node", state_of(0), 0, Status.SERVING, outdated_reason=lambda: why_not_first(run_round.value))
         world.network.cut(PeerId("joiner"), PeerId("trainer"))
         joining = asyncio.create_task(world.join())
         await asyncio.sleep(120)
@@ -296,7 +296,7 @@ def test_a_recent_checkpoint_is_resumed_an_old_one_is_not(behind: int, resumes: 
         got = await world.join()
         assert same(got.outer, state_of(5)) is resumes
         assert ("resumed from own checkpoint-40 of round 40" in got.why) is resumes
-        assert got.stale == ""
+        assert got.stale_reason == ""
         if resumes:
             assert f"the run is in round {40 + behind}" in got.why
             assert got.checkpoint_tokens == 1234
@@ -316,7 +316,7 @@ async def test_alone_a_checkpoint_is_resumed_at_once() -> None:
     assert same(got.outer, state_of(5))
     assert "nobody else is known to train" in got.why
     assert asyncio.get_running_loop().time() - began < 5
-    assert got.stale == ""
+    assert got.stale_reason == ""
 
 
 @virtually
@@ -327,15 +327,15 @@ async def test_an_old_checkpoint_that_nobody_can_replace_is_resumed_and_not_give
     got = await world.join()
     assert same(got.outer, state_of(5))
     assert "although" in got.why
-    staleness, donor = Staleness(got.stale), RequestHandler()
-    state = DonatedState(got.outer, lambda: 40, world.clock.now, why_not=lambda: staleness.why)
+    staleness, donor = Staleness(got.stale_reason), RequestHandler()
+    state = DonatedState(got.outer, lambda: 40, world.clock.now, outdated_reason=lambda: staleness.why)
     donor.register(state=state)
     with pytest.raises(PartnerRefused) as refusal:
         donor.on_state()
     assert refusal.value.code == "outdated"
-    staleness.hear(_ended("solo"), 0.0)
+    staleness.on_event(_ended("solo"), 0.0)
     assert staleness.why
-    staleness.hear(_ended("exchanged"), 0.0)
+    staleness.on_event(_ended("exchanged"), 0.0)
     assert donor.on_state() is not None
 
 

@@ -13,7 +13,7 @@ from peer.errors import RunEnded
 from peer.identity import Identity
 from peer.joining.clock import clock_from
 from peer.joining.context import JoinContext
-from peer.joining.ended import FIRST_LOOK_S, ensure_goes_on, ensure_round_left, farewell, operator_nodes
+from peer.joining.ended import FIRST_LOOK_S, ensure_not_ended, ensure_round_left, farewell, operator_nodes
 from peer.lab.sim.virtual_clock import EPOCH, VirtualClock, run_virtual
 from peer.membership.statement_sync import StatementSync
 from peer.ports.directory import DialReport
@@ -96,7 +96,7 @@ def hear(
         )
         began = clock.now()
         statements = StatementSync(StatementLog.of(RUN, run, clock.now), lambda event: None)
-        await ensure_goes_on(context, run, TICKET, statements)
+        await ensure_not_ended(context, run, TICKET, statements)
         return clock.now() - began
 
     return run_virtual(ask())

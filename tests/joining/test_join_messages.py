@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from peer.errors import ClockWrong
-from peer.joining.messages import check_clock, unreachable, waiting_for
+from peer.joining.messages import check_clock, unreachable, waiting_reason
 from peer.ports.directory import DialReport
 from peer.protocol.messages import RunId
 
@@ -25,11 +25,11 @@ def test_a_clock_within_bounds_or_unknown_is_fine() -> None:
 
 
 def test_who_does_not_answer_is_named_only_when_nobody_does() -> None:
-    assert waiting_for(DialReport({A: "refused", B: "silent"}), "x") == (
+    assert waiting_reason(DialReport({A: "refused", B: "silent"}), "x") == (
         "nobody answers: /ip4/192.0.2.1/tcp/4810: refused; /dns4/host.example/tcp/4810: silent"
     )
-    assert waiting_for(DialReport({A: "refused", B: ""}), "no peer yet") == "no peer yet"
-    assert waiting_for(DialReport(), "no peer yet") == "no peer yet"
+    assert waiting_reason(DialReport({A: "refused", B: ""}), "no peer yet") == "no peer yet"
+    assert waiting_reason(DialReport(), "no peer yet") == "no peer yet"
 
 
 def test_giving_up_says_what_follows() -> None:

@@ -22,7 +22,7 @@ from peer.protocol.messages import RunId
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.policy.upload_quota import UploadLimits
 from peer.run.costs import cost_of
-from peer.run.load import load_of, need_of
+from peer.run.load import line_load, upload_need
 from peer.run.manifest import Manifest, default_text, parse_manifest
 from peer.run.options import PeerOptions
 from peer.run.overrides import apply_overrides
@@ -62,14 +62,14 @@ def options(**caps: float) -> PeerOptions:
 
 def test_each_phase_is_told_and_journaled() -> None:
     told = Told()
-    told.arrival.end("program")
-    told.arrival.end("manifest")
+    told.arrival.end_phase("program")
+    told.arrival.end_phase("manifest")
     layout = Layout.whole([TensorSpec("a", (3,))])
     outer = OuterState.fresh(layout, torch.zeros(3))
-    told.arrival.state(JoinedState(outer, 4, "", StateTransfer("d", 12_000_000, 1.0)))
+    told.arrival.state_obtained(JoinedState(outer, 4, "", StateTransfer("d", 12_000_000, 1.0)))
     seconds = {"torch import": 4.125, "data": 0.5, "model": 0.25}
-    told.arrival.trainer(TrainerInfo("cpu", "", 64, 4, "4 of 8 windows at once: asked for", seconds))
-    told.arrival.hear(events.TrainingBegan(round=5), 0.0)
+    told.arrival.trainer_ready(TrainerInfo("cpu", "", 64, 4, "4 of 8 windows at once: asked for", seconds))
+    told.arrival.on_event(events.TrainingBegan(round=5), 0.0)
     asyncio.run(told.watched(lambda: TrainerProgress(steps=MEASURED_STEPS, step_s=0.1), 60.0))
     line = told.said[-1]
     assert line.startswith("joined in ")
@@ -111,13 +111,13 @@ def test_rounds_in_steps_wait_for_the_slow() -> None:
     asyncio.run(told.watched(lambda: TrainerProgress(steps=1, step_s=6000.0), None))
     assert told.kinds() == ["joined"]
     steps = parse_manifest(apply_overrides(default_text(), ["sync.clock=steps", "sync.sync_every=10"]).encode())
-    assert load_of(steps, resolve(steps.sync)) is None
+    assert line_load(steps, resolve(steps.sync)) is None
 
 
 def test_a_cap_too_low_for_the_rounds_is_told_or_refused() -> None:
     told, run = Told(), manifest("sync.sync_every=10", "sync.preset=streaming-noloco")
     method = resolve(run.sync)
-    load = load_of(run, method)
+    load = line_load(run, method)
     assert load is not None
     assert not load.waits
     told.arrival.check_caps(run, method, options(max_upload=load.nbytes / 9.0))
@@ -126,7 +126,7 @@ def test_a_cap_too_low_for_the_rounds_is_told_or_refused() -> None:
         told.arrival.check_caps(run, method, options(max_upload=load.nbytes / 11.0))
     full = manifest("sync.sync_every=10")
     method = resolve(full.sync)
-    load = load_of(full, method)
+    load = line_load(full, method)
     assert load is not None
     told.arrival.check_caps(full, method, options(max_download=load.nbytes / 6.0))
     assert "stand still 60 % of the time" in told.said[-1]
@@ -135,7 +135,7 @@ def test_a_cap_too_low_for_the_rounds_is_told_or_refused() -> None:
 
 def test_a_budget_too_small_for_a_day_is_told_with_what_would_fit() -> None:
     told, run = Told(), manifest("sync.codec=bf16", "sync.sync_every=10")
-    method, need = resolve(run.sync), need_of(run, resolve(run.sync))
+    method, need = resolve(run.sync), upload_need(run, resolve(run.sync))
     assert need is not None
     room = UploadLimits(day=round(need.day + 0.8e9))
     assert told.arrival.check_budget(run, method, room) == max(cost_of(run.model, method).fragment_bytes)
@@ -163,11 +163,11 @@ def test_the_wait_for_the_person_is_in_no_phase_and_told_beside(monkeypatch: pyt
         now[0] += seconds
         ended()
 
-    after(2.0, lambda: told.arrival.end("manifest"))
-    after(0.5, lambda: told.arrival.end("terms"))
+    after(2.0, lambda: told.arrival.end_phase("manifest"))
+    after(0.5, lambda: told.arrival.end_phase("terms"))
     after(23.9, told.arrival.person_answered)
-    after(3.0, lambda: told.arrival.end("files"))
-    after(1.0, lambda: told.arrival.end("amendments"))
+    after(3.0, lambda: told.arrival.end_phase("files"))
+    after(1.0, lambda: told.arrival.end_phase("amendments"))
     asyncio.run(told.watched(lambda: TrainerProgress(steps=MEASURED_STEPS, step_s=0.1), 60.0))
     assert told.said == [
         "joined in 6.5 s, beside 23.9 s of waiting for you: "

@@ -13,7 +13,7 @@ import pytest
 from peer.errors import JoinRefused, RunEnded
 from peer.identity import Identity
 from peer.joining.context import JoinContext
-from peer.joining.sequence import JoinSequence, Stage, fetch_terms, learn_terms, terms_here
+from peer.joining.sequence import JoinSequence, Stage, fetch_terms, learn_terms, local_terms
 from peer.membership.statement_sync import StatementSync
 from peer.protocol.messages import PeerId, RunId
 from peer.protocol.policy.amendments import Change
@@ -158,17 +158,17 @@ def test_a_peer_that_the_operator_keeps_out_is_refused_with_the_terms() -> None:
 def test_the_terms_have_the_start_and_the_operators_nodes(tmp_path: Path) -> None:
     node = "12D3KooWGcHvVxGGEhRBGqvDzRFqsZZMnhqSMtx2QCGqNkkvB5dC"
     of = manifest()
-    terms = terms_here(context(tmp_path), of, statements(of), [f"/ip4/192.0.2.7/tcp/4001/p2p/{node}"])
+    terms = local_terms(context(tmp_path), of, statements(of), [f"/ip4/192.0.2.7/tcp/4001/p2p/{node}"])
     assert terms.start == 0.0
     assert node in terms.nodes
-    assert terms.admission.own is None
+    assert terms.admission.invitation is None
 
 
 @pytest.mark.parametrize("wait_s", [3.0, 600.0])
 def test_the_wait_for_a_donor_is_the_one_asked_for(wait_s: float) -> None:
     """`peer join --wait` bounds the wait for a donor, whether or not the manifest is in the home already."""
     of = manifest()
-    terms = terms_here(context(), of, statements(of), ())
+    terms = local_terms(context(), of, statements(of), ())
 
     async def weigh(params: Any, seed: int, within_s: float) -> str:
         return "not here"
@@ -177,4 +177,4 @@ def test_the_wait_for_a_donor_is_the_one_asked_for(wait_s: float) -> None:
         context(), of, terms, proven=frozenset(), patience_s=wait_s, weigh=weigh, emit=lambda event: None
     )
     assert wanted.patience_s == wait_s
-    assert wanted.knows.furthest() == 0, "nobody has shown the signed start"
+    assert wanted.knowledge.furthest() == 0, "nobody has shown the signed start"

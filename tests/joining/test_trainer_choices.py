@@ -10,7 +10,7 @@ import torch
 
 from peer.codec import kernels
 from peer.joining.artifacts import RunFiles
-from peer.joining.trainer import launch, trainer_config
+from peer.joining.trainer import launch_trainer, trainer_config
 from peer.observe.progress import Waits
 from peer.ports.trainer import TrainerInfo
 from peer.protocol.messages import PeerId, RunId
@@ -34,5 +34,5 @@ def test_a_start_tells_which_kernels_the_codecs_have_and_why() -> None:
     context: Any = SimpleNamespace(say=said.append)
     state: Any = SimpleNamespace(outer=SimpleNamespace(params=torch.zeros(1)), round=0)
     trainer: Any = SimpleNamespace(start=start)
-    asyncio.run(launch(context, trainer, state, None, None, Waits(lambda: 0.0), lambda event: None))
+    asyncio.run(launch_trainer(context, trainer, state, None, None, Waits(lambda: 0.0), lambda event: None))
     assert f"codecs: {kernels.IMPLEMENTATION} ({kernels.REASON})" in said

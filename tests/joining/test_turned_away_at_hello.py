@@ -45,7 +45,7 @@ class Door:
         self._log = StatementLog(self.run_id, OPERATOR.peer_id)
         rule = invited_peers(self.signed.manifest, self._log, self._now, ())
         self._served = GrpcTransport(OTHER, self.run_id, self._handler(), self.clock.now)
-        self._served.begin_run(RunTerms(uninvited_reason=rule.why_not))
+        self._served.begin_run(RunTerms(uninvited_reason=rule.refusal))
 
     def _now(self) -> float:
         return self.clock.now() + self.ahead_s

@@ -26,9 +26,9 @@ from peer.lab.run_sources import BaseManifest, RunSources, find_sources, lay_bes
 from peer.node.new_run import make_run
 from peer.protocol.policy.amendments import Change
 from peer.run.admission.invitation import Invitation
-from peer.run.files.artifact_folder import folder_of, needed
+from peer.run.files.artifact_folder import folder_of, needed_artifacts
 from peer.run.manifest import derive, load_signed, parse_manifest, sign_text
-from peer.run.statements.files import beside, keep, load
+from peer.run.statements.files import beside, load, write_statements
 from peer.run.statements.kinds import AMENDMENT
 from peer.run.statements.log import StatementLog
 from tests.support.made_home import KEY, shards
@@ -80,7 +80,7 @@ def test_a_bootstrap_node_can_serve_what_a_tool_derives(tmp_path: Path, data: Pa
     signed = load_signed(played)
     files, served = operator_files(played, signed.manifest, data, QUIET)
     assert files.tensors
-    assert {ref.digest for ref in needed(manifest).values()} <= served.keys()
+    assert {ref.digest for ref in needed_artifacts(manifest).values()} <= served.keys()
     assert bool(manifest.init) == weights
     assert not manifest.init or manifest.init in served
 
@@ -88,7 +88,7 @@ def test_a_bootstrap_node_can_serve_what_a_tool_derives(tmp_path: Path, data: Pa
 def lose_artifact(name: str) -> Callable[[BaseManifest, Path], Path | None]:
     def lose(base: BaseManifest, data: Path) -> Path:
         manifest = parse_manifest(base.text.encode())
-        digest = manifest.init if name == "init" else needed(manifest)[name].digest
+        digest = manifest.init if name == "init" else needed_artifacts(manifest)[name].digest
         assert base.path is not None
         (folder_of(base.path) / digest).unlink()
         return data
@@ -98,7 +98,7 @@ def lose_artifact(name: str) -> Callable[[BaseManifest, Path], Path | None]:
 
 def damage_config(base: BaseManifest, data: Path) -> Path:
     assert base.path is not None
-    (folder_of(base.path) / needed(parse_manifest(base.text.encode()))["config"].digest).write_bytes(b"{}")
+    (folder_of(base.path) / needed_artifacts(parse_manifest(base.text.encode()))["config"].digest).write_bytes(b"{}")
     return data
 
 
@@ -189,7 +189,7 @@ def test_amendments_are_signed_again_for_the_tools_run(tmp_path: Path, data: Pat
     log = StatementLog(load_signed(base.path).run_id, KEY.peer_id)
     log.amend(KEY, 2, Change.LR_SCALE, "plateau", value=0.5)
     log.amend(KEY, 3, Change.REFOUND, "spoilt", digest="ab" * 32)
-    keep(beside(base.path, AMENDMENT), log.chain)
+    write_statements(beside(base.path, AMENDMENT), log.chain)
     sources = find_sources(base, parse_manifest(base.text.encode()), data)
     assert sources.left_out == ("amendment 2 of own.amendments: its state is of the real run",)
     played = laid(base, base.text, sources, tmp_path)
@@ -218,7 +218,7 @@ def test_peers_of_a_run_by_invitation_are_invited(tmp_path: Path, data: Path) ->
     signed = load_signed(plan.home / "run.toml")
     invitation = Invitation.named(file)
     assert invitation.peer == load_or_create(daemon.home / "identity.key").peer_id
-    assert invitation.why_not(signed.run_id, [signed.manifest.operator], invitation.peer, time.time()) is None
+    assert invitation.refusal(signed.run_id, [signed.manifest.operator], invitation.peer, time.time()) is None
 
 
 def test_one_folder_of_shards_is_for_all(tmp_path: Path, data: Path) -> None:

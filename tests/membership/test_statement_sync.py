@@ -62,7 +62,7 @@ def test_a_paper_goes_from_peer_to_peer_and_stays_in_the_home(tmp_path: Path) ->
     assert third.log.start_time == EPOCH
     assert sync(folder=tmp_path).log.start_time == EPOCH, "nobody has to be there after a restart"
     assert ask(third, Network(papers=second))
-    assert third.log.taken == 1
+    assert third.log.new_count == 1
     assert not ask(third, Network(fails=True))
 
 
@@ -225,17 +225,17 @@ def test_what_no_round_of_the_run_reaches_never_holds() -> None:
     log.amend(OPERATOR, 2**53, Change.REFOUND, "another", digest="ab" * 32)
     log.amend(OPERATOR, 79, Change.BAN, "", peer=other)
     for round_ in (79, 80, MAX_ROUND):
-        now = log.ruling(round_)
+        now = log.policy(round_)
         assert (now.paused, now.founded, list(now.banned)) == (None, b"", [other])
-    assert not log.ruling(78).banned
+    assert not log.policy(78).banned
 
 
 def test_the_operators_own_key_is_never_kept_out() -> None:
     log, me = sync().log, PeerId(OPERATOR.peer_id)
     log.amend(OPERATOR, 0, Change.BAN, "a slip", peer=me)
     log.amend(OPERATOR, 0, Change.REVOKE, "a slip", peer=me)
-    assert log.ruling(5).kept_out == {}
-    ensure_admitted(log.ruling(5), me)
+    assert log.policy(5).kept_out == {}
+    ensure_admitted(log.policy(5), me)
 
 
 def test_what_is_replaced_is_told_so_and_no_page_shows_it() -> None:

@@ -14,7 +14,7 @@ from peer.methods.experimental.sparseloco import DILOCO_GAINED, TOPK_LOST
 from peer.methods.registry import PRESETS
 from peer.run.resolve import resolve
 from peer.run.sections import OptimizerSection, SyncSection
-from peer.run.sync.pretrained import PRETRAINED_LR, forgetting_rate
+from peer.run.sync.pretrained import PRETRAINED_LR, pretrained_rate_warning
 
 
 def told(rounds: int = 20, **sync: Any) -> list[str]:
@@ -115,11 +115,11 @@ def test_the_numbers_of_topk_and_eager_are_those_of_the_results() -> None:
 
 def test_a_rate_for_random_weights_is_cautioned_for_pretrained_ones(tmp_path: Path) -> None:
     usual, weights = OptimizerSection(), "ab" * 32
-    assert forgetting_rate("", usual) == ""
-    assert "0.004 is for a small model that begins from random weights" in forgetting_rate(weights, usual)
-    assert "--set lr=1e-4" in forgetting_rate(weights, usual)
+    assert pretrained_rate_warning("", usual) == ""
+    assert "0.004 is for a small model that begins from random weights" in pretrained_rate_warning(weights, usual)
+    assert "--set lr=1e-4" in pretrained_rate_warning(weights, usual)
     for given in ({"lr": PRETRAINED_LR}, {"kind": "muon"}):
-        assert forgetting_rate(weights, OptimizerSection.model_validate(given)) == ""
+        assert pretrained_rate_warning(weights, OptimizerSection.model_validate(given)) == ""
     words = ["manifest", "new", str(tmp_path / "run.toml"), "--home", str(tmp_path), "--set", f"init={weights}"]
     assert "caution: optimizer.lr: 0.004 is for" in CliRunner().invoke(peer, words).stderr
 

@@ -11,11 +11,11 @@ ASKED = """
 import resource
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-from peer.node.process import FILES, allow_files
-allow_files()
+from peer.node.process import FILES, raise_file_limit
+raise_file_limit()
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(FILES, hard) if hard != -1 else FILES, hard)
 resource.setrlimit(resource.RLIMIT_NOFILE, (600, 600))
-allow_files()
+raise_file_limit()
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (600, 600)
 """
 

@@ -13,7 +13,7 @@ import torch
 from peer.aio.threads import LowPriorityThread
 from peer.identity import Identity
 from peer.joining.resume import JoinedState
-from peer.joining.sequence import terms_here
+from peer.joining.sequence import local_terms
 from peer.lab.sim.process import build
 from peer.lab.sim.setting import SwarmSetting, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
@@ -117,7 +117,7 @@ def of_a_daemon(preset: str, home: Path) -> set[Edge]:
             node,
             own,
             manifest,
-            terms_here(node.join_context(), manifest, statements, ()),
+            local_terms(node.join_context(), manifest, statements, ()),
             run,
             JoinedState(outer, 0, ""),
             rounds,

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from peer.errors import HomeBusy, HomeUnusable, NotRunning, PeerError, UsageError
-from peer.node.control import MAX_CONNECTIONS, MAX_REPLY, MAX_REQUEST, ControlServer, ask
+from peer.node.control import MAX_CONNECTIONS, MAX_REPLY, MAX_REQUEST, ControlServer, send_command
 from tests.support.refused_calls import command, needs_seccomp
 
 LOOPS = {"asyncio": asyncio.run, "uvloop": uvloop.run}
@@ -68,8 +68,8 @@ class Serving:
 def test_ask_and_answer(run, path):
     async def main():
         async with Serving(path):
-            assert await ask(path, "status", 90) == {"command": "status", "request": {"command": "status"}}
-            reply = await ask(path, "leave", 5, {"reason": "é", "command": "ignored"})
+            assert await send_command(path, "status", 90) == {"command": "status", "request": {"command": "status"}}
+            reply = await send_command(path, "leave", 5, {"reason": "é", "command": "ignored"})
             assert reply == {"command": "leave", "request": {"command": "leave", "reason": "é"}}
 
     run(main())
@@ -91,7 +91,7 @@ def test_the_socket_is_for_the_owner_alone_and_goes_with_the_server(run, path):
 
 def test_nobody_answers(run, path):
     with pytest.raises(NotRunning, match="no daemon answers") as error:
-        run(ask(path, "status", 90))
+        run(send_command(path, "status", 90))
     assert "peer join" in error.value.fix
 
 
@@ -101,11 +101,11 @@ def test_a_dead_process_left_its_socket(run, path):
     dead.listen()
     dead.close()
     with pytest.raises(NotRunning):
-        run(ask(path, "status", 90))
+        run(send_command(path, "status", 90))
 
     async def main():
         async with Serving(path):
-            assert (await ask(path, "status", 90))["command"] == "status"
+            assert (await send_command(path, "status", 90))["command"] == "status"
 
     run(main())
 
@@ -113,7 +113,7 @@ def test_a_dead_process_left_its_socket(run, path):
 WITHOUT_CHMOD = """
 import asyncio, os, pathlib, sys
 from peer.errors import HomeUnusable
-from peer.node.control import ControlServer, ask
+from peer.node.control import ControlServer, send_command
 
 async def main(path):
     async def echo(command, request):
@@ -123,7 +123,7 @@ async def main(path):
         server = ControlServer(path, echo)
         try:
             await server.start()
-            print((await ask(path, "status", 90))["command"])
+            print((await send_command(path, "status", 90))["command"])
         except HomeUnusable as error:
             print(error.fix)
         await server.close()
@@ -147,7 +147,7 @@ def test_a_living_process_is_left_alone(run, path):
         async with Serving(path):
             with pytest.raises(HomeBusy):
                 await ControlServer(path, echo).start()
-            assert (await ask(path, "status", 90))["command"] == "status"
+            assert (await send_command(path, "status", 90))["command"] == "status"
 
     run(main())
 
@@ -183,7 +183,7 @@ def test_a_home_deeper_than_a_socket_address(run, tmp_path):
 
     async def main():
         async with Serving(deep):
-            assert (await ask(deep, "status", 5))["command"] == "status"
+            assert (await send_command(deep, "status", 5))["command"] == "status"
             with pytest.raises(HomeBusy):
                 await ControlServer(deep, echo).start()
         assert not deep.exists()
@@ -199,7 +199,7 @@ def test_the_socket_of_a_successor_is_not_removed(run, path):
         path.unlink()
         async with Serving(path):
             await server.close()
-            assert (await ask(path, "status", 90))["command"] == "status"
+            assert (await send_command(path, "status", 90))["command"] == "status"
 
     run(main())
 
@@ -238,7 +238,7 @@ def test_garbage_gets_a_typed_error(run, path, line, code):
                 reply = {"error": code, "reason": "-"}
             assert reply["error"] == code
             assert reply["reason"]
-            assert (await ask(path, "status", 90)) == {}
+            assert (await send_command(path, "status", 90)) == {}
 
     run(main())
     assert asked == ["status"]
@@ -258,7 +258,7 @@ def test_a_silent_connection_is_closed_at_its_deadline(run, path):
         async with Serving(path, deadline_s=0.05):
             with contextlib.suppress(ConnectionResetError):
                 assert await raw(path, b'{"command"') == b""
-            assert (await ask(path, "status", 90))["command"] == "status"
+            assert (await send_command(path, "status", 90))["command"] == "status"
 
     run(main())
 
@@ -269,11 +269,11 @@ def test_connections_are_bounded(run, path):
             held = [await asyncio.open_unix_connection(str(path)) for _ in range(MAX_CONNECTIONS)]
             await turn_until(lambda: len(server._serving) == MAX_CONNECTIONS)
             with pytest.raises(PeerError, match="too many"):
-                await ask(path, "status", 90)
+                await send_command(path, "status", 90)
             held[0][1].write(b'{"command": "status"}\n')
             assert json.loads(await held[0][0].read())["command"] == "status"
             await turn_until(lambda: len(server._serving) < MAX_CONNECTIONS)
-            assert (await ask(path, "status", 90))["command"] == "status"
+            assert (await send_command(path, "status", 90))["command"] == "status"
             for _, writer in held:
                 writer.close()
                 await writer.wait_closed()
@@ -296,7 +296,7 @@ def test_close_ends_connections_before_and_while_they_are_answered(run, path, un
     async def main():
         server = ControlServer(path, hangs)
         await server.start()
-        asking = asyncio.create_task(ask(path, "status", 90))
+        asking = asyncio.create_task(send_command(path, "status", 90))
         await turn_until(lambda: bool(server._serving))
         if under_way:
             await turn_until(lambda: bool(begun))
@@ -316,7 +316,7 @@ def test_the_asker_does_not_wait_for_ever(run, path):
     listening.bind(str(path))
     listening.listen()
     with listening, pytest.raises(NotRunning, match="does not answer in time"):
-        run(ask(path, "status", 0.05))
+        run(send_command(path, "status", 0.05))
 
 
 def answering(path: Path, data: bytes) -> threading.Thread:
@@ -341,7 +341,7 @@ def answering(path: Path, data: bytes) -> threading.Thread:
 def test_something_else_answers(run, path, data):
     thread = answering(path, data)
     with pytest.raises(NotRunning):
-        run(ask(path, "status", 90))
+        run(send_command(path, "status", 90))
     thread.join(5)
     assert not thread.is_alive()
 
@@ -352,9 +352,9 @@ def test_a_reply_is_bounded(run, path):
 
     async def main():
         async with Serving(path, long):
-            assert len((await ask(path, "status", 90))["x"]) == MAX_REPLY - 100
+            assert len((await send_command(path, "status", 90))["x"]) == MAX_REPLY - 100
             with pytest.raises(PeerError, match="longer than"):
-                await ask(path, "leave", 5)
+                await send_command(path, "leave", 5)
 
     run(main())
 
@@ -371,10 +371,10 @@ def test_errors_of_the_handler(run, path):
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
         async with Serving(path, fails):
             with pytest.raises(PeerError, match="not now") as error:
-                await ask(path, "leave", 5)
+                await send_command(path, "leave", 5)
             assert error.value.fix == "Wait."
             with pytest.raises(NotRunning):
-                await ask(path, "status", 90)
+                await send_command(path, "status", 90)
 
     run(main())
     assert [type(error) for error in reported] == [ZeroDivisionError]
@@ -383,11 +383,11 @@ def test_errors_of_the_handler(run, path):
 AS_ANOTHER = """
 import asyncio, os, pathlib, sys
 from peer.errors import NotRunning
-from peer.node.control import ask
+from peer.node.control import send_command
 if os.geteuid() == 0:
     os.setresuid(54321, 54321, 54321)
 try:
-    asyncio.run(ask(pathlib.Path(sys.argv[1]), "status", 3.0))
+    asyncio.run(send_command(pathlib.Path(sys.argv[1]), "status", 3.0))
 except NotRunning as error:
     print(error.found)
 """

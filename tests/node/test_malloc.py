@@ -9,15 +9,15 @@ import sys
 
 import pytest
 
-from peer.node.process import ARENAS, tune
+from peer.node.process import ARENAS, tune_malloc
 
 pytestmark = pytest.mark.processes
 
 PROGRAM = """
 import ctypes, sys, threading
-from peer.node.process import tune
+from peer.node.process import tune_malloc
 
-print(tune(), flush=True)
+print(tune_malloc(), flush=True)
 started = threading.Barrier(9)
 threads = [threading.Thread(target=started.wait) for _ in range(8)]
 for thread in threads:
@@ -40,4 +40,4 @@ def test_threads_share_few_heaps() -> None:
         assert done.stdout.startswith("malloc keeps freed buffers")
         assert len(re.findall(r"<heap nr=", done.stdout)) == ARENAS
     else:
-        assert done.stdout == tune() + "\n"
+        assert done.stdout == tune_malloc() + "\n"

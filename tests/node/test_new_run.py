@@ -19,11 +19,11 @@ from peer.identity import Identity
 from peer.joining.artifacts import RunFileStore
 from peer.node import new_run
 from peer.node.new_run import make_run
-from peer.node.operator.bootstrap import OperatorWishes, run_bootstrap
+from peer.node.operator.bootstrap import OperatorOptions, run_bootstrap
 from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.observe.progress import WaitProgress, untold
 from peer.run.files.artifact import ArtifactRef
-from peer.run.files.artifact_folder import folder_of, needed, sources, tensors_beside
+from peer.run.files.artifact_folder import artifact_files, folder_of, needed_artifacts, tensors_beside
 from peer.run.files.token_index import ShardEntry, ShardTable, TokenIndex, format_index
 from peer.run.manifest import SignedManifest, load_signed
 from peer.run.model_layout import layout_for, own_layout
@@ -83,10 +83,10 @@ def test_a_run_names_its_files_and_they_lie_beside_it(tmp_path: Path) -> None:
     manifest = signed.manifest
     assert isinstance(manifest.model, TransformersSection)
     assert (manifest.tokenizer.vocab_size, manifest.tokenizer.end_token, manifest.train.context) == (4, 3, 32)
-    wanted = needed(manifest)
+    wanted = needed_artifacts(manifest)
     assert list(wanted) == ["tokenizer", "index", "config", "layout"]
-    assert sources(path).keys() == {artifact.digest for artifact in wanted.values()}
-    for digest, file in sources(path).items():
+    assert artifact_files(path).keys() == {artifact.digest for artifact in wanted.values()}
+    for digest, file in artifact_files(path).items():
         assert blake3(file.read_bytes()).hexdigest() == digest
     assert {path.name for path in tmp_path.iterdir()} == {
         "config.json",
@@ -98,7 +98,7 @@ def test_a_run_names_its_files_and_they_lie_beside_it(tmp_path: Path) -> None:
     tensors = tensors_beside(path, manifest)
     assert tensors is not None
     layout = layout_for(manifest.model, resolve(manifest.sync), tensors)
-    files = FirstFiles(tensors, sources(path)[manifest.model.config.digest], None, tmp_path)
+    files = FirstFiles(tensors, artifact_files(path)[manifest.model.config.digest], None, tmp_path)
     one, again = (first_state(manifest, layout, None, quiet, files).params for _ in range(2))
     assert torch.equal(one, again)
     norm = dict(views_of(one, layout))["transformer.ln_f.weight"]
@@ -122,9 +122,9 @@ def test_a_pretrained_folder_becomes_the_first_state(tmp_path: Path) -> None:
         old.unlink()
     folder_of(path).rename(tmp_path / "old")
     signed, path = run_of(tmp_path, model=folder)
-    assert signed.manifest.init in sources(path)
-    assert np.array_equal(np.fromfile(sources(path)[signed.manifest.init], "<f4"), values.numpy())
-    files = FirstFiles(tensors, None, sources(path)[signed.manifest.init])
+    assert signed.manifest.init in artifact_files(path)
+    assert np.array_equal(np.fromfile(artifact_files(path)[signed.manifest.init], "<f4"), values.numpy())
+    files = FirstFiles(tensors, None, artifact_files(path)[signed.manifest.init])
     assert torch.equal(first_state(signed.manifest, own, None, quiet, files).params, values)
     with pytest.raises(PeerError, match="which this node does not have"):
         first_state(signed.manifest, own, None, quiet, FirstFiles(tensors))
@@ -189,8 +189,8 @@ def test_no_command_takes_a_model_that_sees_later_tokens(tmp_path: Path, monkeyp
         signed, file = run_of(tmp_path, model=path)
     options = NodeOptions(home=tmp_path / "home")
     with pytest.raises(ModelError, match="sees later tokens"):
-        asyncio.run(run_bootstrap(options, file, OperatorWishes(), quiet))
-    artifacts = sources(file)
+        asyncio.run(run_bootstrap(options, file, OperatorOptions(), quiet))
+    artifacts = artifact_files(file)
 
     class Given:
         async def fetch(self, ref: ArtifactRef, timeout_s: float, progress: WaitProgress, what: str) -> Path:

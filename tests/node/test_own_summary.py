@@ -27,7 +27,7 @@ def source_of(me: Signing, totals: Totals, rate: float = 123.0) -> SummarySource
         ),
         cast(Any, SimpleNamespace(totals=totals)),
         cast(Any, SimpleNamespace(round=9, announced=lambda why: Status.TRAINING)),
-        cast(Any, SimpleNamespace(why_not=lambda: "")),
+        cast(Any, SimpleNamespace(blocked_reason=lambda: "")),
     )
 
 
@@ -35,7 +35,7 @@ def test_it_tells_what_the_journal_counts() -> None:
     me = Signing()
     rounds = {"due": 8, "exchanged": 5, "solo": 2, "missed": 1}
     source = source_of(me, Totals(rounds=rounds, bytes_sent=10, bytes_received=20, val_loss=((8, 3.5, 5.0),)))
-    source.hear(events.TrainerStarted(device="cuda:0", reason="it is there"), NOW)
+    source.on_event(events.TrainerStarted(device="cuda:0", reason="it is there"), NOW)
     told = unseal_summary(source.sealed(()), RUN)
     assert (told.peer_id, told.issued_at, told.round, told.tokens) == (me.id, NOW, 9, 777)
     assert (told.due, told.exchanged, told.solo, told.refused, told.missed) == (8, 5, 2, 0, 1)

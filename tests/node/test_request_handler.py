@@ -37,6 +37,6 @@ def test_a_service_that_nobody_registered_has_nothing_yet() -> None:
     assert handler.on_summary(caller, "block", b"") == "unwanted"
     answer = Answer(Verdict.LOCKED)
     pairs: Any = SimpleNamespace(on_offer=lambda sender, offer: answer)
-    handler.register(pairs=pairs)
+    handler.register(matchmaker=pairs)
     assert handler.on_offer(caller, offer) is answer
     assert handler.on_manifest() is None, "the other services are as before"

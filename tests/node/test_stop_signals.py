@@ -17,7 +17,7 @@ import pytest
 
 from peer.early_signals import EARLY_SIGNALS
 from peer.node import process
-from peer.node.process import on_stop_signals, until_told_early
+from peer.node.process import on_stop_signals, run_until_early_signal
 
 DAEMON = """
 import asyncio, os, pathlib, sys
@@ -26,7 +26,7 @@ for descriptor in (0, 1, 2):
     os.dup2(terminal, descriptor)
 os.close(terminal)
 from peer.cli.run import say
-from peer.node.process import on_stop_signals, until_told_early
+from peer.node.process import on_stop_signals, run_until_early_signal
 from peer.observe.log_file import log_file
 
 async def main():
@@ -169,7 +169,7 @@ def test_a_daemon_that_cannot_drain_yet_ends_with_0(kind: str) -> None:
     async def main() -> int:
         if kind == "early":
             EARLY_SIGNALS._hear(HUP, None)
-        return await until_told_early(daemon(), said.append)
+        return await run_until_early_signal(daemon(), said.append)
 
     assert asyncio.run(main()) == 0
     assert said == ["left: it was told to before there was anything to drain"]
@@ -188,5 +188,5 @@ def test_a_daemon_that_drains_keeps_its_exit_code() -> None:
         return 7
 
     said = list[str]()
-    assert asyncio.run(until_told_early(daemon(), said.append)) == 7
+    assert asyncio.run(run_until_early_signal(daemon(), said.append)) == 7
     assert said == []

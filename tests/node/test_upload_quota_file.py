@@ -133,37 +133,37 @@ def test_it_is_kept_now_and_then_without_a_payload(machine: Machine) -> None:
 
 def test_used_up_and_back_the_next_day(machine: Machine) -> None:
     budget = machine.budget
-    budget.exchange_needs(3 * GB)
+    budget.reserve_for_exchange(3 * GB)
     budget.look()
     assert (machine.kinds(), machine.changes) == ([], 0)
     for _ in range(3):
         send(budget, 3 * GB)
         budget.look()
-    assert budget.why_not() == "today's upload of 10 GB is used. Next exchange after 00:00"
-    assert to_json(budget.report())["why"] == budget.why_not()
+    assert budget.blocked_reason() == "today's upload of 10 GB is used. Next exchange after 00:00"
+    assert to_json(budget.report())["why"] == budget.blocked_reason()
     assert (machine.kinds(), machine.changes) == (["budget_used"], 1)
     machine.today = date(2026, 11, 22)
     budget.look()
-    assert (machine.kinds(), machine.changes, budget.why_not()) == (["budget_used", "budget_back"], 2, "")
+    assert (machine.kinds(), machine.changes, budget.blocked_reason()) == (["budget_used", "budget_back"], 2, "")
     assert machine.used() == (0, 3 * on_the_line(3 * GB, 3))
 
 
 def test_another_life_is_out_of_budget_from_its_start(machine: Machine) -> None:
     for _ in range(3):
         send(machine.budget, 3 * GB)
-    machine.start().exchange_needs(3 * GB)
+    machine.start().reserve_for_exchange(3 * GB)
     machine.budget.look()
     assert machine.kinds() == ["budget_used"]
 
 
 def test_a_state_leaves_room_for_the_next_exchange(machine: Machine) -> None:
-    machine.budget.exchange_needs(3 * GB)
+    machine.budget.reserve_for_exchange(3 * GB)
     send(machine.budget, 3 * GB, giving=True)
     assert machine.budget.refusal_reason() == ""
-    machine.budget.rests.append(lambda: "quiet hours")
+    machine.budget.rest_reasons.append(lambda: "quiet hours")
     assert machine.budget.refusal_reason() == "quiet hours"
-    assert machine.budget.why_not() == "", "an exchange under way is finished"
-    machine.budget.rests.clear()
+    assert machine.budget.blocked_reason() == "", "an exchange under way is finished"
+    machine.budget.rest_reasons.clear()
     send(machine.budget, 3 * GB, giving=True)
     assert machine.budget.refusal_reason() != ""
     with pytest.raises(PartnerRefused):
@@ -192,7 +192,7 @@ def test_a_torn_file_is_named_and_counts_as_all_used(machine: Machine, damaged: 
     assert str(machine.file) in lost.reason
     assert "delete the file" in machine.said[-1]
     machine.today = date(2026, 11, 22)
-    assert machine.budget.why_not() == ""
+    assert machine.budget.blocked_reason() == ""
 
 
 def test_a_link_in_its_place_is_not_followed(machine: Machine, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_joiners_hear_that_no_state_is_given(machine: Machine) -> None:
     async def test() -> None:
         giving = StateUploads(Caps(Pacer(None), Pacer(None), Meter(budget=machine.budget)))
         assert giving.busy_reason(PeerId("joiner"), HERE, proven=False) is None
-        machine.budget.exchange_needs(8 * GB)
+        machine.budget.reserve_for_exchange(8 * GB)
         why, eta_s = giving.busy_reason(PeerId("joiner"), HERE, proven=False) or ("", 0.0)
         assert why == "today's upload of 10 GB is used. Next exchange after 00:00; ask another peer"
         assert eta_s > 0
@@ -302,7 +302,7 @@ def test_joiners_hear_that_no_state_is_given(machine: Machine) -> None:
 
 def test_what_was_sent_today_is_what_the_lines_meter_shows_and_no_allowance(machine: Machine) -> None:
     shown = 0
-    machine.budget.count_by(lambda: shown)
+    machine.budget.use_line_meter(lambda: shown)
     machine.ticks = 86_400.0
     machine.budget.look()
     assert machine.used() == (0, 0), "a day in which nothing was sent"
@@ -319,13 +319,13 @@ def test_what_was_sent_today_is_what_the_lines_meter_shows_and_no_allowance(mach
 
 
 def test_a_kill_counts_the_payload_and_an_allowance_and_a_clean_end_nothing_more(machine: Machine) -> None:
-    machine.budget.count_by(lambda: 5 * MB)
+    machine.budget.use_line_meter(lambda: 5 * MB)
     machine.budget.look()
     with machine.budget.claim(4 * GB, 4, giving=False) as sent:
         sent(GB)
         machine.start()
         assert machine.used()[0] == 5 * MB + on_the_line(4 * GB, 4) + AFTER_A_START
-    machine.budget.count_by(lambda: 0)
+    machine.budget.use_line_meter(lambda: 0)
     machine.budget.look()
     used = machine.used()
     machine.budget.close()
@@ -336,7 +336,7 @@ def test_a_kill_counts_the_payload_and_an_allowance_and_a_clean_end_nothing_more
 def test_what_is_kept_back_is_told_apart_from_what_was_sent() -> None:
     hour_left = Moment(date(2026, 11, 21), 3600.0, 3600.0)
     quota = UploadQuota(UploadLimits(day=GB), None, print, print, moment=lambda now: hour_left)
-    quota.count_by(lambda: 0)
-    quota.exchange_needs(MB, control=100.0)
+    quota.use_line_meter(lambda: 0)
+    quota.reserve_for_exchange(MB, control=100.0)
     report = to_json(quota.report())
     assert (report["used"]["day"], report["kept_back"]) == (0, {"day": 360_000})

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from peer.attached.found import found
-from peer.run.files.artifact_folder import sources, tensors_beside
+from peer.run.files.artifact_folder import artifact_files, tensors_beside
 from peer.run.home import Home
-from peer.run.manifest import keep, load_signed
+from peer.run.manifest import load_signed, store_signed
 from peer.run.model_layout import layout_for
 from peer.run.resolve import resolve
 from tests.support.custom_run import small_cnn
@@ -24,11 +24,11 @@ def home(tmp_path: Path) -> MadeHome:
     file = found(small_cnn(), tmp_path / "operator", title="CNN").manifest
     signed, own = load_signed(file), Home(tmp_path / "home")
     run = own.run(signed.run_id)
-    keep(run.manifest, signed)
+    store_signed(run.manifest, signed)
     shutil.copytree(file.with_suffix(".artifacts"), own.artifacts)
     layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync), tensors_beside(file, signed.manifest))
     made = MadeHome(own.path, signed, file, layout, run)
-    assert signed.manifest.init in sources(file)
+    assert signed.manifest.init in artifact_files(file)
     made.save(made.first(noise=0.1))
     return made
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from peer.run.files.artifact_folder import needed
+from peer.run.files.artifact_folder import needed_artifacts
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import load_corpus
 from peer.trainer.device import choose_device
@@ -163,7 +163,7 @@ def test_a_foreign_model_on_shards_of_its_run(
     assert texts["loss"] == pytest.approx(math.log(400), abs=0.3)
     assert texts["loss"] != found["loss"]
     for name in ("config", "layout"):
-        file = made.path / "artifacts" / needed(made.signed.manifest)[name].digest
+        file = made.path / "artifacts" / needed_artifacts(made.signed.manifest)[name].digest
         raw = file.read_bytes()
         file.write_bytes(raw[:-1] + b"x")
         assert f"the run's {name}" in command("eval", made.path, code=24)

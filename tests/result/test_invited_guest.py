@@ -81,6 +81,6 @@ def test_a_guest_proves_the_invited_key_and_stands_in_the_network_with_another(t
     invited = load_or_create(tmp_path / "ada.key")
     node = LocalNode.of(NodeOptions(home=tmp_path / "guest"), RUN, lambda line: None)
     assert node.proven is node.identity
-    guest = LocalNode.of(NodeOptions(home=tmp_path / "guest"), RUN, lambda line: None, guest=invited)
+    guest = LocalNode.of(NodeOptions(home=tmp_path / "guest"), RUN, lambda line: None, temporary_identity=invited)
     assert guest.proven is invited
     assert guest.me != invited.peer_id

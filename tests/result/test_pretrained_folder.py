@@ -17,7 +17,7 @@ from peer.errors import ModelError
 from peer.result.model import SourceRequest
 from peer.result.network import network_of
 from peer.result.source import load_model
-from peer.run.files.artifact_folder import needed
+from peer.run.files.artifact_folder import needed_artifacts
 from peer.trainer.config import TrainerConfig
 from peer.trainer.models.buffers import persistent_buffers
 from tests.support.made_home import TRAIN, MadeHome, command, made_home
@@ -114,7 +114,7 @@ def test_round_0_is_the_folder(kind: str, tmp_path: Path) -> None:
     assert AutoModelForCausalLM.from_pretrained(out).dtype == AutoModelForCausalLM.from_pretrained(folder).dtype
     if kind == "deepseek_v3":
         assert bool(given[BIAS].any())
-        assert "buffers" in needed(home.signed.manifest)
+        assert "buffers" in needed_artifacts(home.signed.manifest)
         assert home.signed.manifest.format == 5
 
 
@@ -140,9 +140,10 @@ def test_every_use_of_the_model_has_the_buffers(tmp_path: Path) -> None:
 def test_a_folder_of_float32_without_buffers_makes_the_manifest_and_layout_of_before(tmp_path: Path) -> None:
     home = home_of(tmp_path, pretrained(tmp_path / "folder", "gpt2"))
     manifest = home.signed.manifest
-    assert (manifest.format, "buffers" in needed(manifest)) == (4, False)
+    assert (manifest.format, "buffers" in needed_artifacts(manifest)) == (4, False)
     assert all(
-        len(row) == 2 for row in json.loads((home.path / "artifacts" / needed(manifest)["layout"].digest).read_text())
+        len(row) == 2
+        for row in json.loads((home.path / "artifacts" / needed_artifacts(manifest)["layout"].digest).read_text())
     )
 
 

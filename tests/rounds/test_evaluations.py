@@ -11,7 +11,7 @@ import torch
 from peer.aio.events import Shutdown
 from peer.errors import TrainerDied
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
-from peer.node.leaving.last_state import keep_last_state
+from peer.node.leaving.last_state import save_last_state
 from peer.observe.events import Evaluated, Event
 from peer.outer.state import OuterState
 from peer.ports.trainer import Evaluation, Trainer
@@ -58,7 +58,7 @@ class Made:
         self.saved.append(round_)
 
     async def keep(self, round_: int) -> None:
-        await keep_last_state(cast(Any, self), self.all, round_, self.told.append)
+        await save_last_state(cast(Any, self), self.all, round_, self.told.append)
 
     def step(self) -> None:
         with self.outer.stepping():

@@ -7,7 +7,7 @@ import pytest
 from peer.errors import MachineTooSmall
 from peer.run.activations import least_window_bytes, window_bytes
 from peer.run.manifest import default_text, parse_manifest
-from peer.run.memory import MIB, check_memory, free_bytes, need_of
+from peer.run.memory import MIB, check_memory, free_bytes, memory_need
 from peer.run.overrides import apply_overrides
 from peer.run.schema import overridden
 from peer.run.sections import LlamaSection
@@ -34,15 +34,15 @@ def written(root: Path, **files: str) -> Path:
 
 def test_the_estimate_covers_what_was_measured_and_not_much_more() -> None:
     """Processes of this model, and of one with eight layers, were measured at their peak while one donated."""
-    need = need_of(MANIFEST)
+    need = memory_need(MANIFEST)
     for estimate, measured in ((need.trainer, 845), (need.shared, 293)):
         assert 0.95 * measured < estimate / MIB < 1.2 * measured
     smaller = apply_overrides(TEXT, ["model.num_hidden_layers=8", "model.num_key_value_heads=8"])
     for preset, measured in (("noloco", 397), ("streaming-diloco", 339)):
         named = [f"sync.preset={preset}", *(["sync.fragments=4"] if preset == "streaming-diloco" else [])]
         manifest = parse_manifest(apply_overrides(smaller, named).encode())
-        assert 0.9 * measured < need_of(manifest).daemon / MIB < 1.1 * measured, preset
-    assert need_of(MANIFEST, trains_here=False).total < need.total - 16 * MANIFEST.model.parameters
+        assert 0.9 * measured < memory_need(manifest).daemon / MIB < 1.1 * measured, preset
+    assert memory_need(MANIFEST, trains_here=False).total < need.total - 16 * MANIFEST.model.parameters
 
 
 def test_a_window_is_counted_in_the_way_that_needs_least() -> None:
@@ -53,21 +53,21 @@ def test_a_window_is_counted_in_the_way_that_needs_least() -> None:
     tiny = LlamaSection()
     assert least_window_bytes(tiny, 8) <= window_bytes(tiny, 8)
     manifest = MANIFEST.model_copy(update={"model": model})
-    step = need_of(manifest).trainer - need_of(manifest, micro_batch=0).trainer
+    step = memory_need(manifest).trainer - memory_need(manifest, micro_batch=0).trainer
     assert step == least_window_bytes(model, manifest.train.context)
 
 
 def test_muon_spares_a_moment_of_the_matrices() -> None:
     muon = parse_manifest(overridden(TEXT, ["optimizer.kind=muon"]).encode())
     blocks = 12 * (4 * 512 * 512 + 3 * 512 * 1408)
-    assert need_of(muon).trainer == need_of(MANIFEST).trainer - 4 * blocks
-    assert need_of(muon, trains_here=False) == need_of(MANIFEST, trains_here=False)
+    assert memory_need(muon).trainer == memory_need(MANIFEST).trainer - 4 * blocks
+    assert memory_need(muon, trains_here=False) == memory_need(MANIFEST, trains_here=False)
 
 
 def test_the_method_counts() -> None:
     def daemon(**sync: object) -> int:
         named = [f"sync.{name}={value}" for name, value in ({"preset": "noloco"} | sync).items()]
-        return need_of(parse_manifest(apply_overrides(TEXT, named).encode())).daemon
+        return memory_need(parse_manifest(apply_overrides(TEXT, named).encode())).daemon
 
     parameters, pair = MANIFEST.model.parameters, daemon(codec="bf16")
     assert daemon(consensus=0.5) == pair + 4 * parameters, "outer_params come too"
@@ -78,7 +78,7 @@ def test_the_method_counts() -> None:
 
 
 def test_too_little_memory_is_told_with_the_numbers() -> None:
-    need = need_of(MANIFEST)
+    need = memory_need(MANIFEST)
     check_memory(MANIFEST, need, need.total)
     check_memory(MANIFEST, need, None)
     with pytest.raises(MachineTooSmall) as caught:

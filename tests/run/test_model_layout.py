@@ -6,7 +6,7 @@ import pytest
 
 from peer.errors import ManifestError
 from peer.protocol.model.layout import Layout
-from peer.run.model_layout import layout_for, tensors_of, why_no_layout
+from peer.run.model_layout import layout_for, layout_refusal, tensors_of
 from peer.run.resolve import method_of, resolve
 from peer.run.schema import parse_manifest
 from peer.run.sections import LlamaSection, SyncSection
@@ -50,7 +50,7 @@ def test_more_fragments_than_blocks_are_refused_where_the_manifest_says_so() -> 
     text = 'format = 1\n[sync]\npreset = "streaming-noloco"\nfragments = 6\n'
     with pytest.raises(ManifestError, match=r"line 4, sync\.fragments: the model has 4 blocks"):
         parse_manifest(text.encode())
-    assert "4 blocks" in why_no_layout(
+    assert "4 blocks" in layout_refusal(
         method_of(SyncSection(preset="streaming-noloco", fragments=6)), tensors_of(LlamaSection())
     )
     parse_manifest((text + "[model]\nnum_hidden_layers = 5\n").encode())

@@ -13,7 +13,7 @@ from peer.identity import Identity
 from peer.run.manifest import default_text, derive, load_signed, parse_manifest, write_new
 from peer.run.overrides import TOP, apply_overrides, dump
 from peer.run.schema import Manifest
-from peer.run.sync.vocabulary import why_unused
+from peer.run.sync.vocabulary import unused_vocabulary
 
 VALUES = st.one_of(
     st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(st.characters(codec="utf-8"))
@@ -211,5 +211,5 @@ def test_a_file_that_is_not_toml_is_named_with_the_line_and_its_text(wrong: str,
 )
 def test_a_vocabulary_that_the_tokenizer_cannot_use_is_told(settings: list[str], told: str) -> None:
     manifest = parse_manifest(derive(default_text(), settings).encode())
-    why = why_unused(manifest.model, manifest.tokenizer)
+    why = unused_vocabulary(manifest.model, manifest.tokenizer)
     assert (why == "") if not told else why.startswith(told)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.errors import TicketError
-from peer.run.ticket import MAX_ADDRESSES, Ticket, left_out
+from peer.run.ticket import MAX_ADDRESSES, Ticket, text_after_ticket
 
 PEER = "12D3KooWRvWgizyF4VPDNkpcjwBiCWfXMfZQzZWK5zSikVSJT3EW"
 ALPHABET = string.ascii_lowercase + "234567"
@@ -154,8 +154,8 @@ def test_the_checksum_guards_what_is_pasted(pasted: str) -> None:
 
 
 def test_what_stands_behind_a_ticket_is_reported() -> None:
-    assert left_out(f"peer join {WORD} --data ~/texts") == "--data ~/texts"
-    assert left_out(f"**{WORD}**.") == ""
+    assert text_after_ticket(f"peer join {WORD} --data ~/texts") == "--data ~/texts"
+    assert text_after_ticket(f"**{WORD}**.") == ""
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,9 @@ async def serve_the_first_state(swarm: SimulatedSwarm, folder: Path) -> tuple[Pe
     MemoryTransport(swarm.network, me, donor, clock)
     run_round = RunProgress(folder / "run_round", lambda: swarm.rounds, clock.now)
     outer = OuterState.fresh(swarm.layout, swarm.first.clone())
-    state = DonatedState(outer, lambda: run_round.value, clock.now, why_not=lambda: why_not_first(run_round.value))
+    state = DonatedState(
+        outer, lambda: run_round.value, clock.now, outdated_reason=lambda: why_not_first(run_round.value)
+    )
     donor.register(state=state)
     directory = MemoryDirectory(swarm.hub, me, RUN)
 

@@ -90,7 +90,7 @@ async def keep(swarm: SimulatedSwarm, folder: Path, served: list[ServableState],
         end=RunEnd(lambda: swarm.rounds, ROUNDS, progress),
         progress=progress,
         activity=RunActivity(),
-        ruling=RunPolicy,
+        policy=RunPolicy,
     )
     states = StateArchive(RunFolder(folder), RUN, swarm.layout, print, momentum=momentum)
     collector = StateCollector(context, swarm.layout, folder / "fetched", inline, momentum=momentum)

@@ -39,7 +39,7 @@ async def used_up_between(swarm: SimulatedSwarm, begin: float, end: float) -> No
         use_up(quota, claims)
         await asyncio.sleep(end - begin)
         assert peer.coordinator.live.status is Status.TRAINING
-        assert peer.coordinator.live.announced(quota.why_not()) is Status.PAUSED
+        assert peer.coordinator.live.announced(quota.blocked_reason()) is Status.PAUSED
 
 
 def ended(peer: SimulatedPeer, begin: float, end: float) -> list[RoundEnded]:

@@ -137,7 +137,9 @@ async def _made(
         fetch_reset=_nowhere,
         receipts=receipts,
     )
-    handler.register(members=parts.view, pairs=parts.matchmaker, group=parts.group, receipts=parts.members.receipts)
+    handler.register(
+        peer_table=parts.view, matchmaker=parts.matchmaker, group=parts.group, receipts=parts.members.receipts
+    )
     return GrpcPeer(trainer, parts, outer, transport, wire, receipts, journal)
 
 

@@ -117,14 +117,14 @@ class DonorWorld:
         return DialReport()
 
     def terms(self) -> FetchTerms:
-        knows = RunKnowledge(
+        knowledge = RunKnowledge(
             proven=frozenset(self.proven),
             nodes=self.nodes,
             furthest=lambda: self.most,
             digests=lambda: self.digests,
             ask_start=self.ask_start,
         )
-        return FetchTerms(momentum=self.momentum, weigh=self.weigh, emit=self.journal.append, knows=knows)
+        return FetchTerms(momentum=self.momentum, weigh=self.weigh, emit=self.journal.append, knowledge=knowledge)
 
     def sign(self, round_: int, outer: OuterState) -> None:
         """Let the operator's node sign what the state of a round is."""

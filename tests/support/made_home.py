@@ -16,11 +16,11 @@ from peer.identity import Identity
 from peer.node.new_run import make_run
 from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.protocol.model.layout import Layout
-from peer.run.files.artifact_folder import needed, sources, tensors_beside
+from peer.run.files.artifact_folder import artifact_files, needed_artifacts, tensors_beside
 from peer.run.files.token_folder import shard_files
 from peer.run.files.token_index import parse_index
 from peer.run.home import Home, RunFolder
-from peer.run.manifest import SignedManifest, keep
+from peer.run.manifest import SignedManifest, store_signed
 from peer.run.model_layout import layout_for
 from peer.run.resolve import resolve
 from peer.state.checkpoint import CheckpointStore
@@ -56,14 +56,14 @@ class MadeHome:
     def first(self, noise: float = 0.0, seed: int = 0) -> torch.Tensor:
         """Return the run's first parameters, changed by some noise."""
         tensors = tensors_beside(self.manifest_file, self.signed.manifest)
-        init = sources(self.manifest_file).get(self.signed.manifest.init)
+        init = artifact_files(self.manifest_file).get(self.signed.manifest.init)
         files = FirstFiles(tensors, self._config(), init, self.path)
         params = first_state(self.signed.manifest, self.layout, None, lambda text: None, files).params
         return params + noise * torch.randn(params.shape, generator=torch.Generator().manual_seed(seed))
 
     def _config(self) -> Path | None:
-        ref = needed(self.signed.manifest).get("config")
-        return None if ref is None else sources(self.manifest_file)[ref.digest]
+        ref = needed_artifacts(self.signed.manifest).get("config")
+        return None if ref is None else artifact_files(self.manifest_file)[ref.digest]
 
 
 def made_home(folder: Path, *settings: str, name: str = "home", **files: Path) -> MadeHome:
@@ -73,9 +73,9 @@ def made_home(folder: Path, *settings: str, name: str = "home", **files: Path) -
     signed = make_run(manifest_file, KEY, settings, quiet, **files)
     home = Home(folder / name)
     run = home.run(signed.run_id)
-    keep(run.manifest, signed)
+    store_signed(run.manifest, signed)
     home.artifacts.mkdir()
-    for digest, source in sources(manifest_file).items():
+    for digest, source in artifact_files(manifest_file).items():
         shutil.copyfile(source, home.artifacts / digest)
     if (data := files.get("data")) is not None:
         index = parse_index((data / "index.json").read_bytes())

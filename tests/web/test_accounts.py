@@ -57,7 +57,11 @@ def peer(number: int | str, **more: Any) -> dict[str, Any]:
 def account_of(told: dict[str, Any], heard: list[Listener] | None = None) -> VolunteerAccount:
     listen: Callable[[Listener], None] = [].append if heard is None else heard.append
     source = PageSource(
-        home=Path(), report=lambda: read_status(told), act=nothing, evaluations=lambda: ((0, 5.5, 8.0),), listen=listen
+        home=Path(),
+        report=lambda: read_status(told),
+        control=nothing,
+        evaluations=lambda: ((0, 5.5, 8.0),),
+        listen=listen,
     )
     return VolunteerAccount(source, lambda: 1000.0)
 

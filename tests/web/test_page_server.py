@@ -33,7 +33,7 @@ def opened(home: Path, check: Callable[[int, list[str]], Awaitable[None]]) -> li
 
     async def main() -> None:
         bound = WebAddress("127.0.0.1", 0).bind()
-        source = PageSource(home=home, report=lambda: read_status(report()), act=nothing)
+        source = PageSource(home=home, report=lambda: read_status(report()), control=nothing)
         async with asyncio.timeout(60), DaemonPages(WebPage(bound)).opened(source, said.append):
             await check(bound.address.port, said)
 
@@ -67,7 +67,7 @@ def test_a_page_answers_and_leaves_signals_and_logging_alone(tmp_path: Path) -> 
     async def main() -> None:
         before = [signal.getsignal(one) for one in caught]
         bound = WebAddress("127.0.0.1", 0).bind()
-        source = PageSource(home=tmp_path, report=lambda: read_status(report()), act=nothing)
+        source = PageSource(home=tmp_path, report=lambda: read_status(report()), control=nothing)
         async with asyncio.timeout(60), DaemonPages(WebPage(bound)).opened(source, said.append):
             assert [signal.getsignal(one) for one in caught] == before
 
@@ -121,7 +121,7 @@ def test_a_page_with_viewers_closes_within_seconds(tmp_path: Path) -> None:
 
     async def main() -> None:
         bound = WebAddress("127.0.0.1", 0).bind()
-        source = PageSource(home=tmp_path, report=lambda: read_status(report()), act=nothing)
+        source = PageSource(home=tmp_path, report=lambda: read_status(report()), control=nothing)
         async with asyncio.timeout(60):
             async with DaemonPages(WebPage(bound)).opened(source, lambda line: None):
                 await check(bound.address.port, [])
@@ -296,7 +296,7 @@ def test_a_broken_account_is_told_and_training_goes_on(tmp_path: Path) -> None:
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
         bound = WebAddress("127.0.0.1", 0).bind()
-        source = PageSource(home=tmp_path, report=broken, act=nothing)
+        source = PageSource(home=tmp_path, report=broken, control=nothing)
         async with asyncio.timeout(60), DaemonPages(WebPage(bound)).opened(source, lambda line: None):
             while not told:
                 await asyncio.sleep(0)

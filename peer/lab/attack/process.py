@@ -22,7 +22,7 @@ from peer.node.display import PlainLines
 from peer.node.handler import DonatedState
 from peer.node.open import LocalNode
 from peer.node.peer import PeerDaemon
-from peer.node.process import leave_with_input
+from peer.node.process import leave_when_stdin_closes
 from peer.protocol.messages import RunId
 from peer.run.home import Home
 from peer.run.options import PeerOptions
@@ -57,7 +57,7 @@ def read(arguments: Sequence[str]) -> tuple[Liar, PeerOptions]:
     parser.add_argument("--leave-on-eof", action="store_true")
     given = parser.parse_args(arguments)
     if given.leave_on_eof:
-        leave_with_input()
+        leave_when_stdin_closes()
     known = Ticket.named(given.ticket)
     options = PeerOptions(
         home=given.home,
@@ -80,13 +80,13 @@ def read(arguments: Sequence[str]) -> tuple[Liar, PeerOptions]:
 async def take_part(liar: Liar, options: PeerOptions) -> int:
     """Take part as `peer.node.peer.run_peer` does, with the parts that lie. Return the exit code."""
     check_volunteer(options)
-    display, laps = PlainLines(say), PhaseTimer()
+    display, phase_timer = PlainLines(say), PhaseTimer()
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, options.run_id, display.say)
         parts = replace(DaemonParts.of(local, options), make_strategy=liar.strategy, make_donated=liar.donated)
         async with parts.open_node(local) as node:
-            laps.end("network")
-            return await PeerDaemon(node, parts, display, None, laps).run()
+            phase_timer.end("network")
+            return await PeerDaemon(node, parts, display, None, phase_timer).run()
 
 
 def say(line: str) -> None:

@@ -13,7 +13,7 @@ import torch
 from peer.codec.kernels import IMPLEMENTATION, REASON, Native
 from peer.codec.registry import EVERY
 from peer.errors import UsageError
-from peer.node.process import tune
+from peer.node.process import tune_malloc
 
 MB = 1e6
 LEAST_MB, MOST_MB = 1, 4096
@@ -28,7 +28,7 @@ def measure(name: str, mb: float, repetitions: int = REPETITIONS) -> dict[str, A
         raise UsageError(f"there is no codec {name!r}", f"Known: {', '.join(sorted(EVERY))}.")
     if not LEAST_MB <= mb <= MOST_MB:
         raise UsageError(f"--mb {mb:g} cannot be measured", f"Give {LEAST_MB} to {MOST_MB}.")
-    tune()
+    tune_malloc()
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -27,7 +27,7 @@ from peer.identity import Identity
 from peer.lab.bench.machine import forget_peak, resident
 from peer.lab.bench.transport_process import Willing
 from peer.methods.codec_specs import FORMS
-from peer.node.process import freeze_gc, tune
+from peer.node.process import freeze_gc, tune_malloc
 from peer.protocol.messages import PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
@@ -183,7 +183,7 @@ async def _serve(kind: type[DaemonEnd]) -> None:
 
 def main(kind: type[DaemonEnd] = DaemonEnd) -> None:
     """Be an end of this kind."""
-    tune()
+    tune_malloc()
     try:
         import uvloop
     except ImportError:

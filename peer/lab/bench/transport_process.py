@@ -20,7 +20,7 @@ from peer.codec.stream import Adding, Encoding
 from peer.errors import PartnerLost
 from peer.identity import Identity
 from peer.node.handler import RequestHandler
-from peer.node.process import tune
+from peer.node.process import tune_malloc
 from peer.protocol.messages import Answer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
@@ -116,7 +116,7 @@ def _hear() -> dict[str, Any]:
 
 def main() -> None:
     rank, codec, elements, repeats, store, cap = sys.argv[1:]
-    tune()
+    tune_malloc()
     torch.set_num_threads(1)
     try:
         import uvloop

@@ -268,7 +268,9 @@ def data_folders(given: tuple[str, ...], kind: str, numbers: Collection[int]) ->
         raise UsageError(f"--data {min(strangers)}@…: there is no such peer", "Peers count from 1.")
     for folder in set(found.values()):
         if not (seen := survey(folder)).files:
-            raise DataError(f"the data folder {folder} holds no text: {seen.told()}", "Give --data folders with texts.")
+            raise DataError(
+                f"the data folder {folder} holds no text: {seen.summary()}", "Give --data folders with texts."
+            )
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from peer.errors import PeerError, SwarmFailed
-from peer.node.control import ask
+from peer.node.control import send_command
 from peer.observe.status.notices import read_status
 from peer.python_child import start_python, without_options
 from peer.run.home import Home
@@ -108,7 +108,7 @@ class Daemon:
         if not self.running:
             return None
         try:
-            return await ask(Home(self.home).control_socket, "status", 3.0)
+            return await send_command(Home(self.home).control_socket, "status", 3.0)
         except PeerError:
             return None
 

@@ -38,7 +38,7 @@ from peer.observe.status.notices import read_status
 from peer.run.admission.invitation import Invitation
 from peer.run.home import Home, write_whole
 from peer.run.manifest import SignedManifest, sign_text
-from peer.run.memory import free_bytes, need_of
+from peer.run.memory import free_bytes, memory_need
 from peer.run.ticket import Ticket
 from peer.user_folders import make_private
 
@@ -146,7 +146,7 @@ class Swarm:
         assert self._signed is not None
         setups = self._plan.setups
         paced = "--step-seconds" in setups.join_options or len(setups.speeds) >= self._plan.peers
-        need = need_of(self._signed.manifest, self._plan.sources.files.tensors).total
+        need = memory_need(self._signed.manifest, self._plan.sources.files.tensors).total
         for shortage in shortages(need, self._plan.peers, machine_cores(), free_bytes(), paced=paced):
             self._say(f"warning: {shortage}")
 

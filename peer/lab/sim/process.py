@@ -136,7 +136,7 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
         handler,
         clock,
         TransportPolicy(quota=quota, reputation=reputation),
-        lambda other: log.ruling(live.round).kept_out.get(other, ""),
+        lambda other: log.policy(live.round).kept_out.get(other, ""),
     )
     life = Life(
         gate,
@@ -184,7 +184,7 @@ def _quota(
     if method.exchanges:
         elements = max(layout.fragment_elements(fragment) for fragment in range(len(layout.fragments)))
         codec = FORMS[method.codec]
-        quota.exchange_needs(math.ceil(codec.nbytes(method.vectors * elements) * run.network.weight))
+        quota.reserve_for_exchange(math.ceil(codec.nbytes(method.vectors * elements) * run.network.weight))
     return quota
 
 
@@ -216,7 +216,7 @@ def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
     return life.says(
         describe_self(
             address,
-            status=live.announced(life.quota.why_not()),
+            status=live.announced(life.quota.blocked_reason()),
             round_=live.round,
             tokens_per_s=1.0,
             now=run.hub.now(),
@@ -228,7 +228,7 @@ def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
 def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
     """The record made last, when but for its times it would be the same today."""
     last, live = life.record, life.live
-    if last is None or last.round != live.round or last.status is not live.announced(life.quota.why_not()):
+    if last is None or last.round != live.round or last.status is not live.announced(life.quota.blocked_reason()):
         return describe(run, peer, life)
     if last.reachable != life.reach.reachable or last.relays != (() if last.reachable else life.relays):
         return describe(run, peer, life)
@@ -242,7 +242,7 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
 
     def emit(event: events.Event) -> None:
         journal(peer, life, event)
-        staleness.hear(event, 0.0)
+        staleness.on_event(event, 0.0)
 
     async def keep(round_: int) -> None:
         peer.kept.keep_if_due(outer, round_, peer.trainer.counters().tokens, clock.now())
@@ -292,10 +292,10 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
         clock.now,
         momentum=group is not None,
         group=group,
-        why_not=lambda: staleness.why,
+        outdated_reason=lambda: staleness.why,
     )
     life.handler.register(
-        members=parts.view, pairs=parts.matchmaker, receipts=parts.members.receipts, group=group, state=state
+        peer_table=parts.view, matchmaker=parts.matchmaker, receipts=parts.members.receipts, group=group, state=state
     )
     return parts
 
@@ -356,9 +356,9 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
 
     async def start_trainer(joining: SimulatedJoin) -> PeerParts:
         state = joining.state
-        parts = build(run, peer, life, state.outer, state.stale)
+        parts = build(run, peer, life, state.outer, state.stale_reason)
         journal(peer, life, events.Started(peer_id=peer.peer_id, run_id=RUN.hex(), version="", resumed=state.why))
-        if (transfer := state.fetched) is not None:
+        if (transfer := state.transfer) is not None:
             fetched = events.StateFetched(
                 donor=transfer.donor, round=state.round, bytes=transfer.nbytes, seconds=transfer.seconds
             )

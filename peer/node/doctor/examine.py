@@ -28,7 +28,7 @@ from peer.node.doctor.finding import (
 )
 from peer.node.doctor.prediction import Prediction, StepTrial
 from peer.node.process import on_stop_signals
-from peer.run.files.artifact_folder import needed
+from peer.run.files.artifact_folder import needed_artifacts
 from peer.run.memory import free_bytes
 from peer.run.options import PeerOptions
 from peer.user_folders import expand_user, temporary_folder
@@ -55,8 +55,8 @@ class Examination:
     """Whether a run was named."""
     torch_check: Callable[[], str]
     """Returns the version of torch, or raises TorchWrong."""
-    tell: Tell
-    note: Callable[[str], None] = lambda text: None
+    on_finding: Tell
+    on_step: Callable[[str], None] = lambda text: None
     """Hears what is being done, for a person who waits."""
     findings: list[DoctorFinding] = field(default_factory=list)
     prediction: Prediction = field(default_factory=Prediction)
@@ -70,7 +70,7 @@ class Examination:
         """Take findings."""
         for one in found:
             self.findings.append(one)
-            self.tell(one)
+            self.on_finding(one)
 
     async def run(self) -> None:
         """Make all checks."""
@@ -139,14 +139,14 @@ class Examination:
 
     async def _with_network(self, folder: Path, early: TrainerSubprocess | None) -> None:
         """Open the network side, and look at the run through it."""
-        self.note("starting the network side")
+        self.on_step("starting the network side")
         loaded = await self._checked("network", OPEN_S, self._load_network())
         if loaded is None:
             self.add(*self._room(None, None))
             return
-        guest_node, visit = loaded
+        temporary_node, visit = loaded
         async with contextlib.AsyncExitStack() as stack:
-            opening = stack.enter_async_context(guest_node(self.options, folder / "home", self._daemon))
+            opening = stack.enter_async_context(temporary_node(self.options, folder / "home", self._daemon))
             opened = await self._checked("network", OPEN_S, opening)
             node, found = opened or (None, [])
             self.add(*found)
@@ -174,13 +174,13 @@ class Examination:
 
     async def _visit(self, visit: RunVisit) -> None:
         """Look at the run from here, and at this machine from there."""
-        self.note(f"reaching the run, at most {self.options.wait_s:.0f} s")
+        self.on_step(f"reaching the run, at most {self.options.wait_s:.0f} s")
         self.add(*(await self._checked("run", self.options.wait_s * 2 + CALLS_S, visit.reach()) or []))
         if visit.records:
-            self.note("having peers of the run dial this machine")
+            self.on_step("having peers of the run dial this machine")
             outside = await self._checked("reachable", CALLS_S, visit.look_from_outside())
             self.add(*([] if outside is None else [outside]))
-            self.note("measuring the line with a peer of the run")
+            self.on_step("measuring the line with a peer of the run")
             self.add(*(await self._checked("line", CALLS_S, visit.measure_line()) or []))
 
     async def _fit(
@@ -188,14 +188,14 @@ class Examination:
     ) -> None:
         """Compare the run with this machine, and try a few steps of it."""
         from peer.node.doctor.network import caps
-        from peer.run.load import load_of
+        from peer.run.load import line_load
         from peer.run.resolve import resolve
 
         if manifest is None:
             self.add(*self._room(None, None))
             return
         options, files = self.options, await self._files(manifest, visit)
-        self.add(*caps(load_of(manifest, resolve(manifest.sync)), options.max_upload, options.max_download))
+        self.add(*caps(line_load(manifest, resolve(manifest.sync)), options.max_upload, options.max_download))
         self.add(*(await self._checked("data", CALLS_S, asyncio.to_thread(_texts, manifest, options)) or []))
         fits = self._room(manifest, files)
         self.add(*fits)
@@ -207,7 +207,7 @@ class Examination:
     async def _files(self, manifest: Manifest, visit: RunVisit | None) -> RunFiles | None:
         from peer.joining.artifacts import RunFiles
 
-        if not needed(manifest):
+        if not needed_artifacts(manifest):
             return RunFiles()
         if visit is None or not visit.records:
             return None
@@ -227,7 +227,7 @@ class Examination:
             device="auto" if self._is_wrong("device") else self.options.device,
             data_dir=None if self._is_wrong("data") else self.options.data_dir,
         )
-        self.note("trying a few inner steps of the run's model")
+        self.on_step("trying a few inner steps of the run's model")
         got = await self._checked("training", TRIAL_S, StepTrialRun(options, folder, early).run(manifest, files))
         if got is None:
             return None
@@ -294,15 +294,15 @@ def _volunteer_checks(options: PeerOptions) -> list[DoctorFinding]:
 
 def _network_modules() -> tuple[Any, Any]:
     """Load the network side, which takes seconds."""
-    from peer.node.doctor.guest import guest_node
+    from peer.node.doctor.guest import temporary_node
     from peer.node.doctor.visit import RunVisit
 
-    return guest_node, RunVisit
+    return temporary_node, RunVisit
 
 
 def _manifest_of(visit: RunVisit | None, options: PeerOptions) -> Manifest | None:
     """Return the run's manifest: as it was given, as peers gave it, or as an earlier start kept it."""
-    from peer.joining.manifest import kept_manifest
+    from peer.joining.manifest import stored_manifest
     from peer.run.home import RunFolder
 
     if options.manifest is not None:
@@ -310,17 +310,17 @@ def _manifest_of(visit: RunVisit | None, options: PeerOptions) -> Manifest | Non
     if visit is not None and visit.manifest is not None:
         return visit.manifest
     folder = expand_user(options.home).absolute() / "runs" / options.run_id.hex()[:16]
-    kept = kept_manifest(RunFolder(folder), options.run_id) if os.access(folder, os.R_OK | os.X_OK) else None
+    kept = stored_manifest(RunFolder(folder), options.run_id) if os.access(folder, os.R_OK | os.X_OK) else None
     return None if kept is None else kept.manifest
 
 
 def _texts(manifest: Manifest, options: PeerOptions) -> list[DoctorFinding]:
     """Look through the user's own texts, where the run trains on them."""
-    from peer.joining.contract import look_through, secrets_warning
+    from peer.joining.contract import secrets_warning, survey_own_texts
 
     if manifest.data.kind != "text":
         return []
-    told, secrets = look_through(manifest, options)
+    told, secrets = survey_own_texts(manifest, options)
     fix = "Take these files out of the --data folder, if they hold secrets."
     return [warning("data", f"{told}; {secrets_warning(secrets)}", fix) if secrets else fine("data", told)]
 

@@ -21,7 +21,7 @@ from peer.user_folders import expand_user
 _PORT = re.compile(r"/tcp/\d+")
 
 
-def guest_options(options: PeerOptions, home: Path) -> NodeOptions:
+def temporary_options(options: PeerOptions, home: Path) -> NodeOptions:
     """Return the options of the guest: the user's own as far as they are about the network."""
     return NodeOptions(
         home=home,
@@ -44,14 +44,14 @@ def at_any_port(options: NodeOptions) -> NodeOptions:
 
 
 @contextlib.asynccontextmanager
-async def guest_node(
+async def temporary_node(
     options: PeerOptions, home: Path, daemon: RunningDaemon | None
 ) -> AsyncIterator[tuple[OpenNode | None, list[DoctorFinding]]]:
     """Open the guest, and tell what its ports and p2pd came to. None: it cannot be opened.
 
     Where a port is taken, the guest goes on at another one."""
     async with contextlib.AsyncExitStack() as stack:
-        asked, findings = guest_options(options, home), list[DoctorFinding]()
+        asked, findings = temporary_options(options, home), list[DoctorFinding]()
         for chosen in (asked, at_any_port(asked)):
             try:
                 node = await stack.enter_async_context(_opened(options, chosen))

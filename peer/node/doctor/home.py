@@ -10,7 +10,7 @@ from pathlib import Path
 
 from peer import identity as identities
 from peer.errors import HomeUnusable, IdentityError, PeerError, file_advice, for_shell
-from peer.node.control import ask
+from peer.node.control import send_command
 from peer.node.doctor.finding import DoctorFinding, failure, fine, warning
 from peer.observe.status.notices import read_status
 from peer.observe.status.value import DaemonStatus
@@ -91,7 +91,7 @@ async def running(path: Path) -> RunningDaemon | None:
     if not _can_look(path):
         return None
     try:
-        body = await ask(Home(path).control_socket, "status", ASK_S)
+        body = await send_command(Home(path).control_socket, "status", ASK_S)
         return RunningDaemon(_holder(path) or "unknown", read_status(body))
     except PeerError:
         holder = _holder(path)

@@ -84,7 +84,7 @@ class MeasuredLine:
         """Whether the line may be faster than this."""
         return self.nbytes < ENOUGH_BYTES and self.nbytes < (self.rate or 0.0) * ENOUGH_S
 
-    def told(self) -> str:
+    def sentence(self) -> str:
         """Say what was measured."""
         assert self.rate is not None
         least = "at least " if self.is_short else ""
@@ -105,7 +105,7 @@ def line(measured: MeasuredLine, load: Load | None) -> DoctorFinding:
         else of_link(load, measured.rate, f"{name}, as measured with {measured.against}")
     )
     if found is None:
-        return fine(name, measured.told())
+        return fine(name, measured.sentence())
     fix = SLOW_LINE if measured.cap is None else found.fix
     if found.never and name == "upload":
         return failure(name, MachineTooSlow(found.found, fix))

@@ -14,9 +14,9 @@ from peer.node.doctor.home import nearest
 from peer.observe.formatting import amount
 from peer.protocol.model.layout import TensorSpec
 from peer.run.costs import cost_of
-from peer.run.files.artifact_folder import needed
+from peer.run.files.artifact_folder import needed_artifacts
 from peer.run.manifest import Manifest
-from peer.run.memory import check_memory, need_of, trains_in_main_memory
+from peer.run.memory import check_memory, memory_need, trains_in_main_memory
 from peer.run.options import PeerOptions
 from peer.run.resolve import resolve
 
@@ -45,7 +45,7 @@ def disk_need(manifest: Manifest, options: PeerOptions) -> DiskNeed:
     from peer.state.snapshot import KEEP
 
     method, parameters = resolve(manifest.sync), manifest.model.parameters
-    files = sum(ref.size for ref in needed(manifest).values())
+    files = sum(ref.size for ref in needed_artifacts(manifest).values())
     copies = KEEP * 4 * parameters * (2 if method.one_state else 1)
     return DiskNeed(
         checkpoints=(options.checkpoints_kept + 1) * checkpoint_bytes(parameters),
@@ -109,7 +109,7 @@ def memory(
         if free < LITTLE_MEMORY:
             return warning("memory", told, "Close other programs, or raise the container's memory limit.")
         return fine("memory", told)
-    need = need_of(manifest, tensors, trains_here=trains_in_main_memory(device))
+    need = memory_need(manifest, tensors, trains_here=trains_in_main_memory(device))
     try:
         check_memory(manifest, need, free)
     except MachineTooSmall as error:

@@ -42,7 +42,7 @@ class StepTrialRun:
     def __init__(self, options: PeerOptions, folder: Path, early: TrainerSubprocess | None) -> None:
         self._options = options
         self._folder = folder
-        self._early = early
+        self._early_trainer = early
 
     async def run(self, manifest: Manifest, files: RunFiles) -> tuple[StepTrial | None, DoctorFinding]:
         """Make the trial. Raises nothing: an error of the trainer is the finding."""
@@ -69,7 +69,7 @@ class StepTrialRun:
     async def _try(self, manifest: Manifest, files: RunFiles, began: float) -> StepTrial:
         config = trainer_config(self._options, GUEST, manifest, files).with_data_here()
         layout = layout_for(manifest.model, resolve(manifest.sync), files.tensors)
-        trainer = TrainerClient(self._folder, layout, config, self._early)
+        trainer = TrainerClient(self._folder, layout, config, self._early_trainer)
         try:
             await trainer.prepare()
             info = await trainer.start(trainer.outer_params, 0, None)

@@ -17,7 +17,7 @@ from peer.clock.clock_filter import OPERATOR
 from peer.errors import ClockWrong, ExchangeError, JoinRefused, PeerError, RunEnded, SwarmUnreachable
 from peer.joining.artifacts import RunFiles, RunFileStore, files_to_train
 from peer.joining.clock import clock_from
-from peer.joining.donors import described
+from peer.joining.donors import fetch_state_index
 from peer.joining.manifest import obtain_manifest
 from peer.joining.messages import CLOCK_LIMIT_S, unreachable
 from peer.joining.sequence import JoinSequence, JoinTerms, Stage, learn_terms
@@ -32,7 +32,7 @@ from peer.protocol.messages import PeerId, PeerRecord, Reach, Status
 from peer.protocol.policy.donors import DonorPolicy
 from peer.protocol.policy.fitness import Load
 from peer.protocol.schedule import RoundClock
-from peer.run.load import load_of
+from peer.run.load import line_load
 from peer.run.manifest import Manifest, SignedManifest
 from peer.run.options import CACHE_DISK, PeerOptions
 from peer.run.resolve import resolve
@@ -205,7 +205,7 @@ class RunVisit:
     async def measure_line(self) -> list[DoctorFinding]:
         """Measure download, then upload, with peers of the run."""
         manifest = self.manifest
-        load = None if manifest is None else load_of(manifest, resolve(manifest.sync))
+        load = None if manifest is None else line_load(manifest, resolve(manifest.sync))
         peers = DonorPolicy(momentum=False).candidates(self.records.values(), random.Random())
         able = [peer for peer in peers if peer.reach is Reach.DIRECT]
         down = await self._best("download", self._download, able, load)
@@ -234,7 +234,7 @@ class RunVisit:
     async def _download(self, peer: PeerRecord) -> MeasuredLine:
         """Read a piece of the peer's state for a while; the piece itself is of no use here."""
         transport = self.node.transport
-        index = await described(transport, peer)
+        index = await fetch_state_index(transport, peer)
         piece = max(range(len(index.pieces)), key=lambda number: index.pieces[number].nbytes)
         had, began = transport.bytes_received, time.monotonic()
         fetching = asyncio.create_task(transport.fetch_piece(peer, index, piece, DOWNLOAD_S + CALL_S))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from peer.errors import NotRunning
-from peer.node.control import ask
+from peer.node.control import send_command
 from peer.run.home import Home, holder_of
 
 FORMER_S = 30.0
@@ -15,7 +15,7 @@ ANSWER_S = 2.0
 LOOK_S = 0.2
 
 
-async def wait_for_former(home: Home, say: Callable[[str], None]) -> None:
+async def wait_for_previous_daemon(home: Home, say: Callable[[str], None]) -> None:
     """Return when no daemon holds the home, when the one that does is not leaving, or after `FORMER_S`. Whether the
     home is free is for the lock to decide, which the caller takes then.
 
@@ -24,7 +24,7 @@ async def wait_for_former(home: Home, say: Callable[[str], None]) -> None:
     said = False
     while (holder := holder_of(home.path)) is not None and asyncio.get_running_loop().time() < until:
         try:
-            if (await ask(home.control_socket, "status", ANSWER_S))["leaving"] is None:
+            if (await send_command(home.control_socket, "status", ANSWER_S))["leaving"] is None:
                 return
         except NotRunning:
             pass  # it has not begun to answer, or has ceased to

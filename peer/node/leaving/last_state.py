@@ -10,9 +10,9 @@ from peer.rounds.evaluation import Evaluations
 from peer.state.checkpointer import Checkpointer
 
 
-async def keep_last_state(saving: Checkpointer, evaluations: Evaluations, round_: int, say: Say) -> None:
+async def save_last_state(checkpointer: Checkpointer, evaluations: Evaluations, round_: int, say: Say) -> None:
     """Write a checkpoint. Then evaluate the state, unless that is done already or takes too long here."""
-    await saving.save_now(round_)
+    await checkpointer.save_now(round_)
     if not (limit_s := evaluations.last_limit_s()):
         return
     try:

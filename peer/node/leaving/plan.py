@@ -54,7 +54,7 @@ class LeavingPlan:
         expected = sum(part.seconds for part in self.parts if part.name == "exchange")
         return min(EXCHANGE_LEAST_S + 2 * expected, EXCHANGE_LEAST_S + EXCHANGE_MOST_S)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Write the plan as one line: `about 23 s: exchange 6 s, checkpoint 12 s`."""
         named = [f"{part.name} {duration(part.seconds)}" for part in self.parts if part.seconds >= SHOWN_S]
         about = f"about {duration(self.announced_s)}"
@@ -67,7 +67,7 @@ class LeavingPlan:
     def report(self) -> LeavingStatus:
         """For `peer status`."""
         return LeavingStatus(
-            told=self.told(),
+            told=self.summary(),
             announced_s=round(self.announced_s, 1),
             parts={part.name: round(part.seconds, 1) for part in self.parts},
             since_s=round(time.monotonic() - self.at, 1),
@@ -79,13 +79,13 @@ def leaving_plan(peer: DaemonPeer | None) -> LeavingPlan:
     """Plan the way out of a peer that trains. None: there is nothing to save yet."""
     if peer is None:
         return LeavingPlan()
-    parts, saving = peer.parts, peer.saving
+    parts, checkpointer = peer.parts, peer.checkpointer
     evaluations, exchanging = parts.loop.evaluations, parts.loop.exchanging
     return LeavingPlan(
         (
             exchange_part(exchanging, parts.strategy.transfers.left()),
-            step_part(saving.pace.boundary_s),
-            checkpoint_part(saving),
+            step_part(checkpointer.pace.boundary_s),
+            checkpoint_part(checkpointer),
             LeavingPart("evaluation", evaluations.last_s(exchanging), evaluations.why(exchanging)),
         )
     )
@@ -109,9 +109,9 @@ def step_part(boundary_s: float) -> LeavingPart:
     return LeavingPart("step", boundary_s, "the trainer ends its step; this is the longest of the last")
 
 
-def checkpoint_part(saving: Checkpointer) -> LeavingPart:
+def checkpoint_part(checkpointer: Checkpointer) -> LeavingPart:
     """Return what the last checkpoint takes, and the one that is being completed."""
-    pace = saving.pace
-    if saving.completing:
+    pace = checkpointer.pace
+    if checkpointer.completing:
         return LeavingPart("checkpoint", 2 * pace.write_s, f"{pace.why}; another one is being completed")
     return LeavingPart("checkpoint", pace.write_s, pace.why)

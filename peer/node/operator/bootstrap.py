@@ -19,20 +19,20 @@ from peer.codes import Code
 from peer.errors import ManifestError, PeerError, UsageError, for_shell
 from peer.joining.artifacts import RunFiles, check_foreign, operator_files
 from peer.joining.clock import clock_from
-from peer.joining.sequence import terms_here
+from peer.joining.sequence import local_terms
 from peer.membership.statement_sync import ASK_EVERY_S, StatementSync
 from peer.node.compose import pace_of
 from peer.node.control import ControlServer
 from peer.node.metrics import DaemonMetrics
 from peer.node.open import NODE_LIMITS, LocalNode, OpenNode, network_news, open_node
 from peer.node.operator.collect import StateCollector
-from peer.node.operator.given import GivenState
+from peer.node.operator.given import ServedState
 from peer.node.operator.home_files import fill_home, hold
 from peer.node.operator.initial_state import FirstFiles, first_state
 from peer.node.operator.judge import StateJudge
 from peer.node.operator.keeper import StateKeeper, WatchedRun
 from peer.node.operator.kept import StateArchive
-from peer.node.operator.own_ticket import own_ticket, tell_ticket
+from peer.node.operator.own_ticket import own_ticket, print_ticket
 from peer.node.operator.presence import announce, known
 from peer.node.operator.run_progress import RunActivity, RunEnd, RunProgress
 from peer.node.operator.run_view import RunFacts, RunView
@@ -52,7 +52,7 @@ from peer.run.costs import receipt_bounds
 from peer.run.description import unevaluated_lines
 from peer.run.home import Home
 from peer.run.manifest import SignedManifest, load_signed
-from peer.run.memory import check_memory, free_bytes, need_of
+from peer.run.memory import check_memory, free_bytes, memory_need
 from peer.run.model_layout import layout_for
 from peer.run.options import NodeOptions
 from peer.run.resolve import resolve
@@ -86,7 +86,7 @@ class OperatorRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorWishes:
+class OperatorOptions:
     """The operator's choices for the run, beyond the node's own options."""
 
     ticket_file: Path | None = None
@@ -103,22 +103,22 @@ class OperatorWishes:
     pages: DaemonPages = NO_PAGES
 
 
-async def run_bootstrap(options: NodeOptions, manifest_path: Path, wishes: OperatorWishes, say: Say) -> int:
+async def run_bootstrap(options: NodeOptions, manifest_path: Path, operator_options: OperatorOptions, say: Say) -> int:
     """Serve until a signal or `peer leave`; the exit code. Raises PeerError for everything a person can mend."""
     signed = load_signed(manifest_path)
     run_id = RunId(signed.run_id)
-    files, sources = operator_files(manifest_path, signed.manifest, wishes.data, say)
+    files, sources = operator_files(manifest_path, signed.manifest, operator_options.data, say)
     if files.config is not None:
         say("looking at the run's model and tokenizer")
     check_foreign(signed.manifest, files, trained=True)
-    check_memory(signed.manifest, need_of(signed.manifest, donates_only=True), free_bytes())
+    check_memory(signed.manifest, memory_need(signed.manifest, donates_only=True), free_bytes())
     with Home(options.home).lock(options.identity_path):
         local = LocalNode.of(options, run_id, say)
         async with open_node(local, emit=partial(_tell_news, local), limits=NODE_LIMITS) as node:
-            return await _donate(node, OperatorRun(signed, files, sources, manifest_path), wishes)
+            return await _donate(node, OperatorRun(signed, files, sources, manifest_path), operator_options)
 
 
-async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> int:
+async def _donate(node: OpenNode, run: OperatorRun, operator_options: OperatorOptions) -> int:
     signed, say, folder = run.signed, node.local.say, node.local.folder
     method = resolve(signed.manifest.sync)
     if method.one_state:
@@ -128,13 +128,13 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     layout = layout_for(signed.manifest.model, method, run.files.tensors)
     statements = _statements(node, run, lambda: progress.value)
     log = statements.log
-    terms = terms_here(node.join_context(), signed.manifest, statements, node.local.options.initial_peers)
+    terms = local_terms(node.join_context(), signed.manifest, statements, node.local.options.initial_peers)
     node.transport.begin_run(
         RunTerms(
             layout.digest(),
             signed.manifest.limits.max_fragment_bytes,
-            ban_reason=lambda peer: log.ruling(MAX_ROUND).kept_out.get(peer, ""),
-            uninvited_reason=terms.admission.rule.why_not,
+            ban_reason=lambda peer: log.policy(MAX_ROUND).kept_out.get(peer, ""),
+            uninvited_reason=terms.admission.invited_peers.refusal,
         )
     )
     copying = LowPriorityThread()
@@ -146,7 +146,7 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
     first = FirstFiles(
         run.files.tensors, run.files.config, run.sources.get(signed.manifest.init), folder.path, run.path
     )
-    run_start = StartTime(node, statements, wishes.min_peers, run.path)
+    run_start = StartTime(node, statements, operator_options.min_peers, run.path)
 
     def clock() -> RoundClock:
         return clock_from(signed.manifest, run_start.value)
@@ -157,14 +157,14 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
         end=RunEnd(clock, signed.manifest.rounds, progress),
         progress=progress,
         activity=RunActivity(),
-        ruling=lambda: log.ruling(MAX_ROUND),
+        policy=lambda: log.policy(MAX_ROUND),
     )
-    giving = GivenState(node, watched, statements, copying.start, momentum=method.one_state)
-    making = asyncio.to_thread(first_state, signed.manifest, layout, wishes.state, say, first)
-    await giving.first(await making, named=wishes.state is not None)
-    keeper = _keeper(node, watched, wishes, layout, copying, giving, lambda: view.known_peers())
+    served_state = ServedState(node, watched, statements, copying.start, momentum=method.one_state)
+    making = asyncio.to_thread(first_state, signed.manifest, layout, operator_options.state, say, first)
+    await served_state.serve_first(await making, named=operator_options.state is not None)
+    keeper = _keeper(node, watched, operator_options, layout, copying, served_state, lambda: view.known_peers())
     custom = isinstance(signed.manifest.model, CustomSection)
-    tell_ticket(node, ticket := own_ticket(node), wishes.ticket_file, custom=custom)
+    print_ticket(node, ticket := own_ticket(node), operator_options.ticket_file, custom=custom)
     began, page = time.time(), ""
     view = _view(node, run, watched, statements, run_start, keeper, ticket)
     node.handler.register(summaries=view)
@@ -182,9 +182,12 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
         say(f"the operator's key lies on this node: {_offline(run.path)}")
     with hold(cache, signed, run.files):
         source = PageSource(home=node.local.home.path, report=status, metrics=DaemonMetrics(status))
-        async with wishes.pages.opened(source, say, show_page), background_task(view.run(asyncio.to_thread, say)):
+        async with (
+            operator_options.pages.opened(source, say, show_page),
+            background_task(view.run(asyncio.to_thread, say)),
+        ):
             try:
-                await _serve(node, statements, run_start, giving, keeper, status, run.path, pace_of(method))
+                await _serve(node, statements, run_start, served_state, keeper, status, run.path, pace_of(method))
             finally:
                 copying.close()
     return 0
@@ -193,15 +196,15 @@ async def _donate(node: OpenNode, run: OperatorRun, wishes: OperatorWishes) -> i
 def _keeper(
     node: OpenNode,
     watched: WatchedRun,
-    wishes: OperatorWishes,
+    operator_options: OperatorOptions,
     layout: Layout,
     work: LowPriorityThread,
-    giving: GivenState,
+    served_state: ServedState,
     known_peers: Callable[[], Collection[PeerId]],
 ) -> StateKeeper:
     """`known_peers`: returns the peers that others signed receipts for. In a run whose model has no code here they
     decide, with the distances between states, which state is kept."""
-    folder, context, momentum = node.local.folder, node.join_context(), giving.momentum
+    folder, context, momentum = node.local.folder, node.join_context(), served_state.momentum
     custom = isinstance(watched.manifest.model, CustomSection)
     trusted = known_peers if custom else None
     collector = StateCollector(context, layout, folder.path / SCRATCH, work, momentum=momentum, trusted=trusted)
@@ -209,11 +212,11 @@ def _keeper(
         context,
         watched,
         StateArchive(folder, node.local.run_id, layout, node.local.say, momentum=momentum),
-        collector if wishes.keep_latest else None,
-        StateJudge() if wishes.check and not custom else None,
-        wishes.keep_every_s,
+        collector if operator_options.keep_latest else None,
+        StateJudge() if operator_options.check and not custom else None,
+        operator_options.keep_every_s,
         work,
-        giving.kept,
+        served_state.serve_kept,
     )
 
 
@@ -251,7 +254,7 @@ async def _serve(
     node: OpenNode,
     statements: StatementSync,
     run_start: StartTime,
-    giving: GivenState,
+    served_state: ServedState,
     keeper: StateKeeper,
     status: Callable[[], DaemonStatus],
     manifest: Path,
@@ -271,7 +274,7 @@ async def _serve(
     await server.start()
     freeze_gc()
     with on_stop_signals(stop.set):
-        announcing = asyncio.create_task(announce(node, run_start, giving, keeper, look_every_s))
+        announcing = asyncio.create_task(announce(node, run_start, served_state, keeper, look_every_s))
         stopping = asyncio.create_task(stop.wait())
         duties = {announcing, asyncio.create_task(keeper.run()), asyncio.create_task(_ask_who_reaches(node))}
         duties.add(asyncio.create_task(node.key_watch.run()))

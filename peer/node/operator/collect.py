@@ -64,13 +64,13 @@ class Collected:
     states: int = 1
     """Whole states that were fetched next to each other for it."""
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Give the space of the tensors back. For a large state that takes long, so a thread does it."""
         self.params = self.momentum = None
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _DonorState:
     """One donor's state in a file."""
 
     donor: PeerId
@@ -79,17 +79,17 @@ class _State:
 
 
 @dataclass(slots=True)
-class _Fetched:
+class _FetchedStates:
     """The states that were fetched next to each other."""
 
     donors: list[PeerRecord]
     """Those that are left to ask."""
-    taken: list[_State] = field(default_factory=list)
+    taken: list[_DonorState] = field(default_factory=list)
     problem: str = "no peer with a complete state is there"
     """Why the last donor gave none, for a person."""
 
 
-class _These:
+class _FixedDirectory:
     """A directory that shows a fixed set of records."""
 
     def __init__(self, records: Sequence[PeerRecord]) -> None:
@@ -138,7 +138,7 @@ class StateCollector:
 
     async def _mean(self, donors: Sequence[PeerRecord]) -> Collected | str:
         trusted = self._trusted() if self._trusted is not None else frozenset()
-        some = _Fetched(donors_of_mean(donors, self._context.rng, trusted))
+        some = _FetchedStates(donors_of_mean(donors, self._context.rng, trusted))
         enough = ENOUGH if self._trusted is None else COMPARABLE
         self._scratch.mkdir(mode=0o700, exist_ok=True)
         began = asyncio.get_running_loop().time()
@@ -158,7 +158,7 @@ class StateCollector:
         givers = tuple(sorted(one.donor for one in taken))
         return Collected(params, None, round_, givers, min(MEAN_DONORS, len(donors)))
 
-    async def _not_apart(self, taken: list[_State], trusted: Collection[PeerId]) -> list[_State]:
+    async def _not_apart(self, taken: list[_DonorState], trusted: Collection[PeerId]) -> list[_DonorState]:
         """Return the states that do not lie apart from the others."""
         distances = await self._offload(lambda: distances_of([one.file for one in taken]))
         apart = states_apart(distances, {number for number, one in enumerate(taken) if one.donor in trusted})
@@ -166,7 +166,7 @@ class StateCollector:
             self._say(f"the state of {taken[number].donor} goes into no kept state: {why}")
         return [one for number, one in enumerate(taken) if number not in apart]
 
-    async def _one(self, some: _Fetched, donors: Sequence[PeerRecord]) -> None:
+    async def _one(self, some: _FetchedStates, donors: Sequence[PeerRecord]) -> None:
         """Fetch one state that is close to the run's round, of the next donor that gives it."""
         while some.donors:
             donor, file = some.donors.pop(0), self._scratch / str(len(some.donors))
@@ -177,7 +177,7 @@ class StateCollector:
                 some.problem = f"{donor.peer_id}: {why}"
             else:
                 await uninterrupted(self._offload(partial(_write, file, found)))
-                some.taken.append(_State(donor.peer_id, found.round, file))
+                some.taken.append(_DonorState(donor.peer_id, found.round, file))
                 return
 
     async def _round_of(self, donors: Sequence[PeerRecord]) -> int:
@@ -187,10 +187,10 @@ class StateCollector:
 
     async def _fetch(self, donors: Sequence[PeerRecord]) -> Collected | str:
         """Fetch one state from these donors together."""
-        context = replace(self._context, directory=cast(Directory, _These(donors)))
+        context = replace(self._context, directory=cast(Directory, _FixedDirectory(donors)))
         pieces = await self._offload(self._pieces)
-        knows = RunKnowledge(proven=frozenset(self._trusted() if self._trusted is not None else ()))
-        terms = FetchTerms(momentum=self._momentum, patience_s=KEEPER_PATIENCE_S, fresh=True, knows=knows)
+        knowledge = RunKnowledge(proven=frozenset(self._trusted() if self._trusted is not None else ()))
+        terms = FetchTerms(momentum=self._momentum, patience_s=KEEPER_PATIENCE_S, fresh=True, knowledge=knowledge)
         fetch = StateFetch(context, self._layout, pieces, terms, untold, self._offload)
         try:
             state = await fetch.state(None)
@@ -223,7 +223,7 @@ def _write(file: Path, found: Collected) -> None:
     """Write the params, and let the state go. Raises OSError."""
     assert found.params is not None
     found.params.numpy().tofile(file)
-    found.let_go()
+    found.release()
 
 
 def distances_of(files: Sequence[Path]) -> list[list[float]]:

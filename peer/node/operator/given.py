@@ -19,7 +19,7 @@ from peer.protocol.policy.donors import why_not_first, why_not_kept
 from peer.state.snapshot import digest_of_state
 
 
-class GivenState:
+class ServedState:
     """Serves one state at a time, and says when nobody should begin with it."""
 
     def __init__(
@@ -43,9 +43,9 @@ class GivenState:
     def learn(self, records: Collection[PeerRecord]) -> None:
         """Take note of the records in the directory now. Raises HomeUnusable."""
         self._run.progress.learn(records)
-        self._run.activity.look(records, _now())
+        self._run.activity.observe(records, _now())
 
-    async def first(self, outer: OuterState, *, named: bool) -> None:
+    async def serve_first(self, outer: OuterState, *, named: bool) -> None:
         """Serve the first state, or one that the operator has `named`, which nothing replaces before the end.
 
         Its digest is signed, so that nobody begins the run with another state."""
@@ -53,12 +53,12 @@ class GivenState:
         digest = await asyncio.to_thread(digest_of, outer.params)
         self._sign(0, await asyncio.to_thread(digest_of_state, outer, momentum=self.momentum))
 
-        def why_not() -> str:
-            return "" if self._run.ruling().founded == digest else why_not_first(self._run.progress.value)
+        def outdated_reason() -> str:
+            return "" if self._run.policy().founded == digest else why_not_first(self._run.progress.value)
 
-        self._serve(outer, lambda: self._run.progress.value, (lambda: "") if named else why_not)
+        self._serve(outer, lambda: self._run.progress.value, (lambda: "") if named else outdated_reason)
 
-    def kept(self, state: ServableState) -> None:
+    def serve_kept(self, state: ServableState) -> None:
         """Serve a kept state."""
         if self._fixed and not self._over():
             return
@@ -66,14 +66,14 @@ class GivenState:
         if state.digest:
             self._sign(facts.round, state.digest)
 
-        def why_not() -> str:
-            if facts.founded != self._run.ruling().founded.hex():
+        def outdated_reason() -> str:
+            if facts.founded != self._run.policy().founded.hex():
                 return "this node has kept a state of before the restart of the run: wait for a peer that trains"
             if self._over():
                 return ""
             return why_not_kept(facts.round, self._run.progress.value, self._run.activity.alone_s(_now()))
 
-        self._serve(state.outer, lambda: facts.round, why_not)
+        self._serve(state.outer, lambda: facts.round, outdated_reason)
 
     def _over(self) -> bool:
         return self._run.end.over(self._node.local.clock.now())
@@ -84,7 +84,7 @@ class GivenState:
         with contextlib.suppress(BadPayload):
             statements.hold([statements.log.sign_digest(local.identity, round_, digest, local.clock.now())])
 
-    def _serve(self, outer: OuterState, round_: Callable[[], int], why_not: Callable[[], str]) -> None:
+    def _serve(self, outer: OuterState, round_: Callable[[], int], outdated_reason: Callable[[], str]) -> None:
         former = [self._state]
         self._state = DonatedState(
             outer,
@@ -93,7 +93,7 @@ class GivenState:
             momentum=self.momentum,
             start=self._start,
             folder=self._node.local.folder.path,
-            why_not=why_not,
+            outdated_reason=outdated_reason,
         )
         self._node.handler.register(state=self._state)
         self._start(former.clear)  # the last reference: to give a large state's space back takes long

@@ -14,17 +14,17 @@ from peer.joining.artifacts import RunFiles
 from peer.ports.console import Say
 from peer.protocol.messages import PIECE_BYTES, PeerId
 from peer.run.files.artifact import ArtifactRef
-from peer.run.files.artifact_folder import needed
+from peer.run.files.artifact_folder import needed_artifacts
 from peer.run.files.token_index import shard_bytes
 from peer.run.home import RunFolder
-from peer.run.manifest import SignedManifest, keep
+from peer.run.manifest import SignedManifest, store_signed
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.draft import ArtifactOffer
 
 
 def wanted(signed: SignedManifest, files: RunFiles) -> list[ArtifactRef]:
     """Return the artifacts that using the model needs: the small files, and the first hold-out shard."""
-    refs = list(needed(signed.manifest).values())
+    refs = list(needed_artifacts(signed.manifest).values())
     if files.index is not None and files.index.holdout:
         first = files.index.holdout[0]
         refs.append(ArtifactRef(digest=first.digest, size=shard_bytes(files.index, first)))
@@ -42,7 +42,7 @@ def fill_home(
     """Put manifest and artifacts where a peer keeps them, as far as the operator's own files have them.
 
     Runs in a thread. Raises HomeUnusable."""
-    keep(folder.manifest, signed)
+    store_signed(folder.manifest, signed)
     for ref in wanted(signed, files):
         source = sources.get(ref.digest)
         if source is None or cache.check(ref.digest, ref.size) is not None:

@@ -14,7 +14,7 @@ from typing import Any
 from peer.aio.tasks import background_task
 from peer.aio.threads import Offload
 from peer.joining.context import JoinContext
-from peer.joining.ended import ended_words
+from peer.joining.ended import ended_sentence
 from peer.joining.reset import founded_on
 from peer.node.operator.collect import Collected, StateCollector
 from peer.node.operator.judge import NotJudged, StateJudge
@@ -48,7 +48,7 @@ class WatchedRun:
     end: RunEnd
     progress: RunProgress
     activity: RunActivity
-    ruling: Callable[[], RunPolicy]
+    policy: Callable[[], RunPolicy]
     """Returns the operator's word that all amendments make."""
 
 
@@ -183,7 +183,7 @@ class StateKeeper:
             self._tell(f"no newer state is kept: {found}")
             return None
         try:
-            candidate = await self._offload(partial(self._write, found, self._run.ruling()))
+            candidate = await self._offload(partial(self._write, found, self._run.policy()))
         except (CheckpointError, OSError) as error:
             self._tell(f"the state of round {found.round} is not kept: {error}")
             return None
@@ -202,7 +202,7 @@ class StateKeeper:
             facts = KeptFacts(round_, self._run.activity.tokens, None, found.donors, founded.hex())
             return self._states.propose(found.params, found.momentum, facts)
         finally:
-            found.let_go()
+            found.release()
 
     async def _consider(self, candidate: Checkpoint, served: OuterState | None = None) -> bool:
         """Judge a candidate, and keep and serve it if it is good; return whether it is. `served`: its state, if that
@@ -248,7 +248,7 @@ class StateKeeper:
         judged = facts.loss is not None
         digest = await self._offload(lambda: self._states.digest(outer)) if judged else b""
         self._kept = facts
-        self._run.activity.had(facts.tokens)
+        self._run.activity.restore_tokens(facts.tokens)
         loss = "unchecked" if facts.loss is None else f"loss {facts.loss:.4f} nats a token"
         self._tell(f"kept the state of round {facts.round} ({loss}), {self._origin(facts.donors)}")
         self._serve(ServableState(facts, outer, digest))
@@ -283,7 +283,7 @@ class StateKeeper:
         first, self.ended = not self.ended, True
         self._last_round = max(self._kept_round, 0 if last is None else KeptFacts.of(last.facts).round)
         if first:
-            self._context.say(ended_words(self._run.manifest))
+            self._context.say(ended_sentence(self._run.manifest))
 
     async def _serve_unjudged(self, last: Checkpoint) -> OuterState | None:
         """Serve the last state while it is judged, where no other one was kept. Return what is served, else None.
@@ -309,7 +309,7 @@ class StateKeeper:
         return 0 if self._kept is None else self._kept.round
 
     async def _records(self) -> list[PeerRecord]:
-        banned = self._run.ruling().kept_out
+        banned = self._run.policy().kept_out
         records = (await self._context.directory.peers()).values()
         return [record for record in records if record.peer_id not in banned]
 

@@ -53,7 +53,7 @@ class KeptFacts:
             str(facts.get("founded", "")),
         )
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON-able values."""
         return {
             "round": self.round,
@@ -111,7 +111,7 @@ class StateArchive:
         """Write a candidate. Raises CheckpointError."""
         speed = zeros(len(params)) if momentum is None else momentum
         store, draft = self._candidates, self._candidates.begin()
-        return store.commit(draft, params, speed, self._run_id, self._layout.digest(), facts.told())
+        return store.commit(draft, params, speed, self._run_id, self._layout.digest(), facts.to_json())
 
     def accept(self, candidate: Checkpoint, loss: float | None) -> Checkpoint:
         """Make the candidate the newest kept state. Raises CheckpointError or OSError."""

@@ -18,7 +18,7 @@ def own_ticket(node: OpenNode) -> str:
     return Ticket(node.local.run_id, tuple(dict.fromkeys((*ours, *others)))[:MAX_ADDRESSES]).encode()
 
 
-def tell_ticket(node: OpenNode, ticket: str, ticket_file: Path | None, *, custom: bool = False) -> None:
+def print_ticket(node: OpenNode, ticket: str, ticket_file: Path | None, *, custom: bool = False) -> None:
     """Tell the operator the ticket, and write it to `ticket_file`. `custom`: only loops of the peers' own train the
     run's model. Raises HomeUnusable when the file cannot be written."""
     if all("/ip4/127." in a or "/ip6/::1/" in a for a in _own_addresses(node)):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from peer.membership.peer_table import lifetime
 from peer.node.open import OpenNode
-from peer.node.operator.given import GivenState
+from peer.node.operator.given import ServedState
 from peer.node.operator.keeper import StateKeeper
 from peer.node.operator.run_progress import LONGEST_GAP_S
 from peer.node.operator.start_time import StartTime
@@ -31,7 +31,7 @@ def _record(node: OpenNode, keeper: StateKeeper, lifetime_s: float) -> PeerRecor
 async def announce(
     node: OpenNode,
     run_start: StartTime,
-    giving: GivenState,
+    served_state: ServedState,
     keeper: StateKeeper,
     look_every_s: float,
     now: Callable[[], float] = time.monotonic,
@@ -44,7 +44,7 @@ async def announce(
     while True:
         await run_start.settle()
         if now() - learnt >= look_every_s:
-            giving.learn((await node.directory.peers()).values())
+            served_state.learn((await node.directory.peers()).values())
             learnt = now()
         if keeper.ended and said != (keeper.status, keeper.round):
             announced = -math.inf  # peers wait for this word

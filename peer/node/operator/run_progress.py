@@ -28,7 +28,7 @@ MOST_BYTES = 4096
 
 
 @dataclass(slots=True)
-class SeenTraining:
+class TrainingPeriod:
     """A time in which peers were seen to train, without a longer gap than `ALONE_S`."""
 
     round: int
@@ -38,7 +38,7 @@ class SeenTraining:
     last: float
     """When last, run time."""
 
-    def goes_on(self, round_: int, now: float) -> None:
+    def extend(self, round_: int, now: float) -> None:
         """Peers are still seen to train, in this round."""
         self.seen_s += min(max(0.0, now - self.last), LONGEST_GAP_S)
         self.round, self.last = round_, now
@@ -66,12 +66,12 @@ class RunProgress:
         """When peers were first seen to train, run time; 0: never."""
         self._wrote = (0, 0.0)
 
-    def _load(self) -> list[SeenTraining]:
+    def _load(self) -> list[TrainingPeriod]:
         try:
             with self._kept.open("rb") as file:
                 found = json.loads(file.read(MOST_BYTES))
             return [
-                SeenTraining(min(max(0, int(one["round"])), MAX_ROUND), float(one["seen_s"]), float(one["last"]))
+                TrainingPeriod(min(max(0, int(one["round"])), MAX_ROUND), float(one["seen_s"]), float(one["last"]))
                 for one in found[:2]
             ]
         except (OSError, ValueError, TypeError, KeyError):
@@ -103,9 +103,9 @@ class RunProgress:
         latest = self._times[-1] if self._times else None
         if latest is None or latest.over(now):
             longer = [seen for seen in self._times if not seen.forgotten(now)]
-            self._times = [*longer[:1], SeenTraining(round_, 0.0, now)]
+            self._times = [*longer[:1], TrainingPeriod(round_, 0.0, now)]
         else:
-            latest.goes_on(round_, now)
+            latest.extend(round_, now)
         self._join(now)
 
     def _join(self, now: float) -> None:
@@ -133,16 +133,16 @@ class RunActivity:
     def tokens(self) -> int:
         return int(self._tokens)
 
-    def had(self, tokens: int) -> None:
+    def restore_tokens(self, tokens: int) -> None:
         """Count on from what an earlier process had counted."""
         self._tokens = max(self._tokens, float(tokens))
 
-    def look(self, records: Iterable[PeerRecord], now: float) -> None:
+    def observe(self, records: Iterable[PeerRecord], now: float) -> None:
         """Take note of those in the directory. `now` is in seconds of any steady clock."""
         if self._trained_at is None or any(record.status is Status.TRAINING for record in records):
             self._trained_at = now
 
-    def work(self, tokens_per_s: float, now: float) -> None:
+    def count_work(self, tokens_per_s: float, now: float) -> None:
         """Count the time since the last call at this speed. `now`: seconds of any steady clock."""
         if self._worked_at is not None:
             self._tokens += min(LONGEST_GAP_S, max(0.0, now - self._worked_at)) * tokens_per_s

@@ -129,7 +129,7 @@ class RunView:
         now = self._clock.now()
         self._book.forget(now)
         note_losses(self._losses, live := self._live(now), self._facts.progress.furthest(), now)
-        self._facts.activity.work(speed_of(live), now)
+        self._facts.activity.count_work(speed_of(live), now)
 
     def _live(self, now: float) -> list[HeldSummary]:
         """Return those that count in what the run does now."""

@@ -33,7 +33,7 @@ class StartTime:
         self._min_peers = min_peers
         self._file = file
         self._told = set[str]()
-        if not self._log.wanting:
+        if not self._log.awaits_start:
             return
         if kept := former_start(node.local.folder.path):
             self._sign(kept)
@@ -51,9 +51,9 @@ class StartTime:
             records = list((await self._node.directory.peers()).values())
             if sum(record.status is Status.TRAINING for record in records) >= self._min_peers:
                 await self._ask(records)
-                if self._log.wanting and not self._statements.start_taken_back:
+                if self._log.awaits_start and not self._statements.start_taken_back:
                     self._sign(self._node.local.clock.now() + START_DELAY_S)
-                elif self._log.wanting:
+                elif self._log.awaits_start:
                     self._tell_taken_back()
         return bool(self.value)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from peer.result.model import RunModel, stored_tensors
-from peer.run.manifest import keep
+from peer.run.manifest import store_signed
 
 TENSORS, MANIFEST = "model.safetensors", "run.toml"
 
@@ -19,4 +19,4 @@ def write_plain(model: RunModel, folder: Path, dtype: str | None = None) -> None
     if (buffers := model.run.files.run.buffers) is not None:
         tensors |= load_file(buffers)
     save_file(tensors, folder / TENSORS, metadata={"run_id": model.run.run_id.hex(), "round": str(model.round)})
-    keep(folder / MANIFEST, model.run.signed)
+    store_signed(folder / MANIFEST, model.run.signed)

@@ -138,7 +138,7 @@ class GuestFetch:
         """Return the offers that go together, the newest first."""
         records = (await self._context.directory.peers()).values()
         policy = self._policy
-        offers = await self._asking.ask(policy.candidates(records, self._rng), policy.run_round(records))
+        offers = await self._asking.query(policy.candidates(records, self._rng), policy.run_round(records))
         if not offers.offered:
             self._why = offers.problem()
         choice = policy.choose(offers.offered)

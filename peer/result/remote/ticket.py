@@ -18,7 +18,7 @@ from peer.identity import Identity, load
 from peer.joining.artifacts import check_foreign, opened
 from peer.joining.fetch_terms import FetchTerms
 from peer.joining.manifest import obtain_manifest
-from peer.joining.sequence import JoinSequence, JoinTerms, Stage, terms_here
+from peer.joining.sequence import JoinSequence, JoinTerms, Stage, local_terms
 from peer.joining.statements import catch_up
 from peer.joining.weighing import StateWeighing
 from peer.membership.statement_sync import StatementSync
@@ -121,8 +121,8 @@ class _Guest:
         """Learn which nodes may invite, where only the invited take part. A run that is over has its model still."""
         local, context, manifest = self._node.local, self._node.join_context(), joining.manifest
         log = StatementLog.of(local.run_id, manifest, local.clock.now)
-        terms = terms_here(context, manifest, StatementSync(log, lambda event: None), local.options.initial_peers)
-        if terms.admission.rule.required:
+        terms = local_terms(context, manifest, StatementSync(log, lambda event: None), local.options.initial_peers)
+        if terms.admission.invited_peers.required:
             await catch_up(context, terms.statements, terms.nodes)
         return terms
 
@@ -130,8 +130,8 @@ class _Guest:
         """Fetch a state. Only peers of the run give one. Which invitations the operator took back, a guest does not
         know."""
         node, request, run = self._node, self._request, joining.files
-        limit, rule = joining.manifest.limits.max_fragment_bytes, joining.terms.admission.rule
-        node.transport.begin_run(RunTerms(run.layout.digest(), limit, uninvited_reason=rule.why_not))
+        limit, rule = joining.manifest.limits.max_fragment_bytes, joining.terms.admission.invited_peers
+        node.transport.begin_run(RunTerms(run.layout.digest(), limit, uninvited_reason=rule.refusal))
         judge = HoldOutJudge(run, request.device, request.scratch, self._work)
         weighing = StateWeighing(FetchTerms(weigh=judge.weigh), self._say, self._work)
         fetch = GuestFetch(

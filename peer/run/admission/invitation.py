@@ -109,7 +109,7 @@ class Invitation:
         found = (key for key in signers if verify(public_key_of(key), DOMAIN, self._body(), self.signature))
         return next(found, None)
 
-    def why_not(self, run_id: bytes, signers: Iterable[str], peer: str, now: float) -> Refused | None:
+    def refusal(self, run_id: bytes, signers: Iterable[str], peer: str, now: float) -> Refused | None:
         """Return why it does not let this peer into this run: a code and a sentence. None: it does. `signers`: the keys
         that may invite."""
         if self.run_id != run_id:
@@ -153,15 +153,15 @@ class InvitedPeers:
         self._known: OrderedDict[PeerId, tuple[int, str]] = OrderedDict()
         """When the invitation that a peer showed expires, and the key that signed it."""
 
-    def why_not(self, peer: PeerId, shown: bytes) -> Refused | None:
+    def refusal(self, peer: PeerId, shown: bytes) -> Refused | None:
         """Return why a peer that shows this at Hello is not let in: a code and a sentence. None: it is."""
         named = {self._log.operator, peer} if peer in self._exempt else {self._log.operator}
         if peer in self._log.nodes(self._now(), named):
             return None
-        found = self._why_not(peer, shown)
+        found = self._refusal(peer, shown)
         return found if self.required else None
 
-    def _why_not(self, peer: PeerId, shown: bytes) -> Refused | None:
+    def _refusal(self, peer: PeerId, shown: bytes) -> Refused | None:
         if not shown:
             return Code.UNINVITED, f"this run admits invited peers only, and {peer} shows no invitation. {ASK}"
         invitation = Invitation.parse(shown)
@@ -169,12 +169,12 @@ class InvitedPeers:
             return Code.INVITATION_ALTERED, f"the invitation of {peer} cannot be read"
         now = self._now()
         signers = self._log.signers("invitations", now)
-        if found := invitation.why_not(self._log.run_id, signers, peer, now):
+        if found := invitation.refusal(self._log.run_id, signers, peer, now):
             return found
         if (why := self._revoked.get(peer)) is not None:
             return Code.INVITATION_REVOKED, f"the operator took back the invitation of {peer}: {why}"
         signer = invitation.signed_by(signers)
-        assert signer is not None, "`why_not` has checked it"
+        assert signer is not None, "`refusal` has checked it"
         self._known[peer] = invitation.expires, signer
         self._known.move_to_end(peer)
         if len(self._known) > MAX_KNOWN:
@@ -183,7 +183,7 @@ class InvitedPeers:
 
     @property
     def _revoked(self) -> Mapping[PeerId, str]:
-        return self._log.ruling(MAX_ROUND).revoked
+        return self._log.policy(MAX_ROUND).revoked
 
     def __contains__(self, peer: object) -> bool:
         """Whether this peer showed an invitation that still holds, and whose signer may still invite."""

@@ -21,7 +21,7 @@ def folder_of(manifest: Path) -> Path:
     return manifest.with_suffix(".artifacts")
 
 
-def sources(manifest: Path) -> dict[str, Path]:
+def artifact_files(manifest: Path) -> dict[str, Path]:
     """Return the artifacts beside a manifest by their digests. What they hold is not checked."""
     folder = folder_of(manifest)
     try:
@@ -30,7 +30,7 @@ def sources(manifest: Path) -> dict[str, Path]:
         return {}
 
 
-def needed(manifest: Manifest) -> dict[str, ArtifactRef]:
+def needed_artifacts(manifest: Manifest) -> dict[str, ArtifactRef]:
     """Return the artifacts that a manifest names, by what they are. The first state is an artifact too, for a run that
     names one: peers fetch it as any state."""
     found: dict[str, ArtifactRef | None] = {"tokenizer": manifest.tokenizer.file, "index": manifest.data.index}
@@ -47,7 +47,7 @@ def tensors_beside(path: Path, manifest: Manifest) -> list[TensorSpec] | None:
     ManifestError."""
     if isinstance(manifest.model, LlamaSection):
         return None
-    layout = sources(path).get(manifest.model.layout.digest)
+    layout = artifact_files(path).get(manifest.model.layout.digest)
     return None if layout is None else read_tensors(manifest, layout)
 
 

@@ -52,7 +52,7 @@ class Survey:
     suspicious: list[str]
     others: dict[str, int] = field(default_factory=dict)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Say it in one line: `1,204 files, 310 MB; skipped 87 binary, 12 hidden, 3 links`."""
         skipped = {"binary": self.skipped_binary, "hidden": self.skipped_hidden}
         skipped |= {what: count for what, count in self.others.items() if count}

@@ -29,7 +29,7 @@ def lines_of(statements: Iterable[Statement[Document]]) -> bytes:
     return b"".join(statement.line + b"\n" for statement in statements)
 
 
-def keep(path: Path, statements: Iterable[Statement[Document]]) -> None:
+def write_statements(path: Path, statements: Iterable[Statement[Document]]) -> None:
     """Write the file completely or not at all. Raises HomeUnusable."""
     write_whole(path, lines_of(statements))
 
@@ -73,7 +73,7 @@ def load_kept(folder: Path, log: StatementLog) -> None:
 def known_start(log: StatementLog, folder: Path | None) -> float:
     """Return when round 0 began, seconds since the epoch; 0: nothing that is signed says. `folder`: the run's, in the
     home."""
-    return log.begins or log.start_time or former_start(folder)
+    return log.manifest_start or log.start_time or former_start(folder)
 
 
 def former_start(folder: Path | None) -> float:

@@ -40,9 +40,9 @@ class Family:
     """Bytes of the largest document."""
     max_line: int
     """Bytes of the longest line, which holds a whole statement."""
-    garbled: Code
-    other_run: Code
-    unsigned: Code
+    garbled_code: Code
+    other_run_code: Code
+    unsigned_code: Code
     kept: str
     """File of a run's folder that keeps them."""
     beside: str
@@ -54,9 +54,9 @@ AMENDMENT = Family(
     domain=b"peer amendment v1",
     max_bytes=4096,
     max_line=6 * 4096 + 256,  # JSON in a JSON string: a byte takes six at most
-    garbled=Code.AMENDMENT,
-    other_run=Code.AMENDMENT_RUN,
-    unsigned=Code.AMENDMENT_SIGNATURE,
+    garbled_code=Code.AMENDMENT,
+    other_run_code=Code.AMENDMENT_RUN,
+    unsigned_code=Code.AMENDMENT_SIGNATURE,
     kept="amendments.jsonl",
     beside=".amendments",
 )
@@ -65,9 +65,9 @@ PAPER = Family(
     domain=b"peer paper v1",
     max_bytes=1024,
     max_line=4096,
-    garbled=Code.PAPER,
-    other_run=Code.PAPER_RUN,
-    unsigned=Code.PAPER_SIGNATURE,
+    garbled_code=Code.PAPER,
+    other_run_code=Code.PAPER_RUN,
+    unsigned_code=Code.PAPER_SIGNATURE,
     kept="papers.jsonl",
     beside=".delegations",
 )

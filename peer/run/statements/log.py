@@ -44,7 +44,7 @@ class StatementLog:
         run_id: RunId,
         operator: str,
         *,
-        begins: float = 0.0,
+        manifest_start: float = 0.0,
         wants_start: bool = False,
         in_steps: bool = False,
         rounds: int = MAX_ROUND,
@@ -57,12 +57,12 @@ class StatementLog:
         later round is not taken, and whoever has it offers it again."""
         self.run_id = run_id
         self.operator = PeerId(operator)
-        self.begins = begins
+        self.manifest_start = manifest_start
         self.wants_start = wants_start
         self._in_steps = in_steps
         self._last = rounds - 1
         self._furthest = furthest
-        self.taken = 0
+        self.new_count = 0
         """Statements that were new, since this object was made."""
         self.new: list[Statement[Document]] = []
         """Those that came on their own, not as the delegation of another one. The reader may clear it."""
@@ -73,7 +73,7 @@ class StatementLog:
         """What those in `chain` change."""
         self._held: dict[type[PaperDocument], dict[Hashable, Statement[PaperDocument]]] = {kind: {} for kind in PAPERS}
         """Papers, by kind and place."""
-        self._ruled: tuple[int, int, RunPolicy] = (-1, -1, RunPolicy())
+        self._cached_policy: tuple[int, int, RunPolicy] = (-1, -1, RunPolicy())
 
     @classmethod
     def of(cls, run_id: RunId, manifest: Manifest, now: Callable[[], float]) -> StatementLog:
@@ -92,7 +92,7 @@ class StatementLog:
         log = cls(
             run_id,
             manifest.operator,
-            begins=manifest.start,
+            manifest_start=manifest.start,
             wants_start=wants_start(manifest),
             in_steps=manifest.sync.clock == "steps",
             rounds=manifest.rounds,
@@ -123,14 +123,14 @@ class StatementLog:
         """Digest of the last amendment, or the run id: what the next one has to name."""
         return self.chain[-1].digest if self.chain else bytes(self.run_id)
 
-    def ruling(self, round_: int) -> RunPolicy:
+    def policy(self, round_: int) -> RunPolicy:
         """Return what holds in this round, by the amendments known here. The operator's own key is never kept out: no
         peer would hear of the next amendment. Asked at every call of another peer: the last answer is kept."""
         known = len(self.amendments)
-        if self._ruled[:2] != (round_, known):
+        if self._cached_policy[:2] != (round_, known):
             now = policy_at(self.amendments, min(round_, self._last), in_steps=self._in_steps)
-            self._ruled = round_, known, now.without(self.operator)
-        return self._ruled[2]
+            self._cached_policy = round_, known, now.without(self.operator)
+        return self._cached_policy[2]
 
     # -- what the papers say -----------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class StatementLog:
         return self.start_time if self.wants_start else 0.0
 
     @property
-    def wanting(self) -> bool:
+    def awaits_start(self) -> bool:
         """Whether the run begins when a signed start says so, and none is held."""
         return self.wants_start and self.start is None
 
@@ -226,7 +226,7 @@ class StatementLog:
         An amendment may take effect before those in front of it, so that none of them can bind the operator for ever.
         Earlier versions refuse such a one, and all that follow on it."""
         if statement.delegation is not None:
-            self.taken += self._hold(statement.delegation)
+            self.new_count += self._hold(statement.delegation)
         if self._refusal(statement) is not None:
             return False
         if isinstance(statement.document, PaperDocument):
@@ -234,7 +234,7 @@ class StatementLog:
         else:
             new = self._append(cast("Statement[AmendmentDocument]", statement))
         if new:
-            self.taken += 1
+            self.new_count += 1
             self.new.append(statement)
         return new
 
@@ -331,7 +331,7 @@ class StatementLog:
 
     # -- handing on --------------------------------------------------------------------------------------------------
 
-    def behind(self, count: int, head: bytes) -> list[Statement[AmendmentDocument]]:
+    def amendments_after(self, count: int, head: bytes) -> list[Statement[AmendmentDocument]]:
         """Return the amendments that a peer with `count` of them lacks. `head`: the digest of its last one. A peer with
         another one under that number gets ours of that number too: so it sees that the operator signed two."""
         if not 0 < count <= len(self.chain):
@@ -339,11 +339,11 @@ class StatementLog:
         same = self.chain[count - 1].digest == head
         return self.chain[count:] if same else self.chain[count - 1 :]
 
-    def held(self) -> list[bytes]:
+    def paper_digests(self) -> list[bytes]:
         """Return the digests of all papers here: what a peer shows that asks for others."""
         return [paper.digest for paper in self.papers]
 
-    def lacking(self, held: Collection[bytes]) -> list[bytes]:
+    def papers_beyond(self, held: Collection[bytes]) -> list[bytes]:
         """Return the papers, as lines, that a peer lacks that holds these."""
         return [paper.line for paper in self.papers if paper.digest not in held]
 

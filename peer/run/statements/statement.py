@@ -91,7 +91,7 @@ def open_line(line: bytes, run_id: RunId, operator: str) -> Statement[Document]:
         family = AMENDMENT if AMENDMENT.name in entry else PAPER
         if len(line) > family.max_line:
             raise BadPayload(
-                family.garbled, f"the {family.name} has {len(line)} bytes, at most {family.max_line} are read"
+                family.garbled_code, f"the {family.name} has {len(line)} bytes, at most {family.max_line} are read"
             )
         statement = _of_entry(family, entry, run_id, operator)
         if (carried := entry.get("delegation")) is not None:
@@ -112,16 +112,18 @@ def open_document(family: Family, raw: bytes, signature: bytes, run_id: RunId, o
 
     Raises BadPayload, as `open_line`."""
     if len(raw) > family.max_bytes:
-        raise BadPayload(family.garbled, f"the {family.name} has {len(raw)} bytes, at most {family.max_bytes} are read")
+        raise BadPayload(
+            family.garbled_code, f"the {family.name} has {len(raw)} bytes, at most {family.max_bytes} are read"
+        )
     try:
         document = DOCUMENTS[family].validate_json(raw)
     except (ValidationError, ValueError, RecursionError) as error:
         text = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise BadPayload(family.garbled, f"the {family.name} does not check: {_printable(text)}") from None
+        raise BadPayload(family.garbled_code, f"the {family.name} does not check: {_printable(text)}") from None
     if bytes.fromhex(document.run) != run_id:
-        raise BadPayload(family.other_run, f"the {family.name} is of another run")
+        raise BadPayload(family.other_run_code, f"the {family.name} is of another run")
     if not verify(public_key_of(signer := document.signer(operator)), family.domain, raw, signature):
-        raise BadPayload(family.unsigned, f"{signer} did not sign this {family.name}")
+        raise BadPayload(family.unsigned_code, f"{signer} did not sign this {family.name}")
     return Statement(document, raw, signature)
 
 

@@ -9,7 +9,7 @@ PRETRAINED_LR = 6e-4
 """Peak learning rate of the smallest model of the table, with 125 M parameters. Larger ones had lower ones."""
 
 
-def forgetting_rate(init: str, optimizer: OptimizerSection) -> str:
+def pretrained_rate_warning(init: str, optimizer: OptimizerSection) -> str:
     """Return why the learning rate is too high for a run that begins from pretrained weights (`init`: their digest).
     Empty: it is not, or the weights are random. Muon's is of another scale."""
     if not init or optimizer.kind != "adamw" or optimizer.lr <= PRETRAINED_LR:

@@ -8,7 +8,7 @@ PADDED = 1.01
 """Models pad their vocabulary a little, so that it divides well."""
 
 
-def why_unused(model: ModelSection, tokenizer: TokenizerSection) -> str:
+def unused_vocabulary(model: ModelSection, tokenizer: TokenizerSection) -> str:
     """Return what of the model's vocabulary the tokenizer never gives, for a person; empty: hardly anything.
 
     A foreign model has the vocabulary that its makers chose, and nothing is said of it."""

@@ -37,7 +37,7 @@ def load_corpus(
     else:
         folder = existing_folder(data_dir)
         found = survey(folder)
-        told = found.told()
+        told = found.summary()
         if not found.files:
             fix = "Put text files into it, or name another with --data."
             raise DataError(f"the data folder {folder} holds no text: {told}", fix)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from peer.run.sections import DataSection
-from peer.run.sync.common_data import no_common_text
+from peer.run.sync.common_data import no_common_text_reason
 from peer.trainer.batches import Windows
 from peer.trainer.data import Corpus, Tokens, TrainingData
 
@@ -48,7 +48,7 @@ def common_text(section: DataSection, data: TrainingData) -> Tokens | str:
     """Return the training tokens that every peer of the run has, or the reason why there are none here."""
     if not isinstance(data, Corpus):
         return "the shards at hand are a part of the run's data, and params are not judged by a part"
-    return no_common_text(section) or data.train
+    return no_common_text_reason(section) or data.train
 
 
 def draw(tokens: Tokens, *, seed: int, form: WindowForm) -> Windows:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from peer.lab.localswarm.room import IN_STEP, LEAST_STOP_S, P2PD_BYTES, shortages, start_s, stop_s
 from peer.run.manifest import default_text, parse_manifest
-from peer.run.memory import need_of
+from peer.run.memory import memory_need
 
-NEED = need_of(parse_manifest(default_text().encode())).total
+NEED = memory_need(parse_manifest(default_text().encode())).total
 EACH = NEED + P2PD_BYTES
 PLENTY = 10**12
 

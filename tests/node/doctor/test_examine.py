@@ -17,7 +17,7 @@ from peer.joining import preflight
 from peer.node.doctor import connection, examine
 from peer.node.doctor.examine import Examination
 from peer.node.doctor.finding import DoctorFinding, Readiness, Severity, failure, fine
-from peer.node.doctor.guest import at_any_port, guest_node, guest_options
+from peer.node.doctor.guest import at_any_port, temporary_node, temporary_options
 from peer.node.doctor.home import RunningDaemon
 from peer.node.doctor.request import NO_RUN, NamedRun
 from peer.observe.status.notices import read_status
@@ -35,7 +35,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def examination(home: Path, told: list[DoctorFinding], **options: Any) -> Examination:
     join = PeerOptions(home=home, run_id=NO_RUN, host_maddrs=("/ip4/127.0.0.1/tcp/0",), lan=False, **options)
-    return Examination(options=join, with_run=False, torch_check=lambda: "2.13.0", tell=told.append)
+    return Examination(options=join, with_run=False, torch_check=lambda: "2.13.0", on_finding=told.append)
 
 
 def found(told: list[DoctorFinding], what: str) -> DoctorFinding:
@@ -58,7 +58,7 @@ def test_all_findings_come_at_once_and_nothing_is_left_behind(tmp_path: Path, mo
     monkeypatch.setattr(preflight.check_cuda, "__defaults__", ((),))
     told, notes = list[DoctorFinding](), list[str]()
     one = examination(tmp_path / "home", told, data_dir=tmp_path / "nowhere", device="cuda")
-    one.note = notes.append
+    one.on_step = notes.append
     asyncio.run(one.run())
     wrong = {finding.what for finding in told if finding.severity is Severity.ERROR}
     assert wrong == {"port", "p2pd", "data", "device"}
@@ -143,10 +143,12 @@ def test_a_taken_port_is_found_and_the_guest_goes_on_at_another(tmp_path: Path) 
         with socket.create_server(("127.0.0.1", 0)) as holder:
             port = holder.getsockname()[1]
             options = examination(tmp_path, [], port=port).options
-            async with guest_node(options, tmp_path / "guest", None) as (node, stranger):
+            async with temporary_node(options, tmp_path / "guest", None) as (node, stranger):
                 assert node is not None
                 assert node.port != port
-            async with guest_node(options, tmp_path / "guest", RunningDaemon("4711", read_status({"run": "x"}))) as (
+            async with temporary_node(
+                options, tmp_path / "guest", RunningDaemon("4711", read_status({"run": "x"}))
+            ) as (
                 _,
                 own,
             ):
@@ -161,7 +163,7 @@ def test_a_taken_port_is_found_and_the_guest_goes_on_at_another(tmp_path: Path) 
 
 def test_a_guest_listens_at_free_ports_where_the_asked_ones_are_taken(tmp_path: Path) -> None:
     options = PeerOptions(home=tmp_path, run_id=NO_RUN, port=4811, host_maddrs=("/ip4/0.0.0.0/tcp/4810",))
-    asked = guest_options(options, tmp_path / "guest")
+    asked = temporary_options(options, tmp_path / "guest")
     assert (asked.port, asked.home) == (4811, tmp_path / "guest")
     assert (at_any_port(asked).port, at_any_port(asked).host_maddrs) == (0, ("/ip4/0.0.0.0/tcp/0",))
 

@@ -103,7 +103,7 @@ def test_a_daemon_that_answers_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     async def answer(path: Path, command: str, timeout_s: float) -> dict[str, str]:
         return {"run": "tiny", "run_id": RUN}
 
-    monkeypatch.setattr(checks, "ask", answer)
+    monkeypatch.setattr(checks, "send_command", answer)
     (tmp_path / "lock").write_text("4711\n")
     found = asyncio.run(running(tmp_path))
     assert found is not None

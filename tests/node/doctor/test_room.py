@@ -10,7 +10,7 @@ from peer.node.doctor.finding import Severity
 from peer.node.doctor.room import DiskNeed, disk, disk_need, held_disk, memory
 from peer.protocol.messages import RunId
 from peer.run.manifest import default_text, parse_manifest
-from peer.run.memory import need_of
+from peer.run.memory import memory_need
 from peer.run.options import PeerOptions
 
 MANIFEST = parse_manifest(default_text().encode())
@@ -24,7 +24,7 @@ def test_enough_memory_is_fine_and_both_numbers_are_told() -> None:
 
 
 def test_too_little_memory_is_an_error_that_says_how_much_to_free() -> None:
-    free = need_of(MANIFEST).total - 10**6
+    free = memory_need(MANIFEST).total - 10**6
     found = memory(free, MANIFEST, "cpu")
     assert found.severity is Severity.ERROR
     assert found.fix.startswith("Free 1 MB (close other programs")

@@ -12,7 +12,7 @@ import pytest
 from peer.errors import HomeBusy
 from peer.node.control import ControlServer
 from peer.node.leaving import former
-from peer.node.leaving.former import wait_for_former
+from peer.node.leaving.former import wait_for_previous_daemon
 from peer.run.home import Home
 
 
@@ -40,7 +40,7 @@ def test_one_that_leaves_is_waited_for(tmp_path: Path) -> None:
         begun = asyncio.Event()
         leaving = asyncio.create_task(leave())
         await begun.wait()
-        await wait_for_former(home, said.append)
+        await wait_for_previous_daemon(home, said.append)
         assert gone.is_set()
         with home.lock():
             pass
@@ -60,7 +60,7 @@ def test_one_that_trains_is_not_waited_for(tmp_path: Path) -> None:
         with home.lock():
             server = ControlServer(home.control_socket, answer)
             await server.start()
-            await wait_for_former(home, pytest.fail)
+            await wait_for_previous_daemon(home, pytest.fail)
             with pytest.raises(HomeBusy), home.lock():
                 pass
             await server.close()
@@ -74,9 +74,9 @@ def test_nobody_is_waited_for_in_a_new_home_nor_for_ever(tmp_path: Path, monkeyp
 
     async def main() -> None:
         home = Home(tmp_path / "home")
-        await wait_for_former(home, pytest.fail)
+        await wait_for_previous_daemon(home, pytest.fail)
         with home.lock():
-            await wait_for_former(home, said.append)
+            await wait_for_previous_daemon(home, said.append)
 
     asyncio.run(main())
     assert len(said) == 1

@@ -59,7 +59,7 @@ def test_the_sum_is_announced_with_a_margin_and_small_parts_are_not_named() -> N
     parts = (exchange_part(True, TransferLeft(6, 1.0, 6.0)), step_part(0.2), LeavingPart("checkpoint", 10.0, "so"))
     plan = LeavingPlan(parts, at=0.0)
     assert plan.announced_s == pytest.approx(CLOSING_S + (1 + MARGIN) * 16.2)
-    assert plan.told() == "about 22 s: exchange 6 s, checkpoint 10 s"
+    assert plan.summary() == "about 22 s: exchange 6 s, checkpoint 10 s"
     report = to_json(plan.report())
     assert report["parts"] == {"exchange": 6.0, "step": 0.2, "checkpoint": 10.0}
     assert report["since_s"] > 0
@@ -73,7 +73,7 @@ def test_an_exchange_gets_twice_what_is_expected_within_bounds() -> None:
 
 
 def test_before_training_there_is_nothing_but_closing() -> None:
-    assert leaving_plan(None).told() == "about 2 s"
+    assert leaving_plan(None).summary() == "about 2 s"
 
 
 def test_all_parts_of_a_peer_that_trains() -> None:
@@ -82,7 +82,7 @@ def test_all_parts_of_a_peer_that_trains() -> None:
         loop=SimpleNamespace(evaluations=evaluations, exchanging=True),
         strategy=SimpleNamespace(transfers=SimpleNamespace(left=lambda: TransferLeft(60, 10.0, 6.0))),
     )
-    plan = leaving_plan(cast(Any, SimpleNamespace(parts=parts, saving=saving())))
+    plan = leaving_plan(cast(Any, SimpleNamespace(parts=parts, checkpointer=saving())))
     assert {part.name: round(part.seconds) for part in plan.parts} == {
         "exchange": 6,
         "step": 2,

@@ -122,7 +122,7 @@ class World:
             end=RunEnd(lambda: self.rounds, ROUNDS, self.progress),
             progress=self.progress,
             activity=RunActivity(),
-            ruling=lambda: self.policy,
+            policy=lambda: self.policy,
         )
         states = StateArchive(RunFolder(self.folder), RUN, LAYOUT, self.said.append, momentum=self.momentum)
         collector = StateCollector(context, LAYOUT, self.folder / "fetched", inline, momentum=self.momentum)
@@ -422,19 +422,19 @@ def test_with_every_volunteer_gone_it_serves_what_it_has_and_still_says_so(tmp_p
 
 def test_facts_of_any_json_are_read() -> None:
     told = KeptFacts(3, 5, None, ("a",), "")
-    assert KeptFacts.of(told.told()) == told
+    assert KeptFacts.of(told.to_json()) == told
     assert KeptFacts.of({"round": 1, "tokens": 2, "peer_id": "x"}) == KeptFacts(1, 2, None, (), "")
 
 
 def test_tokens_are_counted_at_the_speed_that_was_last_reported() -> None:
     activity = RunActivity()
     record = PeerRecord(PeerId("a"), RUN, (), True, 1, 1, 1, 10.0, Status.TRAINING, 0.0, 1e12)
-    activity.look([record], 0.0)
-    activity.look([record], 3.0)
+    activity.observe([record], 0.0)
+    activity.observe([record], 3.0)
     assert activity.tokens == 0, "a record costs nothing"
-    activity.work(10.0, 100.0)
-    activity.work(10.0, 103.0)
+    activity.count_work(10.0, 100.0)
+    activity.count_work(10.0, 103.0)
     assert activity.tokens == 30
     assert activity.alone_s(3.0) == 0.0
-    activity.look([], 10.0)
+    activity.observe([], 10.0)
     assert activity.alone_s(10.0) == 7.0

@@ -108,7 +108,7 @@ def test_a_fetched_state_goes_when_it_is_let_go(tmp_path: Path, momentum: bool) 
         assert found.params is not None
         assert torch.equal(found.params, torch.ones(8))
         tensors = [weakref.ref(values) for values in (found.params, found.momentum) if values is not None]
-        found.let_go()
+        found.release()
         assert [one() for one in tensors] == [None] * (2 if momentum else 1)
 
     run_virtual(test())

@@ -59,7 +59,7 @@ class Bench:
         return {record.peer_id: record for record in self.trains}
 
     async def fetch_papers(self, to: PeerRecord, held: Sequence[bytes], timeout_s: float) -> list[bytes]:
-        return self.others.lacking(held)
+        return self.others.papers_beyond(held)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from peer.identity import Identity
-from peer.node.operator.own_ticket import own_ticket, tell_ticket
+from peer.node.operator.own_ticket import own_ticket, print_ticket
 from peer.run.options import NodeOptions
 from peer.run.ticket import Ticket
 
@@ -16,5 +16,5 @@ def test_a_second_bootstrap_puts_the_first_into_its_ticket_too(tmp_path: Path) -
     directory = SimpleNamespace(addresses=lambda: [own])
     local = SimpleNamespace(options=options, me=me, run_id=b"r" * 32, say=lambda line: None)
     node = SimpleNamespace(local=local, directory=directory)
-    tell_ticket(node, own_ticket(node), tmp_path / "ticket")  # type: ignore[arg-type]
+    print_ticket(node, own_ticket(node), tmp_path / "ticket")  # type: ignore[arg-type]
     assert Ticket.decode((tmp_path / "ticket").read_text()).addresses == (own, first)

@@ -85,7 +85,7 @@ def page(status: DaemonStatus) -> str:
     async def act(command: str, request: dict[str, Any]) -> dict[str, Any]:
         return {}
 
-    findings = VolunteerAccount(PageSource(home=Path(), report=lambda: status, act=act))()["findings"]
+    findings = VolunteerAccount(PageSource(home=Path(), report=lambda: status, control=act))()["findings"]
     return "\n".join(f"{one['about']}: {one['sentence']}" + (f". {one['fix']}" * bool(one["fix"])) for one in findings)
 
 

@@ -51,7 +51,7 @@ def test_whoever_is_invited_is_let_in_and_remembered_until_it_is_over() -> None:
     gate = InvitedPeers(StatementLog(RUN, OPERATOR.peer_id), lambda: now[0], required=True)
     ada = PeerId(ADA.peer_id)
     assert ada not in gate
-    assert gate.why_not(ada, made().raw) is None
+    assert gate.refusal(ada, made().raw) is None
     assert ada in gate
     now[0] = LATER
     assert ada not in gate
@@ -73,19 +73,19 @@ def test_whoever_is_invited_is_let_in_and_remembered_until_it_is_over() -> None:
 )
 def test_all_others_are_refused_with_a_sentence(shown: bytes, code: str, words: str) -> None:
     gate, ada = rule(), PeerId(ADA.peer_id)
-    found = gate.why_not(ada, shown)
+    found = gate.refusal(ada, shown)
     assert found is not None
     assert found[0] == code
     assert words in found[1]
     assert ADA.peer_id in found[1]
     assert ada not in gate
-    assert rule(required=False).why_not(ada, shown) is None, "an open run lets everybody in"
+    assert rule(required=False).refusal(ada, shown) is None, "an open run lets everybody in"
 
 
 def test_a_revoked_invitation_is_refused_with_the_operators_reason() -> None:
     ada = PeerId(ADA.peer_id)
     gate = rule(revoked={ada: "sold the machine"})
-    assert gate.why_not(ada, made().raw) == (
+    assert gate.refusal(ada, made().raw) == (
         Code.INVITATION_REVOKED,
         f"the operator took back the invitation of {ada}: sold the machine",
     )
@@ -97,13 +97,13 @@ def test_every_single_byte_counts() -> None:
     for at in range(len(raw)):
         for flip in (1, 0x80):
             changed = raw[:at] + bytes([raw[at] ^ flip]) + raw[at + 1 :]
-            assert gate.why_not(PeerId(ADA.peer_id), changed) is not None, at
+            assert gate.refusal(PeerId(ADA.peer_id), changed) is not None, at
 
 
 def test_the_operator_and_its_nodes_need_none() -> None:
     gate = rule()
-    assert gate.why_not(PeerId(OPERATOR.peer_id), b"") is None
-    assert gate.why_not(PeerId(BOB.peer_id), b"") is None
+    assert gate.refusal(PeerId(OPERATOR.peer_id), b"") is None
+    assert gate.refusal(PeerId(BOB.peer_id), b"") is None
 
 
 @pytest.mark.parametrize("pasted", ["\ufeff{}", "**{}**", "Here it is: {}.", "> {}", "https://example.org/?i={}"])
@@ -130,5 +130,5 @@ def test_the_memory_of_the_invited_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(invitation, "MAX_KNOWN", 2)
     gate, keys = rule(), [Identity.generate() for _ in range(3)]
     for key in keys:
-        assert gate.why_not(PeerId(key.peer_id), made(peer=key.peer_id).raw) is None
+        assert gate.refusal(PeerId(key.peer_id), made(peer=key.peer_id).raw) is None
     assert [PeerId(key.peer_id) in gate for key in keys] == [False, True, True]

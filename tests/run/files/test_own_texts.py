@@ -47,7 +47,7 @@ def test_texts_are_taken_and_the_rest_is_counted(tmp_path: Path) -> None:
     assert found.files == ("a.md", "a/c.py", "b.txt")
     assert found.nbytes == 16000 + 9 + 10
     assert (found.skipped_binary, found.skipped_hidden, found.suspicious) == (4, 4, [])
-    assert found.told() == (
+    assert found.summary() == (
         "3 files, 16 kB; skipped 4 binary, 4 hidden, 2 links, 1 empty, 1 that are neither file nor folder"
     )
 
@@ -117,4 +117,4 @@ def test_no_link_leads_out_after_the_survey(tmp_path: Path) -> None:
 
 def test_a_few_bytes_are_not_told_as_none(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a few words\n")
-    assert survey(tmp_path).told() == "1 file, 12 B; skipped 0 binary, 0 hidden"
+    assert survey(tmp_path).summary() == "1 file, 12 B; skipped 0 binary, 0 hidden"

@@ -12,7 +12,7 @@ from peer.errors import BadPayload, ManifestError
 from peer.identity import Identity
 from peer.protocol.messages import PeerId, RunId
 from peer.protocol.policy.amendments import Change, RunPolicy, describe, policy_at, superseded
-from peer.run.statements.files import beside, keep, load
+from peer.run.statements.files import beside, load, write_statements
 from peer.run.statements.kinds import AMENDMENT
 from peer.run.statements.log import StatementLog
 from peer.run.statements.statement import Statement, open_document
@@ -68,7 +68,7 @@ def test_twice_the_same_changes_nothing() -> None:
     made = three()
     assert not extend(made, made.chain[-1])
     assert not extend(made, made.chain[0])
-    assert (len(made.chain), made.taken) == (3, 3)
+    assert (len(made.chain), made.new_count) == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -170,10 +170,10 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
 
 def test_who_lacks_some_gets_the_rest() -> None:
     made = three()
-    assert made.behind(0, bytes(RUN)) == made.chain
-    assert made.behind(2, made.chain[1].digest) == made.chain[2:]
-    assert made.behind(3, made.head) == []
-    assert made.behind(9, b"?" * 32) == []
+    assert made.amendments_after(0, bytes(RUN)) == made.chain
+    assert made.amendments_after(2, made.chain[1].digest) == made.chain[2:]
+    assert made.amendments_after(3, made.head) == []
+    assert made.amendments_after(9, b"?" * 32) == []
 
 
 def test_the_first_of_two_under_one_number_stays() -> None:
@@ -182,7 +182,7 @@ def test_the_first_of_two_under_one_number_stays() -> None:
     theirs.amend(OPERATOR, 7, Change.PAUSE, "")
     for held, other in ((ours, theirs), (theirs, three())):
         before = list(held.chain)
-        given = other.behind(2, held.chain[1].digest)
+        given = other.amendments_after(2, held.chain[1].digest)
         assert given == other.chain[1:]
         with pytest.raises(BadPayload, match="two amendments number 2") as caught:
             extend(held, given[0])
@@ -239,7 +239,7 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     made, read = three(), chain()
     path = beside(tmp_path / "run.toml", AMENDMENT)
     assert path.name == "run.amendments"
-    keep(path, made.chain)
+    write_statements(path, made.chain)
     assert load(path, read) == made.chain
     assert read.amendments == made.amendments
     assert load(path, read) == []  # nothing new
@@ -251,7 +251,7 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, damage: Any) -> None:
     path = tmp_path / "run.amendments"
-    keep(path, three().chain)
+    write_statements(path, three().chain)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ManifestError, match=r"run.amendments, line \d: ") as caught:
         load(path, chain())
@@ -261,6 +261,6 @@ def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, damage: Any) -> N
 def test_another_amendment_under_a_number_in_force_is_refused(tmp_path: Path) -> None:
     other, path = chain(), tmp_path / "run.amendments"
     other.amend(OPERATOR, 1, Change.PAUSE, "")
-    keep(path, other.chain)
+    write_statements(path, other.chain)
     with pytest.raises(ManifestError, match="line 1: the operator signed two amendments number 1"):
         load(path, three())

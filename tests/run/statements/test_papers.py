@@ -13,7 +13,7 @@ from peer.errors import BadPayload, ManifestError
 from peer.identity import Identity
 from peer.protocol.messages import RunId
 from peer.protocol.policy.amendments import Change
-from peer.run.statements.files import beside, keep, load
+from peer.run.statements.files import beside, load, write_statements
 from peer.run.statements.kinds import (
     BEFORE_ISSUE_S,
     DUTIES,
@@ -148,7 +148,7 @@ def test_an_expired_delegation_lets_sign_nothing_more_but_the_start_stays() -> N
     assert [document.round for document in held.digests(NOW)] == [3]
     assert not held.may(NODE.peer_id, "digests", NOW + 60)
     assert held.digests(NOW + 60) == []
-    newcomer = holding(*(open_line(line, RUN, OPERATOR.peer_id) for line in held.lacking(())))
+    newcomer = holding(*(open_line(line, RUN, OPERATOR.peer_id) for line in held.papers_beyond(())))
     assert newcomer.start_time == NOW + 5
     with pytest.raises(BadPayload):
         held.sign_digest(NODE, 4, b"d" * 32, NOW + 60)
@@ -176,17 +176,17 @@ def test_one_who_asks_gets_what_it_lacks() -> None:
     given = delegation("start")
     held = holding(given, start(NOW, NODE, given))
     other = holding(given)
-    for line in held.lacking(other.held()):
+    for line in held.papers_beyond(other.paper_digests()):
         other.add(other.open(line))
     assert other.start == held.start
-    assert held.lacking(other.held()) == []
+    assert held.papers_beyond(other.paper_digests()) == []
 
 
 def test_a_file_keeps_them_and_names_the_line_that_does_not_check(tmp_path: Path) -> None:
     path = beside(tmp_path / "run.toml", PAPER)
     assert path.name == "run.delegations"
     held = holding(delegation("start"), start(NOW))
-    keep(path, held.papers)
+    write_statements(path, held.papers)
     again = holding()
     assert load(path, again) == list(held) == list(again)
     assert load(path, again) == []

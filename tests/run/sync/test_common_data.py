@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from peer.cli.main import peer
 from peer.run.resolve import resolve
 from peer.run.sections import DataSection, SyncSection
-from peer.run.sync.common_data import why_unchecked
+from peer.run.sync.common_data import unchecked_reason
 
 OWN, PINNED = DataSection(kind="text"), DataSection(kind="text", digest="ab" * 32)
 
@@ -27,7 +27,7 @@ OWN, PINNED = DataSection(kind="text"), DataSection(kind="text", digest="ab" * 3
     ],
 )
 def test_only_a_check_without_common_data_is_cautioned(sync: SyncSection, data: DataSection, told: bool) -> None:
-    assert bool(why_unchecked(resolve(sync), data)) is told
+    assert bool(unchecked_reason(resolve(sync), data)) is told
 
 
 def test_who_makes_checks_and_shows_a_manifest_is_told_once(tmp_path: Path) -> None:

@@ -144,10 +144,10 @@ async def test_a_wild_state_among_the_pieces_gives_way_to_that_of_one_donor() ->
     assert any(torch.equal(got.outer.params, one.params) for one in world.good)
     assert "no better than a guess" in refusals(world)["3 donors"]
     assert not {"a", "b"} & set(refusals(world))
-    assert got.fetched is not None
-    assert got.fetched.donor in ("a", "b")
+    assert got.transfer is not None
+    assert got.transfer.donor in ("a", "b")
     told = [(name.partition(" (")[0], unit) for name, _, _, unit in world.shown]
-    whose = got.fetched.donor
+    whose = got.transfer.donor
     assert ("checking the fetched state", "s") in told
     assert (f"fetching the state of {whose} alone", "bytes") in told
     assert (f"checking the state of {whose} alone", "s") in told
@@ -161,7 +161,7 @@ async def test_calm_donors_are_weighed_once_and_nothing_is_fetched_twice() -> No
     world.donor("b", world.good[1], 100)
     got = await world.join()
     assert "2 donors" in got.why
-    assert got.fetched.nbytes == 4 * LAYOUT.elements
+    assert got.transfer.nbytes == 4 * LAYOUT.elements
     assert world.journal == []
 
 

@@ -40,8 +40,8 @@ def test_a_ban_holds_at_once_behind_a_slip_and_the_slip_can_be_replaced(slip: Ch
     other = peer(journal)
     network = cast(Any, SimpleNamespace(fetch_amendments=told))
     run_virtual(other.ask(network, cast(Any, SimpleNamespace(peer_id="o")), [AMENDMENT]))
-    assert list(other.log.ruling(333).banned) == [LIAR]
-    before = other.log.ruling(ROUNDS - 2)
+    assert list(other.log.policy(333).banned) == [LIAR]
+    before = other.log.policy(ROUNDS - 2)
     assert (before.paused, before.founded, before.wire) == (None, b"", None)
     mended: dict[Change, tuple[Change, dict[str, Any]]] = {
         Change.PAUSE: (Change.GO_ON, {}),
@@ -51,7 +51,7 @@ def test_a_ban_holds_at_once_behind_a_slip_and_the_slip_can_be_replaced(slip: Ch
     change, fields = mended[slip]
     operators.log.amend(OPERATOR, 334, change, "mended", **fields)
     run_virtual(other.ask(network, cast(Any, SimpleNamespace(peer_id="o")), [AMENDMENT]))
-    last = other.log.ruling(MAX_ROUND)
+    last = other.log.policy(MAX_ROUND)
     assert last.paused is None
     assert last.founded == (b"\xcd" * 32 if slip is Change.REFOUND else b"")
     assert last.wire == ((1, 9) if slip is Change.WIRE else None)

@@ -21,7 +21,7 @@ from peer.result.remote import judge as judge_module
 from peer.result.remote.judge import HoldOutJudge
 from peer.result.source import load_model
 from peer.run.manifest import parse_manifest
-from peer.run.memory import need_of
+from peer.run.memory import memory_need
 from peer.run.sections import MOST_BUFFER_BYTES, LlamaSection
 from peer.trainer import worker
 from peer.trainer.arena import Arena
@@ -113,7 +113,9 @@ def test_a_limit_ends_with_its_block_and_hides_no_other_error() -> None:
 
 def test_the_need_of_a_run_counts_the_buffers_that_a_config_may_make() -> None:
     manifest = parse_manifest(FOREIGN.encode())
-    base = need_of(manifest, micro_batch=0).trainer - need_of(manifest, micro_batch=0, trains_here=False).trainer
+    base = (
+        memory_need(manifest, micro_batch=0).trainer - memory_need(manifest, micro_batch=0, trains_here=False).trainer
+    )
     assert base == 16 * manifest.model.parameters + MOST_BUFFER_BYTES
 
 

@@ -44,10 +44,9 @@ from peer.run.files.token_index import (
     parse_index,
     shard_bytes,
 )
-from peer.run.load import bytes_a_day, load_of
-from peer.run.load import need_of as upload_need
+from peer.run.load import bytes_a_day, line_load, upload_need
 from peer.run.manifest import SignedManifest, default_text, derive, parse_manifest
-from peer.run.memory import activation_bytes, need_of
+from peer.run.memory import activation_bytes, memory_need
 from peer.run.options import PeerOptions
 from peer.run.overrides import SECTIONS, TOP, dump, fields_of
 from peer.run.resolve import resolve
@@ -170,7 +169,7 @@ def probe(raw: bytes) -> None:
 
 def amendments_since(raw: bytes) -> None:
     request = pb.AmendmentsRequest.FromString(raw)
-    assert len(StatementLog(RunId(RUN), OWNER.peer_id).behind(request.held, request.head)) == 0
+    assert len(StatementLog(RunId(RUN), OWNER.peer_id).amendments_after(request.held, request.head)) == 0
 
 
 def run_view_of(raw: bytes) -> None:
@@ -294,11 +293,11 @@ def used(manifest: Manifest, signed: SignedManifest, options: PeerOptions) -> No
     rounds, total = manifest.rounds, manifest.train.total_rounds
     cost = cost_of(manifest.model, method)
     rows = [*method_rows(manifest.sync), *round_rows(method, rounds, total), *growth_rows(method)]
-    rows += [*optimizer_rows(manifest, None), *cost_rows(method, cost), *memory_rows(cost, need_of(manifest))]
+    rows += [*optimizer_rows(manifest, None), *cost_rows(method, cost), *memory_rows(cost, memory_need(manifest))]
     assert all("nan" not in value for _, value, _ in rows), rows
     dict(cautions(method, rounds))
     bytes_a_day(method, cost.bytes_per_sync)
-    load_of(manifest, method)
+    line_load(manifest, method)
     upload_need(manifest, method)
     receipt_bounds(method, cost.parameters, rounds)
     activation_bytes(manifest, 2**34)

@@ -14,7 +14,7 @@ from peer.errors import BadPayload, JoinRefused, RunEnded, StartChanged
 from peer.identity import Identity
 from peer.joining.clock import clock_from
 from peer.joining.context import JoinContext
-from peer.joining.ended import ensure_goes_on
+from peer.joining.ended import ensure_not_ended
 from peer.joining.invitation import OwnAdmission
 from peer.membership.statement_sync import StatementSync
 from peer.node.handler import RequestHandler
@@ -119,7 +119,7 @@ async def visited(held: StatementSync, *handlers: RequestHandler) -> None:
             say=lambda line: None,
         )
         async with asyncio.timeout(90):
-            await ensure_goes_on(context, manifest(), (), held)
+            await ensure_not_ended(context, manifest(), (), held)
     finally:
         for transport in opened:
             await transport.close()
@@ -157,7 +157,7 @@ def test_whatever_comes_first_the_same_counts_in_the_end(signed: Paper) -> None:
         held = holding(*order, true_digest)  # as it waits for the start, and is offered again
         assert held.start == signed
         assert [one.by for one in held.digests(NOW)] == [NODE.peer_id]
-        lines = held.lacking(())
+        lines = held.papers_beyond(())
         assert FALSE_START.line not in lines, "it is handed on to nobody"
         assert FALSE_DIGESTS[0].line not in lines
         assert held.newest_delegation(STOLEN.peer_id) == REVOKED.document
@@ -216,7 +216,7 @@ def test_a_renewed_delegation_keeps_the_start() -> None:
     held = holding(GIVEN, FALSE_START)
     held.add(delegation(STOLEN, issued=NOW, expires=NOW + 90 * 86400))
     assert held.start == FALSE_START
-    newcomer = holding(*(open_line(line, RUN, OPERATOR.peer_id) for line in held.lacking(())))
+    newcomer = holding(*(open_line(line, RUN, OPERATOR.peer_id) for line in held.papers_beyond(())))
     assert newcomer.start == FALSE_START
 
 
@@ -260,10 +260,10 @@ def test_the_revoked_node_is_no_node_of_the_operator_whoever_names_it(monkeypatc
     named = {PeerId(STOLEN.peer_id)}
     held = holding(GIVEN)
     rule = InvitedPeers(held, lambda: NOW, required=True, exempt=named)
-    assert rule.why_not(PeerId(STOLEN.peer_id), b"") is None
+    assert rule.refusal(PeerId(STOLEN.peer_id), b"") is None
     held.add(REVOKED)
     assert held.nodes(NOW, named) == frozenset()
-    found = rule.why_not(PeerId(STOLEN.peer_id), b"")
+    found = rule.refusal(PeerId(STOLEN.peer_id), b"")
     assert found is not None
     assert found[0] == "uninvited"
 
@@ -284,7 +284,7 @@ def test_invitations_of_a_revoked_key_let_nobody_in_and_those_inside_leave() -> 
     assert guest in rule
     held.add(REVOKED)
     assert guest not in rule, "it has the standing of a stranger"
-    assert rule.why_not(guest, invitation.raw) is not None
+    assert rule.refusal(guest, invitation.raw) is not None
     with pytest.raises(JoinRefused, match="never signed it"):
         own.ensure()
 

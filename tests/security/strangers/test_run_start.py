@@ -14,7 +14,7 @@ from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.joining.clock import round_clock
 from peer.joining.context import JoinContext
-from peer.joining.ended import ensure_goes_on
+from peer.joining.ended import ensure_not_ended
 from peer.lab.sim.machine import SimulatedPeer
 from peer.lab.sim.process import OPERATOR
 from peer.lab.sim.process import RUN as SIMULATED
@@ -135,7 +135,7 @@ def test_records_and_forged_papers_of_many_move_no_newcomers_clock() -> None:
         honest.hold([honest.log.sign_start(OWNER, began, began)])
         async with swarm(honest) as context:
             held = statements(heard)
-            await ensure_goes_on(context, manifest(), (), held)  # a start of 1970 would be over
+            await ensure_not_ended(context, manifest(), (), held)  # a start of 1970 would be over
             rounds = await round_clock(context, manifest(), known_start(held.log, None))
             assert rounds.start == began
             assert rounds.round_at(context.clock.now()) == 333
@@ -150,11 +150,11 @@ def test_a_newcomer_that_finds_no_signed_start_waits() -> None:
     async def main() -> None:
         async with swarm(None) as context:
             held = statements()
-            await ensure_goes_on(context, manifest(), (), held)
+            await ensure_not_ended(context, manifest(), (), held)
             rounds = await round_clock(context, manifest(), known_start(held.log, None))
             assert rounds.start == 0.0
             assert held.refused.total() >= 3 * LIARS
-            assert held.log.wanting
+            assert held.log.awaits_start
 
     asyncio.run(main())
 

@@ -82,7 +82,7 @@ async def donor(limits: UploadLimits) -> AsyncIterator[Donor]:
     quota = UploadQuota(
         limits, None, lambda event: None, lambda line: None, moment=lambda now: Moment(date(2026, 1, 1), 0.0, 0.0)
     )
-    quota.exchange_needs(EXCHANGE)
+    quota.reserve_for_exchange(EXCHANGE)
     state = DonatedState(outer, lambda: 1, RunClock().now)
     policy = TransportPolicy(quota=quota, reputation=knows)
     transport = GrpcTransport(identity, RUN, RequestHandler(state=state), RunClock().now, policy)
@@ -109,7 +109,7 @@ def test_strangers_have_a_share_of_the_day() -> None:
                 codes.add(code)
             assert 0.5 * STRANGERS_SHARE * DAY < taken <= STRANGERS_SHARE * DAY
             assert "busy" in codes
-            assert giving.quota.why_not() == "", "there is room for exchanges"
+            assert giving.quota.blocked_reason() == "", "there is room for exchanges"
             assert await giving.fetched(giving.caller(proven=True), 3) == (3 * STATE, "")
 
     asyncio.run(main())
