@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.lying_partners import HONEST, MOST_PERCENT, PEERS, percent, wish_of
+from benchmarks.lying_partners import HONEST, MOST_PERCENT, PEERS, percent, simulation_of
 from benchmarks.result import RESULTS, ROOT, Benchmark, Figure, Table, options, parsed, publish
 from peer.lab.attack.play import honest_alone, liars_among, play_attack
 from peer.lab.bench.tables import Cell
@@ -54,7 +54,7 @@ def rows_of(
     """Play all seeds of a preset with so many liars. Return a row for each attack."""
     numbers, over, out = liars_among(PEERS, count / PEERS), dict[str, list[float]](), dict[str, list[int]]()
     for seed in range(seeds):
-        wish = wish_of(seed, rounds, [*PRESETS[preset], *more])
+        wish = simulation_of(seed, rounds, [*PRESETS[preset], *more])
         alone = honest_alone(wish, numbers)
         for attack in attacks:
             liars = () if attack == HONEST else numbers

@@ -21,7 +21,7 @@ from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.lab.attack.lies import BACKDOOR, LIES
 from peer.lab.attack.play import honest_alone, liars_among, play_attack
 from peer.lab.bench.tables import Cell
-from peer.lab.sim.run import Wish
+from peer.lab.sim.run import SimulationSettings
 from peer.run.manifest import default_text, derive
 
 PEERS = 8
@@ -36,9 +36,9 @@ ABOUT = Benchmark(
 )
 
 
-def wish_of(seed: int, rounds: int, settings: list[str]) -> Wish:
+def simulation_of(seed: int, rounds: int, settings: list[str]) -> SimulationSettings:
     changes = [f"seed={seed}", "sync.clock=seconds", f"sync.sync_every={ROUND_S}", *settings]
-    return Wish(
+    return SimulationSettings(
         peers=PEERS,
         manifest=derive(default_text(), changes),
         hours=rounds * ROUND_S / 3600,
@@ -64,7 +64,7 @@ def main() -> None:
     for count in map(int, given.liars.split(",")):
         numbers = liars_among(PEERS, count / PEERS)
         for seed in range(given.seeds):
-            wish = wish_of(seed, given.rounds, given.settings)
+            wish = simulation_of(seed, given.rounds, given.settings)
             alone = honest_alone(wish, numbers)
             for attack in given.attacks.split(","):
                 played = play_attack(

@@ -22,7 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.lying_partners import PEERS, percent, wish_of
+from benchmarks.lying_partners import PEERS, percent, simulation_of
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.exchange.build import Sayings, make_strategy
 from peer.exchange.pair.acceptance import CHECK, CLIP
@@ -31,7 +31,7 @@ from peer.lab.attack.liar import LyingSwap
 from peer.lab.attack.lies import LIES, NEAR_THE_LIMIT, Lie
 from peer.lab.attack.report import mean_last_loss
 from peer.lab.bench.tables import Cell
-from peer.lab.sim.run import EVERYBODY, Cast, simulate
+from peer.lab.sim.run import ALL_HONEST, SimulationRoles, simulate
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.observe import events
 from peer.protocol.messages import RoundKey
@@ -76,14 +76,14 @@ def _push(key: RoundKey, own: Tensor, outer: Tensor) -> Tensor:
 
 def played(lie: Lie | None, acceptance: str, rounds: int, settings: list[str]) -> list[SimulatedSwarm]:
     """Play the swarm. Without a lie: that of the honest alone."""
-    wish = wish_of(1, rounds, ["sync.preset=gossip", f"sync.acceptance={acceptance}", *settings])
-    cast, swarms = EVERYBODY, list[SimulatedSwarm]()
+    wish = simulation_of(1, rounds, ["sync.preset=gossip", f"sync.acceptance={acceptance}", *settings])
+    roles, swarms = ALL_HONEST, list[SimulatedSwarm]()
     if lie is None:
-        cast = Cast(numbers=tuple(number for number in range(PEERS) if number != LIAR))
+        roles = SimulationRoles(numbers=tuple(number for number in range(PEERS) if number != LIAR))
     else:
         swaps = Sayings(swaps=lambda honest: LyingSwap(honest, lie))
-        cast = Cast(liars={LIAR: partial(make_strategy, sayings=swaps)})
-    simulate(wish, swarms.append, cast)
+        roles = SimulationRoles(liars={LIAR: partial(make_strategy, sayings=swaps)})
+    simulate(wish, swarms.append, roles)
     return swarms
 
 

@@ -56,7 +56,7 @@ Row = list[str | float | int | None]
 
 def mute(swarm: SimulatedSwarm) -> None:
     """No relay says where a closed peer calls from."""
-    swarm.network.word = lambda relay, peer, now: None
+    swarm.network.relay_word = lambda relay, peer, now: None
 
 
 def take_all() -> AbstractContextManager[object]:

@@ -8,7 +8,7 @@ replicas stay close together, so that they are one model in the end. An hour of 
 from __future__ import annotations
 
 from peer.lab.sim.report import Report
-from peer.lab.sim.run import Wish, simulate
+from peer.lab.sim.run import SimulationSettings, simulate
 from peer.run.manifest import default_text, derive
 
 
@@ -16,7 +16,7 @@ def train(preset: str, hours: float = 0.5) -> Report:
     """Play a swarm of two on cable lines, with an exchange every minute."""
     settings = [f"sync.preset={preset}", "sync.clock=seconds", "sync.sync_every=60", "seed=1"]
     manifest = derive(default_text(), settings)
-    return simulate(Wish(peers=2, manifest=manifest, hours=hours, link="cable", trainer="tiny"))
+    return simulate(SimulationSettings(peers=2, manifest=manifest, hours=hours, link="cable", trainer="tiny"))
 
 
 def main() -> None:

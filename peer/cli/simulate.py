@@ -13,7 +13,7 @@ from peer.cli.telling import tell
 from peer.errors import UsageError
 
 if TYPE_CHECKING:
-    from peer.lab.sim.run import Wish
+    from peer.lab.sim.run import SimulationSettings
 
 OF_SEVERAL_PEERS = ("link", "churn", "speeds", "closed", "attack")
 """Options that mean nothing to a baseline, which one simulated peer plays."""
@@ -108,7 +108,7 @@ def command(
         refuse_idle(context, ("parameters",), "--trainer fake")
     from peer.lab.compare.entries import BASELINES, DDP, baseline_in_words
     from peer.lab.orders import check
-    from peer.lab.sim.run import Wish
+    from peer.lab.sim.run import SimulationSettings
     from peer.methods.sgd import CONTROL
     from peer.run.manifest import default_text, derive
 
@@ -121,7 +121,7 @@ def command(
     changes = [f"seed={seed}", "sync.clock=seconds", "sync.sync_every=300", *settings]
     changes += [] if preset is None else [f"sync.preset={preset}"]
     changes += [] if sync_every is None else [f"sync.sync_every={sync_every}"]
-    wish = Wish(
+    simulation = SimulationSettings(
         peers=peers if baseline is None else min(peers, 1),
         batches=peers if baseline == DDP else 1,
         manifest=derive(default_text(), changes),
@@ -137,7 +137,7 @@ def command(
         relay_cap=relay_cap,
         relays=relays,
     )
-    numbers, text = _played(wish, attack, share)
+    numbers, text = _played(simulation, attack, share)
     if baseline is not None:
         numbers |= {"baseline": {"name": baseline, "peers": peers}}
         text = f"{baseline_in_words(baseline, peers)}\n{text}"
@@ -145,25 +145,25 @@ def command(
     check(numbers["orders"])
 
 
-def _played(wish: Wish, attack: str | None, share: float) -> tuple[dict[str, Any], str]:
+def _played(simulation: SimulationSettings, attack: str | None, share: float) -> tuple[dict[str, Any], str]:
     """Play the swarm, with its liars where an attack is named. Return the report as numbers and as text."""
-    from peer.lab.sim.report import told
+    from peer.lab.sim.report import report_text
 
     if attack is None:
         from peer.lab.sim.run import simulate
 
-        report = simulate(wish)
-        return report.to_json(), told(report)
+        report = simulate(simulation)
+        return report.to_json(), report_text(report)
     from peer.lab.attack.play import simulate_attack
     from peer.lab.attack.report import told_attack
 
-    report, effect = simulate_attack(wish, attack, share)
+    report, effect = simulate_attack(simulation, attack, share)
     unit = (
         "nats a token"
         if report.loss_first is not None
         else "(mean square of the fake trainer's parameters, not of a model)"
     )
-    return report.to_json() | {"attack": effect.to_json()}, f"{told(report)}\n{told_attack(effect, unit)}"
+    return report.to_json() | {"attack": effect.to_json()}, f"{report_text(report)}\n{told_attack(effect, unit)}"
 
 
 @command.command(

@@ -291,7 +291,7 @@ async def test_in_the_first_rounds_the_first_state_is_good() -> None:
 def test_a_recent_checkpoint_is_resumed_an_old_one_is_not(behind: int, resumes: bool) -> None:
     async def test() -> None:
         world = DonorWorld()
-        world.kept.keep(state_of(5), 40, 1234)
+        world.disk.save(state_of(5), 40, 1234)
         world.donor("a", state_of(1), 40 + behind)
         got = await world.join()
         assert same(got.outer, state_of(5)) is resumes
@@ -310,7 +310,7 @@ def test_a_recent_checkpoint_is_resumed_an_old_one_is_not(behind: int, resumes: 
 @virtually
 async def test_alone_a_checkpoint_is_resumed_at_once() -> None:
     world = DonorWorld()
-    world.kept.keep(state_of(5), 40, 0)
+    world.disk.save(state_of(5), 40, 0)
     began = asyncio.get_running_loop().time()
     got = await world.join()
     assert same(got.outer, state_of(5))
@@ -322,7 +322,7 @@ async def test_alone_a_checkpoint_is_resumed_at_once() -> None:
 @virtually
 async def test_an_old_checkpoint_that_nobody_can_replace_is_resumed_and_not_given_away() -> None:
     world = DonorWorld()
-    world.kept.keep(state_of(5), 40, 0)
+    world.disk.save(state_of(5), 40, 0)
     world.donor("a", None, 400)
     got = await world.join()
     assert same(got.outer, state_of(5))

@@ -14,7 +14,7 @@ from peer.aio.threads import LowPriorityThread
 from peer.identity import Identity
 from peer.joining.resume import JoinedState
 from peer.joining.sequence import local_terms
-from peer.lab.sim.process import build
+from peer.lab.sim.process import build_parts
 from peer.lab.sim.setting import SwarmSetting, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
@@ -39,11 +39,11 @@ OUTSIDE = tuple(f"peer.{room}" for room in ROOMS)
 OURS = (
     "LowPriorityThread",
     "KeySigner",
-    "PlainSeal",
+    "KeylessSigner",
     "MemoryFile",
     "ProvenFile",
     "Checkpointer",
-    "KeptBytes",
+    "BytesInMemory",
     "Journal",
 )
 
@@ -83,8 +83,8 @@ def simulated(preset: str) -> set[Edge]:
         rounds = RoundClock("seconds", method.sync_every, method.fragments, EPOCH)
         swarm = SimulatedSwarm(1, SwarmSetting(method=method, rounds=rounds, total_rounds=1, seed=1))
         (peer,) = swarm.peers
-        peer.kept.keep_receipts()
-        return connections(build(swarm._run, peer, peer.life, OuterState.fresh(swarm.layout, swarm.first)))
+        peer.disk.enable_receipts()
+        return connections(build_parts(swarm._run, peer, peer.life, OuterState.fresh(swarm.layout, swarm.first)))
 
     return run_virtual(main())
 

@@ -466,7 +466,7 @@ def test_a_lying_partner_is_named_put_out_and_never_mixed_in(
 
 def test_a_stranger_that_locks_and_never_swaps_costs_a_small_part_of_the_time() -> None:
     def spoil(swarm: SimulatedSwarm, mute: PeerId) -> None:
-        swarm.network.mute = lambda peer: peer == mute
+        swarm.network.is_mute = lambda peer: peer == mute
 
     mute, swarm = simulate(spoil, rounds=24)
     caught = 0
@@ -501,7 +501,7 @@ def test_a_stranger_that_promises_to_be_ready_is_waited_for_no_longer_than_an_ho
 
     def spoil(swarm: SimulatedSwarm, mute: PeerId) -> None:
         liars.add(mute)
-        swarm.network.mute = lambda peer: peer == mute
+        swarm.network.is_mute = lambda peer: peer == mute
 
     monkeypatch.setattr(MemoryTransport, "offer", offer)
     mute, swarm = simulate(spoil, rounds=24)

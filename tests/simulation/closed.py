@@ -132,7 +132,7 @@ def play_closed(given: ClosedSwarm, watch: Callable[[SimulatedSwarm], None] = la
     relays += [peer.peer_id for peer in swarm.peers if peer.number not in shut]
     return ClosedPlay(
         report_of(swarm, given.hours, seconds),
-        swarm.network.taken,
+        swarm.network.swap_paths,
         witnesses[0].broken(),
         Counter(_short(event.reason) for event in ended if event.outcome != "exchanged"),
         [swarm.network.load(relay).relayed for relay in relays],

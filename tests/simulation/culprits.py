@@ -176,9 +176,9 @@ def _one_thread() -> Iterator[None]:
 
 def _spoil(swarm: SimulatedSwarm, fault: str, culprits: tuple[PeerId, ...]) -> None:
     if fault == "slow_link":
-        swarm.network.path = lambda one, other: HOME.up / SLOWER if {one, other} == set(culprits) else float("inf")
+        swarm.network.path_rate = lambda one, other: HOME.up / SLOWER if {one, other} == set(culprits) else float("inf")
     if fault == "never_ready":
-        swarm.network.mute = lambda peer: peer in culprits
+        swarm.network.is_mute = lambda peer: peer in culprits
     if fault == "stalled":
         swarm.network.flows.open = _Stopping(swarm.network.flows.open, culprits)
 

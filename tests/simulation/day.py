@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from peer.lab.sim.report import Report
-from peer.lab.sim.run import Wish, simulate
+from peer.lab.sim.run import SimulationSettings, simulate
 from peer.run.manifest import default_text, derive
 from tests.support.invariants import Witness
 
@@ -42,7 +42,7 @@ def play_day(
     seed: int, peers: int = PEERS, hours: float = HOURS, churn: float = CHURN, sync_every: float = SYNC_EVERY_S
 ) -> Day:
     settings = [f"seed={seed}", "sync.preset=noloco", "sync.clock=seconds", f"sync.sync_every={sync_every}"]
-    wish = Wish(
+    simulation = SimulationSettings(
         peers=peers,
         manifest=derive(default_text(), settings),
         hours=hours,
@@ -54,7 +54,7 @@ def play_day(
     )
     witnesses = list[Witness]()
     began = time.process_time()
-    report = simulate(wish, lambda swarm: witnesses.append(Witness(swarm)))
+    report = simulate(simulation, lambda swarm: witnesses.append(Witness(swarm)))
     return Day(seed, report, witnesses[0].broken(), time.process_time() - began)
 
 

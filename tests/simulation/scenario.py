@@ -95,7 +95,9 @@ def play(seed: int, preset: str) -> Played:
 
     swarm, witness = run_virtual(main())
     outcomes = sum((peer.outcomes() for peer in swarm.peers), Counter[str]())
-    return Played(seed, preset, count, plan, len(swarm.mischief.done), outcomes, witness.broken(), digest_of(swarm))
+    return Played(
+        seed, preset, count, plan, len(swarm.fault_injector.injected), outcomes, witness.broken(), digest_of(swarm)
+    )
 
 
 def digest_of(swarm: SimulatedSwarm) -> str:

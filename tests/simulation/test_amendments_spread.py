@@ -111,7 +111,7 @@ def test_in_steps_a_pause_ends_although_the_round_to_go_on_in_never_comes() -> N
     async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
         operator.amend(6, Change.PAUSE)
         await asyncio.sleep(100)
-        assert all(peer.coordinator.live.status is Status.PAUSED for peer in swarm.peers)
+        assert all(peer.round_loop.live.status is Status.PAUSED for peer in swarm.peers)
         operator.amend(9, Change.LR_SCALE, value=0.5)
         operator.amend(10, Change.GO_ON)
 
@@ -162,7 +162,7 @@ def test_all_go_on_from_the_state_the_operator_names() -> None:
         await asyncio.sleep(1)
         operator.amend(6, Change.REFOUND, digest=digest_of(state).hex())
         await asyncio.sleep(150)  # by now all have stopped to wait for it
-        assert all(peer.coordinator.live.status is Status.JOINING for peer in swarm.peers)
+        assert all(peer.round_loop.live.status is Status.JOINING for peer in swarm.peers)
         swarm.states[digest_of(state)] = state
 
     swarm = simulate(play)

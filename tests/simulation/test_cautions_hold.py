@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from peer.lab.sim.run import Wish, simulate
+from peer.lab.sim.run import SimulationSettings, simulate
 from peer.methods.cautions import cautions
 from peer.run.manifest import default_text, derive, parse_manifest
 from peer.run.resolve import resolve
@@ -18,7 +18,9 @@ BASE = ("seed=1", "clock=steps", "sync_every=20", "train.total_rounds=20")
 @cache
 def loss(*settings: str) -> float:
     text = derive(default_text(), [*BASE, *settings])
-    found = simulate(Wish(peers=4, manifest=text, hours=STEPS / 3600, link="lan", trainer="tiny")).loss_last
+    found = simulate(
+        SimulationSettings(peers=4, manifest=text, hours=STEPS / 3600, link="lan", trainer="tiny")
+    ).loss_last
     assert found is not None
     return found
 

@@ -53,7 +53,7 @@ def play(seed: int) -> tuple[SimulatedSwarm, Witness]:
 
 def attended(swarm: SimulatedSwarm) -> Attendance:
     journals = [[(EPOCH + at, e) for at, e in zip(p.times, p.events, strict=True)] for p in swarm.peers]
-    happened = [Happened(fault, EPOCH + at, EPOCH + at + fault.seconds) for at, fault in swarm.mischief.done]
+    happened = [Happened(fault, EPOCH + at, EPOCH + at + fault.seconds) for at, fault in swarm.fault_injector.injected]
     return attendance(journals, happened, swarm.rounds, swarm.total_rounds, "group")
 
 
@@ -62,7 +62,7 @@ def test_rounds_of_the_living_end_in_time_and_with_one_state(seed: int) -> None:
     print(f"seed {seed}")
     swarm, witness = play(seed)
     seen = attended(swarm)
-    assert len(swarm.mischief.done) >= 15
+    assert len(swarm.fault_injector.injected) >= 15
     assert seen.live > 350
     assert seen.participation is not None
     assert seen.ended_in_time is not None

@@ -161,8 +161,8 @@ def test_a_cut_off_part_of_a_group_that_is_restarted_founds_no_group() -> None:
         async def restart() -> None:
             await asyncio.sleep(80.0)
             for peer in side:
-                assert peer.kept.last is not None
-                assert peer.kept.quorums.raw
+                assert peer.disk.checkpoint is not None
+                assert peer.disk.quorum_store.raw
                 swarm.kill(peer)
             await asyncio.sleep(70.0)  # the records they left have expired: they see each other, and nobody else
             for peer in side:
@@ -174,7 +174,7 @@ def test_a_cut_off_part_of_a_group_that_is_restarted_founds_no_group() -> None:
         return swarm
 
     swarm = run_virtual(main())
-    assert all(peer.coordinator.live.round >= ROUNDS - 1 for peer in swarm.peers[:8])
+    assert all(peer.round_loop.live.round >= ROUNDS - 1 for peer in swarm.peers[:8])
     stepped = exchanges(swarm.peers[:8])
     assert [round_ for round_ in stepped if 80 / ROUND_S < round_ < 302 / ROUND_S - 1] == []
 
@@ -284,7 +284,7 @@ def test_fresh_peers_alone_with_the_bootstrap_of_a_running_swarm_are_no_source_o
     async def main() -> tuple[SimulatedSwarm, list[str], list[tuple[float, PeerId]]]:
         swarm, gave = build("noloco", seed, rounds=10, count=8), list[tuple[float, PeerId]]()
         witness, loop = Witness(swarm), asyncio.get_running_loop()
-        (bootstrap, serving), seen = await serve_the_first_state(swarm, tmp_path), swarm.network.gave
+        (bootstrap, serving), seen = await serve_the_first_state(swarm, tmp_path), swarm.network.on_payload_sent
 
         def watch(sender: PeerId, key: RoundKey | None, source: Source | None) -> None:
             if sender != bootstrap:
@@ -292,7 +292,7 @@ def test_fresh_peers_alone_with_the_bootstrap_of_a_running_swarm_are_no_source_o
             if key is None:
                 gave.append((loop.time(), sender))
 
-        swarm.network.gave = watch
+        swarm.network.on_payload_sent = watch
         fresh = swarm.peers[:2]
 
         async def come() -> None:

@@ -28,7 +28,7 @@ def pause(peer: SimulatedPeer) -> None:
 
 
 def leave(peer: SimulatedPeer) -> None:
-    peer.coordinator.leave()
+    peer.round_loop.leave()
 
 
 @dataclass
@@ -44,7 +44,7 @@ async def locked(peer: SimulatedPeer, before_due_s: float) -> Hold:
     await asyncio.sleep(BEGINS_S)
     clock = VirtualClock()
     while True:
-        due, found = peer.coordinator.live.due_at, [*peer.parts.matchmaker._open.values()]
+        due, found = peer.round_loop.live.due_at, [*peer.parts.matchmaker._open.values()]
         if found and found[-1].locked is not None and due is not None and 0 < due - clock.now() <= before_due_s:
             return Hold(found[-1].key.round, found[-1].locked)
         await asyncio.sleep(0.01)

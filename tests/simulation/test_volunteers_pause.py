@@ -80,12 +80,12 @@ def test_it_stands_still_and_goes_on(preset: str) -> None:
         await asyncio.sleep(70)
         peer.pause.pause()
         await asyncio.sleep(8)
-        assert peer.coordinator.live.status is Status.PAUSED
-        assert peer.coordinator.live.phase.startswith("paused by you since ")
+        assert peer.round_loop.live.status is Status.PAUSED
+        assert peer.round_loop.live.phase.startswith("paused by you since ")
         worked.append(peer.trainer.counters().tokens)
         await asyncio.sleep(80)
         worked.append(peer.trainer.counters().tokens)
-        assert peer.coordinator.live.status is Status.PAUSED
+        assert peer.round_loop.live.status is Status.PAUSED
         peer.pause.resume()
 
     swarm = simulate(play, preset)
@@ -165,16 +165,16 @@ def test_the_operators_word_to_go_on_wakes_nobody_who_paused_himself() -> None:
         peer.pause.pause()
         operator.amend(4, Change.PAUSE)
         await asyncio.sleep(40)
-        assert "paused by you" in peer.coordinator.live.phase
-        assert "paused by the operator" in peer.coordinator.live.phase
+        assert "paused by you" in peer.round_loop.live.phase
+        assert "paused by the operator" in peer.round_loop.live.phase
         operator.amend(4, Change.GO_ON)
         await asyncio.sleep(40)
-        assert peer.coordinator.live.status is Status.PAUSED
-        assert "operator" not in peer.coordinator.live.phase
-        assert swarm.peers[1].coordinator.live.status is Status.TRAINING
+        assert peer.round_loop.live.status is Status.PAUSED
+        assert "operator" not in peer.round_loop.live.phase
+        assert swarm.peers[1].round_loop.live.status is Status.TRAINING
         peer.pause.resume()
         await asyncio.sleep(5)
-        assert peer.coordinator.live.status is Status.TRAINING
+        assert peer.round_loop.live.status is Status.TRAINING
 
     swarm = simulate(play)
     assert [e.by for e in swarm.peers[0].events if isinstance(e, Paused)] == ["volunteer", "operator"]
@@ -191,7 +191,7 @@ def test_told_to_go_on_while_the_operators_pause_holds_it_still_stands() -> None
         await asyncio.sleep(40)
         peer.pause.resume()
         await asyncio.sleep(40)
-        assert peer.coordinator.live.phase.startswith("paused by the operator")
+        assert peer.round_loop.live.phase.startswith("paused by the operator")
         operator.amend(4, Change.GO_ON)
 
     balanced(simulate(play))
@@ -203,7 +203,7 @@ def test_paused_it_can_be_told_to_leave() -> None:
         await asyncio.sleep(66)
         peer.pause.pause()
         await asyncio.sleep(10)
-        peer.coordinator.leave()
+        peer.round_loop.leave()
         await asyncio.sleep(3)
         assert peer.life.finished.is_set()
 
@@ -220,11 +220,11 @@ def test_one_that_starts_paused_is_no_partner_and_then_takes_part(kind: Literal[
         )
         run = asyncio.create_task(swarm.run())
         peer = swarm.peers[1]
-        while peer.life.coordinator is None:
+        while peer.life.round_loop is None:
             await asyncio.sleep(0)
         peer.pause.pause()
         await asyncio.sleep(70)
-        assert peer.coordinator.live.status is Status.PAUSED
+        assert peer.round_loop.live.status is Status.PAUSED
         assert peer.trainer.counters().tokens == 0
         peer.pause.resume()
         async with asyncio.timeout(3000):
@@ -252,12 +252,12 @@ def test_who_is_told_to_leave_at_any_moment_says_the_round_its_trainer_is_in(see
         )
         run, peer = asyncio.create_task(swarm.run()), swarm.peers[1]
         await asyncio.sleep(17 + 0.3 * seed)
-        coordinator = peer.coordinator
-        coordinator.leave()
+        round_loop = peer.round_loop
+        round_loop.leave()
         async with asyncio.timeout(100):
             await peer.life.finished.wait()
-        assert 0 < coordinator.live.round < TOTAL
-        assert coordinator.live.round == peer.trainer.round
+        assert 0 < round_loop.live.round < TOTAL
+        assert round_loop.live.round == peer.trainer.round
         run.cancel()
         await asyncio.wait({run})
 

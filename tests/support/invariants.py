@@ -37,7 +37,7 @@ class Witness:
 
     def __post_init__(self) -> None:
         self.values = Values(self.swarm, self.found)
-        self.swarm.network.gave = self._gave
+        self.swarm.network.on_payload_sent = self._gave
         for peer in self.swarm.peers:
             peer.listeners.append(self.values.heard)
 
@@ -46,7 +46,7 @@ class Witness:
     def _gave(self, sender: PeerId, key: RoundKey | None, source: Source | None) -> None:
         """No amnesia: nothing goes out of a peer that has no complete state in this life."""
         peer = self.swarm.peers[number_of(sender)]
-        if peer.life.outer is None or peer.life.coordinator is None:
+        if peer.life.outer is None or peer.life.round_loop is None:
             what = "a state" if key is None else f"a payload for round {key.round}"
             self.found.append(f"4 no amnesia: {sender} gave {what} before it had a complete state")
 

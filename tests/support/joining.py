@@ -15,7 +15,7 @@ from peer.joining.context import JoinContext
 from peer.joining.fetch_terms import FetchTerms, RunKnowledge
 from peer.joining.resume import JoinedState
 from peer.joining.state import obtain_state
-from peer.lab.sim.machine import KeptStates
+from peer.lab.sim.machine import MachineDisk
 from peer.lab.sim.memory_transport import MemoryTransport
 from peer.lab.sim.network import Network
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
@@ -57,7 +57,7 @@ class DonorWorld:
         self.records: list[PeerRecord] = []
         self.said: list[str] = []
         self.shown: list[tuple[Any, ...]] = []
-        self.kept = KeptStates()
+        self.disk = MachineDisk()
         self.proven: set[PeerId] = set()
         self.good: list[OuterState] | None = None
         """The honest states, as far as losses tell. None: there are no losses."""
@@ -74,7 +74,7 @@ class DonorWorld:
         """The same, once a donor has shown the run's signed start. None: nobody has it."""
         self._hosts: dict[PeerId, str] = {}
         self.network.address = lambda peer: self._hosts.get(peer, "")
-        self.network.gave = lambda sender, key, source: self.asked.append(sender)
+        self.network.on_payload_sent = lambda sender, key, source: self.asked.append(sender)
         self.transport = MemoryTransport(self.network, PeerId("joiner"), RequestHandler(), self.clock)
 
     def donor(
@@ -159,7 +159,7 @@ class DonorWorld:
         )
 
     async def join(self, folder: Path | None = None) -> JoinedState:
-        context, kept = self.context(folder), cast(CheckpointStore, self.kept)
+        context, kept = self.context(folder), cast(CheckpointStore, self.disk)
         shown: Callable[..., None] = lambda *told: self.shown.append(told)  # noqa: E731
         return await obtain_state(context, LAYOUT, kept, self.terms(), progress=shown)
 

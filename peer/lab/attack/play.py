@@ -9,7 +9,7 @@ from peer.lab.attack.liar import ensure_fits, liar_of
 from peer.lab.attack.lies import BACKDOOR, DONOR, ensure_kind
 from peer.lab.attack.report import AttackReport, Excluded, excluded, mean_last_loss
 from peer.lab.sim.report import Report
-from peer.lab.sim.run import Cast, Wish, simulate
+from peer.lab.sim.run import SimulationRoles, SimulationSettings, simulate
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.run.manifest import parse_manifest
 from peer.run.resolve import resolve
@@ -18,22 +18,22 @@ FEWEST_PEERS = 3
 """One that lies, and two that meet each other."""
 
 
-def simulate_attack(wish: Wish, kind: str, share: float) -> tuple[Report, AttackReport]:
+def simulate_attack(settings: SimulationSettings, kind: str, share: float) -> tuple[Report, AttackReport]:
     """Simulate the swarm with liars, and once more without. The report is of the first.
 
     Raises UsageError or ManifestError for impossible settings."""
     ensure_kind(kind)
-    manifest = parse_manifest(wish.manifest.encode())
+    manifest = parse_manifest(settings.manifest.encode())
     ensure_fits(kind, resolve(manifest.sync))
     if kind == DONOR:
         raise UsageError(
             "nobody joins a simulated swarm later", f"Play it with: peer swarm --attack K@{DONOR} --join K@S."
         )
-    if kind == BACKDOOR and wish.trainer != "tiny":
+    if kind == BACKDOOR and settings.trainer != "tiny":
         raise UsageError("a backdoor needs a trainer that learns", "Add --trainer tiny.")
-    numbers = liars_among(wish.peers, share)
-    alone = honest_alone(wish, numbers)
-    played = play_attack(wish, kind, numbers)
+    numbers = liars_among(settings.peers, share)
+    alone = honest_alone(settings, numbers)
+    played = play_attack(settings, kind, numbers)
     attack = AttackReport(
         kind=kind,
         liars=played.liars,
@@ -55,22 +55,26 @@ class Played:
     excluded: Excluded
 
 
-def play_attack(wish: Wish, kind: str, numbers: tuple[int, ...]) -> Played:
+def play_attack(settings: SimulationSettings, kind: str, numbers: tuple[int, ...]) -> Played:
     """Play the swarm. The peers of these numbers lie."""
-    seed = parse_manifest(wish.manifest.encode()).seed
+    seed = parse_manifest(settings.manifest.encode()).seed
     liars = {number: liar_of(kind, seed) for number in numbers}
     swarms: list[SimulatedSwarm] = []
-    report = simulate(wish, swarms.append, Cast(liars=liars, poisoned=numbers if kind == BACKDOOR else ()))
+    report = simulate(
+        settings, swarms.append, SimulationRoles(liars=liars, poisoned=numbers if kind == BACKDOOR else ())
+    )
     peers = swarms[0].peers
     ids = tuple(peers[number].peer_id for number in numbers)
     honest = [peer.events for peer in peers if peer.number not in numbers]
     return Played(report, ids, mean_last_loss(honest), excluded(honest, ids))
 
 
-def honest_alone(wish: Wish, numbers: tuple[int, ...]) -> float | None:
+def honest_alone(settings: SimulationSettings, numbers: tuple[int, ...]) -> float | None:
     """Play the swarm without the peers of these numbers. Return the mean of the last losses, as `mean_last_loss`."""
     swarms: list[SimulatedSwarm] = []
-    simulate(wish, swarms.append, Cast(numbers=tuple(n for n in range(wish.peers) if n not in numbers)))
+    simulate(
+        settings, swarms.append, SimulationRoles(numbers=tuple(n for n in range(settings.peers) if n not in numbers))
+    )
     return mean_last_loss(peer.events for peer in swarms[0].peers)
 
 

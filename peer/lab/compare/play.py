@@ -15,7 +15,7 @@ from peer.lab.localswarm.run import Swarm, check
 from peer.lab.orders import check as check_orders
 from peer.lab.orders import lines as unmet_lines
 from peer.lab.run_sources import RunSources
-from peer.lab.sim.run import Wish, simulate
+from peer.lab.sim.run import SimulationSettings, simulate
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS
 from peer.observe.event_codec import read_lines
@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualPlace:
-    """The machines and links of virtual time, as `peer.lab.sim.run.Wish` takes them."""
+    """The machines and links of virtual time, as `peer.lab.sim.run.SimulationSettings` takes them."""
 
     link: str = "cable"
     churn: float = 0.0
@@ -51,7 +51,7 @@ def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> SwarmCourse:
     manifest, method = entry.manifest, entry.method
     seconds = method.round_length * (place.step_seconds if method.clock == "steps" else 1.0)
     seen: list[SimulatedSwarm] = []
-    wish = Wish(
+    settings = SimulationSettings(
         peers=entry.peers,
         batches=entry.batches,
         manifest=entry.seeded(seed),
@@ -64,7 +64,7 @@ def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> SwarmCourse:
         stands_for=manifest.model.parameters,
         eval_every=manifest.train.eval_every,
     )
-    check_orders(simulate(wish, seen.append).orders)
+    check_orders(simulate(settings, seen.append).orders)
     journals = (zip(peer.times, peer.events, strict=True) for swarm in seen for peer in swarm.peers)
     return course_of(journals, manifest.model.parameters / TINY_PARAMETERS)
 

@@ -40,14 +40,14 @@ class MemoryDirectoryHub:
         self._homes: dict[PeerId, tuple[str, ...]] = {}
         self._hide: Callable[[PeerId, PeerId], bool] | None = None
         self._readers: list[MemoryDirectory] = []
-        self.alike = True
+        self.views_agree = True
         """All readers see the same, and no record needs a check: the held records are the view of every peer."""
         self._held: dict[tuple[RunId, str], dict[PeerId, PeerRecord | bytes]] = {}
         """Records by run and bucket, each ordered by peer id."""
         self._live: dict[tuple[RunId, str], _Live] = {}
-        """The live records of each bucket, while all readers see alike."""
+        """The live records of each bucket, while all readers see the same."""
         self._side: dict[PeerId, int] = {}
-        self._forgot_at = 0.0
+        self._dropped_old_at = 0.0
         if hide is not None:
             self.hide = hide
 
@@ -66,22 +66,22 @@ class MemoryDirectoryHub:
 
     @hide.setter
     def hide(self, hide: Callable[[PeerId, PeerId], bool] | None) -> None:
-        self._views_differ()
+        self._separate_views()
         self._hide = hide
 
-    def joined(self, reader: MemoryDirectory) -> None:
+    def add_reader(self, reader: MemoryDirectory) -> None:
         """Add a reader. From the first difference on each reader remembers its own view."""
         self._readers.append(reader)
 
-    def _views_differ(self) -> None:
-        if self.alike:
+    def _separate_views(self) -> None:
+        if self.views_agree:
             for reader in self._readers:
-                reader.remember()
-            self.alike = False
+                reader.copy_seen()
+            self.views_agree = False
 
     def store(self, raw: bytes, places: Sequence[str] = ("",)) -> bool:
         """Hold a sealed record in these buckets if a DHT node would admit it. Return whether it was held."""
-        self._views_differ()
+        self._separate_views()
         try:
             record = unseal(raw)
         except InvalidRecord:
@@ -92,18 +92,18 @@ class MemoryDirectoryHub:
         """Hold a record of a peer that has no key."""
         now, lasting = self.now(), record.expires_at > record.issued_at
         if record.issued_at > now or (record.status is Status.LEAVING and lasting):
-            self._views_differ()  # its dates need a check, which readers may decide differently
+            self._separate_views()  # its dates need a check, which readers may decide differently
         return self._hold(record, record, places)
 
     def plant(self, run_id: RunId, peer_id: PeerId, raw: bytes) -> None:
         """Hold these bytes without a look at them, as a hostile node would."""
-        self._views_differ()
+        self._separate_views()
         self._put((run_id, ""), peer_id, raw)
 
     def partition(self, *sides: Iterable[PeerId]) -> None:
         """Cut the swarm: no peer sees the announcements of another side. Peers named nowhere form one more side. A peer
         keeps the records that it saw until they expire."""
-        self._views_differ()
+        self._separate_views()
         self._side = {peer: index for index, side in enumerate(sides) for peer in side}
 
     def heal(self) -> None:
@@ -112,17 +112,17 @@ class MemoryDirectoryHub:
 
     def visible(self, run_id: RunId, reader: PeerId, bits: str = "") -> list[PeerRecord | bytes]:
         """Return the records that `reader` finds in a bucket, ordered by peer id."""
-        self._forget(self.now())
+        self._drop_old(self.now())
         held = self._held.get((run_id, bits), {})
         if not self._side and self.hide is None:
             return list(held.values())
         return [record for peer, record in held.items() if self._sees(reader, peer)]
 
     def live(self, run_id: RunId, wanted: Sequence[str]) -> dict[str, _Live]:
-        """Return the unexpired records in these buckets, ordered by peer id, while all see alike. They are not to be
+        """Return the unexpired records in these buckets, ordered by peer id, while all see the same. They are not to be
         changed, and are valid for this moment only."""
         now = self.now()
-        self._forget(now)
+        self._drop_old(now)
         return {bits: self._live_at((run_id, bits), now) for bits in wanted}
 
     def _live_at(self, place: tuple[RunId, str], now: float) -> _Live:
@@ -161,11 +161,11 @@ class MemoryDirectoryHub:
         else:
             self._live.pop(place, None)
 
-    def _forget(self, now: float) -> None:
+    def _drop_old(self, now: float) -> None:
         """Drop records that are too old to count, now and then."""
-        if now - self._forgot_at < FORGET_EVERY_S:
+        if now - self._dropped_old_at < FORGET_EVERY_S:
             return
-        self._forgot_at = now
+        self._dropped_old_at = now
         horizon = now - MAX_RECORD_TTL_S
         for place, records in self._held.items():
             self._held[place] = {peer: held for peer, held in records.items() if _issued(held) > horizon}
@@ -195,21 +195,21 @@ class MemoryDirectory:
         self._identity = own if isinstance(own, Identity) else None
         self.peer_id = PeerId(own.peer_id) if isinstance(own, Identity) else own
         self._own: PeerRecord | None = None
-        self._view = RecordStore(run_id, self.peer_id)
+        self._record_store = RecordStore(run_id, self.peer_id)
         self._lent = LentRecords()
-        self._taken: dict[str, dict[int, PeerRecord | bytes]] = {}
-        """Records that the view has taken, by bucket and id()."""
+        self._seen: dict[str, dict[int, PeerRecord | bytes]] = {}
+        """Records that the view has seen, by bucket and id()."""
         self._last: dict[PeerId, PeerRecord] = {}
         self._good_until = math.inf
         self.buckets = DirectoryBuckets(self.peer_id, hub.look or SPLIT)
         if hub.look is None:
             self.buckets.read_everybody()
-        hub.joined(self)
+        hub.add_reader(self)
 
     @property
     def dropped(self) -> Counter[Code]:
         """Bad records met, by the code of InvalidRecord."""
-        return self._view.dropped
+        return self._record_store.dropped
 
     async def announce(self, record: PeerRecord) -> None:
         assert record.peer_id == self.peer_id, "a peer announces itself alone"
@@ -229,10 +229,10 @@ class MemoryDirectory:
             found |= self._read(more)
         if self.buckets.saw(found, self._hub.now()) and self._own is not None:
             self._publish(self._own)
-        if self._hub.alike:
+        if self._hub.views_agree:
             self._last = _merged(found, self.peer_id)
             return self._last
-        live = self._view.live(self._hub.now())
+        live = self._record_store.live(self._hub.now())
         self._good_until = first_expiry(live)
         if self._hub.hide is None:
             return live
@@ -247,18 +247,18 @@ class MemoryDirectory:
 
     def _read(self, wanted: Sequence[str]) -> dict[str, dict[PeerId, PeerRecord]]:
         """Return the live records in these buckets."""
-        if self._hub.alike:
+        if self._hub.views_agree:
             live = self._hub.live(self._run_id, wanted)
             self._good_until = min(self._good_until, *(bucket.until for bucket in live.values()))
             return {bits: bucket.records for bits, bucket in live.items()}
-        return {bits: self._taken_in(bits) for bits in wanted}
+        return {bits: self._read_own_view(bits) for bits in wanted}
 
-    def _taken_in(self, bits: str) -> dict[PeerId, PeerRecord]:
-        now, taken = self._hub.now(), self._taken.get(bits, {})
+    def _read_own_view(self, bits: str) -> dict[PeerId, PeerRecord]:
+        now, seen = self._hub.now(), self._seen.get(bits, {})
         found = {id(held): held for held in self._hub.visible(self._run_id, self.peer_id, bits)}
-        for held in [held for key, held in found.items() if key not in taken]:
-            self._view.take(held, now)
-        self._taken[bits] = found
+        for held in [held for key, held in found.items() if key not in seen]:
+            self._record_store.take(held, now)
+        self._seen[bits] = found
         live = (live_record(held, self._run_id, now) for held in found.values())
         there = {record.peer_id: record for record in live if record is not None}
         self._lent.found(there)
@@ -271,13 +271,13 @@ class MemoryDirectory:
         return self._own if self._identity is None else seal(self._own, self._identity)
 
     def known(self) -> dict[PeerId, PeerRecord]:
-        return dict(self._last) if self._hub.alike else self._view.live(self._hub.now())
+        return dict(self._last) if self._hub.views_agree else self._record_store.live(self._hub.now())
 
     def shown(self, peer: PeerId) -> Shown | None:
-        return self._last.get(peer) if self._hub.alike else self._view.shown(peer)
+        return self._last.get(peer) if self._hub.views_agree else self._record_store.shown(peer)
 
     def learn(self, found: Shown, of: PeerId | None = None) -> bool:
-        return not self._hub.alike and self._lent.learn(self._view, found, self._hub.now(), of)
+        return not self._hub.views_agree and self._lent.learn(self._record_store, found, self._hub.now(), of)
 
     def is_lent(self, peer: PeerId) -> bool:
         return peer in self._lent
@@ -285,11 +285,11 @@ class MemoryDirectory:
     def looks_show_all(self) -> bool:
         return not self.buckets.depth
 
-    def remember(self) -> None:
+    def copy_seen(self) -> None:
         """Keep the records seen so far: from here on each reader has its own view."""
         now = self._hub.now()
         for record in self._last.values():
-            self._view.take(record, now)
+            self._record_store.take(record, now)
         self._last = {}
 
     def contact(self) -> DialReport:

@@ -23,7 +23,7 @@ NOT_SIMULATED = {"stall_trainer": "a virtual trainer has no steps of its own to 
 """Kinds for real processes only, and why."""
 
 
-class Mischief:
+class FaultInjector:
     """Carries out a fault plan on a simulated swarm.
 
     `done`: (time in seconds, fault) for each fault that took effect. A fault has no effect, and is not listed, if its
@@ -36,7 +36,7 @@ class Mischief:
         self._waiting: list[Fault] = []
         self._seen: Counter[tuple[int, str]] = Counter()
         self._links: dict[int, Link] = {}
-        self.done: list[tuple[float, Fault]] = []
+        self.injected: list[tuple[float, Fault]] = []
 
     def plan(self, faults: Iterable[Fault]) -> None:
         """From now on. Raises UsageError for a fault that has no meaning here."""
@@ -47,13 +47,13 @@ class Mischief:
         self._waiting = [fault for fault in faults if fault.on]
         for fault in faults:
             if fault.at is not None:
-                self._keep(asyncio.create_task(self._later(fault, fault.at)), fault.kind in COMES_BACK)
+                self._track(asyncio.create_task(self._inject_later(fault, fault.at)), fault.kind in COMES_BACK)
         for number in {fault.peer for fault in self._waiting}:
-            self._swarm.peers[number].listeners.append(self._heard)
+            self._swarm.peers[number].listeners.append(self._on_event)
 
-    async def comes_back(self, *, everybody_gone: bool) -> None:
+    async def wait_for_return(self, *, all_dead: bool) -> None:
         """While nobody is left, wait for a killed machine that is to return."""
-        while everybody_gone and self._returns and not any(peer.alive for peer in self._swarm.peers):
+        while all_dead and self._returns and not any(peer.alive for peer in self._swarm.peers):
             await asyncio.wait(self._returns, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
@@ -62,29 +62,29 @@ class Mischief:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _keep(self, task: asyncio.Task[None], comes_back: bool) -> None:
+    def _track(self, task: asyncio.Task[None], comes_back: bool) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if comes_back:
             self._returns.add(task)
             task.add_done_callback(self._returns.discard)
 
-    async def _later(self, fault: Fault, seconds: float) -> None:
+    async def _inject_later(self, fault: Fault, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        self._happen(fault)
+        self._inject(fault)
 
-    def _heard(self, peer: SimulatedPeer, event: Event) -> None:
+    def _on_event(self, peer: SimulatedPeer, event: Event) -> None:
         self._seen[peer.number, event.kind] += 1
         times = self._seen[peer.number, event.kind]
         for fault in [f for f in self._waiting if (f.peer, f.on, f.nth) == (peer.number, event.kind, times)]:
             self._waiting.remove(fault)
-            self._happen(fault)
+            self._inject(fault)
 
-    def _happen(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         peer = self._swarm.peers[fault.peer]
         if peer.alive == (fault.kind in COMES_BACK) or peer.lives[-1].finished.is_set() == peer.alive:
             return  # to the dead nothing happens but their return, to those that have ended nothing at all
-        self.done.append((asyncio.get_running_loop().time(), fault))
+        self.injected.append((asyncio.get_running_loop().time(), fault))
         match fault.kind:
             case "kill":
                 self._swarm.kill(peer)
@@ -94,7 +94,7 @@ class Mischief:
                 peer.trainer.kill()
             case _:
                 self._begin(fault, peer)
-                self._keep(_outside(self._undo(fault, peer)), comes_back=False)
+                self._track(_outside(self._undo(fault, peer)), comes_back=False)
 
     def _begin(self, fault: Fault, peer: SimulatedPeer) -> None:
         network, me = self._swarm.network, peer.peer_id
@@ -114,7 +114,7 @@ class Mischief:
                 if fault.kind == "sever":
                     network.flows.break_off(me)
             case "disk_full":
-                peer.kept.fill(True)
+                peer.disk.set_full(True)
             case "clock_jump":
                 pass  # the clock that peers go by counts on from their start: it does not follow
             case "loss_burst":
@@ -143,7 +143,7 @@ class Mischief:
             case "kill_helper":
                 self._swarm.hub.heal()
             case "disk_full":
-                peer.kept.fill(False)
+                peer.disk.set_full(False)
             case "clock_jump":
                 pass
             case "cut" | "sever" | "cut_one_way":

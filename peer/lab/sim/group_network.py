@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from peer.lab.sim.network import Network
 
 T = TypeVar("T")
-PULSE_S = 1.0
+LIVENESS_CHECK_S = 1.0
 
 
 class MemoryGroup:
@@ -58,11 +58,11 @@ class MemoryGroup:
         host = await _bounded(self._network.reach(self._me, owner), STALL_S, owner)
         host.admit(self._me)
         group = group_of(host._call_services)
-        result = await self._watched(owner, self._served(group, owner, opening, source))
-        await self._take(owner, result, sink)
+        result = await self._watched(owner, self._await_result(group, owner, opening, source))
+        await self._receive_result(owner, result, sink)
         return Receipt(opening.nbytes, sink.nbytes, self._clock.now() - began)
 
-    async def _served(
+    async def _await_result(
         self, group: GroupHandler, owner: PeerId, opening: ContributionHeader, source: Source | None
     ) -> ShardResult:
         """Play the owner's side, up to the result."""
@@ -78,37 +78,37 @@ class MemoryGroup:
         assert seat.sink is not None
         if source.nbytes != seat.sink.nbytes:
             raise PartnerRefused(rejected(Code.LENGTH), "the contribution has another length than announced")
-        self._network.gave(self._me, opening.key, source)
-        await self._network.carry(self._me, owner, source.nbytes, into(seat.sink, source), calls=self._me)
+        self._network.on_payload_sent(self._me, opening.key, source)
+        await self._network.carry(self._me, owner, source.nbytes, sink_feeder(seat.sink, source), calls=self._me)
         seat.complete()
 
-    async def _take(self, owner: PeerId, result: ShardResult, sink: ResultSink) -> None:
+    async def _receive_result(self, owner: PeerId, result: ShardResult, sink: ResultSink) -> None:
         given = self._network.tamper(owner, BytesSource(result.payload))
         sink.begins(result.named, result.signature, given.nbytes)
-        await self._network.carry(owner, self._me, given.nbytes, into(sink, given))
+        await self._network.carry(owner, self._me, given.nbytes, sink_feeder(sink, given))
 
     async def _watched(self, to: PeerId, call: Coroutine[Any, Any, T]) -> T:
         """Wait for a peer's answer, and notice within STALL_S that it is gone, stopped or cut off."""
         running, silent_s = asyncio.ensure_future(call), 0.0
         try:
             while True:
-                done, _ = await asyncio.wait({running}, timeout=PULSE_S)
+                done, _ = await asyncio.wait({running}, timeout=LIVENESS_CHECK_S)
                 if to not in self._network._hosts:
                     raise PartnerLost(f"{to} vanished in the middle")
                 if self._network.flows_between(to, self._me):
                     silent_s = 0.0
                     if done:
                         return running.result()
-                elif (silent_s := silent_s + PULSE_S) >= STALL_S:
+                elif (silent_s := silent_s + LIVENESS_CHECK_S) >= STALL_S:
                     raise PartnerSilent(f"{to} said nothing for {STALL_S:.0f} s", Code.SILENT)
                 elif done:
-                    await asyncio.sleep(PULSE_S)
+                    await asyncio.sleep(LIVENESS_CHECK_S)
         finally:
             running.cancel()
             await asyncio.wait({running})
 
 
-def into(sink: Sink, source: Source) -> Callable[[int], None]:
+def sink_feeder(sink: Sink, source: Source) -> Callable[[int], None]:
     """Return a callback that hands a payload over up to a mark. The sink sees every byte, in order."""
     at = 0
 

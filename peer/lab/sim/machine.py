@@ -41,7 +41,7 @@ from peer.run.admission.invitation import InvitedPeers
 
 
 @dataclass(frozen=True, slots=True)
-class KeptState:
+class MemoryCheckpoint:
     """A checkpoint in memory; what `peer.joining.state` asks of one on disk. The simulated trainer keeps none of its
     own state in it, so it is never resumed from a folder."""
 
@@ -56,7 +56,7 @@ class KeptState:
 
 
 @dataclass(slots=True)
-class KeptBytes:
+class BytesInMemory:
     """A `MemoryStore` in memory."""
 
     raw: bytes = b""
@@ -72,50 +72,50 @@ CHECKPOINT_EVERY_S = 60.0
 
 
 @dataclass(slots=True)
-class KeptStates:
+class MachineDisk:
     """The disk of one machine: its last checkpoint, and what exchanges are not to forget."""
 
-    last: KeptState | None = None
-    quorums: KeptBytes = field(default_factory=KeptBytes)
-    partners: KeptBytes = field(default_factory=KeptBytes)
-    due: float = 0.0
+    checkpoint: MemoryCheckpoint | None = None
+    quorum_store: BytesInMemory = field(default_factory=BytesInMemory)
+    partner_store: BytesInMemory = field(default_factory=BytesInMemory)
+    next_save_at: float = 0.0
     """When the next checkpoint is, run time."""
     full: bool = False
     """What is to be kept now is lost, the former checkpoint stays."""
     receipts: MemoryReceipts | None = None
     """None: this machine exchanges none, which saves a simulation two messages a pair and round."""
 
-    def fill(self, full: bool) -> None:
+    def set_full(self, full: bool) -> None:
         """The disk is full from here on, or has room again."""
         self.full = full
 
-    def keep_receipts(self) -> None:
+    def enable_receipts(self) -> None:
         """Exchange receipts with partners from the next start on."""
         self.receipts = MemoryReceipts()
 
-    def lose(self) -> None:
+    def erase(self) -> None:
         """Nothing of it is left."""
-        self.last = None
-        self.quorums.keep(b"")
+        self.checkpoint = None
+        self.quorum_store.keep(b"")
         if self.receipts is not None:
             self.receipts.set_aside()
-        self.partners.keep(b"")
+        self.partner_store.keep(b"")
 
-    def keep_if_due(self, outer: OuterState, round_: int, tokens: int, now: float) -> None:
+    def save_if_due(self, outer: OuterState, round_: int, tokens: int, now: float) -> None:
         """Write a checkpoint when the last one is old."""
-        if now >= self.due:
-            self.due = now + CHECKPOINT_EVERY_S
-            self.keep(outer, round_, tokens)
+        if now >= self.next_save_at:
+            self.next_save_at = now + CHECKPOINT_EVERY_S
+            self.save(outer, round_, tokens)
 
-    def keep(self, outer: OuterState, round_: int, tokens: int) -> None:
+    def save(self, outer: OuterState, round_: int, tokens: int) -> None:
         if self.full:
             return
         facts = {"round": round_, "tokens": tokens}
         folder = Path(f"checkpoint-{round_}")
-        self.last = KeptState(folder, facts, outer.params.clone(), outer.momentum.clone())
+        self.checkpoint = MemoryCheckpoint(folder, facts, outer.params.clone(), outer.momentum.clone())
 
-    def latest(self, run_id: bytes, layout_digest: bytes) -> tuple[KeptState | None, list[str]]:
-        return self.last, []
+    def latest(self, run_id: bytes, layout_digest: bytes) -> tuple[MemoryCheckpoint | None, list[str]]:
+        return self.checkpoint, []
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class Life:
     reputation: Reputation
     statements: StatementSync
     invited: InvitedPeers
-    live: RoundStatus
+    round_status: RoundStatus
     rng: random.Random
     reservations: RelayReservations | None = field(init=False, default=None)
     """Its places at relays. None: nobody relays."""
@@ -155,7 +155,7 @@ class Life:
         self.began_at = asyncio.get_running_loop().time()
 
     @property
-    def coordinator(self) -> RoundLoop | None:
+    def round_loop(self) -> RoundLoop | None:
         return None if self.parts is None else self.parts.loop
 
     @property
@@ -167,7 +167,7 @@ class Life:
         """Bytes per second that its best relay passes on; 0: it has none."""
         return 0.0 if self.reservations is None else self.reservations.rate()
 
-    def is_relayed(self, reservations: RelayReservations) -> None:
+    def set_reservations(self, reservations: RelayReservations) -> None:
         """It keeps these places."""
         self.reservations = reservations
 
@@ -175,25 +175,25 @@ class Life:
     def view(self) -> PeerTable | None:
         return None if self.parts is None else self.parts.view
 
-    def starts(self, task: asyncio.Task[None]) -> None:
+    def set_task(self, task: asyncio.Task[None]) -> None:
         """Its main task runs."""
         self.task = task
 
-    def holds(self, outer: OuterState, parts: PeerParts) -> None:
+    def set_parts(self, outer: OuterState, parts: PeerParts) -> None:
         """It has a complete state, and the parts around it."""
         self.outer, self.parts = outer, parts
 
-    def says(self, record: PeerRecord) -> PeerRecord:
+    def remember_record(self, record: PeerRecord) -> PeerRecord:
         """The record made last; the same."""
         self.record = record
         return record
 
-    def is_killed(self) -> None:
+    def mark_killed(self) -> None:
         """Its machine is gone."""
         self.over = self.killed = True
         self.killed_at = asyncio.get_running_loop().time()
 
-    def is_over(self) -> None:
+    def mark_over(self) -> None:
         """It writes nothing more."""
         self.over = True
 
@@ -210,9 +210,9 @@ class SimulatedPeer:
     events: list[Event] = field(init=False, default_factory=list)
     times: list[float] = field(init=False, default_factory=list)
     """When each was journaled, seconds from the start of the simulation's loop."""
-    kept: KeptStates = field(init=False, default_factory=KeptStates)
+    disk: MachineDisk = field(init=False, default_factory=MachineDisk)
     lives: list[Life] = field(init=False, default_factory=list)
-    at_end: Counters | None = field(init=False, default=None)
+    final_counters: Counters | None = field(init=False, default=None)
     """The trainer's, when the simulation ended."""
     listeners: list[Callable[[SimulatedPeer, Event], None]] = field(init=False, default_factory=list)
     """Called with every event, in the middle of the peer's own doing."""
@@ -240,7 +240,7 @@ class SimulatedPeer:
         return self.life.parts
 
     @property
-    def coordinator(self) -> RoundLoop:
+    def round_loop(self) -> RoundLoop:
         return self.parts.loop
 
     @property
@@ -271,9 +271,9 @@ class SimulatedPeer:
         for hear in self.listeners:
             hear(self, event)
 
-    def ends(self) -> None:
+    def freeze_counters(self) -> None:
         """The simulation is over: its trainer's counters stay as they are now."""
-        self.at_end = self.trainer.counters()
+        self.final_counters = self.trainer.counters()
 
     def outcomes(self) -> Counter[str]:
         return Counter(event.outcome for event in self.events if isinstance(event, RoundEnded))
@@ -301,7 +301,7 @@ class SimulatedPeer:
 
     def counters(self) -> Counters:
         """The trainer's; after the simulation, as they were when it ended."""
-        return self.at_end or self.trainer.counters()
+        return self.final_counters or self.trainer.counters()
 
     def ledger(self) -> Ledger:
         """Over all its lives."""

@@ -17,7 +17,7 @@ from peer.codes import Code
 from peer.errors import BadPayload, PartnerLost, PartnerRefused, PartnerSilent
 from peer.lab.sim.group_network import MemoryGroup
 from peer.lab.sim.network import Network
-from peer.lab.sim.reconnect import ReconnectingSink, carried, lingering
+from peer.lab.sim.reconnect import ReconnectingSink, carry_with_reconnects, longest_break_s
 from peer.lab.sim.swap_rendezvous import LingeringSource, Meeting
 from peer.membership.relay_reservations import Granted
 from peer.ports.clock import Clock
@@ -88,7 +88,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
             uploads=StateUploads(Caps(Pacer(None), Pacer(None), Meter(budget=policy.quota)), clock.now),
             limits=CallLimits(clock.now),
             dial_back=_DialBack(network),
-            indirect_probe=_Voucher(network, me),
+            indirect_probe=_IndirectProbe(network, me),
             relay_server=RelayServer(None, clock.now),
         )
         self._ban_reason = ban_reason
@@ -116,8 +116,8 @@ class MemoryTransport(MemoryGroup, SmallCalls):
             return await (self._watched(to.peer_id, serving) if call is JOIN_ROUND else serving)
 
         if call.waits:
-            return await _bounded(self._trip(to.peer_id, serve, call.even_banned), timeout_s, to.peer_id)
-        return await self._ask(to.peer_id, timeout_s, serve, call.even_banned)
+            return await _bounded(self._round_trip(to.peer_id, serve, call.even_banned), timeout_s, to.peer_id)
+        return await self._call(to.peer_id, timeout_s, serve, call.even_banned)
 
     async def unary_aside(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> tuple[A, str]:
         """As `peer.transport.calls.call.Channel.unary_aside`."""
@@ -138,10 +138,10 @@ class MemoryTransport(MemoryGroup, SmallCalls):
             conduct.penalize(caller, error.code, error.reason)
             raise PartnerRefused(error.code, error.reason) from None
         if call is STATE:
-            self._network.gave(self._me, None, None)
+            self._network.on_payload_sent(self._me, None, None)
         return reply
 
-    async def _ask(
+    async def _call(
         self,
         to: PeerId,
         timeout_s: float,
@@ -151,11 +151,11 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         """Make a call that is served at once. It sets no timer for its deadline, since most of them meet it. Raises
         PartnerLost, PartnerSilent, and the errors of `serve`."""
         try:
-            return await self._trip(to, serve, even_banned, asyncio.get_running_loop().time() + timeout_s)
+            return await self._round_trip(to, serve, even_banned, asyncio.get_running_loop().time() + timeout_s)
         except TimeoutError:
             raise _silent(to, timeout_s) from None
 
-    async def _trip(
+    async def _round_trip(
         self,
         to: PeerId,
         serve: Callable[[MemoryTransport], Awaitable[T]],
@@ -177,7 +177,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
             return host._clock.now()
 
         before = self._clock.now()
-        theirs = await self._ask(to.peer_id, timeout_s, read_clock)
+        theirs = await self._call(to.peer_id, timeout_s, read_clock)
         after = self._clock.now()
         middle = (before + after) / 2 - self._clock.correction
         return Welcome(theirs - middle, after - before, f"memory:{self._me}")
@@ -188,7 +188,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         async def serve(host: MemoryTransport) -> list[Shown]:
             return host._handler.on_peers(self._me, own)[:MAX_SHOWN_RECORDS]
 
-        return await self._ask(to.peer_id, timeout_s, serve)
+        return await self._call(to.peer_id, timeout_s, serve)
 
     async def hold_reservation(self, relay: PeerRecord, granted: Granted) -> None:
         """Hold a place at a relay until it is gone or silent. Raises PartnerRefused (`busy`) where it has no place."""
@@ -197,13 +197,13 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         async def reserve(host: MemoryTransport) -> bool:
             return paths.reserve(host._me, me, broken.set)
 
-        if not await self._ask(at, RESERVE_S, reserve):
+        if not await self._call(at, RESERVE_S, reserve):
             raise PartnerRefused(Code.BUSY, f"{at} has no place for a reservation")
         word: RelayWord | None = None
         try:
             while True:
                 if is_stale(word, self._clock.now()):
-                    word = self._network.word(at, me, self._clock.now())
+                    word = self._network.relay_word(at, me, self._clock.now())
                     granted(paths.cap(at), word)
                 if await broken.wait_for(SILENT_S):
                     raise PartnerLost(f"{at} is gone")
@@ -242,8 +242,8 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         except PartnerSilent as error:
             raise (begun[0].broken if begun else None) or error from None
         finally:
-            lasting.keep()
-            self._network.meetings.part(self._me, partner.peer_id, key)
+            lasting.copy_rest()
+            self._network.meetings.leave(self._me, partner.peer_id, key)
         return replace(report, digests=PayloadDigests(begun[0].digest, lasting.digest))
 
     async def _swap(
@@ -262,7 +262,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
             answer = host._handler.on_swap(self._me, key)
             if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
                 raise PartnerRefused(Code(answer.verdict), answer.reason or f"{partner} does not swap {key}")
-        if self._network.mute(self._me):
+        if self._network.is_mute(self._me):
             await asyncio.Event().wait()
         meeting = self._network.meetings.of(self._me, partner, key)
         meeting.sides[self._me] = (lasting, sink, told)
@@ -273,16 +273,16 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         theirs = self._network.tamper(partner, meeting.sides[partner][0])
         if theirs.nbytes != sink.nbytes:
             raise BadPayload(Code.LENGTH, f"{partner} announces {theirs.nbytes} bytes, {sink.nbytes} are due")
-        self._network.gave(partner, key, theirs)
+        self._network.on_payload_sent(partner, key, theirs)
         arriving = ReconnectingSink(theirs.nbytes, sink, theirs)
         begun.append(arriving)
-        way = await self._carried(partner, key, meeting, arriving, dial)
-        meeting.content.add(self._me)
-        self._network.taken[way.path] += not key.part
+        way = await self._receive_payload(partner, key, meeting, arriving, dial)
+        meeting.complete.add(self._me)
+        self._network.swap_paths[way.path] += not key.part
         heard = believed(meeting.sides[partner][2], told)
         return SwapReport(lasting.nbytes, theirs.nbytes, self._clock.now() - started, True, heard, way=way)
 
-    async def _carried(
+    async def _receive_payload(
         self, partner: PeerId, key: RoundKey, meeting: Meeting, arriving: ReconnectingSink, dial: bool
     ) -> Way:
         """Receive the partner's payload. It is there for us until the partner leaves, and for a while when the partner
@@ -290,13 +290,15 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         network, me = self._network, self._me
 
         def gave_up() -> bool:
-            return partner not in meeting.content and not network.meetings.is_on(me, partner, key, meeting)
+            return partner not in meeting.complete and not network.meetings.is_current(me, partner, key, meeting)
 
         def patience_s() -> float:
-            return lingering(partner in meeting.content)
+            return longest_break_s(partner in meeting.complete)
 
         calls = me if dial else partner
-        return await carried(network, partner, me, arriving, calls=calls, is_lost=gave_up, patience_s=patience_s)
+        return await carry_with_reconnects(
+            network, partner, me, arriving, calls=calls, is_lost=gave_up, patience_s=patience_s
+        )
 
     def answered_at(self, peer: PeerId) -> str:
         return self._network.address(peer)
@@ -305,14 +307,14 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         self, donor: PeerRecord, digest: bytes, piece: int, nbytes: int, timeout_s: float, arrived: Arrived = untold
     ) -> bytes:
         async def call() -> bytes:
-            data = await self._given(donor.peer_id, artifact_name(digest), piece, arrived)
+            data = await self._fetch_unchecked(donor.peer_id, artifact_name(digest), piece, arrived)
             if len(data) != nbytes:
                 raise BadPayload(Code.LENGTH, f"{len(data)} bytes announced, {nbytes} are due")
             return bytes(data)
 
         return await _bounded(call(), timeout_s, donor.peer_id)
 
-    async def _given(self, donor: PeerId, snapshot: str, piece: int, arrived: Arrived = untold) -> memoryview:
+    async def _fetch_unchecked(self, donor: PeerId, snapshot: str, piece: int, arrived: Arrived = untold) -> memoryview:
         """Fetch one piece, unchecked. Raises PartnerRefused and PartnerLost."""
         host = await self._network.reach(self._me, donor)
         host.admit(self._me)
@@ -320,15 +322,17 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         if data is None:
             raise PartnerRefused(Code.GONE, f"{donor} no longer keeps {snapshot}")
         arriving = ReconnectingSink(len(data), arrived=arrived)
-        patience_s = partial(lingering, True)
-        await carried(self._network, donor, self._me, arriving, calls=self._me, patience_s=patience_s, giving=True)
+        patience_s = partial(longest_break_s, True)
+        await carry_with_reconnects(
+            self._network, donor, self._me, arriving, calls=self._me, patience_s=patience_s, giving=True
+        )
         return data
 
     async def fetch_piece(
         self, donor: PeerRecord, index: StateIndex, piece: int, timeout_s: float, arrived: Arrived = untold
     ) -> bytes:
         async def call() -> bytes:
-            data = await self._given(donor.peer_id, index.snapshot, piece, arrived)
+            data = await self._fetch_unchecked(donor.peer_id, index.snapshot, piece, arrived)
             if blake3(data).digest() != index.pieces[piece].digest:
                 raise BadPayload(Code.DIGEST, f"piece {piece} from {donor.peer_id} does not match its digest")
             return bytes(data)
@@ -338,7 +342,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         return await _bounded(call(), timeout_s + max(0.0, more_s), donor.peer_id)
 
 
-class _Voucher:
+class _IndirectProbe:
     """Answers for third peers, without limits."""
 
     def __init__(self, network: Network, me: PeerId) -> None:

@@ -54,39 +54,39 @@ class Network:
         """Whether a message passes between two peers now, besides `cut` and `partition`."""
         self.tamper: Callable[[PeerId, Source], Source] = lambda sender, source: source
         """Replaces a sender's payload by the one that receivers get."""
-        self.path: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
+        self.path_rate: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
         """Bytes per second that the net between two links carries."""
-        self.mute: Callable[[PeerId], bool] = lambda peer: False
+        self.is_mute: Callable[[PeerId], bool] = lambda peer: False
         """Whether a peer locks and answers, but never comes to the swap."""
-        self.gave: Callable[[PeerId, RoundKey | None, Source | None], None] = lambda sender, key, source: None
+        self.on_payload_sent: Callable[[PeerId, RoundKey | None, Source | None], None] = lambda *sent: None
         """Called with every payload that is sent for a round, and with (None, None) for every state described."""
-        self.carried: dict[PeerId, LinkLoad] = {}
+        self.link_loads: dict[PeerId, LinkLoad] = {}
         self.address: Callable[[PeerId], str] = lambda peer: ""
         """Where a peer answers, `host:port`. Empty: nobody has an address."""
-        self.word: Callable[[PeerId, PeerId, float], RelayWord | None] = lambda relay, peer, now: None
+        self.relay_word: Callable[[PeerId, PeerId, float], RelayWord | None] = lambda relay, peer, now: None
         """What a relay signs of the address that a closed peer calls from."""
-        self.taken: Counter[PathKind] = Counter()
+        self.swap_paths: Counter[PathKind] = Counter()
         """The paths of swaps, one for each side that got everything."""
         self.gates: dict[PeerId, Gate] = {}
         """Gates of the peers that can be stopped."""
         self.meetings = Meetings()
-        self.flows = Flows(self.link_of, self._flows, lambda sender, to: self.path(sender, to))
+        self.flows = Flows(self.link_of, self._flows, lambda sender, to: self.path_rate(sender, to))
         self._cut: set[tuple[PeerId, PeerId]] = set()
         self._side: dict[PeerId, int] = {}
         self._hosts: dict[PeerId, MemoryTransport] = {}
 
-    def has_addresses(
+    def set_addresses(
         self, address: Callable[[PeerId], str], word: Callable[[PeerId, PeerId, float], RelayWord | None]
     ) -> None:
         """Give each peer an address, and relays a word on it."""
-        self.address, self.word = address, word
+        self.address, self.relay_word = address, word
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def kill(self, peer: PeerId) -> None:
         """Remove a peer: calls to it fail at once (connection refused), transfers with it break."""
         self._hosts.pop(peer, None)
-        self.paths.gone(peer)
+        self.paths.remove(peer)
         self.flows.break_off(peer)
 
     def cut(self, one: PeerId, other: PeerId, *, both_ways: bool = True) -> None:
@@ -133,10 +133,10 @@ class Network:
         return not stopped and self.passes(sender, to) and self.passes(to, sender)
 
     def load(self, peer: PeerId) -> LinkLoad:
-        carried = self.carried.get(peer)
-        if carried is None:
-            carried = self.carried[peer] = LinkLoad()
-        return carried
+        load = self.link_loads.get(peer)
+        if load is None:
+            load = self.link_loads[peer] = LinkLoad()
+        return load
 
     async def reach(self, sender: PeerId, to: PeerId, *, answer: bool = False, by: float = math.inf) -> MemoryTransport:
         """Take one way of a call. Raises TimeoutError when it is not there at `by`, a moment of the loop, and

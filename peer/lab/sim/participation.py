@@ -65,7 +65,7 @@ def _outcomes(peer: SimulatedPeer) -> Iterator[tuple[float, events.RoundEnded]]:
 def _away(swarm: SimulatedSwarm) -> dict[int, list[Span]]:
     """Return the spans in which a peer was stopped or cut off from another."""
     spans: dict[int, list[Span]] = {}
-    for at, fault in swarm.mischief.done:
+    for at, fault in swarm.fault_injector.injected:
         for number in (fault.peer, *fault.others) if fault.kind in AWAY else ():
             spans.setdefault(number, []).append((at, at + fault.seconds))
     return spans

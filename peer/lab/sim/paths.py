@@ -35,7 +35,7 @@ class _Relay:
 
 
 @dataclass(slots=True, eq=False)
-class OpenWay:
+class OpenPath:
     """A way in use. `relay`: the one that the bytes pass, None: they pass none."""
 
     way: Way
@@ -53,7 +53,7 @@ class OpenWay:
         return (sender, to) if self.relay is None else (sender, self.relay, to)
 
 
-DIALLED = OpenWay(DIRECT, None)
+DIALLED = OpenPath(DIRECT, None)
 
 
 class Paths:
@@ -71,7 +71,7 @@ class Paths:
         self._dialable, self._nats, self._passes = dialable, dict(nats or {}), passes
         self._relays = {peer: _Relay(Pipe(cap, peer), RelayLoad(cap)) for peer, cap in (caps or {}).items()}
         self._homes: frozenset[PeerId] = frozenset()
-        self._connections: dict[tuple[PeerId, PeerId], OpenWay] = {}
+        self._connections: dict[tuple[PeerId, PeerId], OpenPath] = {}
         self.lines: Callable[[PeerId, PeerId], Sequence[Pipe]] = lambda one, other: ()
         """The pipes between the links of two peers."""
 
@@ -111,7 +111,7 @@ class Paths:
         if relay in self._relays:
             self._relays[relay].reserved.pop(peer, None)
 
-    def gone(self, peer: PeerId) -> None:
+    def remove(self, peer: PeerId) -> None:
         """Break what a peer held, and what others held there: its process is gone."""
         for at in self._relays.values():
             at.reserved.pop(peer, None)
@@ -128,7 +128,7 @@ class Paths:
 
     # -- ways --------------------------------------------------------------------------------------------------------
 
-    def between(self, caller: PeerId, called: PeerId, needs: float = 0.0) -> OpenWay | None:
+    def between(self, caller: PeerId, called: PeerId, needs: float = 0.0) -> OpenPath | None:
         """Return the connection in use, or the one that would be opened now. None: there is no way. `needs`: of a swap,
         bytes per second each way. Raises RelayBusy where the relays have no room for it."""
         if self.is_open(called) or {caller, called} <= self._homes:
@@ -139,7 +139,7 @@ class Paths:
         return held
 
     @contextmanager
-    def connected(self, caller: PeerId, called: PeerId, needs: float = 0.0) -> Iterator[OpenWay]:
+    def connected(self, caller: PeerId, called: PeerId, needs: float = 0.0) -> Iterator[OpenPath]:
         """Keep a connection for what moves within the context. Raises PartnerLost where there is no way, and as
         `between` does."""
         connection = self.between(caller, called, needs)
@@ -160,7 +160,7 @@ class Paths:
                 if self._connections.get((caller, called)) is connection:
                     del self._connections[caller, called]
 
-    def course(self, sender: PeerId, to: PeerId, connection: OpenWay) -> Course:
+    def course(self, sender: PeerId, to: PeerId, connection: OpenPath) -> Course:
         """Return the way of bytes over a connection between these two."""
         stops = connection.stops(sender, to)
         pipes = [pipe for leg in pairwise(stops) for pipe in self.lines(*leg)]
@@ -171,19 +171,19 @@ class Paths:
     def _usable(self, relay: PeerId, caller: PeerId, called: PeerId) -> bool:
         return called in self._relays[relay].reserved and self._passes(caller, relay) and self._passes(relay, called)
 
-    def _open(self, caller: PeerId, called: PeerId, needs: float) -> OpenWay | None:
+    def _open(self, caller: PeerId, called: PeerId, needs: float) -> OpenPath | None:
         usable = [relay for relay in self._relays if self._usable(relay, caller, called)]
         if not usable:
             return None
         usable.sort(key=lambda relay: self._rank(relay, caller, called))
         if can_punch(self._nats.get(caller), self._nats.get(called)):
-            return OpenWay(Way(PathKind.PUNCHED, usable[0], "both routers let the other's packets in"), None)
+            return OpenPath(Way(PathKind.PUNCHED, usable[0], "both routers let the other's packets in"), None)
         if caller in usable:
-            return OpenWay(Way(PathKind.RELAYED, caller, "this peer is the relay itself"), None)
+            return OpenPath(Way(PathKind.RELAYED, caller, "this peer is the relay itself"), None)
         with_room = [relay for relay in usable if not needs or not self._relays[relay].load.why_not(needs)]
         if not with_room:
             raise RelayBusy(self._relays[usable[0]].load.why_not(needs))
-        return OpenWay(Way(PathKind.RELAYED, with_room[0], "no hole could be punched"), with_room[0], needs)
+        return OpenPath(Way(PathKind.RELAYED, with_room[0], "no hole could be punched"), with_room[0], needs)
 
     def _rank(self, relay: PeerId, caller: PeerId, called: PeerId) -> tuple[int, int]:
         """Order relays, the best first: the one with the fewest connections in use, then by lot."""

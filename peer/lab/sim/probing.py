@@ -17,7 +17,7 @@ SYMBOLS = 16
 """Tokens of the simulator's models."""
 
 
-def probed(
+def probe_losses(
     params: Tensor,
     span: tuple[int, int],
     vectors: tuple[Tensor, Tensor, Tensor],
@@ -39,6 +39,6 @@ def probed(
     return ProbeLosses(losses(base), found, mixed, losses(partner), math.log(SYMBOLS))
 
 
-def weighed(windows: tuple[float, ...]) -> StateLosses | str:
+def state_losses(windows: tuple[float, ...]) -> StateLosses | str:
     """Return the losses of a whole state, or why there are none."""
     return StateLosses(windows, math.log(SYMBOLS)) if windows else NO_MODEL

@@ -66,7 +66,7 @@ ASKS_A_ROUND = 4
 """For amendments, in long rounds: they take effect rounds later."""
 
 
-class PlainSeal:
+class KeylessSigner:
     """Signs for peers that have no key: quick, and good enough where nobody forges."""
 
     def __init__(self, me: PeerId) -> None:
@@ -76,7 +76,7 @@ class PlainSeal:
         return hashlib.blake2b(raw, key=self._me.encode()[:64], digest_size=64).digest()
 
     def verify(self, peer: PeerId, raw: bytes, signature: bytes) -> bool:
-        return PlainSeal(peer).sign(raw) == signature
+        return KeylessSigner(peer).sign(raw) == signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class SimulatedRun:
         return self.states.get(digest)
 
 
-def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
+def start_process(run: SimulatedRun, peer: SimulatedPeer) -> Life:
     """Start a new process on the machine: it answers, and has no state yet."""
     clock, handler, live = VirtualClock(), RequestHandler(), RoundStatus()
     rng = random.Random(run.setting.seed * 1000 + peer.number + len(peer.lives) * 10**9)
@@ -154,7 +154,7 @@ def begin(run: SimulatedRun, peer: SimulatedPeer) -> Life:
     )
     made.append(life)
     if run.world.closed is not None:
-        life.is_relayed(_reservations(run, peer, life))
+        life.set_reservations(_reservations(run, peer, life))
     handler.register(statements=life.statements)
     peer.lives.append(life)
     return life
@@ -212,8 +212,8 @@ def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
     """Make the peer's record of this moment."""
     reachable, relays = life.reach.reachable, life.relays
     address = PeerAddress(peer.peer_id, RUN, lambda: address_of(run, peer), lambda: reachable, relays=lambda: relays)
-    live = life.live
-    return life.says(
+    live = life.round_status
+    return life.remember_record(
         describe_self(
             address,
             status=live.announced(life.quota.blocked_reason()),
@@ -227,7 +227,7 @@ def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
 
 def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
     """The record made last, when but for its times it would be the same today."""
-    last, live = life.record, life.live
+    last, live = life.record, life.round_status
     if last is None or last.round != live.round or last.status is not live.announced(life.quota.blocked_reason()):
         return describe(run, peer, life)
     if last.reachable != life.reach.reachable or last.relays != (() if last.reachable else life.relays):
@@ -235,17 +235,17 @@ def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecor
     return last
 
 
-def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState, stale: str = "") -> PeerParts:
+def build_parts(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState, stale: str = "") -> PeerParts:
     """Build the peer around a state that is complete, as the daemon does. `stale`: why it may be far behind."""
     staleness = Staleness(stale)
-    clock, setting, live, of = VirtualClock(), run.setting, life.live, (run, peer, life)
+    clock, setting, live, of = VirtualClock(), run.setting, life.round_status, (run, peer, life)
 
     def emit(event: events.Event) -> None:
         journal(peer, life, event)
         staleness.on_event(event, 0.0)
 
     async def keep(round_: int) -> None:
-        peer.kept.keep_if_due(outer, round_, peer.trainer.counters().tokens, clock.now())
+        peer.disk.save_if_due(outer, round_, peer.trainer.counters().tokens, clock.now())
 
     async def doze(seconds: float) -> None:
         """In long rounds there is time for looks at those that failed us."""
@@ -259,7 +259,7 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
             directory=life.directory,
             transport=life.transport,
             trainer=peer.trainer,
-            signer=PlainSeal(peer.peer_id),
+            signer=KeylessSigner(peer.peer_id),
             offload=inline,
             secret=partial(life.rng.getrandbits, 64),
         ),
@@ -279,12 +279,12 @@ def build(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState,
         emit=emit,
         fetch_reset=run.fetch_reset,
         on_boundary=keep,
-        receipts=peer.kept.receipts,
-        stores=ExchangeStores(quorums=peer.kept.quorums, partners=peer.kept.partners),
+        receipts=peer.disk.receipts,
+        stores=ExchangeStores(quorums=peer.disk.quorum_store, partners=peer.disk.partner_store),
         upto=dict(peer.totals().upto),
         make=run.liars.get(peer.number, make_strategy),
     )
-    life.holds(outer, parts)
+    life.set_parts(outer, parts)
     group = parts.group
     state = DonatedState(
         outer,
@@ -320,18 +320,18 @@ def _plan(run: SimulatedRun, peer: SimulatedPeer) -> RunPlan:
     )
 
 
-async def begin_together(run: SimulatedRun, peer: SimulatedPeer, life: Life, first: torch.Tensor) -> None:
+async def run_founder(run: SimulatedRun, peer: SimulatedPeer, life: Life, first: torch.Tensor) -> None:
     """Live as one of those that begin the run."""
-    parts = build(run, peer, life, OuterState.fresh(run.layout, first.clone()))
+    parts = build_parts(run, peer, life, OuterState.fresh(run.layout, first.clone()))
     await peer.trainer.start(peer.outer.params, 0, None)
-    await _play(run, peer, life, parts, 0)
+    await _run_rounds(run, peer, life, parts, 0)
 
 
 SimulatedJoin = JoinSequence[None, JoinedState, PeerParts]
 """A simulated machine has the run's files from the start."""
 
 
-async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
+async def run_joiner(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
     """Live as the daemon does after a kill: get a state first, and name what became of the work that died."""
     await life.directory.announce(describe(run, peer, life))
     context = JoinContext(
@@ -350,13 +350,13 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
         return JoinTerms(statements=life.statements, nodes=run.world.nodes, admission=admission)
 
     async def fetch_state(joining: SimulatedJoin) -> JoinedState:
-        checkpoints, momentum = cast(CheckpointStore, peer.kept), run.setting.method.one_state
+        checkpoints, momentum = cast(CheckpointStore, peer.disk), run.setting.method.one_state
         terms = FetchTerms(momentum=momentum, weigh=peer.trainer.weigh, emit=lambda event: journal(peer, life, event))
         return await obtain_state(context, run.layout, checkpoints, terms)
 
     async def start_trainer(joining: SimulatedJoin) -> PeerParts:
         state = joining.state
-        parts = build(run, peer, life, state.outer, state.stale_reason)
+        parts = build_parts(run, peer, life, state.outer, state.stale_reason)
         journal(peer, life, events.Started(peer_id=peer.peer_id, run_id=RUN.hex(), version="", resumed=state.why))
         if (transfer := state.transfer) is not None:
             fetched = events.StateFetched(
@@ -369,7 +369,7 @@ async def join(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
 
     joining = SimulatedJoin(terms=learn_terms, state=fetch_state, trainer=start_trainer)
     await joining.run(until=Stage.TRAINER)
-    await _play(run, peer, life, joining.ready, joining.state.round)
+    await _run_rounds(run, peer, life, joining.ready, joining.state.round)
 
 
 def _records_of(run: SimulatedRun, parts: PeerParts) -> Callable[[], Mapping[PeerId, PeerRecord]]:
@@ -385,7 +385,7 @@ def _records_of(run: SimulatedRun, parts: PeerParts) -> Callable[[], Mapping[Pee
     return known
 
 
-async def _play(run: SimulatedRun, peer: SimulatedPeer, life: Life, parts: PeerParts, round_: int) -> None:
+async def _run_rounds(run: SimulatedRun, peer: SimulatedPeer, life: Life, parts: PeerParts, round_: int) -> None:
     await parts.view.announce()
     await parts.view.look()
     duties = [*parts.background(), life.reach.run(parts.view.known, SETTLED_EVERY_S)]

@@ -40,11 +40,11 @@ class ReconnectingSink:
         self.broken: PartnerLost | None = None
         """Why nothing moves now."""
 
-    def breaks(self, error: PartnerLost) -> None:
+    def mark_broken(self, error: PartnerLost) -> None:
         """Note why nothing moves any more."""
         self.broken = error
 
-    def mends(self) -> None:
+    def mark_mended(self) -> None:
         """Note that the ends reach each other again."""
         self.broken = None
 
@@ -53,7 +53,7 @@ class ReconnectingSink:
         """BLAKE3 of what was handed over."""
         return self._digest.digest()
 
-    def upto(self, mark: int) -> None:
+    def advance_to(self, mark: int) -> None:
         if mark > self.at and self._sink is not None and self._source is not None:
             data = self._source.read(self.at, mark - self.at)
             self._digest.update(data)
@@ -63,7 +63,7 @@ class ReconnectingSink:
         self.at = max(self.at, mark)
 
 
-async def carried(
+async def carry_with_reconnects(
     network: Network,
     sender: PeerId,
     to: PeerId,
@@ -82,10 +82,10 @@ async def carried(
     while True:
         try:
             return await network.carry(
-                sender, to, arriving.nbytes, arriving.upto, arriving.at, giving=giving, calls=calls
+                sender, to, arriving.nbytes, arriving.advance_to, arriving.at, giving=giving, calls=calls
             )
         except PartnerLost as error:
-            arriving.breaks(error)
+            arriving.mark_broken(error)
         loop, pause, reach_s = asyncio.get_running_loop(), FIRST_PAUSE_S, FIRST_REACH_S
         began = loop.time()
         while arriving.broken is not None:
@@ -97,11 +97,11 @@ async def carried(
             try:
                 await network.reach(calls, other, by=by)
                 await network.reach(other, calls, answer=True, by=by)
-                arriving.mends()
+                arriving.mark_mended()
             except TimeoutError:
                 continue
 
 
-def lingering(finished: bool) -> float:
+def longest_break_s(finished: bool) -> float:
     """Return how long a break may last: when the sender has everything itself, and when not."""
     return LINGER_S if finished else math.inf

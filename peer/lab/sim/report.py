@@ -81,7 +81,7 @@ def report_of(swarm: SimulatedSwarm, hours: float, seconds: float, *, learns: bo
     evaluated = [[e.loss for e in peer.events if isinstance(e, events.Evaluated)] for peer in learners]
     took_part = participation_of(swarm)
     books = [peer.ledger() for peer in swarm.peers]
-    carried = swarm.network.carried.values()
+    carried = swarm.network.link_loads.values()
     peer_hours = len(swarm.peers) * hours
     return Report(
         peers=len(swarm.peers),
@@ -107,9 +107,9 @@ def report_of(swarm: SimulatedSwarm, hours: float, seconds: float, *, learns: bo
         truths=_truths(ended),
         ledger_imbalance=sum(abs(book.imbalance) for book in books),
         processed=sum(book.processed for book in books),
-        paths={path.value: count for path, count in sorted(swarm.network.taken.items())},
+        paths={path.value: count for path, count in sorted(swarm.network.swap_paths.items())},
         relayed_bytes_per_relay_hour=_relayed(swarm, hours),
-        faults=dict(Counter(fault.kind for _, fault in swarm.mischief.done)),
+        faults=dict(Counter(fault.kind for _, fault in swarm.fault_injector.injected)),
         seconds_to_simulate=seconds,
     )
 
@@ -163,7 +163,7 @@ def _mean(values: list[float]) -> float | None:
     return sum(finite) / len(finite) if finite else None
 
 
-def told(report: Report) -> str:
+def report_text(report: Report) -> str:
     """Write the report as text."""
     rounds = f"{report.due} due: {report.exchanged} exchanged, {report.solo} solo, {report.failed} failed, "
     rounds += f"{report.missed} missed"

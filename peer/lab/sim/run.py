@@ -43,7 +43,7 @@ HELD_ELEMENTS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class SimulationSettings:
     """The settings of a simulation."""
 
     peers: int
@@ -78,8 +78,8 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cast:
-    """The peers that play. Without it all do, and honestly. Numbers are those of the wish's peers."""
+class SimulationRoles:
+    """The peers that play. Without it all do, and honestly. Numbers are those of the simulation's peers."""
 
     numbers: tuple[int, ...] = ()
     """Those that take part, ascending. Empty: all."""
@@ -89,24 +89,26 @@ class Cast:
     """Those whose tiny trainers learn other targets."""
 
 
-EVERYBODY = Cast()
+ALL_HONEST = SimulationRoles()
 
 
 def simulate(
-    wish: Wish, watch: Callable[[SimulatedSwarm], None] = lambda swarm: None, cast: Cast = EVERYBODY
+    settings: SimulationSettings,
+    watch: Callable[[SimulatedSwarm], None] = lambda swarm: None,
+    roles: SimulationRoles = ALL_HONEST,
 ) -> Report:
     """Simulate a swarm. `watch` is called with it before its first round. Raises UsageError or ManifestError for
     impossible settings."""
-    _check(wish)
-    numbers = cast.numbers or tuple(range(wish.peers))
-    manifest = parse_manifest(wish.manifest.encode())
-    method, link = resolve(manifest.sync), profile(wish.link)
-    layout, make = _trainers(wish, method, manifest.seed, cast.poisoned)
-    first = first_params(manifest.seed, layout) if wish.trainer == "tiny" else None
-    slots = _slots(wish, method)
-    departures = churn_plan(manifest.seed, len(numbers), wish.hours * 3600, wish.churn)
-    if wish.churn and not departures:
-        reason = f"with --churn {wish.churn:g} nobody departs within {wish.hours:g} hours"
+    _check(settings)
+    numbers = roles.numbers or tuple(range(settings.peers))
+    manifest = parse_manifest(settings.manifest.encode())
+    method, link = resolve(manifest.sync), profile(settings.link)
+    layout, make = _trainers(settings, method, manifest.seed, roles.poisoned)
+    first = first_params(manifest.seed, layout) if settings.trainer == "tiny" else None
+    slots = _slots(settings, method)
+    departures = churn_plan(manifest.seed, len(numbers), settings.hours * 3600, settings.churn)
+    if settings.churn and not departures:
+        reason = f"with --churn {settings.churn:g} nobody departs within {settings.hours:g} hours"
         raise UsageError(reason, "Give more --hours, more --peers or a higher --churn, or leave it out.")
     method = replace(method, growth=growth_for(manifest.optimizer, method.growth_lr, slots))
     rounds = round_of(method.growth, slots)
@@ -121,39 +123,39 @@ def simulate(
                 total_rounds=rounds,
                 seed=manifest.seed,
                 layout=layout,
-                eval_every=wish.eval_every or max(1, round(rounds / wish.hours / 4)),
+                eval_every=settings.eval_every or max(1, round(rounds / settings.hours / 4)),
                 first=first,
             ),
             SwarmWorld(
                 links=link,
                 stops=False,
-                weight=_on_the_wire(wish, layout) / layout.elements,
-                closed=_closed_homes(wish, manifest.seed, len(numbers)),
+                weight=_wire_parameters(settings, layout) / layout.elements,
+                closed=_draw_closed_homes(settings, manifest.seed, len(numbers)),
             ),
             make_trainer=lambda place, layout, clock: make(numbers[place], layout, clock),
-            liars=cast.liars,
+            liars=roles.liars,
         )
         watch(swarm)
         await swarm.run(departures)
         return swarm
 
     swarm = run_virtual(main())
-    report = report_of(swarm, wish.hours, time.monotonic() - began, learns=wish.trainer != "fake")
-    return replace(report, orders=_orders(wish, swarm, rounds, cast).to_json())
+    report = report_of(swarm, settings.hours, time.monotonic() - began, learns=settings.trainer != "fake")
+    return replace(report, orders=_orders(settings, swarm, rounds, roles).to_json())
 
 
-def _orders(wish: Wish, swarm: SimulatedSwarm, rounds: int, cast: Cast) -> Orders:
-    """Decide by the journals which settings of the wish had an effect."""
+def _orders(settings: SimulationSettings, swarm: SimulatedSwarm, rounds: int, roles: SimulationRoles) -> Orders:
+    """Decide by the journals which settings had an effect."""
     orders = Orders()
     ended = [(peer, e) for peer in swarm.peers for e in peer.events if isinstance(e, RoundEnded | RoundMissed)]
-    length = orders.give(f"--hours {wish.hours:g}")
+    length = orders.give(f"--hours {settings.hours:g}")
     if any(event.round >= rounds - 1 for _, event in ended):
-        length.done(wish.hours * 3600)
-    if wish.churn:
-        departures = orders.give(f"--churn {wish.churn:g}")
-        if kills := [at for at, fault in swarm.mischief.done if fault.kind == "kill"]:
+        length.done(settings.hours * 3600)
+    if settings.churn:
+        departures = orders.give(f"--churn {settings.churn:g}")
+        if kills := [at for at, fault in swarm.fault_injector.injected if fault.kind == "kill"]:
             departures.done(min(kills))
-    for number in cast.liars:
+    for number in roles.liars:
         liar = orders.give(f"the attack of peer {number}")
         if any(peer.number == number and isinstance(e, RoundEnded) and e.bytes_sent for peer, e in ended):
             liar.done(0.0)
@@ -178,70 +180,74 @@ def churn_plan(seed: int, peers: int, seconds: float, rate: float) -> tuple[Faul
     return tuple(plan)
 
 
-def _closed_homes(wish: Wish, seed: int, count: int) -> ClosedHomes | None:
+def _draw_closed_homes(settings: SimulationSettings, seed: int, count: int) -> ClosedHomes | None:
     """Draw the closed peers. None: all can be dialled."""
-    if not wish.closed:
+    if not settings.closed:
         return None
-    shut = sorted(random.Random(f"closed {seed}").sample(range(count), round(wish.closed * count)))
-    return ClosedHomes(nats=dict.fromkeys(shut, nat_named(wish.nat)), relay_cap=wish.relay_cap, nodes=wish.relays)
+    shut = sorted(random.Random(f"closed {seed}").sample(range(count), round(settings.closed * count)))
+    return ClosedHomes(
+        nats=dict.fromkeys(shut, nat_named(settings.nat)), relay_cap=settings.relay_cap, nodes=settings.relays
+    )
 
 
-def _on_the_wire(wish: Wish, layout: Layout) -> int:
+def _wire_parameters(settings: SimulationSettings, layout: Layout) -> int:
     """Return the parameters that payloads weigh as."""
-    return wish.parameters if wish.trainer == "fake" else wish.stands_for or layout.elements
+    return settings.parameters if settings.trainer == "fake" else settings.stands_for or layout.elements
 
 
-def _check(wish: Wish) -> None:
-    if not 1 <= wish.peers <= MOST_PEERS:
-        raise UsageError(f"--peers {wish.peers} cannot be simulated", f"Give a number from 1 to {MOST_PEERS}.")
-    if not 1 <= wish.batches <= MOST_PEERS:
-        raise UsageError(f"the batches of {wish.batches} peers cannot be taken", f"Give 1 to {MOST_PEERS} --peers.")
-    if wish.batches > 1 and (wish.peers > 1 or wish.trainer != "tiny"):
+def _check(settings: SimulationSettings) -> None:
+    if not 1 <= settings.peers <= MOST_PEERS:
+        raise UsageError(f"--peers {settings.peers} cannot be simulated", f"Give a number from 1 to {MOST_PEERS}.")
+    if not 1 <= settings.batches <= MOST_PEERS:
+        raise UsageError(f"the batches of {settings.batches} peers cannot be taken", f"Give 1 to {MOST_PEERS} --peers.")
+    if settings.batches > 1 and (settings.peers > 1 or settings.trainer != "tiny"):
         raise UsageError("only one peer with the tiny trainer takes the batches of others", "Add --trainer tiny.")
-    if not 0 < wish.hours <= 24 * 366:
-        raise UsageError(f"--hours {wish.hours:g} cannot be", "Give a number above 0, at most a year.")
-    if not 0 <= wish.churn <= 60:
-        raise UsageError(f"--churn {wish.churn:g} cannot be", "Give departures a peer and hour, from 0 to 60.")
-    if not 1 <= wish.speeds <= 1000:
-        raise UsageError(f"--speeds {wish.speeds:g} cannot be", "Give fastest over slowest, from 1 to 1000.")
-    if not 1e-3 <= wish.step_seconds <= 1e5:
-        raise UsageError(f"--step-seconds {wish.step_seconds:g} cannot be", "Give seconds from 0.001 to 100000.")
-    if not 64 <= wish.parameters <= 10**12:
-        raise UsageError(f"--parameters {wish.parameters} cannot be simulated", "Give a number from 64 to 10^12.")
-    if not 0 <= wish.closed <= 1:
-        raise UsageError(f"--closed {wish.closed:g} cannot be", "Give a part of the peers, from 0 to 1.")
-    if wish.closed and not round(wish.closed * wish.peers):
-        reason = f"--closed {wish.closed:g} of {wish.peers} peers is nobody"
-        raise UsageError(reason, f"Give at least {1 / wish.peers:.2g}, or more --peers.")
-    if not 0 <= wish.relays <= MOST_RELAYS:
-        raise UsageError(f"--relays {wish.relays} cannot be", f"Give a number from 0 to {MOST_RELAYS}.")
-    nat_named(wish.nat)
-    if wish.trainer not in TRAINERS:
-        raise UsageError(f"there is no simulated trainer {wish.trainer!r}", f"Known: {', '.join(TRAINERS)}.")
+    if not 0 < settings.hours <= 24 * 366:
+        raise UsageError(f"--hours {settings.hours:g} cannot be", "Give a number above 0, at most a year.")
+    if not 0 <= settings.churn <= 60:
+        raise UsageError(f"--churn {settings.churn:g} cannot be", "Give departures a peer and hour, from 0 to 60.")
+    if not 1 <= settings.speeds <= 1000:
+        raise UsageError(f"--speeds {settings.speeds:g} cannot be", "Give fastest over slowest, from 1 to 1000.")
+    if not 1e-3 <= settings.step_seconds <= 1e5:
+        raise UsageError(f"--step-seconds {settings.step_seconds:g} cannot be", "Give seconds from 0.001 to 100000.")
+    if not 64 <= settings.parameters <= 10**12:
+        raise UsageError(f"--parameters {settings.parameters} cannot be simulated", "Give a number from 64 to 10^12.")
+    if not 0 <= settings.closed <= 1:
+        raise UsageError(f"--closed {settings.closed:g} cannot be", "Give a part of the peers, from 0 to 1.")
+    if settings.closed and not round(settings.closed * settings.peers):
+        reason = f"--closed {settings.closed:g} of {settings.peers} peers is nobody"
+        raise UsageError(reason, f"Give at least {1 / settings.peers:.2g}, or more --peers.")
+    if not 0 <= settings.relays <= MOST_RELAYS:
+        raise UsageError(f"--relays {settings.relays} cannot be", f"Give a number from 0 to {MOST_RELAYS}.")
+    nat_named(settings.nat)
+    if settings.trainer not in TRAINERS:
+        raise UsageError(f"there is no simulated trainer {settings.trainer!r}", f"Known: {', '.join(TRAINERS)}.")
 
 
-def _slots(wish: Wish, method: Method) -> int:
+def _slots(settings: SimulationSettings, method: Method) -> int:
     """Return how many rounds of the first one's length fit into the hours. A clock in steps counts at the pace of the
     slowest."""
-    seconds = method.round_length * (wish.step_seconds if method.clock == "steps" else 1.0)
-    rounds = int(wish.hours * 3600 / seconds + 1e-9)
+    seconds = method.round_length * (settings.step_seconds if method.clock == "steps" else 1.0)
+    rounds = int(settings.hours * 3600 / seconds + 1e-9)
     if rounds < 1:
         raise UsageError(
-            f"not one round of {seconds:g} s fits into {wish.hours:g} hours",
+            f"not one round of {seconds:g} s fits into {settings.hours:g} hours",
             "Give more --hours, or a shorter --sync-every.",
         )
     return rounds
 
 
-def _trainers(wish: Wish, method: Method, seed: int, poisoned: Container[int]) -> tuple[Layout, MakeTrainer]:
+def _trainers(
+    settings: SimulationSettings, method: Method, seed: int, poisoned: Container[int]
+) -> tuple[Layout, MakeTrainer]:
     """Return the layout and the trainers. The slowest peer is the first, the fastest the last. Between them speeds rise
     by a constant factor."""
 
     def seconds(number: int) -> float:
-        return wish.step_seconds / float(wish.speeds ** (number / max(1, wish.peers - 1)))
+        return settings.step_seconds / float(settings.speeds ** (number / max(1, settings.peers - 1)))
 
-    if wish.trainer == "fake":
-        layout = layout_of(method, math.ceil(min(HELD_ELEMENTS, wish.parameters) / method.fragments))
+    if settings.trainer == "fake":
+        layout = layout_of(method, math.ceil(min(HELD_ELEMENTS, settings.parameters) / method.fragments))
 
         def fake(number: int, layout: Layout, clock: VirtualClock) -> VirtualTrainer:
             return FakeTrainer(layout, clock, step_seconds=seconds(number), seed=seed * 1000 + number)
@@ -261,7 +267,7 @@ def _trainers(wish: Wish, method: Method, seed: int, poisoned: Container[int]) -
             seed=seed,
             data=f"peer {number}",
             targets=other_targets(seed) if number in poisoned else None,
-            more=[f"peer {other}" for other in range(1, wish.batches)],
+            more=[f"peer {other}" for other in range(1, settings.batches)],
         )
 
     return tiny_layout, tiny

@@ -35,7 +35,7 @@ class LingeringSource:
         """BLAKE3 of what was sent; complete once the sender has left."""
         return self._digest.digest()
 
-    def keep(self) -> None:
+    def copy_rest(self) -> None:
         """Copy the unread rest: the sender leaves."""
         if self._read == self.nbytes:
             return
@@ -64,7 +64,7 @@ class Meeting:
 
     sides: dict[PeerId, tuple[LingeringSource, Sink, PeerTimings | None]] = field(default_factory=dict)
     both: asyncio.Event = field(default_factory=asyncio.Event)
-    content: set[PeerId] = field(default_factory=set)
+    complete: set[PeerId] = field(default_factory=set)
     """Sides that have everything."""
 
 
@@ -78,12 +78,12 @@ class Meetings:
         low, high = sorted((one, other))
         return self._meetings.setdefault((low, high, key), Meeting())
 
-    def is_on(self, one: PeerId, other: PeerId, key: RoundKey, meeting: Meeting) -> bool:
+    def is_current(self, one: PeerId, other: PeerId, key: RoundKey, meeting: Meeting) -> bool:
         """Whether neither side has left it."""
         low, high = sorted((one, other))
         return self._meetings.get((low, high, key)) is meeting
 
-    def part(self, one: PeerId, other: PeerId, key: RoundKey) -> None:
+    def leave(self, one: PeerId, other: PeerId, key: RoundKey) -> None:
         """Remove the meeting: a side leaves."""
         low, high = sorted((one, other))
         self._meetings.pop((low, high, key), None)

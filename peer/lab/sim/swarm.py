@@ -14,10 +14,10 @@ import torch
 
 from peer.exchange.build import MakeStrategy
 from peer.lab.sim.directory import MemoryDirectoryHub
-from peer.lab.sim.fault_injector import Mischief
+from peer.lab.sim.fault_injector import FaultInjector
 from peer.lab.sim.faults import Fault
 from peer.lab.sim.machine import Life, SimulatedPeer
-from peer.lab.sim.process import SimulatedRun, begin, begin_together, join
+from peer.lab.sim.process import SimulatedRun, run_founder, run_joiner, start_process
 from peer.lab.sim.relay_node import RelayNode
 from peer.lab.sim.setting import (
     MakeTrainer,
@@ -72,7 +72,7 @@ class SimulatedSwarm:
         for peer in self.peers:
             self._begin(peer)
         self.nodes = [RelayNode(self._run, node) for node in ([] if world.closed is None else world.closed.node_ids)]
-        self.mischief = Mischief(self)
+        self.fault_injector = FaultInjector(self)
 
     def put_on_one_router(self, numbers: Iterable[int]) -> None:
         """Give these peers a network of their own. To be called before the run."""
@@ -95,12 +95,12 @@ class SimulatedSwarm:
 
     def _begin(self, peer: SimulatedPeer) -> Life:
         self._running += 1
-        return begin(self._run, peer)
+        return start_process(self._run, peer)
 
     async def run(self, faults: Iterable[Fault] = ()) -> None:
         """All peers, from start to end, with these faults. Ends when the last living peer has ended and no killed one
         comes back while the run goes on. Raises what a peer raised."""
-        self.mischief.plan(faults)
+        self.fault_injector.plan(faults)
         for node in self.nodes:
             node.start()
         for peer in self.peers:
@@ -111,16 +111,16 @@ class SimulatedSwarm:
                 self._news.clear()
                 for task in self._failed:
                     task.result()
-                await self.mischief.comes_back(everybody_gone=not any(peer.alive for peer in self.peers))
+                await self.fault_injector.wait_for_return(all_dead=not any(peer.alive for peer in self.peers))
         finally:
             await self._close()
 
     def _start(self, peer: SimulatedPeer, life: Life, *, joins: bool) -> None:
         context = contextvars.copy_context()
         context.run(GATE.set, life.gate)
-        play = join(self._run, peer, life) if joins else begin_together(self._run, peer, life, self.first)
+        play = run_joiner(self._run, peer, life) if joins else run_founder(self._run, peer, life, self.first)
         task = asyncio.get_running_loop().create_task(play, context=context)
-        life.starts(task)
+        life.set_task(task)
         task.add_done_callback(lambda task: self._ended(life, task))
 
     def _ended(self, life: Life, task: asyncio.Task[None] | None) -> None:
@@ -135,7 +135,7 @@ class SimulatedSwarm:
     def kill(self, peer: SimulatedPeer) -> None:
         """The machine is gone in the middle of whatever it does. No-op on a dead one."""
         if peer.alive:
-            peer.life.is_killed()
+            peer.life.mark_killed()
             self.network.kill(peer.peer_id)
             peer.life.gate.close()
             peer.trainer.kill("killed with its machine")
@@ -146,19 +146,19 @@ class SimulatedSwarm:
         if peer.alive:
             return
         if not from_checkpoint:
-            peer.kept.lose()
+            peer.disk.erase()
         self._start(peer, self._begin(peer), joins=True)
 
     async def _close(self) -> None:
         """End every process, dead ones too: they may run again, only to be cancelled, and write nothing."""
-        await self.mischief.close()
+        await self.fault_injector.close()
         for node in self.nodes:
             await node.close()
         for peer in self.peers:
-            peer.ends()
+            peer.freeze_counters()
         lives = [life for peer in self.peers for life in peer.lives]
         for life in lives:
-            life.is_over()
+            life.mark_over()
             life.gate.open()
             if life.task is not None:
                 life.task.cancel()

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from peer.aio.tasks import race
 from peer.errors import TrainerDied
-from peer.lab.sim.probing import probed, weighed
+from peer.lab.sim.probing import probe_losses, state_losses
 from peer.lab.sim.trainer_orders import ResultArrival, WorkGoal, pending
 from peer.outer.arithmetic import merge_
 from peer.ports.clock import Clock
@@ -126,7 +126,7 @@ class VirtualTrainer(ABC):
         self._catch_up()
         assert self._goal is None, "one work at a time"
         self._scale_lr(request.lr_scale)
-        self._go_on()
+        self._begin_steps()
         if request.key.round > self.round:
             self.round, self.step_in_round = request.key.round, 0
         goal = self._goal = WorkGoal(request, self._boundary_of(request))
@@ -150,7 +150,7 @@ class VirtualTrainer(ABC):
 
     def release(self, key: RoundKey) -> None:
         self._catch_up()
-        self._free(key.fragment)
+        self._end_wait(key.fragment)
 
     def hold(self) -> None:
         self._catch_up()
@@ -158,25 +158,25 @@ class VirtualTrainer(ABC):
         self._merge_all()
 
     async def evaluate(self, outer_params: torch.Tensor | None) -> Evaluation:
-        await self._breath()
+        await self._yield_to_loop()
         self._catch_up()
         return self._measure(self._params() if outer_params is None else outer_params)
 
     async def probe(
         self, key: RoundKey, outer_params: torch.Tensor, partner: torch.Tensor, terms: ProbeTerms
     ) -> ProbeLosses | str:
-        await self._breath()
+        await self._yield_to_loop()
         self._catch_up()
         span = self._layout.fragment_span(key.fragment)
         own = self._slots[slice(*span)].clone()
-        return probed(self._params().clone(), span, (outer_params, own, partner), terms, self._window_losses)
+        return probe_losses(self._params().clone(), span, (outer_params, own, partner), terms, self._window_losses)
 
     async def weigh(self, params: torch.Tensor, seed: int, within_s: float) -> StateLosses | str:
         await asyncio.sleep(0)
-        return weighed(self._window_losses(params, seed))
+        return state_losses(self._window_losses(params, seed))
 
     async def save(self, folder: Path) -> int:
-        await self._breath()
+        await self._yield_to_loop()
         self._catch_up()
         place = {
             "tokens": self._tokens,
@@ -200,7 +200,7 @@ class VirtualTrainer(ABC):
         if self._dead is None or self._dead.done():
             raise TrainerDied(self._cause)
 
-    async def _breath(self) -> None:
+    async def _yield_to_loop(self) -> None:
         self._assert_alive()
         await asyncio.sleep(0)
         self._assert_alive()
@@ -241,7 +241,7 @@ class VirtualTrainer(ABC):
         """Return the boundary, in steps in all, that is not passed before a result has arrived."""
         return min(self._awaited.values(), default=math.inf)
 
-    def _free(self, fragment: int) -> None:
+    def _end_wait(self, fragment: int) -> None:
         """Free a trainer that waited for a fragment's result: it arrived, or will not come."""
         now, before = self._now(), self._limit()
         self._awaited.pop(fragment, None)
@@ -250,7 +250,7 @@ class VirtualTrainer(ABC):
             self._began = now, self._steps
         self._freed.set()
 
-    def _go_on(self) -> None:
+    def _begin_steps(self) -> None:
         now = self._now()
         self._end_waiting(now)
         if self._began is None:
@@ -371,7 +371,7 @@ class VirtualTrainer(ABC):
         merge_(self._params()[start:end], arrival.outer_params, arrival.merge.alpha)
         self._account.rebase(fragment, arrival.base)
         self._base[fragment] = arrival.base
-        self._free(fragment)
+        self._end_wait(fragment)
         if self.round < arrival.next_round:
             self._end_waiting(self._now())
             self.round, self.step_in_round = arrival.next_round, 0

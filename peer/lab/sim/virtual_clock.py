@@ -23,7 +23,7 @@ EPOCH = 1_750_000_000.0
 """Seconds since the epoch that the virtual wall clock shows at loop time 0."""
 
 
-class EverybodyWaitsForever(RuntimeError):
+class VirtualDeadlock(RuntimeError):
     """No task can run and no timer is set: the code under test has deadlocked."""
 
 
@@ -87,7 +87,7 @@ class _Step:
 class _Timer(_Step):
     """A step with a moment."""
 
-    __slots__ = ("loop", "moment", "waits")
+    __slots__ = ("in_heap", "loop", "moment")
 
     def __init__(
         self,
@@ -102,21 +102,21 @@ class _Timer(_Step):
         self.context = context
         self.loop = loop
         self.moment = moment
-        self.waits = True
+        self.in_heap = True
         """It is in the heap."""
 
     def when(self) -> float:
         return self.moment
 
-    def leave_heap(self) -> None:
+    def mark_left_heap(self) -> None:
         """Be due now."""
-        self.waits = False
+        self.in_heap = False
 
     def cancel(self) -> None:
         if self.callback is not _nothing:
             self.callback, self.args = _nothing, ()
-            if self.waits:
-                self.loop.cancelled_one()
+            if self.in_heap:
+                self.loop.count_cancelled()
 
 
 def _nothing() -> None:
@@ -129,7 +129,7 @@ class _BlindSelector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if timeout is None and not ready:
-            raise EverybodyWaitsForever("every task waits and no timer is set")
+            raise VirtualDeadlock("every task waits and no timer is set")
         return ready
 
 
@@ -172,14 +172,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> _Timer:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def done_in(self, seconds: float) -> asyncio.Future[None]:
+    def future_in(self, seconds: float) -> asyncio.Future[None]:
         """Return a future that is done after a positive time. It lies in the heap without a handle."""
         future: asyncio.Future[None] = asyncio.Future(loop=self)
         self._set += 1
         heapq.heappush(self._timers, (self._now + seconds, self._set, future))
         return future
 
-    def cancelled_one(self) -> None:
+    def count_cancelled(self) -> None:
         """Count a cancelled timer in the heap. When most are cancelled, they are removed."""
         self._cancelled += 1
         if self._cancelled > 100 and 2 * self._cancelled > len(self._timers):
@@ -226,7 +226,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         while timers and timers[0][0] <= now:
             due = pop(timers)[2]
             if isinstance(due, _Timer):
-                due.leave_heap()
+                due.mark_left_heap()
                 self._cancelled -= due.cancelled()
                 self._ready.append(due)
             elif not due.done():
@@ -258,7 +258,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def nap(seconds: float) -> Awaitable[None]:
     """`asyncio.sleep` on any loop, to be awaited at once."""
     loop = asyncio.get_running_loop()
-    return loop.done_in(seconds) if seconds > 0 and isinstance(loop, VirtualLoop) else asyncio.sleep(seconds)
+    return loop.future_in(seconds) if seconds > 0 and isinstance(loop, VirtualLoop) else asyncio.sleep(seconds)
 
 
 class VirtualClock:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from peer.lab.sim.bandwidth import Pipe
 from peer.lab.sim.links import PROFILES, Link
 from peer.lab.sim.network import Network
-from peer.lab.sim.process import RUN, PlainSeal
+from peer.lab.sim.process import RUN, KeylessSigner
 from peer.lab.sim.setting import Sites, SwarmWorld, number_of, peer_id_of
 from peer.protocol.endpoints import block_of
 from peer.protocol.messages import PeerId, RelayWord
@@ -31,7 +31,7 @@ def network_of(world: SwarmWorld, count: int, seed: int) -> Network:
         relays={} if closed is None else dict.fromkeys(_relays(world, count), closed.relay_cap),
     )
     if closed is not None:
-        network.has_addresses(address_of, _word)
+        network.set_addresses(address_of, _word)
         if closed.sites is not None:
             network.paths.share(_lines(closed.sites))
     return network
@@ -52,7 +52,7 @@ def address_of(peer: PeerId) -> str:
 
 def _word(relay: PeerId, peer: PeerId, now: float) -> RelayWord:
     """Return what an honest relay says of a closed peer."""
-    return new_word(RUN, peer, block_of(address_of(peer)), now, PlainSeal(relay).sign)
+    return new_word(RUN, peer, block_of(address_of(peer)), now, KeylessSigner(relay).sign)
 
 
 def _lines(sites: Sites) -> Callable[[PeerId, PeerId], Sequence[Pipe]]:

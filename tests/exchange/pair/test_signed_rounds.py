@@ -10,7 +10,7 @@ import torch
 
 from peer.clock.run_clock import RunClock
 from peer.lab.sim.fake_trainer import FakeTrainer
-from peer.lab.sim.process import PlainSeal
+from peer.lab.sim.process import KeylessSigner
 from peer.lab.sim.setting import SwarmSetting, layout_of
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.virtual_clock import EPOCH, run_virtual
@@ -79,14 +79,14 @@ def test_simulated_peers_sign_as_real_ones_do() -> None:
         )
         swarm = SimulatedSwarm(4, setting, step_seconds=2.0)
         for peer in swarm.peers:
-            peer.kept.keep_receipts()
+            peer.disk.enable_receipts()
         await swarm.run([])
         return swarm
 
     swarm = run_virtual(main())
-    seal = PlainSeal(PeerId(""))
+    seal = KeylessSigner(PeerId(""))
     for peer in swarm.peers:
         exchanged = peer.outcomes()["exchanged"]
         assert exchanged > ROUNDS
-        assert peer.kept.receipts is not None
-        assert checked(peer.kept.receipts, seal.verify).entries >= exchanged - 2
+        assert peer.disk.receipts is not None
+        assert checked(peer.disk.receipts, seal.verify).entries >= exchanged - 2

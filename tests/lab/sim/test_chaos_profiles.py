@@ -73,7 +73,7 @@ def test_a_plan_plays_in_the_simulator(seed: int) -> None:
 
     swarm, witness = run_virtual(main())
     assert witness.broken() == []
-    assert [fault for _, fault in swarm.mischief.done] == list(plan)
+    assert [fault for _, fault in swarm.fault_injector.injected] == list(plan)
     last = [event for event in swarm.peers[0].events if isinstance(event, events.RoundEnded)][-1]
     assert last.round == 29
 
@@ -95,7 +95,7 @@ def test_new_kinds_do_what_they_say() -> None:
     jumped = run_virtual(main(Fault("clock_jump", 0, at=41.0, seconds=40.0, amount=3600.0)))
     assert exchanged(jumped) == set(range(12))
     full = run_virtual(main(Fault("disk_full", 0, at=1.0, seconds=500.0)))
-    assert full.peers[0].kept.last is None
-    assert full.peers[1].kept.last is not None
+    assert full.peers[0].disk.checkpoint is None
+    assert full.peers[1].disk.checkpoint is not None
     with pytest.raises(UsageError, match="virtual trainer"):
         run_virtual(main(Fault("stall_trainer", 0, at=41.0, seconds=4.0)))

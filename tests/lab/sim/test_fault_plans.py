@@ -82,7 +82,7 @@ def test_the_partitioned_exchange_on_their_side_only() -> None:
 
 def test_faults_that_met_nobody_did_not_happen() -> None:
     swarm, _ = play([Fault("restart", 1, at=30.0), Fault("kill", 2, at=40.0), Fault("stall", 2, at=50.0, seconds=5.0)])
-    assert [fault.kind for _, fault in swarm.mischief.done] == ["kill"]
+    assert [fault.kind for _, fault in swarm.fault_injector.injected] == ["kill"]
 
 
 def test_broken_promises_are_seen() -> None:
@@ -97,13 +97,13 @@ def test_broken_promises_are_seen() -> None:
             swarm.peers[1].journal(events.Dropped(fragment=0, dropped=64, upto=0, reason="just so"))
             last = next(e for e in reversed(swarm.peers[2].events) if isinstance(e, events.RoundEnded))
             swarm.peers[2].journal(last)
-            swarm.network.gave(swarm.peers[2].peer_id, None, None)
+            swarm.network.on_payload_sent(swarm.peers[2].peer_id, None, None)
 
         task = asyncio.create_task(spoil())
         await swarm.run()
         await task
         swarm.peers[2].life.outer = None
-        swarm.network.gave(swarm.peers[2].peer_id, None, None)
+        swarm.network.on_payload_sent(swarm.peers[2].peer_id, None, None)
         return witness.broken()
 
     broken = " ".join(run_virtual(main()))

@@ -187,7 +187,7 @@ def test_a_run_whose_operator_is_gone_for_hours_takes_newcomers(forged: bool) ->
             group.create_task(swarm.run())
             await asyncio.sleep(FIRST_S)
             assert all(not rounds_of(peer) for peer in swarm.peers)
-            phases = {peer.life.live.phase for peer in swarm.peers}
+            phases = {peer.life.round_status.phase for peer in swarm.peers}
             assert phases == {"waiting for the run's signed start: nobody has shown it yet"}
             log = operators.statements.log
             operators.statements.hold([log.sign_start(OPERATOR, EPOCH + FIRST_S + 4.0, EPOCH)])
