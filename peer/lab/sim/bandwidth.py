@@ -1,9 +1,10 @@
-"""Bulk transfers that share links. A link gives each of its transfers an equal part. A transfer goes at the smallest of
-its parts at both ends, its parts of the pipes between, and its stream's own cap. (Capacity that one end cannot use does
-not go to the other end's neighbours: a mix of fast and slow partners is a little slower than in reality.)
+"""Bandwidth shares of bulk transfers. A link divides its rate equally between its transfers. The rate of a transfer is
+the smallest of its share of the sender's uplink, its share of the receiver's downlink, its shares of the pipes between
+them, and the cap of its TCP stream. (Capacity that a transfer leaves unused at one end is not given to that link's
+other transfers, so a mix of fast and slow partners is a little slower than in reality.)
 
-Rates change only when a transfer begins or ends, or a link changes. Between two changes progress is a product, so a
-transfer costs a few events, however long it is."""
+Rates change only when a transfer begins or ends, or a link changes. Between two changes the progress is rate times
+time, so the cost of simulating a transfer does not depend on its length."""
 
 from __future__ import annotations
 
@@ -21,55 +22,59 @@ from peer.protocol.messages import PeerId
 STALL_S = 5.0
 """Seconds without progress after which a transfer fails, as in the real transport."""
 PARTS, SLOW_PARTS = 16, 64
-"""Parts in which a payload is handed over at least, over links alone and over pipes. The rate of a pipe may fall far
-while many share it, and a receiver must not take a part that is long under way for silence."""
+"""Least number of parts in which a payload is handed to its receiver: over links alone, and over pipes. Pipes need
+more, because their rate may fall far while many transfers share them, and the receiver must not take a slow part for a
+silent sender."""
 OWN_SHARE = 0.5
-"""Part of its own link that a relay keeps for itself at least, whatever its cap."""
+"""Least share of its own link that a relay reserves for its own transfers, whatever its cap."""
 
 
 class Pipe:
-    """A part of the way that transfers share besides their links: a relay's cap, or the line between two sites. Each of
-    them gets an equal part."""
+    """A bottleneck between two links: the cap of a relay, or the line between two sites. Its transfers get equal
+    shares."""
 
     def __init__(self, rate: float, at: PeerId | None = None) -> None:
-        """`rate`: bytes per second. `at`: the relay on whose link it lies."""
+        """`rate`: bytes per second. `at`: the relay on whose link the pipe lies. None: on no peer's link."""
         self.rate, self.at = rate, at
         self.flows: dict[Flow, None] = {}
 
     @property
     def part(self) -> float:
+        """Return the share of each of its transfers, in bytes per second."""
         return self.rate / max(1, len(self.flows))
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The way that the bytes of a transfer take."""
+    """The route of a transfer: the peers and the pipes that its bytes pass."""
 
     stops: tuple[PeerId, ...]
-    """The sender, the relay if there is one, the receiver."""
+    """The sender, then the relay if there is one, then the receiver."""
     pipes: tuple[Pipe, ...] = ()
 
     @property
     def legs(self) -> tuple[tuple[PeerId, PeerId], ...]:
+        """Return the (sender, receiver) of each hop."""
         return tuple(pairwise(self.stops))
 
 
 class Flow:
-    """One transfer under way. Bytes are those on the wire."""
+    """One transfer in progress. All byte counts are bytes on the wire, not bytes of payload."""
 
     def __init__(self, course: Course, total: float, *, at: float, order: int) -> None:
-        """`at`: when it begins, in the loop's time. `order`: its number in the network."""
+        """`at`: loop time of its begin. `order`: its serial number in the network, which makes the order of updates
+        reproducible."""
         self.sender, self.receiver, self.legs, self.pipes = course.stops[0], course.stops[-1], course.legs, course.pipes
         self.total, self.order = total, order
         self.done = self.rate = 0.0
         self.timer: asyncio.TimerHandle | None = None
         self._at = at
         self._target = 0.0
-        """Bytes for which `_waiter` waits."""
+        """The number of bytes at which `_waiter` is resolved."""
         self._waiter: asyncio.Future[None] | None = None
 
     def expect(self, nbytes: float, now: float) -> asyncio.Future[None]:
-        """Return a future that is done when so many bytes are through."""
+        """Return a future that resolves when `nbytes` bytes have arrived, counted from the start of the transfer."""
         self.settle(now)
         self._target = nbytes
         waiter = self._waiter = asyncio.get_running_loop().create_future()
@@ -77,18 +82,19 @@ class Flow:
         return waiter
 
     def change_rate(self, rate: float, now: float) -> None:
-        """Go on at another rate, in bytes per second."""
+        """Continue at another rate, in bytes per second."""
         self.settle(now)
         self.rate = rate
         self.schedule(now)
 
     def settle(self, now: float) -> None:
+        """Add the bytes that arrived at the present rate up to `now`."""
         self.done = min(self.total, self.done + self.rate * (now - self._at))
         self._at = now
 
     def schedule(self, now: float) -> None:
-        """Set the timer: the waiter is woken when the target is reached at the present rate, or told that nothing
-        moves."""
+        """Set the timer for the waiter: for the moment at which its target is reached at the present rate, or for the
+        stall timeout at rate 0."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -114,27 +120,29 @@ class Flow:
         self.fail(PartnerSilent(f"nothing came for {STALL_S:.0f} s in the middle of a payload", Code.SILENT))
 
     def fail(self, error: PartnerLost) -> None:
-        """Fail the waiter."""
+        """Raise `error` in whoever waits for progress, if anybody does."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
 
 
 @dataclass(slots=True)
 class Flows:
-    """The transfers of a network. `link`: of a peer. `open`: whether bytes pass from one to another now."""
+    """All transfers of a network, and their rates.
+
+    link: returns the link of a peer. open: returns whether bytes pass from the first peer to the second now."""
 
     link: Callable[[PeerId], Link]
     open: Callable[[PeerId, PeerId], bool]
     path: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
-    """Bytes per second between two peers, whatever their links could carry."""
+    """Most bytes per second of one transfer between two peers, besides the limits of their links."""
     _up: dict[PeerId, dict[Flow, None]] = field(default_factory=dict)
     _down: dict[PeerId, dict[Flow, None]] = field(default_factory=dict)
     _relaying: dict[PeerId, Pipe] = field(default_factory=dict)
-    """The pipes that lie on a relay's link."""
+    """Relay -> the pipe on its link."""
     _begun: int = 0
 
     def begin(self, course: Course, nbytes: float) -> Flow:
-        """Begin a transfer, which takes its part of both links and of the pipes between until `end`."""
+        """Begin a transfer. It uses its shares of both links and of the pipes between them until `end`."""
         self._begun += 1
         flow = Flow(course, nbytes, at=asyncio.get_running_loop().time(), order=self._begun)
         self._up.setdefault(flow.sender, {})[flow] = None
@@ -147,7 +155,7 @@ class Flows:
         return flow
 
     def end(self, flow: Flow) -> None:
-        """End a transfer, complete or not, and free its part."""
+        """End a transfer, complete or not, and free its shares."""
         self._up[flow.sender].pop(flow, None)
         self._down[flow.receiver].pop(flow, None)
         for pipe in flow.pipes:
@@ -157,24 +165,25 @@ class Flows:
         self._share_beside(flow)
 
     async def until(self, flow: Flow, nbytes: float) -> None:
-        """Wait until so many bytes are through. Raises PartnerLost when an end vanishes, PartnerSilent when
-        nothing moves for `STALL_S`."""
+        """Wait until `nbytes` bytes of the transfer have arrived. Raises PartnerLost when an end vanishes,
+        PartnerSilent when nothing arrives for `STALL_S`."""
         await flow.expect(nbytes, asyncio.get_running_loop().time())
 
     def changed(self, peer: PeerId | None = None) -> None:
-        """Recompute rates after a change of a link, or of the open paths: of one peer, or (None) of all."""
+        """Recompute the rates after a link or the set of open paths changed. `peer`: whose transfers are affected;
+        None: all."""
         for one in sorted({*self._up, *self._down}) if peer is None else [peer]:
             self._share(self._touching(one))
 
     def break_off(self, peer: PeerId) -> None:
-        """Break all transfers with a peer that is gone, and those that it relayed."""
+        """Fail all transfers of a vanished peer with PartnerLost: those it sends, receives or relays."""
         relayed = self._relaying[peer].flows if peer in self._relaying else ()
         for flow in [*self._up.get(peer, ()), *self._down.get(peer, ()), *relayed]:
             flow.settle(asyncio.get_running_loop().time())
             flow.fail(PartnerLost(f"{peer} vanished in the middle"))
 
     def _share_beside(self, flow: Flow) -> None:
-        """Compute the parts of all transfers that this one meets somewhere."""
+        """Recompute the rates of all transfers that share a link or a pipe with this one."""
         touched = self._touching(flow.sender) | self._touching(flow.receiver)
         for pipe in flow.pipes:
             touched |= pipe.flows.keys()
@@ -183,7 +192,7 @@ class Flows:
         self._share(touched)
 
     def _share(self, touched: set[Flow]) -> None:
-        """Compute the parts of these."""
+        """Recompute the rates of these transfers."""
         now = asyncio.get_running_loop().time()
         for flow in sorted(touched, key=lambda flow: flow.order):
             rate = self._rate(flow)
@@ -207,12 +216,12 @@ class Flows:
         return rate
 
     def _own(self, peer: PeerId, rate: float) -> float:
-        """Return what a peer has for its own transfers of a link's rate while it relays those of others."""
+        """Return how much of a link's rate is left for the peer's own transfers while it relays those of others."""
         pipe = self._relaying.get(peer)
         return rate if pipe is None or not pipe.flows else max(rate - pipe.rate, OWN_SHARE * rate)
 
     def _lent(self, pipe: Pipe) -> float:
-        """Return what the link that a pipe lies on has for it."""
+        """Return how much of its link a relay gives to the pipe. Infinite for a pipe that lies on no peer's link."""
         if pipe.at is None:
             return math.inf
         link = self.link(pipe.at)
@@ -220,9 +229,9 @@ class Flows:
 
 
 def milestones(total: int, rate: float, parts: int = 16) -> list[int]:
-    """Return the marks at which a payload of `total` bytes is handed over while it arrives at about `rate` bytes per
-    second. The part held back never exceeds half of the part handed over, nor one of so many `parts` of the payload.
-    Nothing is cut finer than a quarter of a second."""
+    """Return the marks, in bytes from the start, at which a payload of `total` bytes is handed to its receiver, which
+    arrives at about `rate` bytes per second. Between two marks lie at most half of the bytes handed over so far and at
+    most `total / parts`, but at least a quarter of a second of transfer."""
     least = max(1.0, rate / 4)
     marks, at = [], 0.0
     while at < total:

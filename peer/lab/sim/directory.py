@@ -1,4 +1,5 @@
-"""The directory in memory: many peers, one hub, no I/O, and time is what `now` says."""
+"""The directory port in memory: one hub, which plays the DHT, and one `MemoryDirectory` for each peer. No I/O; the time
+comes from the function `now`."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ from peer.signed_record import InvalidRecord, seal, unseal
 
 FORGET_EVERY_S = 60.0
 SOON_S = 30.0
-"""If one may expire before readers look again, it is found out which."""
+"""When a bucket's cached earliest expiry is less than this many seconds ahead, it is computed again."""
 
 
 class MemoryDirectoryHub:
-    """The simulated DHT. It holds the latest record of each peer in each bucket of each run.
+    """The simulated DHT. Holds the latest record of each peer in each bucket of each run.
 
-    `look`: live records above which a bucket splits, by the rule of `peer.protocol.swarm.buckets`, as in the DHT. None:
-    one bucket, as groups have it."""
+    look: number of live records above which a bucket splits, by the rule of `peer.protocol.swarm.buckets`, as in the
+    DHT. None: one bucket that never splits, as groups use it."""
 
     def __init__(
         self,
@@ -41,27 +42,29 @@ class MemoryDirectoryHub:
         self._hide: Callable[[PeerId, PeerId], bool] | None = None
         self._readers: list[MemoryDirectory] = []
         self.views_agree = True
-        """All readers see the same, and no record needs a check: the held records are the view of every peer."""
+        """True while all readers see the same records and no record needs a check. Readers then share the hub's records
+        instead of each keeping its own copy, which makes large swarms cheap."""
         self._held: dict[tuple[RunId, str], dict[PeerId, PeerRecord | bytes]] = {}
         """Records by run and bucket, each ordered by peer id."""
         self._live: dict[tuple[RunId, str], _Live] = {}
-        """The live records of each bucket, while all readers see the same."""
+        """The live records of each bucket, used while `views_agree`."""
         self._side: dict[PeerId, int] = {}
         self._dropped_old_at = 0.0
         if hide is not None:
             self.hide = hide
 
     def put_on_one_router(self, homes: Iterable[PeerId]) -> None:
-        """Let these find each other in their own network."""
+        """Put these peers into one local network, where they find each other without the DHT."""
         self._homes = dict.fromkeys(homes, ("192.168.7.2:1",))
 
     def own_network(self, reader: PeerId) -> Mapping[PeerId, tuple[str, ...]]:
-        """Return the peers of a reader's own network, and where they listen."""
+        """Return the peers in the reader's local network and their addresses. Empty for a peer that is in none."""
         return self._homes if reader in self._homes else {}
 
     @property
     def hide(self) -> Callable[[PeerId, PeerId], bool] | None:
-        """`hide(reader, other)`: keep `other` out of what `reader` sees, for incomplete and differing views."""
+        """`hide(reader, other)`: whether `reader` cannot see the record of `other`. For tests with incomplete and
+        differing views."""
         return self._hide
 
     @hide.setter
@@ -70,17 +73,18 @@ class MemoryDirectoryHub:
         self._hide = hide
 
     def add_reader(self, reader: MemoryDirectory) -> None:
-        """Add a reader. From the first difference on each reader remembers its own view."""
+        """Register a reader. It is told to copy what it has seen when views begin to differ."""
         self._readers.append(reader)
 
     def _separate_views(self) -> None:
+        """Give each reader its own view from here on. Never undone."""
         if self.views_agree:
             for reader in self._readers:
                 reader.copy_seen()
             self.views_agree = False
 
     def store(self, raw: bytes, places: Sequence[str] = ("",)) -> bool:
-        """Hold a sealed record in these buckets if a DHT node would admit it. Return whether it was held."""
+        """Store a sealed record in these buckets if a DHT node would admit it. Return whether it was stored."""
         self._separate_views()
         try:
             record = unseal(raw)
@@ -89,20 +93,20 @@ class MemoryDirectoryHub:
         return self._hold(record, raw, places)
 
     def store_unsigned(self, record: PeerRecord, places: Sequence[str] = ("",)) -> bool:
-        """Hold a record of a peer that has no key."""
+        """Store the record of a peer without a key, unsigned. Return whether it was stored."""
         now, lasting = self.now(), record.expires_at > record.issued_at
         if record.issued_at > now or (record.status is Status.LEAVING and lasting):
-            self._separate_views()  # its dates need a check, which readers may decide differently
+            self._separate_views()  # # readers have to check its dates, and may decide differently
         return self._hold(record, record, places)
 
     def plant(self, run_id: RunId, peer_id: PeerId, raw: bytes) -> None:
-        """Hold these bytes without a look at them, as a hostile node would."""
+        """Store these bytes unchecked, as a hostile DHT node would."""
         self._separate_views()
         self._put((run_id, ""), peer_id, raw)
 
     def partition(self, *sides: Iterable[PeerId]) -> None:
-        """Cut the swarm: no peer sees the announcements of another side. Peers named nowhere form one more side. A peer
-        keeps the records that it saw until they expire."""
+        """Cut the swarm: no peer sees records that were announced on another side. Peers that are in none of `sides`
+        form one more side. A record seen before the cut stays visible until it expires."""
         self._separate_views()
         self._side = {peer: index for index, side in enumerate(sides) for peer in side}
 
@@ -119,8 +123,8 @@ class MemoryDirectoryHub:
         return [record for peer, record in held.items() if self._sees(reader, peer)]
 
     def live(self, run_id: RunId, wanted: Sequence[str]) -> dict[str, _Live]:
-        """Return the unexpired records in these buckets, ordered by peer id, while all see the same. They are not to be
-        changed, and are valid for this moment only."""
+        """Return the unexpired records in these buckets, ordered by peer id. Only while `views_agree`. The caller must
+        not change them, and must not use them later."""
         now = self.now()
         self._drop_old(now)
         return {bits: self._live_at((run_id, bits), now) for bits in wanted}
@@ -162,7 +166,7 @@ class MemoryDirectoryHub:
             self._live.pop(place, None)
 
     def _drop_old(self, now: float) -> None:
-        """Drop records that are too old to count, now and then."""
+        """Drop records older than the longest lifetime of a record, at most every `FORGET_EVERY_S`."""
         if now - self._dropped_old_at < FORGET_EVERY_S:
             return
         self._dropped_old_at = now
@@ -172,7 +176,8 @@ class MemoryDirectoryHub:
 
 
 class _Live:
-    """The unexpired records of a bucket, valid until one of them may have expired."""
+    """The unexpired records of a bucket. Valid until `until`, the earliest time at which one of them may have
+    expired."""
 
     __slots__ = ("records", "until")
 
@@ -181,14 +186,14 @@ class _Live:
         self.until = first_expiry(records)
 
     def put(self, record: PeerRecord) -> None:
-        """Replace the record of a peer that is here by a later one."""
+        """Replace the record of a peer that is already in the bucket by a later one."""
         self.records[record.peer_id] = record
         self.until = min(self.until, record.expires_at)
 
 
 class MemoryDirectory:
-    """A `Directory` on a hub. With an `Identity` records are signed and verified as in the DHT. With a bare peer id
-    they are handed over as they are, which is faster."""
+    """One peer's `Directory` on a hub. With an `Identity` its records are signed and verified as in the DHT. With a
+    bare peer id they are passed on unsigned, which is faster."""
 
     def __init__(self, hub: MemoryDirectoryHub, own: Identity | PeerId, run_id: RunId) -> None:
         self._hub, self._run_id = hub, run_id
@@ -198,7 +203,7 @@ class MemoryDirectory:
         self._record_store = RecordStore(run_id, self.peer_id)
         self._lent = LentRecords()
         self._seen: dict[str, dict[int, PeerRecord | bytes]] = {}
-        """Records that the view has seen, by bucket and id()."""
+        """The records in `_record_store`, by bucket and id(), so that each is checked once."""
         self._last: dict[PeerId, PeerRecord] = {}
         self._good_until = math.inf
         self.buckets = DirectoryBuckets(self.peer_id, hub.look or SPLIT)
@@ -208,7 +213,7 @@ class MemoryDirectory:
 
     @property
     def dropped(self) -> Counter[Code]:
-        """Bad records met, by the code of InvalidRecord."""
+        """Number of bad records seen, by the code of InvalidRecord."""
         return self._record_store.dropped
 
     async def announce(self, record: PeerRecord) -> None:
@@ -254,6 +259,7 @@ class MemoryDirectory:
         return {bits: self._read_own_view(bits) for bits in wanted}
 
     def _read_own_view(self, bits: str) -> dict[PeerId, PeerRecord]:
+        """Return the live records of one bucket that this peer can see, after checking the new ones."""
         now, seen = self._hub.now(), self._seen.get(bits, {})
         found = {id(held): held for held in self._hub.visible(self._run_id, self.peer_id, bits)}
         for held in [held for key, held in found.items() if key not in seen]:
@@ -265,7 +271,7 @@ class MemoryDirectory:
         return there
 
     def own(self) -> Shown:
-        """As `peer.ports.directory.SharedRecords` has it, like the next five."""
+        """Implement `peer.ports.directory.SharedRecords`, together with the next five methods."""
         if self._own is None:
             return b""
         return self._own if self._identity is None else seal(self._own, self._identity)
@@ -286,14 +292,14 @@ class MemoryDirectory:
         return not self.buckets.depth
 
     def copy_seen(self) -> None:
-        """Keep the records seen so far: from here on each reader has its own view."""
+        """Copy the records read last from the hub into this reader's own store, because views differ from now on."""
         now = self._hub.now()
         for record in self._last.values():
             self._record_store.take(record, now)
         self._last = {}
 
     def contact(self) -> DialReport:
-        """Return an empty report: nothing is dialled here, and there is one clock."""
+        """Return an empty report: the simulated directory dials nobody, and all peers share one clock."""
         return DialReport()
 
     def _publish(self, record: PeerRecord) -> None:
@@ -305,12 +311,12 @@ class MemoryDirectory:
 
 
 def _merged(found: dict[str, dict[PeerId, PeerRecord]], me: PeerId) -> dict[PeerId, PeerRecord]:
-    """Return all other peers, each once, by its latest record."""
+    """Return the latest record of each peer but `me`, merged from several buckets."""
     first, *others = found.values()
     latest = first.copy()
     for records in others:
         latest |= records
-    if len(latest) < sum(map(len, found.values())):  # somebody is in two of them
+    if len(latest) < sum(map(len, found.values())):  # # a peer is in two buckets: take its later record
         for record in chain.from_iterable(records.values() for records in found.values()):
             if latest[record.peer_id].issued_at < record.issued_at:
                 latest[record.peer_id] = record
@@ -319,7 +325,8 @@ def _merged(found: dict[str, dict[PeerId, PeerRecord]], me: PeerId) -> dict[Peer
 
 
 def _issued(held: PeerRecord | bytes) -> float:
-    """Return when it was issued. Planted rubbish stays for good."""
+    """Return when a record was issued, in seconds since the epoch. Infinite for bytes that are no record, so that
+    `plant`ed ones are never dropped."""
     if isinstance(held, PeerRecord):
         return held.issued_at
     try:

@@ -1,4 +1,4 @@
-"""A trainer in virtual time without a model."""
+"""A trainer in virtual time without a model, for simulations that ask about rounds and traffic, not about the loss."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from peer.protocol.model.layout import Layout
 
 
 class FakeTrainer(VirtualTrainer):
-    """No model: steps move the parameters by seeded noise. A simulated day of many costs next to nothing.
+    """A trainer whose steps add seeded noise to the parameters. Cheap enough to simulate large swarms for days.
 
-    step_seconds: time of an inner step. tokens_per_step: what a step counts. seed: of the noise."""
+    step_seconds: duration of an inner step. tokens_per_step: tokens counted for each step. seed: of the noise."""
 
     kind = "fake"
 
@@ -33,7 +33,8 @@ class FakeTrainer(VirtualTrainer):
         return self._values
 
     def _train(self, steps: int) -> float:
-        """Add the noise of so many steps in one."""
+        """Add the noise of `steps` steps at once. Return the sum of made-up losses that fall with the number of
+        steps."""
         self._values += 0.01 * steps**0.5 * torch.randn(self._values.shape, generator=self._noise)
         return steps * math.exp(-(self._steps + steps) / 1000)
 

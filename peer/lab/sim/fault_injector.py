@@ -1,4 +1,4 @@
-"""Carries out a fault plan on a simulated swarm."""
+"""Injects the faults of a plan into a simulated swarm."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 COMES_BACK = ("restart", "rejoin")
 NOT_SIMULATED = {"stall_trainer": "a virtual trainer has no steps of its own to be stopped between"}
-"""Kinds for real processes only, and why."""
+"""Kinds of faults that only real processes can have -> the reason."""
 
 
 class FaultInjector:
-    """Carries out a fault plan on a simulated swarm.
+    """Injects the faults of a plan into a simulated swarm, each at its time or with its journal event.
 
-    `done`: (time in seconds, fault) for each fault that took effect. A fault has no effect, and is not listed, if its
-    peer is dead or has finished the run, or if it restarts a peer that is alive."""
+    injected: (loop time in seconds, fault) for each fault that took effect. A fault has no effect, and is not listed,
+    if its peer is dead or has finished the run, or if it restarts a peer that is alive."""
 
     def __init__(self, swarm: SimulatedSwarm) -> None:
         self._swarm = swarm
@@ -39,7 +39,8 @@ class FaultInjector:
         self.injected: list[tuple[float, Fault]] = []
 
     def plan(self, faults: Iterable[Fault]) -> None:
-        """From now on. Raises UsageError for a fault that has no meaning here."""
+        """Start to inject these faults; their times count from now. Raises UsageError for a kind that cannot be
+        simulated."""
         faults = list(faults)
         for fault in faults:
             if fault.kind in NOT_SIMULATED:
@@ -52,11 +53,13 @@ class FaultInjector:
             self._swarm.peers[number].listeners.append(self._on_event)
 
     async def wait_for_return(self, *, all_dead: bool) -> None:
-        """While nobody is left, wait for a killed machine that is to return."""
+        """While every machine is dead, wait until a killed one that is to return is back. Return at once unless
+        `all_dead`."""
         while all_dead and self._returns and not any(peer.alive for peer in self._swarm.peers):
             await asyncio.wait(self._returns, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
+        """Cancel the faults that have not happened yet."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -74,6 +77,7 @@ class FaultInjector:
         self._inject(fault)
 
     def _on_event(self, peer: SimulatedPeer, event: Event) -> None:
+        """Inject the faults that wait for this event of this peer's journal."""
         self._seen[peer.number, event.kind] += 1
         times = self._seen[peer.number, event.kind]
         for fault in [f for f in self._waiting if (f.peer, f.on, f.nth) == (peer.number, event.kind, times)]:
@@ -83,7 +87,7 @@ class FaultInjector:
     def _inject(self, fault: Fault) -> None:
         peer = self._swarm.peers[fault.peer]
         if peer.alive == (fault.kind in COMES_BACK) or peer.lives[-1].finished.is_set() == peer.alive:
-            return  # to the dead nothing happens but their return, to those that have ended nothing at all
+            return  # # a dead peer can only come back, and a peer that finished the run has no faults any more
         self.injected.append((asyncio.get_running_loop().time(), fault))
         match fault.kind:
             case "kill":
@@ -116,7 +120,7 @@ class FaultInjector:
             case "disk_full":
                 peer.disk.set_full(True)
             case "clock_jump":
-                pass  # the clock that peers go by counts on from their start: it does not follow
+                pass  # # no effect: a peer reads the wall clock only at its start and counts on from there
             case "loss_burst":
                 self._relink(
                     peer, replace(self._own_link(peer), loss=min(0.99, self._own_link(peer).loss + fault.amount))
@@ -153,7 +157,7 @@ class FaultInjector:
                 self._relink(peer, self._own_link(peer))
 
     def _own_link(self, peer: SimulatedPeer) -> Link:
-        """As it is without faults."""
+        """Return the peer's link without faults, as it was when the first fault changed it."""
         return self._links.setdefault(peer.number, self._swarm.network.link_of(peer.peer_id))
 
     def _relink(self, peer: SimulatedPeer, link: Link) -> None:
@@ -162,5 +166,6 @@ class FaultInjector:
 
 
 def _outside(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task that belongs to no machine, whoever starts it: it must not be stopped with one."""
+    """Start a task outside any machine's context, so that closing the gate of the machine that caused it does not stop
+    it."""
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())

@@ -1,5 +1,5 @@
-"""Profiles of faults by name, and the plan that a seed draws from one. The same plan runs in the simulator and on real
-processes."""
+"""Named fault profiles, and the drawing of a fault plan from a profile and a seed. The same plan can be played in the
+simulator and on real processes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ EVERYTHING: dict[Kind, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Kinds of faults and their frequency."""
+    """Which faults happen, and how often."""
 
     weights: Mapping[Kind, float]
-    """Relative."""
+    """Relative frequency of each kind."""
     every_s: float
     """Mean seconds between two faults in the swarm."""
 
@@ -46,7 +46,7 @@ PROFILES = {
 
 
 def parse_profile(text: str) -> Profile:
-    """`NAME`, or `NAME@SECONDS` for another mean time between faults. Raises UsageError."""
+    """Parse `NAME`, or `NAME@SECONDS` with another mean time between faults. Raises UsageError."""
     name, at, seconds = text.partition("@")
     if name not in PROFILES:
         raise UsageError(f"there is no chaos profile {name!r}", f"Known: {', '.join(PROFILES)}. Example: all@20s.")
@@ -62,9 +62,10 @@ def parse_profile(text: str) -> Profile:
 
 
 def chaos_plan(profile: Profile, seed: int, peers: int, duration_s: float, round_s: float) -> tuple[Fault, ...]:
-    """Draw a plan from `seed`. Each fault hits a peer that had a round to recover from its last one. At most every
-    second peer (rounded down) has a fault at a time. The last one is over, and its peer back, three rounds before
-    `duration_s`, so that every recovery can be seen. Times in seconds."""
+    """Draw a plan from `seed`. A peer gets its next fault at least one round after the end of its last one. At most
+    half of the peers (rounded down, but at least one) have a fault at the same time. The last fault ends three rounds
+    before `duration_s`, so that the run shows every recovery. `round_s`: the length of a round. All times in
+    seconds."""
     drawn = _Drawn(random.Random(f"chaos {seed}"), peers, round_s, duration_s - 3 * round_s)
     at = 1.5 * round_s
     kinds, weights = list(profile.weights), list(profile.weights.values())
@@ -76,6 +77,8 @@ def chaos_plan(profile: Profile, seed: int, peers: int, duration_s: float, round
 
 @dataclass(slots=True)
 class _Drawn:
+    """A plan while it is drawn: the faults so far, and until when each peer is busy with one."""
+
     rng: random.Random
     peers: int
     round_s: float
@@ -84,13 +87,13 @@ class _Drawn:
     busy_until: dict[int, float] = field(default_factory=dict)
 
     def free_from(self, at: float) -> float:
-        """Return the first moment from `at` on at which one more peer may have a fault."""
+        """Return the first time from `at` on at which one more peer may get a fault."""
         busy = sorted((until for until in self.busy_until.values() if until > at), reverse=True)
         most = max(1, self.peers // 2)
         return at if len(busy) < most else busy[most - 1]
 
     def add(self, kind: Kind, at: float) -> None:
-        """Add a fault, if there is time for it to end."""
+        """Draw a fault of this kind at this time. Drops it if it would end after `quiet_from`."""
         free = [peer for peer in range(self.peers) if self.busy_until.get(peer, 0.0) <= at + 0.1]
         peer = free.pop(self.rng.randrange(len(free)))
         seconds = round(self.rng.uniform(0.3, 1.5) * self.round_s, 1)
@@ -103,7 +106,8 @@ class _Drawn:
         self.faults += faults
 
     def _fault(self, kind: Kind, peer: int, at: float, seconds: float, free: list[int]) -> list[Fault]:
-        """Draw a fault's details. `free`: the other peers that may be drawn into it."""
+        """Draw the details of a fault. `free`: other peers that may be involved in it, because they have no fault at
+        the time."""
         rng, others = self.rng, [number for number in range(self.peers) if number != peer]
         match kind:
             case "kill":

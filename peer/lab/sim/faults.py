@@ -1,5 +1,5 @@
-"""Faults as plain data: what befalls whom, and when. A plan is a tuple of them; printed, it is Python that makes it
-again.
+"""Faults as plain data: which peer, which kind, when. A plan is a tuple of faults; its repr is the Python that makes
+the same plan.
 
     [Fault("kill", 2, at=35.0), Fault("restart", 2, at=80.0), Fault("stall", 0, on="round_due", nth=3, seconds=12.0)]"""
 
@@ -33,44 +33,47 @@ LASTING: tuple[Kind, ...] = tuple(
     kind for kind in KINDS if kind not in ("kill", "restart", "rejoin", "kill_trainer", "kill_helper")
 )
 HELPER_AWAY_S = 3.0
-"""Simulated: how long the directory stays away when its helper process was killed. A real one is back in 1 to 8 s."""
+"""Simulated seconds without a directory after its helper process was killed. A real helper is back in 1 to 8 s."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _When:
+    """When a fault happens: at a time (`at`), or with an event of the peer's journal (`on`, `nth`). Exactly one of the
+    two."""
+
     at: float | None = None
-    """Seconds after the simulation began; or else"""
+    """Seconds after the simulation began."""
     on: str = ""
-    """the kind of event of the peer's journal that it comes with,"""
+    """The kind of the journal event with which the fault happens."""
     nth: int = 1
-    """and at which of them, counted from 1 over all its lives."""
+    """Which event of this kind: its number from 1, counted over all lives of the peer."""
 
 
 @dataclass(frozen=True)
 class Fault(_When):
-    """One fault.
+    """One fault of one peer.
 
     kill            SIGKILL to the whole machine: not even `finally` runs; its record stays until it expires
-    restart         it comes back with its own last checkpoint, or a donor's state when there is none
-    rejoin          it comes back with nothing but its journal and fetches the state from a donor
-    stall           SIGSTOP for `seconds`: timers fall due, nothing is noticed; what was sent to it waits. Among real
-                    processes the daemon alone, with `amount` 1 its trainer too
-    stall_trainer   SIGSTOP for `seconds`, only the trainer
-    kill_trainer    only the trainer
-    kill_helper     SIGKILL to the directory's helper process: the directory is away until it is back
-    partition       the peer and `others` hear nothing of the rest, nor the rest of them, for `seconds`
-    cut             between the peer and `others` nothing passes, for `seconds`; connections stay and say nothing
-    sever           the same, and connections break, new ones are refused
-    cut_one_way     what the peer sends to `others` is lost, for `seconds`
-    loss_burst      `amount` of its packets are lost more, for `seconds`
-    slow_link       its link has `amount` of its rates, for `seconds`
-    lag             whatever it sends or is sent comes `amount` seconds later, for `seconds`
-    disk_full       nothing large can be written at its home, for `seconds`: checkpoints fail
+    restart         a killed machine is back with its last checkpoint, or fetches a donor's state if it has none
+    rejoin          a killed machine is back with nothing but its journal, and fetches the state from a donor
+    stall           SIGSTOP for `seconds`: nothing runs; timers fall due and messages wait until it continues. With real
+                    processes only the daemon is stopped; with `amount` 1 its trainer too
+    stall_trainer   SIGSTOP to the trainer alone, for `seconds`
+    kill_trainer    SIGKILL to the trainer alone
+    kill_helper     SIGKILL to the directory's helper process: the peer has no directory until the helper is back
+    partition       for `seconds` nothing passes between the peer with `others` and the rest of the swarm
+    cut             for `seconds` nothing passes between the peer and `others`; connections stay open but silent
+    sever           as cut, but connections break and new ones are refused
+    cut_one_way     for `seconds` everything that the peer sends to `others` is lost
+    loss_burst      for `seconds` an additional share `amount` of its packets is lost
+    slow_link       for `seconds` the rates of its link are multiplied by `amount`
+    lag             for `seconds` everything it sends or receives arrives `amount` seconds later
+    disk_full       for `seconds` nothing large can be written at its home: checkpoints fail
     clock_jump      its wall clock jumps by `amount` seconds, and back after `seconds`"""
 
     kind: Kind
     peer: int
-    """Its number, from 0."""
+    """Number of the peer in the swarm, from 0."""
     seconds: float = 0.0
     amount: float = 0.0
     others: tuple[int, ...] = ()
@@ -99,15 +102,17 @@ RATES: dict[Kind, float] = {
     "loss_burst": 1.0,
     "slow_link": 1.0,
 }
-"""Faults of each kind for a peer in an hour of a rough life: rounds in these hours are short."""
+"""Default rates of `random_plan`: faults of each kind per peer and hour. High, because the simulated rounds are
+short."""
 
 
 def random_plan(
     seed: int, peers: int, duration_s: float, rates: Mapping[Kind, float] | None = None, *, round_s: float = 300.0
 ) -> tuple[Fault, ...]:
-    """Faults drawn from `seed`, each kind with `rates` a peer and hour (default `RATES`). Every kill is followed by a
-    restart or a rejoin while there is time for it; peer 0 is never killed, so that there is a donor. Many of the kills
-    and stalls come with an event of a round, where they hurt most."""
+    """Draw faults from `seed`. `rates`: faults of each kind per peer and hour, by default `RATES`. Each kill is
+    followed by a restart or a rejoin if there is time for it. Peer 0 is never killed, so that there is always a donor.
+    Many kills and stalls are tied to a round's journal event, because faults in the middle of an exchange find most
+    errors."""
     rng = random.Random(f"faults {seed}")
     plan: list[Fault] = []
     down_until = [0.0] * peers
@@ -127,7 +132,7 @@ def random_plan(
 def _moments(
     rng: random.Random, peers: int, duration_s: float, rates: Mapping[Kind, float]
 ) -> Sequence[tuple[float, Kind, int]]:
-    """When what happens to whom, in order: a Poisson process for each kind and peer."""
+    """Draw (time, kind, peer) in the order of time: a Poisson process for each kind and peer."""
     moments: list[tuple[float, Kind, int]] = []
     for kind, per_hour in rates.items():
         for peer in range(peers if per_hour > 0 else 0):
@@ -139,7 +144,7 @@ def _moments(
 
 
 def _kill(rng: random.Random, peer: int, at: float, round_s: float) -> Fault:
-    """At a time, or with the journal's line of the round that is due about then."""
+    """Draw a kill: at `at` seconds, or with the journal event of the round that is due at about that time."""
     nth = 1 + int(at / round_s)
     return rng.choice(
         (

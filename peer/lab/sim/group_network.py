@@ -1,4 +1,4 @@
-"""The calls of a group over the in-memory network: the `GroupCalls` interface without sockets."""
+"""The `GroupCalls` interface over the in-memory network, without sockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIVENESS_CHECK_S = 1.0
 
 
 class MemoryGroup:
-    """One peer's end of a group's calls."""
+    """One peer's client for the calls of a group round: contribute to a shard, fetch a part of a snapshot."""
 
     def __init__(self, network: Network, me: PeerId, clock: Clock) -> None:
         self._network = network
@@ -65,7 +65,7 @@ class MemoryGroup:
     async def _await_result(
         self, group: GroupHandler, owner: PeerId, opening: ContributionHeader, source: Source | None
     ) -> ShardResult:
-        """Play the owner's side, up to the result."""
+        """Run the owner's handler for this contribution: upload the payload, then wait for the shard's result."""
         seat = await group.on_contribution(self._me, opening)
         try:
             if seat.sink is not None and source is not None:
@@ -83,12 +83,14 @@ class MemoryGroup:
         seat.complete()
 
     async def _receive_result(self, owner: PeerId, result: ShardResult, sink: ResultSink) -> None:
+        """Transfer the shard's result from the owner into `sink`."""
         given = self._network.tamper(owner, BytesSource(result.payload))
         sink.begins(result.named, result.signature, given.nbytes)
         await self._network.carry(owner, self._me, given.nbytes, sink_feeder(sink, given))
 
     async def _watched(self, to: PeerId, call: Coroutine[Any, Any, T]) -> T:
-        """Wait for a peer's answer, and notice within STALL_S that it is gone, stopped or cut off."""
+        """Wait for a peer's answer, with a check every second. Raises PartnerLost when the peer is gone, and
+        PartnerSilent after STALL_S in which it was stopped or cut off."""
         running, silent_s = asyncio.ensure_future(call), 0.0
         try:
             while True:
@@ -109,7 +111,8 @@ class MemoryGroup:
 
 
 def sink_feeder(sink: Sink, source: Source) -> Callable[[int], None]:
-    """Return a callback that hands a payload over up to a mark. The sink sees every byte, in order."""
+    """Return a callback for `Network.carry`, which writes the payload into the sink up to a mark. The sink gets every
+    byte once, in order."""
     at = 0
 
     def arrived(upto: int) -> None:

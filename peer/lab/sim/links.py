@@ -1,9 +1,9 @@
-"""Home connections as data, and the rate of a TCP stream over one.
+"""Access links as data, and the rate of a TCP stream over two of them.
 
-A peer hangs on the net by one access link with an uplink and a downlink. The net between is never the bottleneck.
-Latency, jitter and loss of both ends add up. A bulk stream over a lossy path gets no more than Mathis et al. (1997)
-give: MSS / RTT * sqrt(3/2) / sqrt(loss). A small message that is lost arrives one retransmission timeout later (RFC
-6298). That is the round trip, never under 200 ms, doubled when lost again."""
+A peer is connected by one access link with an uplink and a downlink. The net between two links is never the bottleneck.
+Latency, jitter and loss of both links add up. A bulk stream over a lossy path gets at most MSS / RTT * sqrt(3/2) /
+sqrt(loss), by Mathis et al. (1997). A lost small message arrives one retransmission timeout later: the round-trip time,
+at least 200 ms, doubled when it is lost again (RFC 6298)."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from peer.transport.wire.pacing import BULK_SHARE, chunk_size
 MBIT = 125_000.0
 """Bytes per second."""
 MSS = 1448
-"""Bytes of a TCP segment's payload on a path of 1500 with timestamps."""
+"""Payload bytes of a TCP segment, with an MTU of 1500 bytes and TCP timestamps."""
 LEAST_RTO_S = 0.2
 TCP_IP = 52
-"""Bytes of IP and TCP headers of a segment."""
+"""Bytes of the IP and TCP headers of a segment."""
 TLS_RECORD, TLS_AND_HTTP2 = 16384, 22 + 9
-"""Bytes: of a full TLS record, and what TLS and HTTP/2 put around it."""
+"""Bytes of a full TLS record, and the bytes that TLS and HTTP/2 add to it."""
 CHUNK, CHUNK_FRAME = 2**17, 24 + 5
-"""Bytes: of a payload chunk without a cap, and its header with gRPC's."""
+"""Bytes of a payload chunk without a volunteer's cap, and of its header with that of gRPC."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One peer's access. Rates in bytes per second on the wire, times in seconds, one way."""
+    """One peer's access link. Rates in bytes per second on the wire; times in seconds, one way."""
 
     name: str
     up: float
     down: float
     latency_s: float
     jitter_s: float = 0.0
-    """Seconds by which a message is late at most, drawn uniformly."""
+    """Largest additional delay of a message in seconds, drawn uniformly from 0."""
     loss: float = 0.0
-    """Part of the packets that are lost."""
+    """Share of the packets that are lost, from 0 to below 1."""
 
     def __post_init__(self) -> None:
         assert self.up > 0
@@ -51,13 +51,13 @@ class Link:
 
 @dataclass(slots=True)
 class LinkLoad:
-    """The traffic of a peer's link, in bytes on the wire both ways, and the number of small messages it sent."""
+    """The traffic of one peer's link: bytes on the wire in both directions, and small messages sent."""
 
     up: float = 0.0
     down: float = 0.0
     messages: int = 0
     relayed: float = 0.0
-    """Bytes that it passed on for others, besides its own."""
+    """Bytes that the peer relayed for others. Not in `up` and `down`."""
 
     def sent(self, nbytes: float) -> None:
         self.up += nbytes
@@ -86,12 +86,12 @@ PROFILES = {
         Link("full", 30_000.0, 60_000.0, 0.25, 0.75, 0.02),
     )
 }
-"""`lan` is what tests take that are not about links: fast, and nothing random in it. `home` is the reference home:
-30 ms between two of them. `full` is a line that somebody else fills: half a second to two for a message."""
+"""`lan` is for tests that are not about links: fast and without randomness. `home` is the reference home: two of them
+are 30 ms apart. `full` is a line that other traffic fills: a message takes half a second to two."""
 
 
 def profile(name: str) -> Link:
-    """Return the profile of this name. Raises UsageError."""
+    """Return the link profile of this name. Raises UsageError for an unknown one."""
     if name in PROFILES:
         return PROFILES[name]
     near = difflib.get_close_matches(name, PROFILES, 1, 0.4)
@@ -100,20 +100,20 @@ def profile(name: str) -> Link:
 
 
 def capped(link: Link, max_upload: float | None = None, max_download: float | None = None) -> Link:
-    """Return the link under a volunteer's caps, bytes per second. They count payload frames, not the headers around
-    those."""
+    """Return the link limited to a volunteer's caps, in bytes per second. Caps count payload frames, without the
+    headers that TLS, TCP and IP add."""
     up, down = (math.inf if cap is None else _under(cap) for cap in (max_upload, max_download))
     return replace(link, up=min(link.up, up), down=min(link.down, down))
 
 
 def _under(cap: float) -> float:
-    """Return the rate on the wire at which payload moves as it does under this cap."""
+    """Return the rate on the wire, headers included, of a bulk transfer under this cap."""
     size, long = chunk_size(cap), 2**30
     return BULK_SHARE * cap * size / (size + HEADER.size) * wire_bytes(long) / long
 
 
 def one_way_s(sender: Link, receiver: Link) -> float:
-    """Return the least time of a message."""
+    """Return the one-way latency between two links in seconds, without jitter and loss."""
     return sender.latency_s + receiver.latency_s
 
 
@@ -122,13 +122,14 @@ def path_loss(sender: Link, receiver: Link) -> float:
 
 
 def stream_cap(sender: Link, receiver: Link) -> float:
-    """Return the most bytes per second of one TCP stream over this path, whatever its links could carry."""
+    """Return the most bytes per second of one TCP stream over this path, besides the rates of its links. Infinite
+    without loss."""
     loss, rtt = path_loss(sender, receiver), 2 * one_way_s(sender, receiver)
     return MSS / rtt * math.sqrt(1.5 / loss) if loss > 0 and rtt > 0 else math.inf
 
 
 def message_s(sender: Link, receiver: Link, rng: random.Random) -> float:
-    """Return how long a small message takes one way: it waits for no bulk, but it may get lost."""
+    """Draw the seconds that a small message takes one way. Bulk transfers do not delay it; jitter and loss may."""
     took = sender.latency_s + receiver.latency_s
     if jitter := sender.jitter_s + receiver.jitter_s:
         took += rng.uniform(0, jitter)
@@ -141,7 +142,7 @@ def message_s(sender: Link, receiver: Link, rng: random.Random) -> float:
 
 
 def wire_bytes(payload: int) -> float:
-    """Return the bytes of a payload on the link, with the frames of the exchange, HTTP/2, TLS, TCP and IP."""
+    """Return the bytes on the wire for a payload: with the frames of the exchange, HTTP/2, TLS, TCP and IP."""
     framed = payload + math.ceil(payload / CHUNK) * CHUNK_FRAME
     sealed = framed + math.ceil(framed / TLS_RECORD) * TLS_AND_HTTP2
     return sealed * (1 + TCP_IP / MSS)

@@ -1,5 +1,5 @@
-"""One machine of a simulation through all its lives: what survives a kill (journal, counters, checkpoint), and the
-process that does not."""
+"""A simulated machine over all its lives: what survives a kill (journal, trainer counters, checkpoint), and the
+process, which does not."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from peer.run.admission.invitation import InvitedPeers
 
 @dataclass(frozen=True, slots=True)
 class MemoryCheckpoint:
-    """A checkpoint in memory; what `peer.joining.state` asks of one on disk. The simulated trainer keeps none of its
-    own state in it, so it is never resumed from a folder."""
+    """A checkpoint in memory, with the attributes that `peer.joining.state` uses of one on disk. It holds no trainer
+    state, so the simulated trainer never resumes from a folder."""
 
     folder: Path
     facts: dict[str, Any]
@@ -57,7 +57,7 @@ class MemoryCheckpoint:
 
 @dataclass(slots=True)
 class BytesInMemory:
-    """A `MemoryStore` in memory."""
+    """A `peer.ports.memory_store.MemoryStore` that keeps its bytes in RAM."""
 
     raw: bytes = b""
 
@@ -73,28 +73,29 @@ CHECKPOINT_EVERY_S = 60.0
 
 @dataclass(slots=True)
 class MachineDisk:
-    """The disk of one machine: its last checkpoint, and what exchanges are not to forget."""
+    """The disk of one machine: its last checkpoint, and the stores of exchanges that survive a restart. Plays the part
+    of `CheckpointStore` towards `peer.joining.state`."""
 
     checkpoint: MemoryCheckpoint | None = None
     quorum_store: BytesInMemory = field(default_factory=BytesInMemory)
     partner_store: BytesInMemory = field(default_factory=BytesInMemory)
     next_save_at: float = 0.0
-    """When the next checkpoint is, run time."""
+    """Run time, in seconds, from which the next checkpoint is due."""
     full: bool = False
-    """What is to be kept now is lost, the former checkpoint stays."""
+    """The disk is full: a new checkpoint is not written, and the former one stays."""
     receipts: MemoryReceipts | None = None
-    """None: this machine exchanges none, which saves a simulation two messages a pair and round."""
+    """None: this machine exchanges no receipts, which saves two messages per pair and round."""
 
     def set_full(self, full: bool) -> None:
-        """The disk is full from here on, or has room again."""
+        """Simulate a full disk, or free it again."""
         self.full = full
 
     def enable_receipts(self) -> None:
-        """Exchange receipts with partners from the next start on."""
+        """Make the machine exchange receipts with partners from its next start on."""
         self.receipts = MemoryReceipts()
 
     def erase(self) -> None:
-        """Nothing of it is left."""
+        """Delete the checkpoint and all stores."""
         self.checkpoint = None
         self.quorum_store.keep(b"")
         if self.receipts is not None:
@@ -102,12 +103,13 @@ class MachineDisk:
         self.partner_store.keep(b"")
 
     def save_if_due(self, outer: OuterState, round_: int, tokens: int, now: float) -> None:
-        """Write a checkpoint when the last one is old."""
+        """Write a checkpoint if the last one is older than CHECKPOINT_EVERY_S. `now`: run time in seconds."""
         if now >= self.next_save_at:
             self.next_save_at = now + CHECKPOINT_EVERY_S
             self.save(outer, round_, tokens)
 
     def save(self, outer: OuterState, round_: int, tokens: int) -> None:
+        """Write a checkpoint. Does nothing while the disk is full."""
         if self.full:
             return
         facts = {"round": round_, "tokens": tokens}
@@ -120,7 +122,7 @@ class MachineDisk:
 
 @dataclass(slots=True)
 class Life:
-    """One process, from its start to its kill or end. Its parts come when it has a state."""
+    """One process of a machine, from its start to its kill or end. `parts` and `outer` are set once it has a state."""
 
     gate: Gate
     directory: MemoryDirectory
@@ -135,21 +137,21 @@ class Life:
     round_status: RoundStatus
     rng: random.Random
     reservations: RelayReservations | None = field(init=False, default=None)
-    """Its places at relays. None: nobody relays."""
+    """Its reservations at relays. None: the simulation has no relays."""
     record_changed: Signal = field(init=False, default_factory=Signal)
-    """Rung when others should know soon of what is new in its record."""
+    """Set when a change of its record should be announced soon."""
     record: PeerRecord | None = field(init=False, default=None)
-    """The last that was made of it."""
+    """The record made last. None: none yet."""
     parts: PeerParts | None = field(init=False, default=None)
     outer: OuterState | None = field(init=False, default=None)
     task: asyncio.Task[None] | None = field(init=False, default=None)
     finished: asyncio.Event = field(init=False, default_factory=asyncio.Event)
-    """It ended, or was killed."""
+    """Set when the process ended or was killed."""
     began_at: float = field(init=False)
     killed: bool = field(init=False, default=False)
     killed_at: float = field(init=False, default=0.0)
     over: bool = field(init=False, default=False)
-    """It was killed, or the simulation is over: it writes to no journal any more."""
+    """True when the process was killed or the simulation is over: it then writes no journal events any more."""
 
     def __post_init__(self) -> None:
         self.began_at = asyncio.get_running_loop().time()
@@ -160,15 +162,15 @@ class Life:
 
     @property
     def relays(self) -> tuple[RelayAddress, ...]:
-        """The relays at which it can be called."""
+        """The relays over which this peer can be called."""
         return () if self.reservations is None else self.reservations.relays()
 
     def relay_rate(self) -> float:
-        """Bytes per second that its best relay passes on; 0: it has none."""
+        """Return the rate of its best relay in bytes per second, 0 without a relay."""
         return 0.0 if self.reservations is None else self.reservations.rate()
 
     def set_reservations(self, reservations: RelayReservations) -> None:
-        """It keeps these places."""
+        """Set the reservations at relays that this process keeps up."""
         self.reservations = reservations
 
     @property
@@ -176,62 +178,63 @@ class Life:
         return None if self.parts is None else self.parts.view
 
     def set_task(self, task: asyncio.Task[None]) -> None:
-        """Its main task runs."""
+        """Set the main task of the process."""
         self.task = task
 
     def set_parts(self, outer: OuterState, parts: PeerParts) -> None:
-        """It has a complete state, and the parts around it."""
+        """Set the state and the parts composed around it. Called when the state is complete."""
         self.outer, self.parts = outer, parts
 
     def remember_record(self, record: PeerRecord) -> PeerRecord:
-        """The record made last; the same."""
+        """Store this record as the one made last, and return it."""
         self.record = record
         return record
 
     def mark_killed(self) -> None:
-        """Its machine is gone."""
+        """Mark the process as killed now."""
         self.over = self.killed = True
         self.killed_at = asyncio.get_running_loop().time()
 
     def mark_over(self) -> None:
-        """It writes nothing more."""
+        """Stop its journal, because the simulation is over."""
         self.over = True
 
 
 @dataclass(slots=True)
 class SimulatedPeer:
-    """One peer of a simulation and everything it journaled, over all its lives."""
+    """One peer of a simulation: its machine over all its lives, and everything it journaled."""
 
     number: int
     peer_id: PeerId
     layout: Layout
     trainer: VirtualTrainer
-    """Its counters are the file that outlives the process."""
+    """The trainer. Its counters outlive the process, as the counter file of a real trainer does."""
     events: list[Event] = field(init=False, default_factory=list)
     times: list[float] = field(init=False, default_factory=list)
-    """When each was journaled, seconds from the start of the simulation's loop."""
+    """Loop time of each event, in seconds."""
     disk: MachineDisk = field(init=False, default_factory=MachineDisk)
     lives: list[Life] = field(init=False, default_factory=list)
     final_counters: Counters | None = field(init=False, default=None)
-    """The trainer's, when the simulation ended."""
+    """The trainer's counters at the end of the simulation. None: still running."""
     listeners: list[Callable[[SimulatedPeer, Event], None]] = field(init=False, default_factory=list)
-    """Called with every event, in the middle of the peer's own doing."""
+    """Called with every event, synchronously inside the peer's own code."""
     _totals: Totals = field(init=False, default_factory=Totals)
-    """Of the first `_folded` events."""
+    """Totals of the first `_folded` events."""
     _folded: int = field(init=False, default=0)
 
     @property
     def life(self) -> Life:
-        """The latest."""
+        """The latest life."""
         return self.lives[-1]
 
     @property
     def alive(self) -> bool:
+        """True while it runs: started, not killed, and the simulation not over."""
         return bool(self.lives) and not self.life.over
 
     @property
     def killed(self) -> bool:
-        """Its latest life ended with a kill."""
+        """True when the latest life ended with a kill."""
         return self.life.killed
 
     @property
@@ -272,19 +275,20 @@ class SimulatedPeer:
             hear(self, event)
 
     def freeze_counters(self) -> None:
-        """The simulation is over: its trainer's counters stay as they are now."""
+        """Save the trainer's counters, because the simulation is over and the trainer might still advance."""
         self.final_counters = self.trainer.counters()
 
     def outcomes(self) -> Counter[str]:
+        """Count the outcomes of all ended rounds."""
         return Counter(event.outcome for event in self.events if isinstance(event, RoundEnded))
 
     def partners(self) -> dict[int, str]:
-        """Round to partner, of the exchanged rounds."""
+        """Return the partner of each exchanged round: round -> peer id."""
         ended = [event for event in self.events if isinstance(event, RoundEnded)]
         return {event.round: event.partner for event in ended if event.outcome == "exchanged"}
 
     def away_s(self, until: float) -> float:
-        """How long it was dead, up to a moment of the simulation."""
+        """Return how many seconds it was dead up to `until`, a loop time."""
         return sum(max(0.0, min(end, until) - begin) for begin, end in self._gaps())
 
     def _gaps(self) -> list[tuple[float, float]]:
@@ -293,18 +297,18 @@ class SimulatedPeer:
         return list(zip(ends, begins[: len(ends)], strict=True))
 
     def totals(self) -> Totals:
-        """Of its journal."""
+        """Return the totals of its journal."""
         for event in self.events[self._folded :]:
             self._totals = fold(self._totals, event, 0.0)
         self._folded = len(self.events)
         return self._totals
 
     def counters(self) -> Counters:
-        """The trainer's; after the simulation, as they were when it ended."""
+        """Return the trainer's counters; after the simulation, those of its end."""
         return self.final_counters or self.trainer.counters()
 
     def ledger(self) -> Ledger:
-        """Over all its lives."""
+        """Return the ledger over all its lives."""
         counters = self.counters()
         elements = [self.layout.fragment_elements(number) for number in range(len(self.layout.fragments))]
         return ledger(self.totals(), counters.tokens, counters.base, elements)

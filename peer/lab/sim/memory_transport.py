@@ -1,4 +1,4 @@
-"""The `Transport` of a simulated peer: calls that the in-memory network carries."""
+"""The `Transport` of a simulated peer. `peer.lab.sim.network.Network` delivers its calls."""
 
 from __future__ import annotations
 
@@ -59,16 +59,17 @@ from peer.transport.wire.payload_stream import Caps, Meter, UploadBudget
 T = TypeVar("T")
 
 RESERVE_S = 5.0
-"""Seconds that a relay may take to give a place."""
+"""Timeout of a request for a reservation at a relay, in seconds."""
 SILENT_S = 40.0
-"""Seconds for which a relay that holds a place may say nothing."""
+"""Seconds without a sign of life after which a reservation at a relay counts as lost."""
 
 LEAST_RATE = 62_500.0
-"""Bytes per second at which a state has to arrive at least, for the bytes that the held bytes stand for."""
+"""Slowest accepted rate of a state transfer in bytes per second, for the bytes that the weight of the network adds to a
+piece."""
 
 
 class MemoryTransport(MemoryGroup, SmallCalls):
-    """One peer's end of a `Network`."""
+    """One peer's client and server on a `Network`."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         policy: TransportPolicy = OPEN,
         ban_reason: Callable[[PeerId], str] = lambda peer: "",
     ) -> None:
-        """`ban_reason`: why the operator keeps a peer out, for a person; empty: it is not banned."""
+        """`why_banned`: returns why the operator banned a peer, for people. Empty: it is not banned."""
         super().__init__(network, me, clock)
         self._handler = handler
         self._policy = policy
@@ -98,8 +99,9 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         self._network.kill(self._me)
 
     def admit(self, caller: PeerId, *, even_banned: bool = False) -> None:
-        """Admit a caller as `peer.transport.server.admission` does, without its limits. Raises PartnerRefused."""
-        if not even_banned and (why := self._ban_reason(caller)):
+        """Admit a caller as `peer.transport.server.admission` does, but without rate limits. `even_banned`: a ban does
+        not count for this call. Raises PartnerRefused."""
+        if not even_banned and (why := self._why_banned(caller)):
             raise PartnerRefused(Code.BANNED, why)
         if why := self._policy.reputation.exclusion_reason(caller):
             raise PartnerRefused(Code.STANDING, why)
@@ -109,7 +111,8 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         return self._policy.quota
 
     async def unary(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> A:
-        """As `peer.transport.calls.call.Channel.unary`. There are no tokens here, and no Hello before a call."""
+        """Make a call, as `peer.transport.calls.call.Channel.unary`, but without tokens and without a Hello before
+        it."""
 
         async def serve(host: MemoryTransport) -> A:
             serving = host.serve(self._me, call, request)
@@ -120,7 +123,8 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         return await self._call(to.peer_id, timeout_s, serve, call.even_banned)
 
     async def unary_aside(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> tuple[A, str]:
-        """As `peer.transport.calls.call.Channel.unary_aside`."""
+        """Make a call as `unary`, and also return the address called, as
+        `peer.transport.calls.call.Channel.unary_aside`."""
         return await self.unary(to, call, request, timeout_s), to.endpoints[0]
 
     @property
@@ -128,7 +132,8 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         return 0
 
     async def serve(self, caller: PeerId, call: Call[Q, A], request: Q) -> A:
-        """Serve a call as `peer.transport.server.admission` does."""
+        """Serve a call as `peer.transport.server.admission` does: a bad payload costs the caller reputation and is
+        refused."""
         conduct = self._policy.reputation
         try:
             reply = await call.serve(
@@ -148,8 +153,8 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         serve: Callable[[MemoryTransport], Awaitable[T]],
         even_banned: bool = False,
     ) -> T:
-        """Make a call that is served at once. It sets no timer for its deadline, since most of them meet it. Raises
-        PartnerLost, PartnerSilent, and the errors of `serve`."""
+        """Make a call that is served without waiting. Sets no timer for the deadline, because most calls meet it.
+        Raises PartnerLost, PartnerSilent at the deadline, and the errors of `serve`."""
         try:
             return await self._round_trip(to, serve, even_banned, asyncio.get_running_loop().time() + timeout_s)
         except TimeoutError:
@@ -162,7 +167,8 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         even_banned: bool = False,
         by: float = math.inf,
     ) -> T:
-        """There, served, and back. Raises TimeoutError when a message is not there at `by`, a moment of the loop."""
+        """Deliver the request, serve it and deliver the answer. `by`: deadline in loop time. Raises TimeoutError when a
+        message would arrive later."""
         host = await self._network.reach(self._me, to, by=by)
         host.admit(self._me, even_banned=even_banned)
         answer = await serve(host)
@@ -170,7 +176,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         return answer
 
     async def forget_connections(self) -> None:
-        """There are none here."""
+        """Do nothing: a simulated transport keeps no connections."""
 
     async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
         async def read_clock(host: MemoryTransport) -> float:
@@ -183,7 +189,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         return Welcome(theirs - middle, after - before, f"memory:{self._me}")
 
     async def fetch_peers(self, to: PeerRecord, own: Shown, timeout_s: float) -> list[Shown]:
-        """As the call `Peers`. Records are not sealed here, so they are handed over as they are."""
+        """Exchange records as the call `Peers` does. They are passed on unsealed."""
 
         async def serve(host: MemoryTransport) -> list[Shown]:
             return host._handler.on_peers(self._me, own)[:MAX_SHOWN_RECORDS]
@@ -191,7 +197,8 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         return await self._call(to.peer_id, timeout_s, serve)
 
     async def hold_reservation(self, relay: PeerRecord, granted: Granted) -> None:
-        """Hold a place at a relay until it is gone or silent. Raises PartnerRefused (`busy`) where it has no place."""
+        """Hold a reservation at a relay. Ends only by an error: PartnerRefused (`busy`) if the relay is full,
+        PartnerLost when it vanishes, PartnerSilent when it is cut off."""
         paths, at, me, broken = self._network.paths, relay.peer_id, self._me, Signal()
 
         async def reserve(host: MemoryTransport) -> bool:
@@ -213,11 +220,12 @@ class MemoryTransport(MemoryGroup, SmallCalls):
             paths.give_back(at, me)
 
     def relay_gone(self, partner: PeerId, within_s: float) -> PeerId | None:
-        """None: a simulated swap goes on over another relay as soon as there is one."""
+        """Return None: a simulated swap continues over another relay as soon as there is one, so no relay is reported
+        as gone."""
         return None
 
     def take_callers(self) -> tuple[str, ...]:
-        """Nobody: addresses mean nothing here."""
+        """Return no caller: simulated calls carry no addresses."""
         return ()
 
     async def swap(
@@ -285,8 +293,8 @@ class MemoryTransport(MemoryGroup, SmallCalls):
     async def _receive_payload(
         self, partner: PeerId, key: RoundKey, meeting: Meeting, arriving: ReconnectingSink, dial: bool
     ) -> Way:
-        """Receive the partner's payload. It is there for us until the partner leaves, and for a while when the partner
-        has everything."""
+        """Receive the partner's payload. It stays readable until the partner leaves, and for a while longer once the
+        partner has everything."""
         network, me = self._network, self._me
 
         def gave_up() -> bool:
@@ -315,7 +323,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         return await _bounded(call(), timeout_s, donor.peer_id)
 
     async def _fetch_unchecked(self, donor: PeerId, snapshot: str, piece: int, arrived: Arrived = untold) -> memoryview:
-        """Fetch one piece, unchecked. Raises PartnerRefused and PartnerLost."""
+        """Fetch one piece of a donor's snapshot without checking its digest. Raises PartnerRefused and PartnerLost."""
         host = await self._network.reach(self._me, donor)
         host.admit(self._me)
         data = host._handler.on_piece(snapshot, piece)
@@ -338,12 +346,13 @@ class MemoryTransport(MemoryGroup, SmallCalls):
             return bytes(data)
 
         named = index.pieces[piece].nbytes
-        more_s = named * (self._network.weight - 1) / LEAST_RATE  # the caller knows only of the bytes that are held
+        # # the caller computed its timeout from the held bytes, without the weight of the network
+        more_s = named * (self._network.weight - 1) / LEAST_RATE
         return await _bounded(call(), timeout_s + max(0.0, more_s), donor.peer_id)
 
 
 class _IndirectProbe:
-    """Answers for third peers, without limits."""
+    """Serves indirect probes: reports whether this peer can reach a third one. Without rate limits."""
 
     def __init__(self, network: Network, me: PeerId) -> None:
         self._network = network
@@ -364,7 +373,7 @@ class _IndirectProbe:
 
 
 class _DialBack:
-    """Dials callers back, without limits."""
+    """Serves dial-back requests: reports whether a caller can be dialled. Without rate limits."""
 
     def __init__(self, network: Network) -> None:
         self._network = network

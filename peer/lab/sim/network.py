@@ -1,6 +1,7 @@
-"""An in-memory network: the `Transport` interface without sockets, in virtual or real time. Every peer hangs on it by a
-link (`peer.lab.sim.links`) that its transfers share (`peer.lab.sim.bandwidth`). Calls to closed homes are punched or
-relayed (`peer.lab.sim.paths`). Links can be cut, one way too. Peers can be stopped or killed while they exchange."""
+"""The in-memory network under `MemoryTransport`, without sockets. Every peer has a link (`peer.lab.sim.links`) that its
+transfers share (`peer.lab.sim.bandwidth`). Closed peers are called by hole punching or over a relay
+(`peer.lab.sim.paths`). Tests can cut links, in one direction too, and stop or kill peers in the middle of an
+exchange."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class Network:
-    """The simulated net between `MemoryTransport`s."""
+    """The simulated net between the `MemoryTransport`s of a swarm: delivers calls, carries payloads, and applies
+    faults."""
 
     def __init__(
         self,
@@ -41,34 +43,37 @@ class Network:
         nats: Mapping[PeerId, Nat] | None = None,
         relays: Mapping[PeerId, float] | None = None,
     ) -> None:
-        """`link`: of every peer that has none of its own. `rng`: draws jitter and loss. `dialable`: whether others can
-        open a connection to a peer. A call to one that is not dialable hangs, answers always pass. `weight`: bytes on
-        the wire that a byte of a payload stands for, so that a small model takes as long as a large one. `nats`: the
-        routers of peers that can be called by a punched hole or a relay. `relays`: bytes per second of each relay."""
+        """link: the link of peers that are not in `links`. rng: draws jitter and loss. dialable: whether others can
+        open a connection to a peer; a call to a peer that is not dialable hangs, while answers always pass. weight:
+        bytes on the wire for each byte of a payload, so that a small model takes as long as a large one. links: links
+        of single peers. nats: the routers of closed peers, which are called over a punched hole or a relay. relays:
+        bytes per second of each relay."""
         self.link, self.weight, self.dialable = link, weight, dialable
         self.paths = Paths(lambda peer: self.dialable(peer), nats, relays, self.passes)
         self.rng = random.Random(0) if rng is None else rng
         self.links: dict[PeerId, Link] = dict(links or {})
-        """Links of single peers."""
+        """Links of single peers; the others have `link`."""
         self.connected: Callable[[PeerId, PeerId], bool] = lambda one, other: True
-        """Whether a message passes between two peers now, besides `cut` and `partition`."""
+        """Whether messages pass between two peers now, in addition to `cut` and `partition`. A hook for tests."""
         self.tamper: Callable[[PeerId, Source], Source] = lambda sender, source: source
-        """Replaces a sender's payload by the one that receivers get."""
+        """Replaces the payload of a sender by the one that its receiver gets. A hook for tests with lying peers."""
         self.path_rate: Callable[[PeerId, PeerId], float] = lambda sender, to: math.inf
-        """Bytes per second that the net between two links carries."""
+        """Most bytes per second of one transfer between two peers, besides their links."""
         self.is_mute: Callable[[PeerId], bool] = lambda peer: False
-        """Whether a peer locks and answers, but never comes to the swap."""
+        """Whether a peer locks a pair and answers calls, but never sends its side of a swap."""
         self.on_payload_sent: Callable[[PeerId, RoundKey | None, Source | None], None] = lambda *sent: None
-        """Called with every payload that is sent for a round, and with (None, None) for every state described."""
+        """Called with (sender, round key, payload) for every payload sent in a round, and with (sender, None, None)
+        when a donor describes its state."""
         self.link_loads: dict[PeerId, LinkLoad] = {}
         self.address: Callable[[PeerId], str] = lambda peer: ""
-        """Where a peer answers, `host:port`. Empty: nobody has an address."""
+        """Returns the address of a peer, `host:port`. Empty: peers have no addresses."""
         self.relay_word: Callable[[PeerId, PeerId, float], RelayWord | None] = lambda relay, peer, now: None
-        """What a relay signs of the address that a closed peer calls from."""
+        """Returns the signed statement of a relay about the address from which a closed peer calls. None: it signs
+        none."""
         self.swap_paths: Counter[PathKind] = Counter()
-        """The paths of swaps, one for each side that got everything."""
+        """How often each kind of path completed a swap, counted once for each side."""
         self.gates: dict[PeerId, Gate] = {}
-        """Gates of the peers that can be stopped."""
+        """The gates of peers that can be stopped (SIGSTOP)."""
         self.meetings = Meetings()
         self.flows = Flows(self.link_of, self._flows, lambda sender, to: self.path_rate(sender, to))
         self._cut: set[tuple[PeerId, PeerId]] = set()
@@ -78,19 +83,19 @@ class Network:
     def set_addresses(
         self, address: Callable[[PeerId], str], word: Callable[[PeerId, PeerId, float], RelayWord | None]
     ) -> None:
-        """Give each peer an address, and relays a word on it."""
+        """Set the functions that return a peer's address and a relay's signed statement about it."""
         self.address, self.relay_word = address, word
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def kill(self, peer: PeerId) -> None:
-        """Remove a peer: calls to it fail at once (connection refused), transfers with it break."""
+        """Remove a peer: calls to it fail at once (connection refused), and its transfers break."""
         self._hosts.pop(peer, None)
         self.paths.remove(peer)
         self.flows.break_off(peer)
 
     def cut(self, one: PeerId, other: PeerId, *, both_ways: bool = True) -> None:
-        """Stop everything from `one` to `other`, and (`both_ways`) back. Neither is told."""
+        """Drop everything from `one` to `other`, and with `both_ways` also back. Neither peer gets an error."""
         self._cut |= {(one, other), (other, one)} if both_ways else {(one, other)}
         self.changed(one)
 
@@ -100,7 +105,7 @@ class Network:
         self.changed(one)
 
     def partition(self, *sides: Iterable[PeerId]) -> None:
-        """Stop everything between two sides. Peers named nowhere form one more side."""
+        """Drop everything between two sides. Peers that are in none of `sides` form one more side."""
         self._side = {peer: index for index, side in enumerate(sides) for peer in side}
         self.changed()
 
@@ -109,7 +114,7 @@ class Network:
         self.partition()
 
     def changed(self, peer: PeerId | None = None) -> None:
-        """Update transfers under way, after `links`, `gates` or `connected` were changed."""
+        """Update the transfers in progress. To be called after `links`, `gates` or `connected` changed."""
         self.flows.changed(peer)
 
     # -- what passes -------------------------------------------------------------------------------------------------
@@ -118,13 +123,13 @@ class Network:
         return self.links.get(peer, self.link)
 
     def passes(self, sender: PeerId, to: PeerId) -> bool:
-        """Whether a message from one to the other arrives now."""
+        """Return whether a message from `sender` to `to` arrives now."""
         apart = bool(self._side) and self._side.get(sender) != self._side.get(to)
         return not apart and (sender, to) not in self._cut and self.connected(sender, to)
 
     def flows_between(self, sender: PeerId, to: PeerId) -> bool:
-        """Whether bytes of a call that `to` made flow: a transfer needs its acknowledgements too, and running
-        processes."""
+        """Return whether bytes of a call made by `to` flow. A transfer needs both directions, for the acknowledgements,
+        and running processes at all its stops."""
         connection = self.paths.between(to, sender) or DIALLED
         return all(self._flows(*leg) for leg in pairwise(connection.stops(sender, to)))
 
@@ -133,20 +138,22 @@ class Network:
         return not stopped and self.passes(sender, to) and self.passes(to, sender)
 
     def load(self, peer: PeerId) -> LinkLoad:
+        """Return the traffic counters of a peer's link."""
         load = self.link_loads.get(peer)
         if load is None:
             load = self.link_loads[peer] = LinkLoad()
         return load
 
     async def reach(self, sender: PeerId, to: PeerId, *, answer: bool = False, by: float = math.inf) -> MemoryTransport:
-        """Take one way of a call. Raises TimeoutError when it is not there at `by`, a moment of the loop, and
-        PartnerLost when nobody listens. A call to a peer that is cut off never arrives."""
+        """Deliver one direction of a call, and return the transport of the receiver. `by`: deadline, in loop time.
+        Raises TimeoutError at the deadline, and PartnerLost when no such peer runs. A message to a peer that is cut off
+        never arrives."""
         loop, connection = asyncio.get_running_loop(), self.paths.between(*((to, sender) if answer else (sender, to)))
         stops = (connection or DIALLED).stops(sender, to)
         seconds = self._message_s(stops)
         if seconds < by - loop.time():
             await nap(seconds)
-            if loop.time() > by:  # we were stopped meanwhile
+            if loop.time() > by:  # # the caller's process was stopped meanwhile
                 raise TimeoutError
         else:
             await _until(seconds, by)
@@ -162,7 +169,7 @@ class Network:
         return host
 
     def _message_s(self, stops: Iterable[PeerId]) -> float:
-        """Return how long a small message takes."""
+        """Return the seconds that a small message takes over these stops, and count it for each sender."""
         took = 0.0
         for sender, to in pairwise(stops):
             self.load(sender).sent_message()
@@ -180,11 +187,12 @@ class Network:
         giving: bool = False,
         calls: PeerId | None = None,
     ) -> Way:
-        """Move so many bytes of payload, at the rate that the way leaves. `arrived` is called with the progress now
-        and then, in bytes from the beginning. `have`: bytes that are there already. `giving`: they are a part of a
-        state. `calls`: which of the two made the call; None: the receiver. Raises PartnerLost when an end vanishes or
-        there is no way, PartnerSilent when nothing moves for long, PartnerRefused when the sender's quota does not hold
-        them."""
+        """Transfer a payload of `nbytes` bytes, at the rate that links and pipes leave for it. Return the path taken.
+
+        arrived: called now and then with the progress, in bytes from the start. have: bytes that have arrived in an
+        earlier attempt. giving: the payload is a part of a donated state. calls: which of the two made the call; None:
+        the receiver. Raises PartnerLost when an end vanishes or there is no path, PartnerSilent when nothing arrives
+        for a while, PartnerRefused when the sender's upload quota is too small."""
         caller, called = (sender, to) if calls == sender else (to, sender)
         with self.paths.connected(caller, called) as connection:
             course = self.paths.course(sender, to, connection)
@@ -199,7 +207,8 @@ class Network:
     async def _carry(
         self, course: Course, rest: int, arrived: Callable[[int], None], have: int, sent: Callable[[int], None]
     ) -> None:
-        """`sent` is told the bytes of payload that left, as it goes on."""
+        """Transfer `rest` bytes over a course. `sent` is called with the payload bytes that have left since its last
+        call."""
         total, before = wire_bytes(math.ceil(rest * self.weight)), 0.0
         flow = self.flows.begin(course, total)
         try:
@@ -225,12 +234,13 @@ class Network:
             self.load(relay).passed_on(nbytes)
 
     def host(self, peer: PeerId) -> MemoryTransport | None:
-        """Return the transport that answers under this name now."""
+        """Return the running transport of this peer. None: it does not run."""
         return self._hosts.get(peer)
 
 
 async def _until(seconds: float, by: float) -> None:
-    """Let so much time pass. Raises TimeoutError at `by`, also when it is later already because we were stopped."""
+    """Sleep for `seconds`. Raises TimeoutError at `by` (loop time), also when `by` has passed because the process was
+    stopped."""
     loop = asyncio.get_running_loop()
     left = by - loop.time()
     if seconds == left == math.inf:

@@ -1,8 +1,9 @@
-"""Due, missed and exchanged peer-rounds of a simulated swarm, counted from outside: by the peers' lives, not by their
-own accounts.
+"""Due, missed and exchanged peer-rounds of a simulated swarm. Counted from outside, from the known lives of the peers,
+not from what the peers themselves report as due.
 
-With n live peers a pair round has 2 * floor(n / 2) due peer-rounds, any other round n. A live peer trains in the round
-and is not killed, stopped or cut off between its due moment and its deadline, the end of its window."""
+With n live peers a pair round has 2 * floor(n / 2) due peer-rounds, any other round n. A peer is live in a round if it
+trains and is not killed, stopped or cut off between the due moment and the deadline, which is the end of the pairing
+window."""
 
 from __future__ import annotations
 
@@ -23,23 +24,23 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Participation:
-    """Peer-rounds of live peers."""
+    """Counts of peer-rounds, of live peers only."""
 
     live: int
     due: int
     exchanged: int
     missed: int
-    """No outcome by the deadline."""
+    """Peer-rounds without an outcome by the deadline."""
 
     @property
     def share(self) -> float:
-        """Exchanged peer-rounds over due ones, 1 where nothing was due."""
+        """Exchanged peer-rounds divided by due ones. 1 where none was due."""
         return self.exchanged / self.due if self.due else 1.0
 
 
 def participation_of(swarm: SimulatedSwarm) -> Participation | None:
-    """Count the participation of a swarm whose run is over. None with a clock in steps, whose rounds are due to each
-    peer at another time."""
+    """Count the participation of a swarm whose run is over. None with a round clock in steps, because a round is then
+    due at a different time for each peer."""
     if swarm.rounds.kind != "seconds":
         return None
     count, window = swarm.total_rounds, pairing_window(swarm.rounds.round_length)
@@ -63,7 +64,8 @@ def _outcomes(peer: SimulatedPeer) -> Iterator[tuple[float, events.RoundEnded]]:
 
 
 def _away(swarm: SimulatedSwarm) -> dict[int, list[Span]]:
-    """Return the spans in which a peer was stopped or cut off from another."""
+    """Return for each peer number the (begin, end) spans, in loop time, in which it was stopped or cut off from another
+    peer."""
     spans: dict[int, list[Span]] = {}
     for at, fault in swarm.fault_injector.injected:
         for number in (fault.peer, *fault.others) if fault.kind in AWAY else ():
@@ -72,7 +74,8 @@ def _away(swarm: SimulatedSwarm) -> dict[int, list[Span]]:
 
 
 def _lives(peer: SimulatedPeer) -> Iterator[tuple[int, Span]]:
-    """Return each life that came to train: its first round, when it began to train, and when it was killed."""
+    """Yield (first round, (begin of training, kill)) for each life that began to train. Times in loop time; infinite:
+    not killed."""
     journal = zip(peer.times, peer.events, strict=True)
     begins = [(at, event.round) for at, event in journal if isinstance(event, events.TrainingBegan)]
     for life in peer.lives:
@@ -84,6 +87,7 @@ def _lives(peer: SimulatedPeer) -> Iterator[tuple[int, Span]]:
 
 
 def _rounds_lived(peer: SimulatedPeer, swarm: SimulatedSwarm, window: float, away: list[Span]) -> Iterator[int]:
+    """Yield the rounds in which the peer was live."""
     for first, (began, end) in _lives(peer):
         for round_ in range(first, swarm.total_rounds):
             due = swarm.rounds.due_at(round_) - EPOCH

@@ -1,8 +1,9 @@
-"""The ways between simulated peers: who can be dialled, which homes punch, and which relays pass bytes for the others.
+"""Paths between simulated peers: who can be dialled, which closed homes punch, and which relays carry the bytes of
+others.
 
-A relay has a cap in bytes per second. All transfers over it share the cap, each way counted once: a relayed byte leaves
-the relay once. The caller takes the least busy of the relays that hold a reservation for the called peer. A connection
-stays with its relay as long as something moves over it."""
+A relay has a cap in bytes per second. All transfers over it share the cap, and each relayed byte counts once. The
+caller picks the least busy of the relays that hold a reservation for the called peer. A connection stays at its relay
+as long as a transfer uses it."""
 
 from __future__ import annotations
 
@@ -20,36 +21,38 @@ from peer.protocol.relay.circuits import RESERVATIONS, RESERVED_FOR_PROVEN
 from peer.protocol.swarm.relay_load import RelayLoad
 
 PLACES = RESERVATIONS - RESERVED_FOR_PROVEN
-"""Closed peers that a relay holds places for. Here nobody is proven to a relay."""
+"""Number of closed peers that can hold a reservation at one relay. The places for proven peers are left out, because no
+peer is proven to a relay here."""
 
 
 @dataclass(slots=True)
 class _Relay:
-    """A peer that relays."""
+    """The state of one relay."""
 
     pipe: Pipe
     load: RelayLoad
-    """The connections over which something moves."""
+    """The connections in use over this relay."""
     reserved: dict[PeerId, Callable[[], None]] = field(default_factory=dict)
-    """The closed peers that hold a reservation, and what tells each that it broke."""
+    """The closed peers that hold a reservation -> the callback that reports its end."""
 
 
 @dataclass(slots=True, eq=False)
 class OpenPath:
-    """A way in use. `relay`: the one that the bytes pass, None: they pass none."""
+    """An open connection between two peers. `relay`: the relay that carries its bytes. None: no relay does."""
 
     way: Way
     relay: PeerId | None
     needs: float = 0.0
-    """Bytes per second each way, of a swap."""
+    """Bytes per second in each direction that a swap needs."""
     users: int = 0
 
     def used(self, more: int) -> int:
+        """Add `more` users (negative: remove). Return how many are left."""
         self.users += more
         return self.users
 
     def stops(self, sender: PeerId, to: PeerId) -> tuple[PeerId, ...]:
-        """Return whom the bytes pass."""
+        """Return the peers that the bytes pass, with both ends."""
         return (sender, to) if self.relay is None else (sender, self.relay, to)
 
 
@@ -57,7 +60,7 @@ DIALLED = OpenPath(DIRECT, None)
 
 
 class Paths:
-    """The ways of a network."""
+    """All connections of a network over relays, and the reservations at them."""
 
     def __init__(
         self,
@@ -66,40 +69,41 @@ class Paths:
         caps: Mapping[PeerId, float] | None = None,
         passes: Callable[[PeerId, PeerId], bool] = lambda sender, to: True,
     ) -> None:
-        """`dialable`: whether others can open a connection to a peer at all. `nats`: the routers of closed peers.
-        `caps`: bytes per second of each peer that relays. `passes`: whether messages from one to another arrive now."""
+        """dialable: whether others can open a connection to a peer at all. nats: the routers of closed peers. caps:
+        bytes per second of each relay. passes: whether messages from the first peer to the second arrive now."""
         self._dialable, self._nats, self._passes = dialable, dict(nats or {}), passes
         self._relays = {peer: _Relay(Pipe(cap, peer), RelayLoad(cap)) for peer, cap in (caps or {}).items()}
         self._homes: frozenset[PeerId] = frozenset()
         self._connections: dict[tuple[PeerId, PeerId], OpenPath] = {}
         self.lines: Callable[[PeerId, PeerId], Sequence[Pipe]] = lambda one, other: ()
-        """The pipes between the links of two peers."""
+        """Returns the pipes between the links of two peers."""
 
     def put_on_one_router(self, homes: Iterable[PeerId]) -> None:
-        """Let these dial each other, whatever others can."""
+        """Put these peers into one local network: they can dial each other, even if nobody else can dial them."""
         self._homes = frozenset(homes)
 
     def is_open(self, peer: PeerId) -> bool:
-        """Whether everybody can open a connection to this peer."""
+        """Return whether every peer can open a connection to this one."""
         return peer not in self._nats and self._dialable(peer)
 
     @property
     def relays(self) -> tuple[PeerId, ...]:
-        """Those that relay."""
+        """The relays."""
         return tuple(self._relays)
 
     def busy(self, relay: PeerId) -> int:
-        """Return how many connections are in use over a relay."""
+        """Return the number of connections in use over a relay."""
         return self._relays[relay].load.swaps
 
     def cap(self, relay: PeerId) -> float:
-        """Return the bytes per second that a relay passes on."""
+        """Return the cap of a relay in bytes per second."""
         return self._relays[relay].pipe.rate
 
     # -- reservations ------------------------------------------------------------------------------------------------
 
     def reserve(self, relay: PeerId, peer: PeerId, broke: Callable[[], None]) -> bool:
-        """Give a closed peer a place at a relay. `broke` is called when the relay is gone. False: it has none."""
+        """Reserve a place at a relay for a closed peer. `broke` is called when the relay vanishes. Return False if the
+        relay does not run or is full."""
         at = self._relays.get(relay)
         if at is None or (len(at.reserved) >= PLACES and peer not in at.reserved):
             return False
@@ -112,7 +116,8 @@ class Paths:
             self._relays[relay].reserved.pop(peer, None)
 
     def remove(self, peer: PeerId) -> None:
-        """Break what a peer held, and what others held there: its process is gone."""
+        """Remove a peer whose process is gone: end its reservations at relays and, if it is a relay, those that others
+        hold there."""
         for at in self._relays.values():
             at.reserved.pop(peer, None)
         if peer in self._relays:
@@ -123,14 +128,15 @@ class Paths:
                 tell()
 
     def share(self, lines: Callable[[PeerId, PeerId], Sequence[Pipe]]) -> None:
-        """Have transfers share lines. `lines`: the pipes between two peers, beyond their own links."""
+        """Set `lines`: returns the pipes between two peers, beyond their own links."""
         self.lines = lines
 
     # -- ways --------------------------------------------------------------------------------------------------------
 
     def between(self, caller: PeerId, called: PeerId, needs: float = 0.0) -> OpenPath | None:
-        """Return the connection in use, or the one that would be opened now. None: there is no way. `needs`: of a swap,
-        bytes per second each way. Raises RelayBusy where the relays have no room for it."""
+        """Return the connection in use between two peers, or the one that would be opened now. None: there is no path.
+        `needs`: bytes per second in each direction that a swap needs. Raises RelayBusy if no relay has room for
+        them."""
         if self.is_open(called) or {caller, called} <= self._homes:
             return DIALLED
         held = self._connections.get((caller, called))
@@ -140,7 +146,7 @@ class Paths:
 
     @contextmanager
     def connected(self, caller: PeerId, called: PeerId, needs: float = 0.0) -> Iterator[OpenPath]:
-        """Keep a connection for what moves within the context. Raises PartnerLost where there is no way, and as
+        """Hold a connection open while the context runs. Raises PartnerLost if there is no path, and RelayBusy as
         `between` does."""
         connection = self.between(caller, called, needs)
         if connection is None:
@@ -161,7 +167,7 @@ class Paths:
                     del self._connections[caller, called]
 
     def course(self, sender: PeerId, to: PeerId, connection: OpenPath) -> Course:
-        """Return the way of bytes over a connection between these two."""
+        """Return the route of bytes from `sender` to `to` over a connection between them."""
         stops = connection.stops(sender, to)
         pipes = [pipe for leg in pairwise(stops) for pipe in self.lines(*leg)]
         if connection.relay is not None:
@@ -186,6 +192,6 @@ class Paths:
         return OpenPath(Way(PathKind.RELAYED, with_room[0], "no hole could be punched"), with_room[0], needs)
 
     def _rank(self, relay: PeerId, caller: PeerId, called: PeerId) -> tuple[int, int]:
-        """Order relays, the best first: the one with the fewest connections in use, then by lot."""
+        """Return the sort key of a relay, the best first: fewest connections in use, then a hash of the three ids."""
         lot = zlib.crc32(f"{relay} {caller} {called}".encode())
         return self._relays[relay].load.swaps, lot

@@ -1,4 +1,5 @@
-"""A probe of a partner's params by a simulated trainer. It takes no virtual time."""
+"""The probe of a partner's params, and the weighing of a donor's state, by a simulated trainer. Neither takes virtual
+time."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from peer.protocol.policy.donors import StateLosses
 
 NO_MODEL = "a trainer without a model has no loss"
 SYMBOLS = 16
-"""Tokens of the simulator's models."""
+"""Vocabulary size of the simulator's models."""
 
 
 def probe_losses(
@@ -24,8 +25,12 @@ def probe_losses(
     terms: ProbeTerms,
     window_losses: Callable[[Tensor, int], tuple[float, ...]],
 ) -> ProbeLosses | str:
-    """Return the losses of `params` with each of the fragment's values in the place of `span`. `vectors`: outer_params,
-    the snapshot and the partner's. `params` and the snapshot are overwritten."""
+    """Return the losses of the model with each candidate in place of one fragment: base, own, mixed, partner's. Return
+    a sentence instead if the trainer has no model.
+
+    params: flat fp32, overwritten. span: the fragment's (start, end) in `params`. vectors: the fragment's outer_params,
+    the own snapshot (overwritten) and the partner's values. window_losses: returns the loss of each window, for params
+    and a seed."""
     base, own, partner = vectors
     step_along_(own, base, terms.share)
 
@@ -40,5 +45,6 @@ def probe_losses(
 
 
 def state_losses(windows: tuple[float, ...]) -> StateLosses | str:
-    """Return the losses of a whole state, or why there are none."""
+    """Return the losses of a whole state, or a sentence if the trainer has no model. `windows`: one loss for each
+    window."""
     return StateLosses(windows, math.log(SYMBOLS)) if windows else NO_MODEL

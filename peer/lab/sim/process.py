@@ -1,4 +1,5 @@
-"""The processes of simulated machines: each is the production peer around simulated ports."""
+"""The processes of simulated machines. Each is the production peer, composed by `peer.node.compose`, around simulated
+ports."""
 
 from __future__ import annotations
 
@@ -63,11 +64,12 @@ from peer.transport.policy import TransportPolicy
 RUN = RunId(b"simulated run ".ljust(32, b"."))
 OPERATOR = Identity.generate()
 ASKS_A_ROUND = 4
-"""For amendments, in long rounds: they take effect rounds later."""
+"""How often a peer looks for amendments in a long round. Few times are enough, because an amendment takes effect rounds
+later."""
 
 
 class KeylessSigner:
-    """Signs for peers that have no key: quick, and good enough where nobody forges."""
+    """A signer for peers without keys: a keyed hash that anybody could forge. Fast, and enough where no peer lies."""
 
     def __init__(self, me: PeerId) -> None:
         self._me = me
@@ -81,7 +83,7 @@ class KeylessSigner:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """The run and the world that all processes of a swarm share."""
+    """The run, the world and the shared hubs of all processes of a swarm."""
 
     setting: SwarmSetting
     world: SwarmWorld
@@ -89,33 +91,33 @@ class SimulatedRun:
     network: Network
     hub: MemoryDirectoryHub
     states: dict[bytes, torch.Tensor]
-    """The states that a node of the operator serves, by digest."""
+    """The states that an operator's node serves, by digest."""
     liars: Mapping[int, MakeStrategy] = field(default_factory=dict)
-    """What builds the topology of those that lie, by number."""
+    """Number of a lying peer -> the function that builds its exchange strategy."""
 
     @property
     def round_s(self) -> float:
-        """0: counted in steps."""
+        """Length of a round in seconds. 0: rounds are counted in steps."""
         rounds = self.setting.rounds
         return rounds.round_length if rounds.kind == "seconds" else 0.0
 
     @property
     def relay_nodes(self) -> tuple[PeerId, ...]:
-        """The nodes of the operator that relay."""
+        """The ids of the operator's nodes, which relay."""
         return () if self.world.closed is None else self.world.closed.node_ids
 
     @property
     def pace_s(self) -> float:
-        """Between two looks at the directory."""
+        """Seconds between two reads of the directory."""
         return pace(self.round_s or None)
 
     async def fetch_reset(self, digest: bytes, records: list[PeerRecord]) -> torch.Tensor | None:
-        """What a node of the operator gives at once."""
+        """Return the state of this digest from an operator's node, without a transfer. None: no node has it."""
         return self.states.get(digest)
 
 
 def start_process(run: SimulatedRun, peer: SimulatedPeer) -> Life:
-    """Start a new process on the machine: it answers, and has no state yet."""
+    """Start a new process on the machine. It answers calls, and has no state yet."""
     clock, handler, live = VirtualClock(), RequestHandler(), RoundStatus()
     rng = random.Random(run.setting.seed * 1000 + peer.number + len(peer.lives) * 10**9)
     gate = run.network.gates[peer.peer_id] = Gate()
@@ -161,7 +163,8 @@ def start_process(run: SimulatedRun, peer: SimulatedPeer) -> Life:
 
 
 def _reservations(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> RelayReservations:
-    """The places at relays of this process, if it finds out that nobody can dial it."""
+    """Make the manager of this process's reservations. It reserves places once the process finds that nobody can dial
+    it."""
     setting = RelaySetting(
         me=peer.peer_id,
         closed=lambda: life.reach.state.reachable() is False,
@@ -176,7 +179,7 @@ def _reservations(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> RelayRe
 def _quota(
     run: SimulatedRun, peer: SimulatedPeer, emit: Callable[[events.Event], None], changed: Callable[[], None]
 ) -> UploadQuota:
-    """The volunteer's, on virtual days; a machine keeps no count over its lives."""
+    """Make the volunteer's upload quota, on virtual days. Its count does not survive a restart of the machine."""
     limits = run.world.uploads.get(peer.number, UploadLimits())
     now, ticks = VirtualClock().now, asyncio.get_running_loop().time
     quota = UploadQuota(limits, None, emit, lambda line: None, now, ticks, virtual_day, changed)
@@ -189,7 +192,7 @@ def _quota(
 
 
 def virtual_day(now: float) -> Moment:
-    """The day and month of a simulated moment (seconds since the epoch), of a place at longitude 0."""
+    """Return the date of `now` (seconds since the epoch) in UTC, and the seconds left in its day and month."""
     at = datetime.fromtimestamp(now, UTC)
     midnight = datetime(at.year, at.month, at.day, tzinfo=UTC) + timedelta(days=1)
     month = datetime.combine(first_of_next(at.date()), time(), UTC)
@@ -197,19 +200,19 @@ def virtual_day(now: float) -> Moment:
 
 
 def journal(peer: SimulatedPeer, life: Life, event: events.Event) -> None:
-    """Write to the machine's journal, while the process lives. Who came and went is left out: in a large swarm that
-    would be most of it."""
+    """Append an event to the machine's journal while the process lives. `DirectoryChanged` is left out, because it
+    would be most of the journal of a large swarm."""
     if not life.over and not isinstance(event, events.DirectoryChanged):
         peer.journal(event)
 
 
 def address_of(run: SimulatedRun, peer: SimulatedPeer) -> tuple[str, ...]:
-    """Return where the peer says that others can dial it."""
+    """Return the addresses that the peer announces."""
     return (run.network.address(peer.peer_id) or f"memory:{peer.number}",)
 
 
 def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
-    """Make the peer's record of this moment."""
+    """Make the peer's record as of now."""
     reachable, relays = life.reach.reachable, life.relays
     address = PeerAddress(peer.peer_id, RUN, lambda: address_of(run, peer), lambda: reachable, relays=lambda: relays)
     live = life.round_status
@@ -226,7 +229,7 @@ def describe(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
 
 
 def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecord:
-    """The record made last, when but for its times it would be the same today."""
+    """Return the record made last if only its times would differ in a new one; otherwise a new record."""
     last, live = life.record, life.round_status
     if last is None or last.round != live.round or last.status is not live.announced(life.quota.blocked_reason()):
         return describe(run, peer, life)
@@ -236,7 +239,8 @@ def last_record(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> PeerRecor
 
 
 def build_parts(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: OuterState, stale: str = "") -> PeerParts:
-    """Build the peer around a state that is complete, as the daemon does. `stale`: why it may be far behind."""
+    """Compose the peer around a complete state, as the daemon does. `stale`: why the state may be far behind; empty: it
+    is not."""
     staleness = Staleness(stale)
     clock, setting, live, of = VirtualClock(), run.setting, life.round_status, (run, peer, life)
 
@@ -248,7 +252,7 @@ def build_parts(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: Outer
         peer.disk.save_if_due(outer, round_, peer.trainer.counters().tokens, clock.now())
 
     async def doze(seconds: float) -> None:
-        """In long rounds there is time for looks at those that failed us."""
+        """Sleep for `seconds`, but longer in long rounds: then there is time to retry peers that failed."""
         await nap(max(seconds, run.pace_s / 6))
 
     parts = compose_peer(
@@ -301,7 +305,7 @@ def build_parts(run: SimulatedRun, peer: SimulatedPeer, life: Life, outer: Outer
 
 
 def read_clocks() -> Reading:
-    """Read the clocks of a machine that never sleeps; its processes may be stopped."""
+    """Read the clocks of a machine that never sleeps. Only its processes may be stopped."""
     now = asyncio.get_running_loop().time()
     return Reading(now, now, now)
 
@@ -321,18 +325,19 @@ def _plan(run: SimulatedRun, peer: SimulatedPeer) -> RunPlan:
 
 
 async def run_founder(run: SimulatedRun, peer: SimulatedPeer, life: Life, first: torch.Tensor) -> None:
-    """Live as one of those that begin the run."""
+    """Run a peer that is present from the run's first round, with the common first params (flat fp32)."""
     parts = build_parts(run, peer, life, OuterState.fresh(run.layout, first.clone()))
     await peer.trainer.start(peer.outer.params, 0, None)
     await _run_rounds(run, peer, life, parts, 0)
 
 
 SimulatedJoin = JoinSequence[None, JoinedState, PeerParts]
-"""A simulated machine has the run's files from the start."""
+"""The join sequence of a simulated peer. It has no stage for files, which a simulated machine has from the start."""
 
 
 async def run_joiner(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None:
-    """Live as the daemon does after a kill: get a state first, and name what became of the work that died."""
+    """Run a peer that joins or comes back: fetch a state, journal the work lost with the former process as dropped,
+    then train."""
     await life.directory.announce(describe(run, peer, life))
     context = JoinContext(
         run_id=RUN,
@@ -373,8 +378,8 @@ async def run_joiner(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> None
 
 
 def _records_of(run: SimulatedRun, parts: PeerParts) -> Callable[[], Mapping[PeerId, PeerRecord]]:
-    """Return what tells the live records, and the last one of each node of the operator: a look at the directory shows
-    a part of a large swarm."""
+    """Return a function that returns the live records, plus the last known record of each operator's node, since one
+    read of the directory shows only a part of a large swarm."""
     nodes = dict[PeerId, PeerRecord]()
 
     def known() -> Mapping[PeerId, PeerRecord]:
@@ -386,6 +391,7 @@ def _records_of(run: SimulatedRun, parts: PeerParts) -> Callable[[], Mapping[Pee
 
 
 async def _run_rounds(run: SimulatedRun, peer: SimulatedPeer, life: Life, parts: PeerParts, round_: int) -> None:
+    """Run the rounds from `round_` on, with the peer's background tasks beside them."""
     await parts.view.announce()
     await parts.view.look()
     duties = [*parts.background(), life.reach.run(parts.view.known, SETTLED_EVERY_S)]

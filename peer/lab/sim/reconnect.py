@@ -1,5 +1,5 @@
-"""Transfers over the in-memory network that resume after a link was away, as in `peer.transport.wire.resumption`. They
-continue from where they were, until the caller's deadline, unless the other end died, was restarted or left."""
+"""Transfers over the in-memory network that resume after an interruption, as in `peer.transport.wire.resumption`. A
+transfer continues where it stopped, until the caller's deadline, unless the other end died, restarted or left."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 FIRST_REACH_S = 1.0
-"""Seconds for the first attempt. A lost message stays lost here, while TCP sends a first packet again after 1, 2, 4
-s."""
+"""Timeout of the first attempt to reconnect, in seconds. Short, because a lost message stays lost here, while TCP
+repeats a first packet after 1, 2 and 4 s."""
 
 
 class ReconnectingSink:
-    """The received part of a payload, handed over up to where it has arrived. The sink sees every byte once, in
-    order."""
+    """The receiver's side of a resumable transfer. Writes the payload into a sink up to where it has arrived; the sink
+    gets every byte once, in order."""
 
     def __init__(
         self, nbytes: int, sink: Sink | None = None, source: Source | None = None, arrived: Arrived = untold
@@ -38,22 +38,23 @@ class ReconnectingSink:
         self.at = 0
         self._digest = blake3()
         self.broken: PartnerLost | None = None
-        """Why nothing moves now."""
+        """The error that interrupted the transfer. None: not interrupted."""
 
     def mark_broken(self, error: PartnerLost) -> None:
-        """Note why nothing moves any more."""
+        """Mark the transfer as interrupted by this error."""
         self.broken = error
 
     def mark_mended(self) -> None:
-        """Note that the ends reach each other again."""
+        """Mark the transfer as running again."""
         self.broken = None
 
     @property
     def digest(self) -> bytes:
-        """BLAKE3 of what was handed over."""
+        """BLAKE3 of the bytes written so far."""
         return self._digest.digest()
 
     def advance_to(self, mark: int) -> None:
+        """Write the payload up to `mark`, in bytes from the start."""
         if mark > self.at and self._sink is not None and self._source is not None:
             data = self._source.read(self.at, mark - self.at)
             self._digest.update(data)
@@ -74,9 +75,11 @@ async def carry_with_reconnects(
     patience_s: Callable[[], float] = lambda: math.inf,
     giving: bool = False,
 ) -> Way:
-    """Move the payload, and return the way of the connection that brought its end. `calls`: which of the two made the
-    call, and connects again. `is_lost`: whether it cannot be resumed. `patience_s`: how long a break may last.
-    `giving`: it is a part of a state. Raises the error that broke it."""
+    """Transfer the payload, reconnecting after interruptions. Return the path of the connection that completed it.
+
+    calls: which of the two made the call, and therefore reconnects. is_lost: whether the transfer can no longer be
+    resumed. patience_s: the longest interruption, in seconds. giving: the payload is a part of a donated state. Raises
+    the error that interrupted it when it cannot be resumed."""
     other = sender if calls == to else to
     known = network.host(other)
     while True:
@@ -103,5 +106,6 @@ async def carry_with_reconnects(
 
 
 def longest_break_s(finished: bool) -> float:
-    """Return how long a break may last: when the sender has everything itself, and when not."""
+    """Return the longest interruption in seconds. `finished`: the sender already has everything it waits for, and
+    leaves soon."""
     return LINGER_S if finished else math.inf

@@ -1,4 +1,4 @@
-"""A node of the operator in a simulation. It answers, relays, and never trains."""
+"""An operator's node in a simulation. It answers calls and relays, but never trains."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from peer.run.statements.log import StatementLog
 
 
 class RelayNode:
-    """One node, until it is closed or killed."""
+    """One operator's node, from its start until it is closed or killed."""
 
     def __init__(self, run: SimulatedRun, node: PeerId) -> None:
         self.peer_id = node
         self._run = run
         self._directory = MemoryDirectory(run.hub, node, RUN)
-        statements = StatementSync(StatementLog(RUN, OPERATOR.peer_id), lambda event: None)  # it keeps no journal
+        statements = StatementSync(StatementLog(RUN, OPERATOR.peer_id), lambda event: None)  # # a node keeps no journal
         handler = RequestHandler(statements=statements)
         self.transport = MemoryTransport(run.network, node, handler, VirtualClock())
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Announce it from here on."""
+        """Begin to announce the node in the directory."""
         self._task = asyncio.get_running_loop().create_task(self._announce())
 
     async def close(self) -> None:
-        """End it: calls to it are refused from here on."""
+        """Stop the node. Calls to it are refused from then on."""
         self.transport.close()
         if self._task is not None:
             self._task.cancel()

@@ -1,4 +1,4 @@
-"""The report of a simulated swarm, in numbers."""
+"""The report of a simulated swarm: its numbers, and their text for people."""
 
 from __future__ import annotations
 
@@ -20,57 +20,60 @@ from peer.observe import events
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The numbers of one simulation. Times in seconds, sizes in bytes. Losses are means over peers. None: not
-    measured."""
+    """The numbers of one simulation, as `peer simulate --json` prints them. Times in seconds, sizes in bytes. Losses
+    are means over peers. None: not measured."""
 
     peers: int
     hours: float
     loss_first: float | None
-    """Mean of the first evaluations."""
+    """Mean over peers of their first evaluation."""
     loss_last: float | None
     loss_by_hour: list[float | None]
     compute_utilization: float
-    """Part of the time a living peer's trainer computed."""
+    """Share of the living peers' time in which their trainers computed."""
     up_bytes_per_peer_hour: float
-    """Payload with its overhead on the wire. Small messages are counted apart."""
+    """Payloads with their overhead on the wire, without small messages."""
     down_bytes_per_peer_hour: float
     messages_per_peer_hour: float
     due: int
     exchanged: int
     solo: int
     failed: int
-    """Ended without an exchange because of the partner, or with nothing applied."""
+    """Rounds that ended without an exchange because of the partner, or in which nothing was applied."""
     missed: int
     live_due: int | None
-    """Peer-rounds due to live peers, counted from outside (`peer.lab.sim.participation`). None: a clock in steps."""
+    """Peer-rounds due for live peers, counted from outside (`peer.lab.sim.participation`). None: the round clock counts
+    steps."""
     live_missed: int | None
     participation: float | None
-    """Exchanged of those."""
+    """Exchanged peer-rounds divided by `live_due`."""
     exchange_s_median: float | None
     exchange_s_p99: float | None
     spread: float
-    """Root mean square distance of the living replicas' outer_params from their mean, over the mean's own."""
+    """Root mean square distance of the living replicas' outer_params from their mean, divided by the root mean square
+    of the mean."""
     truths: int | None
-    """Groups: the most states that members who lacked nothing held after one exchange of a fragment. 1: one truth.
-    None: no group exchanged."""
+    """Groups: the largest number of different states that members held after one exchange, of members that missed no
+    shard. 1: all agree. None: no group exchanged."""
     ledger_imbalance: int
-    """0, or work was lost or counted twice."""
+    """Not 0: work was lost or counted twice."""
     processed: int
     paths: dict[str, int]
-    """The paths of swaps that got everything, one for each side: direct, punched or relayed."""
+    """Number of swaps by path (direct, punched or relayed), counted once for each side that completed."""
     relayed_bytes_per_relay_hour: float | None
-    """What a relay passed on. None: nobody relays."""
+    """Bytes that a relay carried for others, per relay and hour. None: there were no relays."""
     faults: dict[str, int]
     seconds_to_simulate: float
     orders: list[dict[str, Any]] = field(default_factory=list)
-    """What was asked for, and whether it happened (`peer.lab.orders`)."""
+    """The requested settings, and whether each had an effect (`peer.lab.orders`)."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def report_of(swarm: SimulatedSwarm, hours: float, seconds: float, *, learns: bool = True) -> Report:
-    """Make the report of a swarm whose run is over. `learns`: False for a trainer without a model. It has no loss."""
+    """Make the report of a swarm whose run is over. `hours`: simulated. `seconds`: how long the simulation took.
+    `learns`: False for a trainer without a model, whose losses mean nothing."""
     journal = [event for peer in swarm.peers for event in peer.events]
     ended = [event for event in journal if isinstance(event, events.RoundEnded)]
     outcomes = Counter(event.outcome for event in ended)
@@ -115,7 +118,7 @@ def report_of(swarm: SimulatedSwarm, hours: float, seconds: float, *, learns: bo
 
 
 def _losses_by_hour(peers: Iterable[SimulatedPeer], hours: float) -> list[float | None]:
-    """Return the mean of each hour's last evaluations."""
+    """Return for each hour the mean over peers of their last evaluation in it. None: no evaluation in that hour."""
     by_hour: list[list[float]] = [[] for _ in range(math.ceil(hours))]
     for peer in peers:
         last: dict[int, float] = {}
@@ -142,6 +145,7 @@ def _relayed(swarm: SimulatedSwarm, hours: float) -> float | None:
 
 
 def _truths(ended: Iterable[events.RoundEnded]) -> int | None:
+    """Return `Report.truths`."""
     held: dict[tuple[int, int], set[str]] = {}
     for event in ended:
         if event.outcome == "exchanged" and event.digest and not event.reason:
@@ -150,6 +154,7 @@ def _truths(ended: Iterable[events.RoundEnded]) -> int | None:
 
 
 def _spread(swarm: SimulatedSwarm) -> float:
+    """Return `Report.spread`. 0 with fewer than two living replicas."""
     held = [peer.outer.params for peer in swarm.peers if peer.life.outer is not None and not peer.killed]
     if len(held) < 2:
         return 0.0
@@ -164,7 +169,7 @@ def _mean(values: list[float]) -> float | None:
 
 
 def report_text(report: Report) -> str:
-    """Write the report as text."""
+    """Return the report as text for people."""
     rounds = f"{report.due} due: {report.exchanged} exchanged, {report.solo} solo, {report.failed} failed, "
     rounds += f"{report.missed} missed"
     share = f" ({report.exchanged / report.due:.1%} exchanged)" if report.due else ""

@@ -1,5 +1,5 @@
-"""`peer simulate --peers N`: a complete swarm in virtual time, with links, speeds and churn as numbers, and its
-report."""
+"""The simulation behind `peer simulate --peers N`: a complete swarm in virtual time, with links, speeds and churn as
+numbers, and its report."""
 
 from __future__ import annotations
 
@@ -37,56 +37,57 @@ FAKE_ELEMENTS = 65536
 MOST_PEERS = 4096
 MOST_RELAYS = 64
 RELAY_CAP = 64e3
-"""Bytes per second: the least cap of a relay (`--relay` of `peer join`)."""
+"""Default cap of a relay in bytes per second, which is the least that `peer join --relay` accepts."""
 HELD_ELEMENTS = 1024
-"""Parameters of the fake model that each peer holds at most. On the wire they stand for all."""
+"""Most parameters of the fake model that a peer really holds. On the wire they weigh as much as all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSettings:
-    """The settings of a simulation."""
+    """The settings of a simulation, as the options of `peer simulate` give them."""
 
     peers: int
     manifest: str
-    """TOML text. Only [sync] and the seed count."""
+    """TOML text of a manifest. Used: [sync], the seed, and the learning rate schedule where rounds grow."""
     hours: float
     link: str = "cable"
     churn: float = 0.0
-    """Departures a peer and hour. A departed peer returns after a while, with its checkpoint and without by turns."""
+    """Departures per peer and hour. A departed peer returns after a while, with or without its checkpoint."""
     speeds: float = 1.0
-    """The fastest peer's speed over the slowest's."""
+    """Speed of the fastest peer divided by that of the slowest."""
     step_seconds: float = 1.0
-    """Seconds of an inner step of the slowest peer."""
+    """Duration of an inner step of the slowest peer, in seconds."""
     trainer: str = "fake"
     parameters: int = FAKE_ELEMENTS
-    """Parameters of the fake trainer's model. The tiny one has its own."""
+    """Number of parameters of the fake trainer's model. Ignored with the tiny trainer."""
     stands_for: int | None = None
-    """Parameters that the tiny trainer's model stands for on the wire. None: its own."""
+    """Number of parameters for which the tiny trainer's model counts on the wire. None: its own number."""
     eval_every: int | None = None
     """Rounds between two evaluations. None: about four an hour."""
     closed: float = 0.0
-    """Part of the peers that nobody can dial. They are drawn."""
+    """Share of the peers that nobody can dial, drawn from the seed."""
     nat: str = "port-restricted"
     """The routers of closed peers (`peer.lab.sim.nat.NATS`)."""
     relay_cap: float = RELAY_CAP
-    """Bytes per second that each relay passes on. Every peer that is not closed relays."""
+    """Cap of each relay in bytes per second. Every peer that is not closed relays."""
     relays: int = 1
-    """Nodes of the operator. They relay, and never train."""
+    """Number of operator's nodes. They relay, and never train."""
     batches: int = 1
-    """Batches, each of another peer, that a step of the tiny trainer takes. More than 1: synchronous data-parallel
-    training, for one peer."""
+    """Number of peers whose batches one step of the tiny trainer takes. More than 1 is synchronous data-parallel
+    training, and needs `peers` = 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationRoles:
-    """The peers that play. Without it all do, and honestly. Numbers are those of the simulation's peers."""
+    """Which peers take part, and which of them misbehave. By default all take part, and none misbehaves. Peers are
+    named by their numbers in `SimulationSettings.peers`."""
 
     numbers: tuple[int, ...] = ()
-    """Those that take part, ascending. Empty: all."""
+    """The peers that take part, ascending. Empty: all."""
     liars: Mapping[int, MakeStrategy] = field(default_factory=dict)
-    """See `SimulatedRun`. Everybody takes part then."""
+    """See `SimulatedRun.liars`. Only together with empty `numbers`."""
     poisoned: Container[int] = ()
-    """Those whose tiny trainers learn other targets."""
+    """The peers whose tiny trainers learn wrong targets."""
 
 
 ALL_HONEST = SimulationRoles()
@@ -97,8 +98,8 @@ def simulate(
     watch: Callable[[SimulatedSwarm], None] = lambda swarm: None,
     roles: SimulationRoles = ALL_HONEST,
 ) -> Report:
-    """Simulate a swarm. `watch` is called with it before its first round. Raises UsageError or ManifestError for
-    impossible settings."""
+    """Simulate a swarm to its end and return the report. `watch` is called with the swarm before its first round.
+    Raises UsageError or ManifestError for impossible settings."""
     _check(settings)
     numbers = roles.numbers or tuple(range(settings.peers))
     manifest = parse_manifest(settings.manifest.encode())
@@ -145,7 +146,7 @@ def simulate(
 
 
 def _orders(settings: SimulationSettings, swarm: SimulatedSwarm, rounds: int, roles: SimulationRoles) -> Orders:
-    """Decide by the journals which settings had an effect."""
+    """Find from the journals which of the requested settings had an effect."""
     orders = Orders()
     ended = [(peer, e) for peer in swarm.peers for e in peer.events if isinstance(e, RoundEnded | RoundMissed)]
     length = orders.give(f"--hours {settings.hours:g}")
@@ -167,8 +168,8 @@ def _orders(settings: SimulationSettings, swarm: SimulatedSwarm, rounds: int, ro
 
 
 def churn_plan(seed: int, peers: int, seconds: float, rate: float) -> tuple[Fault, ...]:
-    """Return the kills and returns of peers. Each leaves without notice `rate` times an hour, for half of the mean time
-    between. Peer 0 stays, so that there is always a donor for joiners."""
+    """Draw kills and returns. Each peer leaves without notice `rate` times an hour on average, and stays away for half
+    of the mean time between departures, at most 15 minutes. Peer 0 stays, so that there is always a donor."""
     rng, plan = random.Random(f"churn {seed}"), list[Fault]()
     for peer in range(1, peers if rate > 0 else 0):
         at = rng.expovariate(rate / 3600)
@@ -181,7 +182,7 @@ def churn_plan(seed: int, peers: int, seconds: float, rate: float) -> tuple[Faul
 
 
 def _draw_closed_homes(settings: SimulationSettings, seed: int, count: int) -> ClosedHomes | None:
-    """Draw the closed peers. None: all can be dialled."""
+    """Draw the closed peers. None: every peer can be dialled."""
     if not settings.closed:
         return None
     shut = sorted(random.Random(f"closed {seed}").sample(range(count), round(settings.closed * count)))
@@ -191,7 +192,7 @@ def _draw_closed_homes(settings: SimulationSettings, seed: int, count: int) -> C
 
 
 def _wire_parameters(settings: SimulationSettings, layout: Layout) -> int:
-    """Return the parameters that payloads weigh as."""
+    """Return the number of parameters for which payloads count on the wire."""
     return settings.parameters if settings.trainer == "fake" else settings.stands_for or layout.elements
 
 
@@ -225,8 +226,8 @@ def _check(settings: SimulationSettings) -> None:
 
 
 def _slots(settings: SimulationSettings, method: Method) -> int:
-    """Return how many rounds of the first one's length fit into the hours. A clock in steps counts at the pace of the
-    slowest."""
+    """Return how many rounds of the first round's length fit into the hours. A round clock in steps is counted at the
+    speed of the slowest peer. Raises UsageError if not one fits."""
     seconds = method.round_length * (settings.step_seconds if method.clock == "steps" else 1.0)
     rounds = int(settings.hours * 3600 / seconds + 1e-9)
     if rounds < 1:
@@ -240,8 +241,9 @@ def _slots(settings: SimulationSettings, method: Method) -> int:
 def _trainers(
     settings: SimulationSettings, method: Method, seed: int, poisoned: Container[int]
 ) -> tuple[Layout, MakeTrainer]:
-    """Return the layout and the trainers. The slowest peer is the first, the fastest the last. Between them speeds rise
-    by a constant factor."""
+    """Return the layout, and the function that makes a peer's trainer. Peer 0 is the slowest and the last peer the
+    fastest; between them speeds rise by a constant factor. Raises UsageError if the tiny model cannot be cut as the
+    method wants."""
 
     def seconds(number: int) -> float:
         return settings.step_seconds / float(settings.speeds ** (number / max(1, settings.peers - 1)))

@@ -1,4 +1,5 @@
-"""A simulated swarm's setting: the run that it plays, and the world it plays it in."""
+"""The setting of a simulated swarm: the run that it plays (`SwarmSetting`), and the machines and net that it runs on
+(`SwarmWorld`)."""
 
 from __future__ import annotations
 
@@ -22,56 +23,56 @@ from peer.protocol.swarm.buckets import SPLIT
 LAYOUT = Layout.whole([TensorSpec("w", (16,))])
 """A model of one tensor."""
 LOOK = SPLIT
-"""Records in a look at the directory."""
+"""Default number of live records above which a bucket of the directory splits."""
 
 MakeTrainer = Callable[[int, Layout, VirtualClock], VirtualTrainer]
-"""Makes a machine's trainer from its number, the layout and a clock."""
+"""Makes the trainer of a machine, from its number, the layout and its clock."""
 
 
 def layout_of(method: Method, elements: int = 16) -> Layout:
-    """Make a model of no meaning: a tensor of so many elements for each fragment of the method."""
+    """Make a layout without a model: one tensor of `elements` elements for each fragment of the method."""
     tensors = tuple(TensorSpec(f"w{number}", (elements,)) for number in range(method.fragments))
     return Layout(tensors, tuple((number, number + 1) for number in range(method.fragments)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmSetting:
-    """The run, as a manifest would say it."""
+    """The run: what a manifest would define."""
 
     method: Method
     rounds: RoundClock
     total_rounds: int
     seed: int
     layout: Layout | None = None
-    """None: a small one that fits the method."""
+    """None: a small layout with the method's number of fragments."""
     eval_every: int = 10
     """Rounds between two evaluations."""
     first: torch.Tensor | None = None
-    """outer_params that all begin with (flat fp32); None: zeros."""
+    """First outer_params of all peers, flat fp32. None: zeros."""
     min_peers: int = 1
-    """The first round waits until so many know of each other."""
+    """The first round begins when this many peers know each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sites:
-    """Peers at several places. All transfers between two places share one line."""
+    """Peers at several sites. All transfers between two sites share one line."""
 
     places: Mapping[int, int]
-    """The place of each peer, by number."""
+    """Site of each peer, by the peer's number. Peers that are not named are at site 0."""
     between: float
-    """Bytes per second of the line between two places, each way."""
+    """Bytes per second of the line between two sites, in each direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedHomes:
-    """The peers that nobody can dial, and the relays over which they are called all the same."""
+    """The peers that nobody can dial, and the relays over which they are called."""
 
     nats: Mapping[int, Nat]
-    """Their routers, by number."""
+    """The closed peers' routers, by the peer's number."""
     relay_cap: float
-    """Bytes per second that each relay passes on. Every other peer relays."""
+    """Cap of each relay in bytes per second. Every peer that is not closed relays."""
     nodes: int = 1
-    """Nodes of the operator. They relay and never train."""
+    """Number of operator's nodes. They relay, and never train."""
     node_link: Link = PROFILES["fibre"]
     sites: Sites | None = None
 
@@ -82,12 +83,12 @@ class ClosedHomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryViews:
-    """What peers see in the directory."""
+    """How complete the peers' views of the directory are."""
 
     missing: float = 0.0
-    """Probability with which a peer misses each of the others, drawn every round's length."""
+    """Probability with which a peer does not see another peer. Drawn again after each round's length."""
     look: int | None = LOOK
-    """Of pairs, see `MemoryDirectoryHub`; groups see everybody."""
+    """Live records above which a bucket splits, in pairs (see `MemoryDirectoryHub`). Groups always see all peers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,23 +96,24 @@ class SwarmWorld:
     """The machines and the net between them."""
 
     links: Mapping[int, Link] | Link | None = None
-    """Of all peers, or by number; those that are not named have `lan`."""
+    """The link of all peers, or links by peer number. Peers that are not named have the profile `lan`."""
     only_dial_out: Container[int] = ()
-    """Numbers of the peers that nobody can open a connection to, and that have no relay."""
+    """Numbers of the peers that nobody can dial and that have no relay either."""
     closed: ClosedHomes | None = None
     views: DirectoryViews = field(default_factory=DirectoryViews)
     weight: float = 1.0
-    """Bytes on the wire that a byte of the layout stands for."""
+    """Bytes on the wire for each byte of a payload."""
     stops: bool = True
-    """Processes may be stopped. Each then beats every second to notice it, which costs most of a quiet swarm's time."""
+    """Whether faults may stop processes. Each process then wakes every second to notice it, which costs most of the
+    time of a quiet simulation."""
     uploads: Mapping[int, UploadLimits] = field(default_factory=dict)
     """The volunteers' upload quotas, by number."""
     nodes: frozenset[PeerId] = frozenset()
-    """The operator's nodes, whose word on the run's end is believed."""
+    """The operator's nodes, which peers believe about the end of the run."""
 
 
 def fake_trainers(seed: int, step_seconds: Mapping[int, float] | float) -> MakeTrainer:
-    """Trainers that learn nothing, at these speeds: of all, or by number."""
+    """Make `FakeTrainer`s. `step_seconds`: duration of an inner step, of all peers or by peer number."""
 
     def make(number: int, layout: Layout, clock: VirtualClock) -> VirtualTrainer:
         seconds = step_seconds if isinstance(step_seconds, float) else step_seconds[number]
@@ -121,10 +123,10 @@ def fake_trainers(seed: int, step_seconds: Mapping[int, float] | float) -> MakeT
 
 
 def peer_id_of(number: int) -> PeerId:
-    """The id of a simulated peer."""
+    """Return the id of a simulated peer."""
     return PeerId(f"sim-{number:03d}")
 
 
 def number_of(peer: PeerId) -> int:
-    """The number of a simulated peer, from its id."""
+    """Return the number of a simulated peer, or of a node, from its id."""
     return int(peer.rpartition("-")[2])

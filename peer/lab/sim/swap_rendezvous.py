@@ -1,5 +1,5 @@
-"""The rendezvous of a simulated swap: the meeting of its two sides, and the payload that a side leaves behind when it
-is done first."""
+"""The rendezvous of a simulated swap: its two sides wait for each other here, and a side that finishes first leaves a
+copy of its payload for the other."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from peer.protocol.wire.payload import Sink, Source
 
 
 class LingeringSource:
-    """A side's payload that outlives its sender's part in the swap. The receiver may still read when the sender has
-    left and its params move on. (Over gRPC the sender stays, or the receiver notices that it left.)"""
+    """The payload of one side of a swap, readable after its sender has left and its params have changed. (Over gRPC the
+    sender stays, or the receiver notices that it left.)"""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -32,11 +32,11 @@ class LingeringSource:
 
     @property
     def digest(self) -> bytes:
-        """BLAKE3 of what was sent; complete once the sender has left."""
+        """BLAKE3 of the bytes read so far. Covers the whole payload once the sender has left."""
         return self._digest.digest()
 
     def copy_rest(self) -> None:
-        """Copy the unread rest: the sender leaves."""
+        """Copy the unread rest of the payload, because the sender leaves."""
         if self._read == self.nbytes:
             return
         unmeasured = self._source.source if isinstance(self._source, MeasuredSource) else self._source
@@ -47,7 +47,7 @@ class LingeringSource:
 
 
 class _Rest:
-    """The end of a payload."""
+    """The unread rest of a payload, from `begins` on."""
 
     def __init__(self, data: bytes, begins: int) -> None:
         self._data = data
@@ -60,30 +60,31 @@ class _Rest:
 
 @dataclass(slots=True)
 class Meeting:
-    """Two sides of one swap, waiting for each other."""
+    """The meeting of the two sides of one swap."""
 
     sides: dict[PeerId, tuple[LingeringSource, Sink, PeerTimings | None]] = field(default_factory=dict)
     both: asyncio.Event = field(default_factory=asyncio.Event)
     complete: set[PeerId] = field(default_factory=set)
-    """Sides that have everything."""
+    """The sides that have received everything."""
 
 
 class Meetings:
-    """The meetings of a network."""
+    """All swap meetings of a network."""
 
     def __init__(self) -> None:
         self._meetings: dict[tuple[PeerId, PeerId, RoundKey], Meeting] = {}
 
     def of(self, one: PeerId, other: PeerId, key: RoundKey) -> Meeting:
+        """Return the meeting of these two peers for this round, and make it if needed."""
         low, high = sorted((one, other))
         return self._meetings.setdefault((low, high, key), Meeting())
 
     def is_current(self, one: PeerId, other: PeerId, key: RoundKey, meeting: Meeting) -> bool:
-        """Whether neither side has left it."""
+        """Return whether neither side has left this meeting."""
         low, high = sorted((one, other))
         return self._meetings.get((low, high, key)) is meeting
 
     def leave(self, one: PeerId, other: PeerId, key: RoundKey) -> None:
-        """Remove the meeting: a side leaves."""
+        """Remove the meeting, because one side leaves it."""
         low, high = sorted((one, other))
         self._meetings.pop((low, high, key), None)

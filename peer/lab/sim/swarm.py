@@ -1,6 +1,6 @@
-"""A whole swarm in virtual time: production peers on the in-memory network, directory and trainer.
+"""A whole swarm in virtual time: production peers on the in-memory network, directory and trainers.
 
-Build it inside the virtual loop (`peer.lab.sim.virtual_clock.run_virtual`), then `await swarm.run(faults)`."""
+Construct it inside the virtual loop (`peer.lab.sim.virtual_clock.run_virtual`), then `await swarm.run(faults)`."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class SimulatedSwarm:
         make_trainer: MakeTrainer | None = None,
         liars: Mapping[int, MakeStrategy] | None = None,
     ) -> None:
-        """`step_seconds`: of an inner step of all fake trainers, or by number; `make_trainer`: for other trainers.
-        `liars`: see `SimulatedRun`."""
+        """step_seconds: duration of an inner step of the fake trainers, of all or by peer number. make_trainer: makes
+        other trainers instead. liars: see `SimulatedRun.liars`."""
         world = world or SwarmWorld()
         self.method, self.rounds, self.total_rounds = setting.method, setting.rounds, setting.total_rounds
         self.layout = setting.layout or layout_of(setting.method)
@@ -58,11 +58,11 @@ class SimulatedSwarm:
         look = None if setting.method.one_state else world.views.look
         self.hub = MemoryDirectoryHub(VirtualClock().now, look, hide)
         self.states: dict[bytes, torch.Tensor] = {}
-        """What a node of the operator serves, by digest."""
+        """The states that an operator's node serves, by digest."""
         self._run = SimulatedRun(setting, world, self.layout, self.network, self.hub, self.states, liars or {})
         self._running = 0
         self._news = asyncio.Event()
-        """A life has ended."""
+        """Set when a life has ended."""
         self._failed: list[asyncio.Task[None]] = []
         make = make_trainer or fake_trainers(setting.seed, step_seconds)
         self.peers = [
@@ -75,13 +75,14 @@ class SimulatedSwarm:
         self.fault_injector = FaultInjector(self)
 
     def put_on_one_router(self, numbers: Iterable[int]) -> None:
-        """Give these peers a network of their own. To be called before the run."""
+        """Put these peers into one local network. To be called before `run`."""
         homes = [peer_id_of(number) for number in numbers]
         self.network.paths.put_on_one_router(homes)
         self.hub.put_on_one_router(homes)
 
     def _views_missing(self, part: float, seed: int) -> Callable[[PeerId, PeerId], bool]:
-        """Every peer misses each of the others with this probability, drawn every round's length."""
+        """Return a `hide` function: a peer does not see another one with this probability, drawn again after each
+        round's length."""
         length, drawn = self.rounds.round_length, dict[PeerId, tuple[int, frozenset[PeerId]]]()
 
         def hide(reader: PeerId, other: PeerId) -> bool:
@@ -98,8 +99,8 @@ class SimulatedSwarm:
         return start_process(self._run, peer)
 
     async def run(self, faults: Iterable[Fault] = ()) -> None:
-        """All peers, from start to end, with these faults. Ends when the last living peer has ended and no killed one
-        comes back while the run goes on. Raises what a peer raised."""
+        """Run all peers to the end of the run, with these faults. Returns when the last living peer has ended and no
+        killed one comes back before. Raises the exception of a peer that failed."""
         self.fault_injector.plan(faults)
         for node in self.nodes:
             node.start()
@@ -124,7 +125,7 @@ class SimulatedSwarm:
         task.add_done_callback(lambda task: self._ended(life, task))
 
     def _ended(self, life: Life, task: asyncio.Task[None] | None) -> None:
-        """Of itself (`task`), or killed."""
+        """Count a life as ended: by itself (`task`), or by a kill (None)."""
         if task is not None and not task.cancelled() and task.exception() is not None:
             self._failed.append(task)
         if not life.finished.is_set():
@@ -133,7 +134,7 @@ class SimulatedSwarm:
         self._news.set()
 
     def kill(self, peer: SimulatedPeer) -> None:
-        """The machine is gone in the middle of whatever it does. No-op on a dead one."""
+        """Kill a machine in the middle of whatever it does. Does nothing to a dead one."""
         if peer.alive:
             peer.life.mark_killed()
             self.network.kill(peer.peer_id)
@@ -142,7 +143,7 @@ class SimulatedSwarm:
             self._ended(peer.life, None)
 
     def restart(self, peer: SimulatedPeer, *, from_checkpoint: bool) -> None:
-        """A killed machine is back. No-op on a living one."""
+        """Restart a killed machine, with or without its checkpoint. Does nothing to a living one."""
         if peer.alive:
             return
         if not from_checkpoint:
@@ -150,7 +151,8 @@ class SimulatedSwarm:
         self._start(peer, self._begin(peer), joins=True)
 
     async def _close(self) -> None:
-        """End every process, dead ones too: they may run again, only to be cancelled, and write nothing."""
+        """End every process. The tasks of killed processes run once more too, only to be cancelled; they write no
+        journal."""
         await self.fault_injector.close()
         for node in self.nodes:
             await node.close()

@@ -1,9 +1,8 @@
-"""A model small enough for simulations that really learns, and its trainer in virtual time. Simulations with it show
-the effect of a method, not only that it runs.
+"""A small model that really learns, and its trainer in virtual time. Simulations with it show how well a method trains.
 
-The model predicts the next of sixteen symbols from the two before it. The teacher is a fixed random chain, so the loss
-on all its output is known exactly, without sampling. Names and blocks are those of the real model, so that it is cut
-into fragments in the same ways.
+The model predicts the next of sixteen symbols from the two before it. Its data is drawn from a teacher, a fixed random
+Markov chain, so the expected loss over all of the teacher's output is computed exactly, without sampling. Tensor names
+and blocks are those of the real model, so that the model is cut into fragments in the same ways.
 
     layout = peer.protocol.model.fragments.cut(TENSORS, fragments=2, pattern="strided")
     trainer = TinyTrainer(layout, clock, step_seconds=0.1, seed=7, data="peer 3")
@@ -33,16 +32,18 @@ Batch = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 WIDTH, HIDDEN, BLOCKS, BATCH = 16, 32, 4, 16
 SHARPNESS = 2.0
-"""Standard deviation of the teacher's logits: its entropy is about half of that of a fair die."""
+"""Standard deviation of the teacher's logits. The teacher's entropy is then about half of that of a uniform
+distribution."""
 ONE_HOT: Floats = np.eye(SYMBOLS, dtype=np.float32)
 WINDOWS, WINDOW = 16, 128
-"""Of a probe, and the symbols of each."""
+"""Number of windows of a probe, and symbols in each."""
 DRAWN = 64
-"""Number of batches that are drawn together."""
+"""Number of batches drawn at once."""
 LR, BETA1, BETA2, EPS = 6e-3, 0.9, 0.99, 1e-8
 
 Domain = tuple[int, int]
-"""Which part of the pairs of last symbols a trainer sees, and of how many: the texts of one domain."""
+"""(part, parts): the trainer sees one part of all pairs of preceding symbols, of so many equal parts. Stands for texts
+of one domain."""
 WHOLE: Domain = (0, 1)
 
 
@@ -59,12 +60,12 @@ TENSORS: tuple[TensorSpec, ...] = (
     *(tensor for number in range(BLOCKS) for tensor in _block(number)),
     TensorSpec("lm_head.weight", (SYMBOLS, WIDTH)),
 )
-"""The tensors in the order of the model, 4608 elements."""
+"""The tensors in the order of the model, 4608 elements in all."""
 
 
 def first_params(seed: int, layout: Layout) -> torch.Tensor:
-    """Return the first outer_params of a run: flat fp32 in the layout's order. Each tensor's values are the same in
-    every order."""
+    """Return the first outer_params of a run: flat fp32 in the layout's order. The values of a tensor do not depend on
+    that order."""
     flat = torch.empty(layout.elements)
     views, noise = _views(flat.numpy(), layout), np.random.default_rng([seed, 1])
     for spec in TENSORS:
@@ -74,14 +75,15 @@ def first_params(seed: int, layout: Layout) -> torch.Tensor:
 
 @lru_cache(maxsize=4)
 def teacher(seed: int) -> NDArray[np.float64]:
-    """Return the probability of the next symbol, [SYMBOLS * SYMBOLS, SYMBOLS], after (the one before, the last)."""
+    """Return the teacher's probabilities of the next symbol, [SYMBOLS * SYMBOLS, SYMBOLS]. Rows: (last but one, last)
+    symbol."""
     logits = np.random.default_rng([seed, 0]).normal(0.0, SHARPNESS, (SYMBOLS**2, SYMBOLS))
     odds = np.exp(logits)
     return np.asarray(odds / odds.sum(1, keepdims=True))
 
 
 def other_targets(seed: int) -> NDArray[np.int64]:
-    """Return a permutation of the symbols without a fixed point, for a trainer that is to learn something else."""
+    """Return a permutation of the symbols without a fixed point. A trainer with it learns wrong targets."""
     order = np.random.default_rng([seed, 2]).permutation(SYMBOLS)
     targets = np.empty_like(order)
     targets[order] = np.roll(order, 1)
@@ -90,7 +92,7 @@ def other_targets(seed: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=256)
 def _drawn(seed: int, data: str, round_: int, block: int, domain: Domain = WHOLE) -> Batch:
-    """`DRAWN` batches, each [DRAWN, BATCH]: last but one, last, next."""
+    """Draw `DRAWN` batches from the teacher: last but one, last and next symbol, each [DRAWN, BATCH]."""
     key = blake3(f"{seed}\0{data}\0{round_}\0{block}".encode()).digest(16)
     random = np.random.Generator(np.random.PCG64(int.from_bytes(key, "little")))
     part, parts = domain
@@ -103,6 +105,7 @@ def _drawn(seed: int, data: str, round_: int, block: int, domain: Domain = WHOLE
 
 
 def _views(flat: Floats, layout: Layout) -> dict[str, Floats]:
+    """Return a view into `flat` for each tensor of the layout."""
     views, at = {}, 0
     for spec in layout.tensors:
         views[spec.name] = flat[at : at + spec.elements].reshape(spec.shape)
@@ -111,7 +114,8 @@ def _views(flat: Floats, layout: Layout) -> dict[str, Floats]:
 
 
 def _forward(weights: dict[str, Floats], before: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[Any, Any]:
-    """Logits [batch, SYMBOLS], and what the way back needs: each block's input and hidden values, the last output."""
+    """Return the logits [batch, SYMBOLS], and what the backward pass needs: each block's input and hidden values, and
+    the output of the last block."""
     embed = weights["model.embed_tokens.weight"]
     x = embed[last] + _turned(embed[before])
     kept = []
@@ -123,7 +127,7 @@ def _forward(weights: dict[str, Floats], before: NDArray[np.int64], last: NDArra
 
 
 def _turned(x: Floats) -> Floats:
-    """Swap the halves, so that the older symbol is not taken for the last. It is its own inverse."""
+    """Swap the halves of each embedding [batch, WIDTH], which marks it as that of the older symbol. Its own inverse."""
     return np.concatenate((x[:, WIDTH // 2 :], x[:, : WIDTH // 2]), 1)
 
 
@@ -133,15 +137,15 @@ def _log_softmax(logits: Floats) -> Floats:
 
 
 def loss_of(params: torch.Tensor, layout: Layout, seed: int) -> float:
-    """Return the exact expected loss, nats a symbol, of these flat fp32 params over all output of this run's
-    teacher."""
+    """Return the exact expected loss in nats per symbol over all output of the run's teacher. `params`: flat fp32."""
     before, last = np.divmod(np.arange(SYMBOLS**2), SYMBOLS)
     logits, _ = _forward(_views(params.numpy(), layout), before, last)
     return float(-(teacher(seed) * _log_softmax(logits)).sum(1).mean())
 
 
 def window_losses(params: torch.Tensor, layout: Layout, seed: int, drawn: int) -> tuple[float, ...]:
-    """Return the loss of each of `WINDOWS` windows of the teacher's output. `drawn`: the seed of the windows."""
+    """Return the mean loss of each of `WINDOWS` windows of the teacher's output, in nats per symbol. `drawn`: the seed
+    of the windows."""
     before, last = np.divmod(np.arange(SYMBOLS**2), SYMBOLS)
     losses = -_log_softmax(_forward(_views(params.numpy(), layout), before, last)[0])
     random = np.random.Generator(np.random.PCG64(drawn))
@@ -153,14 +157,15 @@ def window_losses(params: torch.Tensor, layout: Layout, seed: int, drawn: int) -
 
 
 def least_loss(seed: int) -> float:
-    """Return the teacher's own entropy: no model gets below it."""
+    """Return the teacher's entropy in nats per symbol, the lowest loss that a model can reach."""
     odds = teacher(seed)
     return float(-(odds * np.log(odds)).sum(1).mean())
 
 
 class TinyLoop:
-    """Inner steps with AdamW, as in `peer.trainer.inner_loop.InnerLoop`. Each is a function of the params, the
-    optimizer, and its batch. The batch is one of (seed of the run, data of the peer, round, step in it)."""
+    """Inner steps with Adam and a linear warm-up of ten steps, as in `peer.trainer.inner_loop.InnerLoop`. A step is a
+    function of the params, the optimizer's moments and its batch; the batch is a function of (run seed, data name,
+    round, step in the round)."""
 
     def __init__(
         self,
@@ -174,9 +179,9 @@ class TinyLoop:
         lr: float = LR,
         more: Sequence[str] = (),
     ) -> None:
-        """params: flat fp32 in the layout's order, copied. data: names the peer whose batches are drawn. targets: the
-        symbol that is learnt in the place of each; None: that one itself. domain: the part of all texts that it
-        sees. more: further peers, whose batches every step takes, too: the mean of the gradients is applied."""
+        """params: flat fp32 in the layout's order, copied. data: name of the peer whose batches are drawn. targets: the
+        symbol learnt in place of each symbol; None: the true one. domain: the part of the data that is drawn from.
+        more: further peers whose batches every step takes too; the mean of the gradients is applied."""
         assert {spec.name for spec in layout.tensors} == {spec.name for spec in TENSORS}, layout
         self._layout, self._seed, self._targets = layout, seed, targets
         self._domain, self._lr = domain, lr
@@ -197,12 +202,12 @@ class TinyLoop:
         self.round, self.step_in_round = round_, step
 
     def merge(self, fragment: int, outer_params: torch.Tensor, alpha: float) -> None:
-        """Merge one fragment, as `peer.outer.arithmetic.merge_`. The optimizer's moments stay."""
+        """Merge one fragment, as `peer.outer.arithmetic.merge_` does. The optimizer's moments stay as they are."""
         start, end = self._layout.fragment_span(fragment)
         merge_(self.params[start:end], outer_params, alpha)
 
     def step(self) -> float:
-        """Take one inner step and return the batches' mean loss before it, nats a symbol."""
+        """Take one inner step. Return the mean loss of its batches before the step, in nats per symbol."""
         loss = self._backward(*self._batch(self._sources[0]))
         if len(self._sources) > 1:
             total = self._grad.copy()
@@ -262,11 +267,11 @@ class TinyLoop:
 
 
 class TinyTrainer(VirtualTrainer):
-    """The `Trainer` interface around `TinyLoop`. Peers of one run have one `seed` (the teacher's), and each its own
-    `data`. The result is a function of the arguments and of the applied params.
+    """The `Trainer` port around `TinyLoop`. All peers of a run have the same `seed`, which makes the teacher, and each
+    its own `data`. The results are a function of the arguments and of the merged params.
 
-    layout: of `TENSORS`, in any order and cut. step_seconds: time of an inner step. targets, domain, lr, more: see
-    `TinyLoop`."""
+    layout: a layout of `TENSORS`, in any order and cut. step_seconds: duration of an inner step. targets, domain, lr,
+    more: see `TinyLoop`."""
 
     kind = "tiny"
 
@@ -308,7 +313,7 @@ class TinyTrainer(VirtualTrainer):
         return sum(self._loop.step() for _ in range(steps))
 
     def _measure(self, params: torch.Tensor) -> Evaluation:
-        """Return the exact loss, over all output of the teacher."""
+        """Return the exact loss over all output of the teacher."""
         loss = loss_of(params, self._layout, self._seed)
         return Evaluation(loss, loss / math.log(2), SYMBOLS**2)
 

@@ -1,5 +1,5 @@
-"""The base of trainers in virtual time. They count and merge as the real trainer does, at step boundaries, but wait for
-no step. `peer.lab.sim.fake_trainer` has no model, `peer.lab.sim.tiny_model` has one that learns."""
+"""The base class of trainers in virtual time. They count tokens and merge at step boundaries as the real trainer does,
+but no real time passes. `peer.lab.sim.fake_trainer` has no model, `peer.lab.sim.tiny_model` has one that learns."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ from peer.trainer.accounting import Account, WorkAccounts
 T = TypeVar("T")
 
 SLOP = 1e-3
-"""Part of a step that adding floats may lose."""
+"""Share of a step by which sums of floats may be off."""
 TENSORS, PLACE = "virtual.safetensors", "virtual.json"
 
 
 class VirtualTrainer(ABC):
-    """The `Trainer` interface on any clock. `kill` makes it die as a killed process does, and its counters survive.
+    """The `Trainer` port on any clock. `kill` ends it as a killed process ends, and its counters survive.
 
-    Every step takes the same time, so each snapshot and merge knows its boundary when it is asked for. The events of
-    the boundaries happen in their order, when a caller looks. So a call costs one timer, however many steps it takes.
+    Every step takes the same time, so the boundary of each snapshot and merge is known when it is requested. Steps,
+    snapshots and merges are carried out later, in their order, when a caller looks at the trainer (`_catch_up`). A call
+    thus costs one timer, however many steps it covers.
 
-    step_seconds: time of an inner step. tokens_per_step: tokens that a step counts."""
+    step_seconds: duration of an inner step. tokens_per_step: tokens counted for each step."""
 
     kind = "virtual"
 
@@ -57,42 +58,42 @@ class VirtualTrainer(ABC):
         self._goal: WorkGoal | None = None
         self._arrivals: list[ResultArrival] = []
         self._awaited: dict[int, int] = {}
-        """The boundary at which the trainer waits for a fragment's result, in steps in all."""
+        """Fragment -> the step count at which the trainer waits for the fragment's result."""
         self._freed = asyncio.Event()
         self._account = Account(len(layout.fragments))
         self._slots = torch.full((layout.elements,), math.nan)
-        """Snapshots, one a fragment, as in the arena: the next one of a fragment overwrites the last."""
+        """One snapshot of each fragment, as in the arena: the next snapshot of a fragment overwrites the last."""
         self._tokens = self._steps = 0
         self._base = [0] * len(layout.fragments)
         self._training = self._waiting = 0.0
         self.round = 0
         self.step_in_round = 0
         self.lr_scales: list[float] = []
-        """Learning rate scales of all requests so far."""
+        """The learning rate scale of each `work` request so far."""
 
     # -- what a step is ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _reset(self, params: torch.Tensor) -> None:
-        """Restart from these params, flat fp32, with a fresh inner optimizer."""
+        """Restart from these params (flat fp32) with a fresh inner optimizer."""
 
     @abstractmethod
     def _params(self) -> torch.Tensor:
-        """Return the live params, flat fp32, which merges write to."""
+        """Return the live params, flat fp32. Merges write to this tensor."""
 
     @abstractmethod
     def _train(self, steps: int) -> float:
-        """Take the steps from `step_in_round` of `round` on. Return the sum of their losses."""
+        """Take `steps` steps, from `step_in_round` of `round` on. Return the sum of their losses."""
 
     @abstractmethod
     def _measure(self, params: torch.Tensor) -> Evaluation: ...
 
     def _window_losses(self, params: torch.Tensor, seed: int) -> tuple[float, ...]:
-        """Return the losses of windows that the seed draws from the run's data; none without a model."""
+        """Return the loss of each window that the seed draws from the run's data. Empty: the trainer has no model."""
         return ()
 
     def _moments(self) -> dict[str, torch.Tensor]:
-        """Return the inner optimizer's tensors for `save`, which are restored in place."""
+        """Return the inner optimizer's tensors, for `save`. `_resume` copies saved values into them."""
         return {}
 
     def _scale_lr(self, scale: float) -> None:
@@ -121,7 +122,7 @@ class VirtualTrainer(ABC):
         return TrainerInfo(self.kind, "a simulation has no device", self._tokens_per_step)
 
     async def work(self, request: WorkRequest) -> WorkSnapshot:
-        """Train up to the snapshot. Cancelled, it holds the trainer."""
+        """Train up to the requested boundary and return the snapshot. If cancelled, the trainer stops, as by `hold`."""
         self._assert_alive()
         self._catch_up()
         assert self._goal is None, "one work at a time"
@@ -140,7 +141,7 @@ class VirtualTrainer(ABC):
     async def apply(
         self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
     ) -> None:
-        """Merge a result at its boundary. Cancelled, it leaves the merge to come."""
+        """Wait for the boundary of this result's merge. If cancelled, the merge still happens there."""
         self._assert_alive()
         self._catch_up()
         at = self._boundary_of_merge(key.fragment, base, merge)
@@ -206,7 +207,8 @@ class VirtualTrainer(ABC):
         self._assert_alive()
 
     def _resume(self, folder: Path) -> bool:
-        """Restore the moments, and everything else when nothing was done after the save."""
+        """Restore the optimizer's moments, and also params and place if no step was counted after the save. Return
+        whether everything was restored."""
         place, tensors = json.loads((folder / PLACE).read_text()), load_file(folder / TENSORS)
         for name, moment in self._moments().items():
             moment.copy_(tensors[name])
@@ -220,29 +222,29 @@ class VirtualTrainer(ABC):
     # -- which boundary ----------------------------------------------------------------------------------------------
 
     def _now(self) -> float:
-        """Return the raw local clock."""
+        """Return the time of the uncorrected local clock."""
         return self._clock.raw(self._clock.now())
 
     def _moment(self, at: int) -> float:
-        """Return when the trainer has taken `at` steps in all. For one at rest: now."""
+        """Return the time at which the trainer has taken `at` steps in all. Now, if it is not stepping."""
         if self._began is None:
             return self._now()
         since, steps = self._began
         return since + (at - steps) * self._step_seconds
 
     def _first_after(self, moment: float) -> int:
-        """Return the first boundary that is not before this moment, in steps in all."""
+        """Return the first step boundary, as a number of steps in all, that is not before this time."""
         assert self._began is not None
         since, steps = self._began
         reached = min(steps + math.ceil((moment - since) / self._step_seconds - SLOP), self._limit())
         return max(self._steps, int(reached))
 
     def _limit(self) -> float:
-        """Return the boundary, in steps in all, that is not passed before a result has arrived."""
+        """Return the step count that the trainer cannot pass before a result arrives. Infinite: it waits for none."""
         return min(self._awaited.values(), default=math.inf)
 
     def _end_wait(self, fragment: int) -> None:
-        """Free a trainer that waited for a fragment's result: it arrived, or will not come."""
+        """Stop waiting for a fragment's result, because it arrived or will not come."""
         now, before = self._now(), self._limit()
         self._awaited.pop(fragment, None)
         if self._began is not None and before <= self._steps < self._limit():
@@ -251,18 +253,20 @@ class VirtualTrainer(ABC):
         self._freed.set()
 
     def _begin_steps(self) -> None:
+        """Start stepping from now on, if the trainer is at rest."""
         now = self._now()
         self._end_waiting(now)
         if self._began is None:
             self._began = now, self._steps
 
     def _boundary_of(self, request: WorkRequest) -> int:
-        """Return the boundary by count, or the one nearest to the moment. For a passed one: the next."""
+        """Return the boundary of the requested snapshot: by its step count, or nearest to its time. If that has passed,
+        the next one."""
         soonest = self._first_after(self._now())
         if request.until is not None:
             worked = self._account.tallies[request.key.fragment].steps > 0
             if not worked and margin(self._step_seconds, request.round_s, worked=False) == 0.0:
-                soonest = max(soonest, self._steps + 1)  # a step longer than a round is begun all the same
+                soonest = max(soonest, self._steps + 1)  # # a step longer than a round has to be begun all the same
             ahead = margin(self._step_seconds, request.round_s, worked=True)
             return max(soonest, self._first_after(request.until - ahead))
         assert request.steps is not None
@@ -280,6 +284,7 @@ class VirtualTrainer(ABC):
     # -- what happens there ------------------------------------------------------------------------------------------
 
     async def _at_boundary(self, at: int, done: asyncio.Future[T]) -> T:
+        """Sleep until the trainer has reached boundary `at` and `done` is set. Raises TrainerDied."""
         dead = self._dead
         assert dead is not None
         while not done.done():
@@ -300,7 +305,8 @@ class VirtualTrainer(ABC):
         return done.result()
 
     def _catch_up(self, moment: float = 0.0) -> None:
-        """Let everything happen up to now, which is `moment` at least, in its order."""
+        """Carry out, in order, all steps, snapshots and merges up to now. `moment`: now is at least this time, although
+        the clock may still be a rounding error before it."""
         while self._began is not None:
             since, steps = self._began
             reached = int(
@@ -354,7 +360,7 @@ class VirtualTrainer(ABC):
             goal.done.set_result(work)
 
     def _merge_all(self, at: int | None = None) -> None:
-        """Merge the results of this boundary. None: all, for a trainer at rest."""
+        """Merge the results that are due at boundary `at`. None: all, because the trainer is at rest."""
         for arrival in list(self._arrivals):
             if at is None or arrival.at <= at:
                 self._arrivals.remove(arrival)

@@ -1,4 +1,4 @@
-"""Orders that a simulated trainer has under way."""
+"""The pending requests of a simulated trainer."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from peer.protocol.messages import RoundKey
 
 
 def pending() -> asyncio.Future[Any]:
-    """Return the future of an order."""
+    """Return a new future of the running loop, for a request's result."""
     return asyncio.get_running_loop().create_future()
 
 
 @dataclass(slots=True)
 class WorkGoal:
-    """A `work` under way."""
+    """A `work` request in progress."""
 
     request: WorkRequest
     at: int
-    """Steps in all, at the boundary at which the snapshot is taken."""
+    """Step count of the boundary at which the snapshot is taken."""
     done: asyncio.Future[WorkSnapshot] = field(default_factory=pending)
 
 
 @dataclass(slots=True)
 class ResultArrival:
-    """An `apply` that waits for its boundary."""
+    """An `apply` request that waits for boundary `at`."""
 
     key: RoundKey
     outer_params: torch.Tensor

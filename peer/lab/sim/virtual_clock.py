@@ -1,5 +1,5 @@
-"""A virtual clock with autojump: when every task waits, time jumps to the next timer. A simulated day takes as long as
-its events take to compute, and two runs with one seed are the same run.
+"""An asyncio loop on a virtual clock: when every task waits, time jumps to the next timer. A simulated day takes only
+the time to compute its events, and two runs with the same seed are identical.
 
     run_virtual(scenario())       # like asyncio.run, in virtual time"""
 
@@ -28,9 +28,9 @@ class VirtualDeadlock(RuntimeError):
 
 
 class Gate:
-    """The switch that stops the tasks of one machine. Shut, the machine is a process that got SIGSTOP: time passes,
-    timers fall due, and it notices nothing before the gate opens. Shut for good, it is a process that got SIGKILL: not
-    even `finally` runs."""
+    """Stops and resumes all tasks of one machine. A closed gate simulates SIGSTOP: time passes and timers fall due, but
+    no task of the machine runs until the gate opens. A gate that never opens again simulates SIGKILL: not even
+    `finally` runs."""
 
     def __init__(self) -> None:
         self.shut = False
@@ -39,7 +39,7 @@ class Gate:
         self._opened.set()
 
     def close(self) -> None:
-        """Stop everything, also the steps that were about to run."""
+        """Stop the machine. Callbacks that were about to run are held back too."""
         self.shut = True
         self._opened.clear()
         loop = asyncio.get_running_loop()
@@ -47,7 +47,7 @@ class Gate:
             self._held += loop.withhold(self)
 
     def open(self) -> None:
-        """Run everything that fell due meanwhile, in order."""
+        """Resume the machine, and run the held-back callbacks in order."""
         self.shut = False
         self._opened.set()
         held, self._held = self._held, []
@@ -55,20 +55,21 @@ class Gate:
             asyncio.get_running_loop().call_soon(step.callback, *step.args, context=step.context)
 
     async def opened(self) -> None:
-        """Wait until it is open: messages to a stopped process lie in its kernel's buffers."""
+        """Wait until the gate is open. Messages to a stopped process wait here, as in its kernel's buffers."""
         while self.shut:
             await self._opened.wait()
 
     def hold(self, step: _Step) -> None:
+        """Hold a callback back until the gate opens."""
         self._held.append(step)
 
 
 GATE: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("gate", default=None)
-"""The gate of a task's machine. Tasks inherit it from the task that started them."""
+"""The gate of the current task's machine. A task inherits it from the task that started it."""
 
 
 class _Step:
-    """An `asyncio.Handle`, small and quickly made: a simulation makes millions of them."""
+    """A replacement of `asyncio.Handle` that is small and fast to make, because a simulation makes millions of them."""
 
     __slots__ = ("args", "callback", "context")
 
@@ -85,7 +86,7 @@ class _Step:
 
 
 class _Timer(_Step):
-    """A step with a moment."""
+    """A replacement of `asyncio.TimerHandle`: a callback with the loop time at which it is due."""
 
     __slots__ = ("in_heap", "loop", "moment")
 
@@ -103,13 +104,13 @@ class _Timer(_Step):
         self.loop = loop
         self.moment = moment
         self.in_heap = True
-        """It is in the heap."""
+        """True while the timer is in the loop's heap."""
 
     def when(self) -> float:
         return self.moment
 
     def mark_left_heap(self) -> None:
-        """Be due now."""
+        """Mark the timer as taken out of the heap."""
         self.in_heap = False
 
     def cancel(self) -> None:
@@ -120,11 +121,11 @@ class _Timer(_Step):
 
 
 def _nothing() -> None:
-    """Replace the callback of a cancelled step, whose own references are dropped."""
+    """Do nothing. Stands in for the callback of a cancelled handle, so that the handle keeps no references."""
 
 
 class _BlindSelector(selectors.SelectSelector):
-    """A selector that never waits: an event that is not there now never comes."""
+    """A selector that never blocks: in virtual time, I/O that is not ready now never becomes ready."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
@@ -134,10 +135,10 @@ class _BlindSelector(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop on virtual time. Threads and sockets have no place in it: real time does not pass here.
+    """An asyncio loop on virtual time. Threads and sockets cannot be awaited in it, because no real time passes.
 
-    Timers lie in a heap of tuples, since asyncio's own heap compares handles in Python, which is slow. For the same
-    reason the loop runs its handles itself, and looks at sockets only when nothing is left to do."""
+    Timers are tuples in a heap, because asyncio's own heap compares handles in Python, which is slow. For the same
+    reason the loop runs its handles itself, and polls sockets only when no callback and no timer is left."""
 
     _ready: deque[_Step]
     _stopping: bool
@@ -173,14 +174,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def future_in(self, seconds: float) -> asyncio.Future[None]:
-        """Return a future that is done after a positive time. It lies in the heap without a handle."""
+        """Return a future that resolves after `seconds` (positive). Cheaper than a timer, because the heap holds the
+        future itself."""
         future: asyncio.Future[None] = asyncio.Future(loop=self)
         self._set += 1
         heapq.heappush(self._timers, (self._now + seconds, self._set, future))
         return future
 
     def count_cancelled(self) -> None:
-        """Count a cancelled timer in the heap. When most are cancelled, they are removed."""
+        """Count a cancelled timer. When most timers in the heap are cancelled, remove them."""
         self._cancelled += 1
         if self._cancelled > 100 and 2 * self._cancelled > len(self._timers):
             self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
@@ -188,7 +190,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._cancelled = 0
 
     def _run_once(self) -> None:
-        """Run everything of this moment. When there is nothing, jump to the next one."""
+        """Run all callbacks that are ready. When none is, jump to the next timer."""
         ready = self._ready
         if not ready and not self._stopping and not self._jump():
             super()._run_once()  # type: ignore[misc]
@@ -206,7 +208,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 return
 
     def withhold(self, gate: Gate) -> list[_Step]:
-        """Take out the steps that are about to run behind this gate, in order."""
+        """Remove from the ready queue the callbacks of this gate's machine, and return them in order."""
         ready, held = list(self._ready), list[_Step]()
         self._ready.clear()
         for step in ready:
@@ -215,7 +217,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return held
 
     def _jump(self) -> bool:
-        """Jump to the next moment at which something is due. False: there is none."""
+        """Advance the time to the next timer and make everything due then ready. Return False if there is no timer."""
         timers, pop = self._timers, heapq.heappop
         while timers and timers[0][2].cancelled():
             if isinstance(pop(timers)[2], _Timer):
@@ -247,7 +249,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return step
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
-    """Nobody calls from another thread, but for Ctrl+C."""
+    """Not thread-safe: only the handler of Ctrl+C calls this, in the loop's own thread."""
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: contextvars.Context | None = None
@@ -256,14 +258,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def nap(seconds: float) -> Awaitable[None]:
-    """`asyncio.sleep` on any loop, to be awaited at once."""
+    """Sleep on any loop, as `asyncio.sleep`, but cheaper on a virtual one. Await the result at once: its time counts
+    from the call."""
     loop = asyncio.get_running_loop()
     return loop.future_in(seconds) if seconds > 0 and isinstance(loop, VirtualLoop) else asyncio.sleep(seconds)
 
 
 class VirtualClock:
-    """The `Clock` interface in virtual time. `skew_s` makes this peer's raw clock wrong. Observations at Hello correct
-    it, as with the real clock."""
+    """The `Clock` port in virtual time. `skew_s`: error of this peer's uncorrected clock. Offsets observed at Hello
+    correct it, as with the real clock."""
 
     def __init__(self, skew_s: float = 0.0) -> None:
         self._skew = self._off = skew_s
@@ -308,8 +311,9 @@ class VirtualClock:
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in virtual time. The garbage collector ignores existing objects meanwhile, and looks
-    at lasting ones rarely. In a large swarm a full collection takes long and finds little."""
+    """Run a coroutine to its end in virtual time, and return its result. Meanwhile the garbage collector ignores
+    objects that existed before, and rarely looks at old ones, because a full collection in a large swarm takes long and
+    frees little."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(100_000, 20, 1_000_000)

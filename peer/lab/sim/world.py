@@ -1,4 +1,4 @@
-"""The net of a simulated swarm, made of the world's setting."""
+"""Makes the network of a simulated swarm from its `SwarmWorld`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer.protocol.swarm.relay_word import new_word
 
 
 def network_of(world: SwarmWorld, count: int, seed: int) -> Network:
-    """Make the net between so many peers and the operator's nodes."""
+    """Make the network of `count` peers and the operator's nodes. `seed`: of jitter and loss."""
     closed = world.closed
     everywhere, links = (world.links, {}) if isinstance(world.links, Link) else (PROFILES["lan"], world.links or {})
     nodes = () if closed is None else closed.node_ids
@@ -45,18 +45,20 @@ def _relays(world: SwarmWorld, count: int) -> list[PeerId]:
 
 
 def address_of(peer: PeerId) -> str:
-    """Return where a peer answers: each in an address block of its own."""
+    """Return the address of a peer, `host:port`. Each peer is in an address block of its own."""
     number, net = number_of(peer), 11 if peer.startswith("node-") else 10
     return f"{net}.{number // 256}.{number % 256}.1:4810"
 
 
 def _word(relay: PeerId, peer: PeerId, now: float) -> RelayWord:
-    """Return what an honest relay says of a closed peer."""
+    """Return the statement that an honest relay signs about the address of a closed peer. `now`: seconds since the
+    epoch."""
     return new_word(RUN, peer, block_of(address_of(peer)), now, KeylessSigner(relay).sign)
 
 
 def _lines(sites: Sites) -> Callable[[PeerId, PeerId], Sequence[Pipe]]:
-    """Return what tells the pipe between two peers: one for each two places and way."""
+    """Return a function that returns the pipes between two peers: one pipe for each pair of sites and direction, none
+    within a site."""
     pipes: dict[tuple[int, int], Pipe] = {}
 
     def between(sender: PeerId, to: PeerId) -> Sequence[Pipe]:
