@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.cli.run import say
-from peer.lab.localswarm.plan import Churn, PeerSetups, SwarmPlan, derive_manifest, founded_by
+from peer.lab.localswarm.plan import Churn, PeerSetups, SwarmPlan, derive_manifest, with_founders
 from peer.lab.localswarm.report import table, was_killed
 from peer.lab.localswarm.run import Swarm
 from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
@@ -64,7 +64,7 @@ def manifest_of(given: argparse.Namespace) -> str:
         seed=given.seed,
         own_default=False,
     )
-    return founded_by(text, given.peers)
+    return with_founders(text, given.peers)
 
 
 async def play(text: str, faults: tuple[Fault, ...], given: argparse.Namespace, home: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
-from peer.lab.bench.pair import hear, stop, tell
+from peer.lab.bench.pair import read_line, send_line, stop
 from peer.lab.bench.tables import table
 from peer.python_child import start_python
 
@@ -179,11 +179,11 @@ async def measure(elements: int, repeats: int) -> dict[str, float]:
             process = await start_python("benchmarks.codecs", *words, stdin=pipe, stdout=pipe)
             stack.push_async_callback(stop, process)
             processes[role] = process
-            await hear(process)
+            await read_line(process)
         for turn in range(repeats + 1):
             for role, process in processes.items():
-                await tell(process, {})
-                for name, seconds in (await hear(process)).items():
+                await send_line(process, {})
+                for name, seconds in (await read_line(process)).items():
                     if turn:  # the first warms up
                         whose = "memcpy, no settings" if (role, name) == ("others", "memcpy") else name
                         took.setdefault(whose, []).append(seconds)

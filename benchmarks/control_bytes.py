@@ -110,7 +110,7 @@ def counted(host: str) -> Counts:
 async def sight(daemon: Daemon, host: str) -> Sight:
     """Take a look. Raises AssertionError for a peer that does not answer."""
     status = await daemon.status()
-    assert status is not None, daemon.last_words()
+    assert status is not None, daemon.log_tail()
     control = status["control_bytes"]
     return Sight(
         counted(host),
@@ -152,7 +152,7 @@ async def measure(home: Path, given: argparse.Namespace, hosts: Mapping[str, str
         await start(bootstrap, hosts["node"], "bootstrap", str(manifest), *at(sites[0]), *wishes)
         async with asyncio.timeout(READY_S):
             while not ticket.exists():
-                assert bootstrap.running, bootstrap.last_words()
+                assert bootstrap.running, bootstrap.log_tail()
                 await asyncio.sleep(LOOK_S)
         shown = ticket.read_text().strip()
         for site in sites:
@@ -178,7 +178,7 @@ async def until_known(peers: Sequence[Daemon], late: Daemon) -> float:
     began: float | None = None
     async with asyncio.timeout(READY_S):
         while True:
-            assert late.running, late.last_words()
+            assert late.running, late.log_tail()
             if began is None and (told := await late.status()) is not None:
                 began, newcomer = time.monotonic(), told["peer_id"]
             if began is not None and all([newcomer in await listed(daemon) for daemon in peers]):
@@ -193,7 +193,7 @@ async def listed(daemon: Daemon) -> set[str]:
 
 
 async def exchanged(daemon: Daemon) -> int:
-    assert daemon.running, daemon.last_words()
+    assert daemon.running, daemon.log_tail()
     status = await daemon.status()
     return 0 if status is None else int(status.get("rounds", {}).get("exchanged", 0))
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
-from peer.lab.bench.pair import hear, stop, tell
+from peer.lab.bench.pair import read_line, send_line, stop
 from peer.python_child import popen_python, run_python, start_python
 from peer.run.files.own_texts import survey
 
@@ -133,12 +133,12 @@ async def rates(tokenizer: Path, slices: list[Path]) -> list[dict[str, float]]:
             words, pipe = ("--role", role, "--tokenizer", str(tokenizer)), asyncio.subprocess.PIPE
             processes[role] = await start_python("benchmarks.data_build", *words, stdin=pipe, stdout=pipe)
             stack.push_async_callback(stop, processes[role])
-            await hear(processes[role])
+            await read_line(processes[role])
         for number, path in enumerate(slices):
             row: dict[str, float] = {}
             for role in list(ROLES) if number % 2 else reversed(ROLES):
-                await tell(processes[role], {"slice": str(path)})
-                row |= await hear(processes[role], REPLY_S)
+                await send_line(processes[role], {"slice": str(path)})
+                row |= await read_line(processes[role], REPLY_S)
             rows.append(row)
             print(f"slice {number}: {row['nbytes'] / row['built'] / 1e6:.2f} MB/s", flush=True)
     return rows

@@ -32,7 +32,7 @@ from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
 from peer.codec.registry import EVERY
 from peer.errors import UsageError
 from peer.lab.bench.exchange import measure as swap_of
-from peer.lab.bench.pair import hear, pair, stop, tell
+from peer.lab.bench.pair import pair, read_line, send_line, stop
 from peer.python_child import start_python
 
 AVERAGERS = ("none", "float16")
@@ -68,8 +68,8 @@ class Averagers:
 
     async def round(self) -> None:
         for end in self._ends:
-            await tell(end, {})
-        found = await asyncio.gather(*(hear(end) for end in self._ends))
+            await send_line(end, {})
+        found = await asyncio.gather(*(read_line(end) for end in self._ends))
         seconds, error = max(one["seconds"] for one in found), max(one["error"] for one in found)
         self.rounds.append({"seconds": seconds, "cpu_seconds": sum(one["cpu_s"] for one in found), "error": error})
 
@@ -105,7 +105,7 @@ async def averagers(codec: str, elements: int) -> AsyncIterator[Averagers]:
                     env=os.environ | {"HIVEMIND_LOGLEVEL": "CRITICAL"},
                 )
             )
-            known = (await hear(ends[-1], 120.0))["maddrs"]
+            known = (await read_line(ends[-1], 120.0))["maddrs"]
         yield Averagers(ends)
     finally:
         await asyncio.gather(*(stop(end) for end in ends))

@@ -86,7 +86,7 @@ async def until(daemon: Daemon, status: str, within_s: float) -> dict[str, Any]:
     """Wait for a status, and return the report."""
     deadline = time.monotonic() + within_s
     while (report := await status_of(daemon)).get("status") != status:
-        assert daemon.running, daemon.last_words()
+        assert daemon.running, daemon.log_tail()
         assert time.monotonic() < deadline, f"{daemon.name} is not {status}: {report.get('phase')}"
         await asyncio.sleep(LOOK_S)
     return report

@@ -68,7 +68,7 @@ class GroupEnd(RoundEnd):
         )
         conduct, transport = Reputation(self._clock.now, self._note), self._transport
         signer = KeySigner(self._identity)
-        around = GroupContext(terms, signer, transport, self._clock, self._seen, conduct, self._bulk)
+        around = GroupContext(terms, signer, transport, self._clock, self._seen, conduct, self._bulk_thread)
         self._group = GroupMember(around)
         self._willing.register(group=self._group)
         self._groups = GroupStrategy(
@@ -76,12 +76,12 @@ class GroupEnd(RoundEnd):
             self.state,
             self._group,
             self._buffers,
-            self._bulk,
+            self._bulk_thread,
             ExchangeControls(lambda: True, lambda: "", _nothing),
         )
         self._landing = self._lands(method, self._groups)
 
-    def meet(self, other: dict[str, Any]) -> None:
+    def set_partner(self, other: dict[str, Any]) -> None:
         now = self._clock.now()
         for one in other["others"]:
             peer = PeerId(one["peer"])

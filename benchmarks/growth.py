@@ -124,7 +124,7 @@ async def all_ready(daemons: list[Daemon]) -> None:
         while waiting:
             await asyncio.sleep(0.5)
             for daemon in list(waiting):
-                assert daemon.running, daemon.last_words()
+                assert daemon.running, daemon.log_tail()
                 if ((await daemon.status()) or {}).get("status") in READY:
                     waiting.remove(daemon)
 
@@ -144,7 +144,7 @@ async def all_exchanged(daemons: list[Daemon]) -> None:
     async with asyncio.timeout(READY_S):
         for daemon in daemons:
             while not (await counts(daemon)).get("exchanged"):
-                assert daemon.running, daemon.last_words()
+                assert daemon.running, daemon.log_tail()
                 await asyncio.sleep(1.0)
 
 

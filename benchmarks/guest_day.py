@@ -126,7 +126,7 @@ class Guest:
 
     async def status(self) -> dict[str, Any]:
         report = await self.daemon.status()
-        assert report is not None, self.daemon.last_words()
+        assert report is not None, self.daemon.log_tail()
         return report
 
     async def spent(self) -> Spent:
@@ -350,8 +350,8 @@ async def _begun(*daemons: Daemon) -> None:
     began = time.monotonic()
     for daemon in daemons:
         while not ((await daemon.status()) or {}).get("rounds", {}).get("exchanged"):
-            assert daemon.running, daemon.last_words()
-            assert time.monotonic() < began + START_S, daemon.last_words()
+            assert daemon.running, daemon.log_tail()
+            assert time.monotonic() < began + START_S, daemon.log_tail()
             await asyncio.sleep(LOOK_S)
 
 

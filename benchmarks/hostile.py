@@ -133,7 +133,7 @@ async def counters(daemon: Daemon) -> dict[str, Any]:
         if "tokens" in (status := await daemon.status() or {}):
             return status
         await asyncio.sleep(0.5)
-    raise SystemExit(f"the victim does not answer:\n{daemon.last_words()}")
+    raise SystemExit(f"the victim does not answer:\n{daemon.log_tail()}")
 
 
 async def play(turn: Turn, target: Target, seconds: float, liars: dict[str, Identity], locked: Counter[str]) -> None:
@@ -172,7 +172,7 @@ async def ready(daemon: Daemon) -> dict[str, Any]:
         if status is not None and status.get("rounds", {}).get("exchanged", 0) >= 2:
             return status
         await asyncio.sleep(1)
-    raise SystemExit(f"{daemon.name} did not begin to exchange:\n{daemon.last_words()}")
+    raise SystemExit(f"{daemon.name} did not begin to exchange:\n{daemon.log_tail()}")
 
 
 async def measure(folder: Path, seconds: float, turns: int, speed: float, own_cores: int, one: bool) -> dict[str, Any]:

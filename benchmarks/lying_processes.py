@@ -31,7 +31,7 @@ from peer.cli.run import say
 from peer.lab.attack.report import excluded, mean_last_loss
 from peer.lab.bench.tables import Cell
 from peer.lab.localswarm.plan import PeerSetups, SwarmPlan, attacks_of, derive_manifest
-from peer.lab.localswarm.report import told_of
+from peer.lab.localswarm.report import journal_events
 from peer.lab.localswarm.run import Swarm, check
 from peer.observe.events import Event, PartnerJudged
 from peer.run.home import Home
@@ -156,7 +156,7 @@ def outcome(report: dict[str, Any], plan: SwarmPlan, seconds: float) -> PlayedSw
 
 
 def _journal(home: Path, run_id: bytes) -> list[Event]:
-    return [event for _, event in told_of(Home(home).run(run_id))]
+    return [event for _, event in journal_events(Home(home).run(run_id))]
 
 
 def figures_of(swarms: LyingSwarms) -> list[Figure]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from peer.identity import load_or_create
-from peer.lab.localswarm.chaos import Happened
-from peer.lab.localswarm.plan import founded_by
+from peer.lab.localswarm.chaos import FaultRecord
+from peer.lab.localswarm.plan import with_founders
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
-from peer.lab.localswarm.report import PeerAccount, account, swarm_report, told_of
+from peer.lab.localswarm.report import PeerAccount, account, journal_events, swarm_report
 from peer.lab.sim.faults import Fault
 from peer.observe.events import Event, ReachabilityChanged, RoundDue, RoundEnded, RoundMissed, Started
 from peer.run.home import Home
@@ -104,7 +104,7 @@ class Run:
         method = resolve(parse_manifest(text.encode()).sync)
         every = f"sync.sync_every={self.round_s * method.fragments}"
         more = ("sync.acceptance=finite",) if method.topology == "pair" else ()
-        return founded_by(derive(text, [every, f"train.total_rounds={self.rounds}", *more]), peers)
+        return with_founders(derive(text, [every, f"train.total_rounds={self.rounds}", *more]), peers)
 
 
 class NatSwarm:
@@ -166,8 +166,8 @@ class NatSwarm:
                 return
             for name in late:
                 daemon = self.peers[name]
-                assert daemon.running, f"{name}:\n{daemon.last_words()}"
-                assert time.monotonic() < deadline, f"{name} does not train:\n{daemon.last_words()}"
+                assert daemon.running, f"{name}:\n{daemon.log_tail()}"
+                assert time.monotonic() < deadline, f"{name} does not train:\n{daemon.log_tail()}"
             await asyncio.sleep(0.5)
 
     async def play(self, *beside: Coroutine[Any, Any, None]) -> None:
@@ -206,7 +206,7 @@ class NatSwarm:
     def journal(self, name: str) -> list[tuple[float, Event]]:
         """Read what a peer has journaled so far, with times in seconds since the epoch."""
         assert self._signed is not None
-        return told_of(Home(self.peers[name].home).run(self._signed.run_id))
+        return journal_events(Home(self.peers[name].home).run(self._signed.run_id))
 
     async def next_round(self, name: str, after: int) -> int:
         """Wait until a round later than `after` is due for this peer, and return it."""
@@ -229,7 +229,7 @@ class NatSwarm:
         assert self._signed is not None
         accounts = self.accounts()
         kills = [
-            Happened(Fault("kill", number, at=0.0), *kill)
+            FaultRecord(Fault("kill", number, at=0.0), *kill)
             for number, daemon in enumerate(self.peers.values())
             for kill in daemon.kills
         ]
@@ -258,7 +258,7 @@ class NatSwarm:
 
     def words(self) -> str:
         """Return the end of every log."""
-        return "\n".join(f"--- {name}\n{daemon.last_words()}" for name, daemon in self.everybody.items())
+        return "\n".join(f"--- {name}\n{daemon.log_tail()}" for name, daemon in self.everybody.items())
 
 
 def _known(tickets: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from peer import identity as identities
 from peer.errors import PeerError
-from peer.lab.localswarm.chaos import Happened
+from peer.lab.localswarm.chaos import FaultRecord
 from peer.lab.localswarm.processes import Daemon, start_bootstrap, start_peer
 from peer.lab.localswarm.report import account, swarm_report
 from peer.lab.sim.faults import Fault
@@ -112,7 +112,7 @@ class Stage:
         self.bootstrap = Daemon("bootstrap", wish.home / "bootstrap")
         self.peers: dict[int, Daemon] = {}
         self.played = Played()
-        self.happened: list[Happened] = []
+        self.fault_records: list[FaultRecord] = []
         self.seen: dict[int, list[tuple[float, int]]] = {}
         """(when, tokens) of each peer."""
         self.latest: dict[int, dict[str, Any]] = {}
@@ -159,9 +159,9 @@ class Stage:
             for daemon in self.peers.values():
                 code = None if daemon.process is None or daemon.killed else daemon.process.returncode
                 if code not in (None, 0):
-                    raise Broke(f"{daemon.name} ended with {code}: {daemon.last_words()}")
+                    raise Broke(f"{daemon.name} ended with {code}: {daemon.log_tail()}")
             if time.monotonic() > deadline:
-                words = "; ".join(f"{d.name}: {d.last_words()[-300:]}" for d in self.peers.values())
+                words = "; ".join(f"{d.name}: {d.log_tail()[-300:]}" for d in self.peers.values())
                 raise Broke(f"not within {seconds:.0f} s: {what}: {words}")
             await asyncio.sleep(LOOK_S)
 
@@ -218,7 +218,7 @@ async def kill(stage: Stage) -> None:
     stage.latest.pop(2, None)
     await stage.start(2)
     victim.killed = False
-    stage.happened.append(Happened(Fault("kill", 1, at=0.0), at, time.time()))
+    stage.fault_records.append(FaultRecord(Fault("kill", 1, at=0.0), at, time.time()))
     await stage.until("the killed one exchanges", START_S, lambda: stage.exchanged(2) > before)
 
 
@@ -266,7 +266,7 @@ async def leaves(stage: Stage, number: int, daemon: Daemon) -> None:
         async with asyncio.timeout(LEAVE_S):
             code = await daemon.wait()
     except TimeoutError:
-        raise Broke(f"{daemon.name} did not leave within {LEAVE_S:.0f} s: {daemon.last_words()}") from None
+        raise Broke(f"{daemon.name} did not leave within {LEAVE_S:.0f} s: {daemon.log_tail()}") from None
     saved = [event for event, _ in journal(stage, number) if isinstance(event, Checkpointed)]
     stage.played.leaving |= {"seconds": time.time() - began, "exit_code": code}
     stage.played.leaving |= {"writing_s": saved[-1].seconds, "saved_bytes": saved[-1].bytes} if saved else {}
@@ -329,7 +329,7 @@ def reckon(stage: Stage) -> None:
         played.losses[daemon.name] = [round(loss, 3) for loss in losses]
     if not accounts:
         return
-    swarm = swarm_report(stage.signed, 0, 0.0, accounts, stage.happened)["swarm"]
+    swarm = swarm_report(stage.signed, 0, 0.0, accounts, stage.fault_records)["swarm"]
     share, book = swarm["participation"], swarm["ledger"]
     played.participation_percent = None if share is None else 100 * share
     played.imbalance = book["processed"] - book["applied"] - book["dropped"] - book["outstanding"]

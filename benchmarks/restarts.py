@@ -126,8 +126,8 @@ class Victim:
         """Its first inner step. Raises AssertionError when there is none in time."""
         before, began = self.steps(), time.monotonic()
         while self.steps() == before:
-            assert self.daemon.running, self.daemon.last_words()
-            assert time.monotonic() < began + START_S, self.daemon.last_words()
+            assert self.daemon.running, self.daemon.log_tail()
+            assert time.monotonic() < began + START_S, self.daemon.log_tail()
             await asyncio.sleep(POLL_S)
         self.starts_s.append(time.time() - self.daemon.started_at)
 

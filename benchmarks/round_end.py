@@ -70,10 +70,10 @@ class RoundEnd(DaemonEnd):
             plan=self._plan(method),
             outer=self.state,
             matchmaker=cast(Any, None),
-            swaps=self._exchange,
+            swaps=self._pair_swap,
             buffers=self._buffers,
             partners=PartnerMemory(RUN, self._clock, view, conduct, diagnosis, emit),
-            acceptance=PartnerAcceptance(FINITE, cast(Any, None), self._bulk, NoMemoryStore(), _nothing, emit),
+            acceptance=PartnerAcceptance(FINITE, cast(Any, None), self._bulk_thread, NoMemoryStore(), _nothing, emit),
             controls=ExchangeControls(lambda: True, lambda: "", _nothing),
         )
         self._landing = self._lands(method, self._pairs)
@@ -83,7 +83,7 @@ class RoundEnd(DaemonEnd):
             cast(Any, self),
             self.state,
             self._note,
-            self._bulk,
+            self._bulk_thread,
             TrainerSupervisor(cast(Any, self), self.state, self._note, Shutdown(), {}),
             RoundStatus(),
             self._plan(method),

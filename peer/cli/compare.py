@@ -102,7 +102,7 @@ def command(
     played = range(first, first + seeds)
     place = VirtualPlace(link=link, churn=churn, speeds=speeds, step_seconds=step_seconds) if virtual else None
     play = _in_processes(every, peers, first, data, log) if place is None else _in_virtual_time(place)
-    where = "real processes on one machine" if place is None else place.told
+    where = "real processes on one machine" if place is None else place.description
     outcome = compare(entries, peers, played, where, play, target, single)
     tell(json.dumps(outcome.to_json()) if as_json else table(outcome))  # before a file that may fail
     for option, file, write in writers:
@@ -146,8 +146,8 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
     when something is missing."""
     from peer.cli.run import loop_factory
     from peer.lab.compare.play import play_real
-    from peer.lab.localswarm.plan import founded_by, peer_setups, shard_folder
-    from peer.lab.run_sources import find_sources, told_overrides
+    from peer.lab.localswarm.plan import peer_setups, shard_folder, with_founders
+    from peer.lab.run_sources import find_sources, override_lines
     from peer.user_folders import kept_temporary_folder
 
     trackers = _trackers(log)
@@ -157,7 +157,7 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
     shards = shard_folder(data, kind)
     sources = {entry.name: find_sources(entry.base, entry.manifest, shards) for entry in entries}
     for entry in entries:
-        for line in told_overrides(entry.base, founded_by(entry.seeded(seed), entry.peers), sources[entry.name]):
+        for line in override_lines(entry.base, with_founders(entry.seeded(seed), entry.peers), sources[entry.name]):
             say(line)
 
     def play(entry: Entry, seed: int) -> SwarmCourse:

@@ -107,7 +107,7 @@ def command(
     if trainer == "tiny":
         refuse_idle(context, ("parameters",), "--trainer fake")
     from peer.lab.compare.entries import BASELINES, DDP, baseline_in_words
-    from peer.lab.orders import check
+    from peer.lab.orders import check_orders
     from peer.lab.sim.run import SimulationSettings
     from peer.methods.sgd import CONTROL
     from peer.run.manifest import default_text, derive
@@ -142,7 +142,7 @@ def command(
         numbers |= {"baseline": {"name": baseline, "peers": peers}}
         text = f"{baseline_in_words(baseline, peers)}\n{text}"
     tell(json.dumps(numbers) if as_json else text)
-    check(numbers["orders"])
+    check_orders(numbers["orders"])
 
 
 def _played(simulation: SimulationSettings, attack: str | None, share: float) -> tuple[dict[str, Any], str]:
@@ -155,7 +155,7 @@ def _played(simulation: SimulationSettings, attack: str | None, share: float) ->
         report = simulate(simulation)
         return report.to_json(), report_text(report)
     from peer.lab.attack.play import simulate_attack
-    from peer.lab.attack.report import told_attack
+    from peer.lab.attack.report import attack_text
 
     report, effect = simulate_attack(simulation, attack, share)
     unit = (
@@ -163,7 +163,7 @@ def _played(simulation: SimulationSettings, attack: str | None, share: float) ->
         if report.loss_first is not None
         else "(mean square of the fake trainer's parameters, not of a model)"
     )
-    return report.to_json() | {"attack": effect.to_json()}, f"{report_text(report)}\n{told_attack(effect, unit)}"
+    return report.to_json() | {"attack": effect.to_json()}, f"{report_text(report)}\n{attack_text(effect, unit)}"
 
 
 @command.command(

@@ -108,11 +108,11 @@ def command(
         derive_manifest,
         drawn_faults,
         ensure_possible,
-        founded_by,
         longest_s,
+        parse_timed,
         peer_setups,
         shard_folder,
-        timed,
+        with_founders,
     )
     from peer.lab.run_sources import BaseManifest, find_sources
     from peer.run.manifest import default_text, parse_manifest, read_text
@@ -130,13 +130,13 @@ def command(
         seed=seed,
         own_default=manifest is None,
     )
-    text = founded_by(text, peers)
+    text = with_founders(text, peers)
     parsed = parse_manifest(text.encode())
     faults = None if chaos is None else drawn_faults(chaos, parsed, peers, minutes)
-    churn = Churn(kills=timed(kills, "kill"), joins=timed(joins, "join"), faults=faults)
+    churn = Churn(kills=parse_timed(kills, "kill"), joins=parse_timed(joins, "join"), faults=faults)
     records, told = records_asked(attacks)
     lies = attacks_of(told, parsed, peers, chaos=chaos is not None)
-    slow = timed(throttles, "throttle")
+    slow = parse_timed(throttles, "throttle")
     ensure_possible(churn, slow, lies, peers, longest_s(parsed, minutes))
     setups = peer_setups(parsed.data.kind, peers, churn.joins, slow, data, step_seconds, lies, records)
     shards = shard_folder(data, parsed.data.kind)
@@ -165,9 +165,9 @@ def command(
 def _tell_overrides(base: BaseManifest, text: str, sources: RunSources) -> None:
     """Tell what is played otherwise than a person's own manifest says."""
     from peer.cli.run import say
-    from peer.lab.run_sources import told_overrides
+    from peer.lab.run_sources import override_lines
 
-    for line in told_overrides(base, text, sources):
+    for line in override_lines(base, text, sources):
         say(line)
 
 
@@ -179,7 +179,7 @@ def _carry_out(plan: SwarmPlan, report: Path | None) -> None:
     from peer.cli.run import loop_factory, say
     from peer.lab.localswarm.report import table, write_report
     from peer.lab.localswarm.run import Swarm, check
-    from peer.lab.orders import check as check_orders
+    from peer.lab.orders import check_orders
 
     if plan.churn.faults is not None:
         say(f"faults: {list(plan.churn.faults)!r}")

@@ -117,7 +117,7 @@ def _amendments_of(path: Path) -> tuple[tuple[Amendment, ...], tuple[str, ...]]:
     return kept, (f"amendment {', '.join(numbers)} of {file.name}: its state is of the real run",) if numbers else ()
 
 
-def lay_beside(sources: RunSources, signed: SignedManifest, manifest: Path, operator: Identity) -> None:
+def write_beside(sources: RunSources, signed: SignedManifest, manifest: Path, operator: Identity) -> None:
     """Put the files beside the manifest that was derived and signed, where `peer bootstrap` looks for them.
 
     They are hard links where the disk has them, for first weights may be large. Raises ManifestError."""
@@ -170,7 +170,7 @@ def _told(value: object) -> str:
     return str(value)
 
 
-def told_overrides(base: BaseManifest, text: str, sources: RunSources) -> list[str]:
+def override_lines(base: BaseManifest, text: str, sources: RunSources) -> list[str]:
     """Return what is played otherwise than the user's own manifest says, for a person."""
     if base.path is None:
         return []

@@ -202,7 +202,7 @@ async def watched(swarm: Swarm, frozen: Seen | None) -> Seen:
         _list_homes(swarm, seen)
         seen.add(seen.control, "leave", await _asked(first, {"command": "leave"}))
         async with asyncio.timeout(PATIENCE_S):
-            assert await first.wait() == 0, first.last_words()
+            assert await first.wait() == 0, first.log_tail()
         await _until(lambda: _homes_are(swarm, seen, frozen), 20.0)
     finally:
         await swarm.stop()
@@ -235,7 +235,7 @@ async def _have_exchanged(swarm: Swarm) -> bool:
 
 async def _look(swarm: Swarm, seen: Seen) -> None:
     for name, daemon in (*((swarm.role, peer) for peer in swarm.peers), ("bootstrap", swarm.bootstrap)):
-        assert daemon.running, daemon.last_words()
+        assert daemon.running, daemon.log_tail()
         if (status := await daemon.status()) is not None:
             seen.add(seen.status, name, shape(status, MAPS))
 

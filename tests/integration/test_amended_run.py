@@ -19,7 +19,7 @@ from peer import identity as identities
 from peer.cli.main import peer
 from peer.joining.reset import digest_of
 from peer.lab.localswarm.processes import LOOPBACK, Daemon, start_bootstrap, start_peer
-from peer.lab.localswarm.report import told_of
+from peer.lab.localswarm.report import journal_events
 from peer.observe.event_codec import read_lines
 from peer.observe.events import (
     Amended,
@@ -73,7 +73,7 @@ async def is_told(daemon: Daemon, what: str, phase: str = "", **wanted: Any) -> 
     """`phase`: how that of its status begins."""
 
     async def told() -> dict[str, Any] | None:
-        assert daemon.running, daemon.last_words()
+        assert daemon.running, daemon.log_tail()
         status = await daemon.status() or {}
         as_wanted = all(status.get(k) == v for k, v in wanted.items())
         return status if as_wanted and str(status.get("phase")).startswith(phase) else None
@@ -129,10 +129,10 @@ async def differences(daemon: Daemon, folder: RunFolder) -> dict[str, Any]:
     """Return what a peer shows and what was counted, by name, where these differ."""
     before, read = time.time(), read_counters(folder.path, 1)
     status = await daemon.status()
-    assert status is not None, daemon.last_words()
+    assert status is not None, daemon.log_tail()
     page = await asyncio.to_thread(page_of, status["page"])
     after, read_again = time.time(), read_counters(folder.path, 1)
-    told = [event for _, event in told_of(folder)]
+    told = [event for _, event in journal_events(folder)]
     ended = [event for event in told if isinstance(event, RoundEnded)]
     last, joined = ended[-1], next(event for event in told if isinstance(event, Joined))
     kinds = {"due": RoundDue, "missed": RoundMissed, "sat_out": SatOut}
@@ -214,8 +214,8 @@ async def is_banned(operator: Operator, daemon: Daemon, run_id: bytes, ticket: s
         if again:
             await start_peer(daemon, ticket, threads=1, speed=0.2, min_peers=1)
         async with asyncio.timeout(270):
-            assert await daemon.wait() == 32, daemon.last_words()
-        assert "banned this peer: sends noise" in daemon.last_words()
+            assert await daemon.wait() == 32, daemon.log_tail()
+        assert "banned this peer: sends noise" in daemon.log_tail()
         assert len(events_of(folder_of(daemon, run_id), Amended)) == 5
 
 

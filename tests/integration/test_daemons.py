@@ -95,14 +95,14 @@ async def trains_on(peers: list[Daemon]) -> None:
     for daemon, count in zip(peers, before, strict=True):
 
         async def once_more(daemon: Daemon = daemon, count: int = count) -> bool:
-            assert daemon.running, daemon.last_words()
+            assert daemon.running, daemon.log_tail()
             return exchanged(await daemon.status()) > count
 
         await eventually(f"{daemon.name} exchanges", 180, once_more)
 
 
 async def status_of(daemon: Daemon) -> dict[str, Any]:
-    assert daemon.running, daemon.last_words()
+    assert daemon.running, daemon.log_tail()
     return await daemon.status() or {}
 
 
@@ -316,11 +316,11 @@ async def a_copied_home(swarm: SharedSwarm) -> None:
     try:
         await start_peer(copy, swarm.ticket, threads=1, speed=0.2, min_peers=1)
         async with asyncio.timeout(120):
-            assert await copy.wait() == KeyInUse.exit_code, copy.last_words()
+            assert await copy.wait() == KeyInUse.exit_code, copy.log_tail()
     finally:
         await copy.stop(10.0)
     assert first.running
-    said = copy.last_words()
+    said = copy.log_tail()
     assert "this key is in use on another machine since 20" in said
     assert f"make a new one with: peer id new --home {copy.home}" in said
     assert "Traceback" not in copy.log.read_text()
@@ -477,7 +477,7 @@ async def all_leave(swarm: SharedSwarm) -> None:
         assert daemon.process is not None
         daemon.process.send_signal(signal.SIGINT)
         began = time.monotonic()
-        assert await daemon.wait() == 0, daemon.last_words()
+        assert await daemon.wait() == 0, daemon.log_tail()
         assert time.monotonic() - began < 30, "seconds, also beside busy loops"
     for daemon in swarm.peers:
         assert imbalance(daemon, swarm.signed, ELEMENTS) == 0, daemon.name

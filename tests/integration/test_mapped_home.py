@@ -45,7 +45,7 @@ class Home:
     """A namespace of the internet."""
 
     async def status(self) -> dict[str, Any]:
-        assert self.peer.running, self.peer.last_words()
+        assert self.peer.running, self.peer.log_tail()
         return await self.peer.status() or {}
 
     def lets_in(self, port: int) -> bool:
@@ -79,7 +79,7 @@ async def home(folder: Path, hosts: dict[str, str], router: upnp_router.UpnpRout
         await node.start(*words, prefix=("ip", "netns", "exec", hosts["open"]))
 
         async def announced() -> bool:
-            assert node.running, node.last_words()
+            assert node.running, node.log_tail()
             return ticket.exists()
 
         await eventually("a ticket", 180, announced)

@@ -83,7 +83,7 @@ def a_guest_exports_the_model(folder: Path, ticket: str) -> None:
 async def all_exchange(peers: list[Daemon], rounds: int) -> None:
     async def have() -> bool:
         for daemon in peers:
-            assert daemon.running, daemon.last_words()
+            assert daemon.running, daemon.log_tail()
         return all([exchanged(await daemon.status()) >= rounds for daemon in peers])
 
     await eventually(f"every peer exchanged {rounds} rounds", 360, have)

@@ -44,7 +44,7 @@ def call(daemon: Daemon, *arguments: str) -> dict[str, Any]:
 
 async def is_in(daemon: Daemon, status: str) -> dict[str, Any]:
     async def told() -> dict[str, Any] | None:
-        assert daemon.running, daemon.last_words()
+        assert daemon.running, daemon.log_tail()
         report = await daemon.status()
         return report if report is not None and report["status"] == status else None
 
@@ -60,7 +60,7 @@ async def works(daemon: Daemon, folder: RunFolder) -> None:
     before = tokens(folder)
 
     async def more() -> bool:
-        assert daemon.running, daemon.last_words()
+        assert daemon.running, daemon.log_tail()
         return tokens(folder) > before
 
     await eventually("it trains", 300, more)
@@ -94,7 +94,7 @@ async def scenario(home: Path) -> None:
         await works(daemon, folder)
         began = time.monotonic()
         daemon.process.terminate()  # type: ignore[union-attr]
-        assert await daemon.wait() == 0, daemon.last_words()
+        assert await daemon.wait() == 0, daemon.log_tail()
         print(f"left within {time.monotonic() - began:.1f} s")
     finally:
         await daemon.stop(10.0)

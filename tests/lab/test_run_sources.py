@@ -22,7 +22,7 @@ from peer.lab.localswarm import run as swarm_module
 from peer.lab.localswarm.plan import SwarmPlan
 from peer.lab.localswarm.processes import Daemon
 from peer.lab.localswarm.run import Say, Swarm
-from peer.lab.run_sources import BaseManifest, RunSources, find_sources, lay_beside, overridden_values
+from peer.lab.run_sources import BaseManifest, RunSources, find_sources, overridden_values, write_beside
 from peer.node.new_run import make_run
 from peer.protocol.policy.amendments import Change
 from peer.run.admission.invitation import Invitation
@@ -67,7 +67,7 @@ def laid(base: BaseManifest, text: str, sources: RunSources, folder: Path) -> Pa
     """The manifest that a tool derives, signed by another key, with its files beside it."""
     operator, path = Identity.generate(), folder / "played" / "run.toml"
     path.parent.mkdir()
-    lay_beside(sources, sign_text(text, operator, path), path, operator)
+    write_beside(sources, sign_text(text, operator, path), path, operator)
     return path
 
 
@@ -213,7 +213,7 @@ def test_peers_of_a_run_by_invitation_are_invited(tmp_path: Path, data: Path) ->
     swarm = Swarm(plan, QUIET)
     swarm._write_manifest()
     daemon = Daemon("peer 1", plan.home / "peer-1")
-    option, file = swarm._invitation_of(daemon)
+    option, file = swarm._invitation_options(daemon)
     assert option == "--invitation"
     signed = load_signed(plan.home / "run.toml")
     invitation = Invitation.named(file)

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from peer.lab.localswarm.attendance import Attendance, attendance
-from peer.lab.localswarm.chaos import Happened
+from peer.lab.localswarm.chaos import FaultRecord
 from peer.lab.sim.fault_profiles import chaos_plan, parse_profile
 from peer.lab.sim.links import PROFILES
 from peer.lab.sim.setting import SwarmSetting, SwarmWorld, layout_of
@@ -53,8 +53,10 @@ def play(seed: int) -> tuple[SimulatedSwarm, Witness]:
 
 def attended(swarm: SimulatedSwarm) -> Attendance:
     journals = [[(EPOCH + at, e) for at, e in zip(p.times, p.events, strict=True)] for p in swarm.peers]
-    happened = [Happened(fault, EPOCH + at, EPOCH + at + fault.seconds) for at, fault in swarm.fault_injector.injected]
-    return attendance(journals, happened, swarm.rounds, swarm.total_rounds, "group")
+    fault_records = [
+        FaultRecord(fault, EPOCH + at, EPOCH + at + fault.seconds) for at, fault in swarm.fault_injector.injected
+    ]
+    return attendance(journals, fault_records, swarm.rounds, swarm.total_rounds, "group")
 
 
 @pytest.mark.parametrize("seed", [3, *nightly([5])])

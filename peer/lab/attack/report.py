@@ -109,7 +109,7 @@ def _turned_away(event: events.Event) -> str:
     return ""
 
 
-def told_attack(attack: AttackReport, unit: str = "nats a token") -> str:
+def attack_text(attack: AttackReport, unit: str = "nats a token") -> str:
     """Write the effect of the lies as text. `unit`: of the losses."""
     more = "" if attack.more is None else f" ({attack.more:+.1%})"
     lines = [

@@ -30,7 +30,7 @@ class SilentAddress:
     def port(self) -> int:
         return self._port
 
-    def listens_at(self, port: int) -> None:
+    def set_port(self, port: int) -> None:
         self._port = port
 
     async def take(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,7 +51,7 @@ async def silent_address() -> AsyncIterator[SilentAddress]:
     """Listen on loopback, at any port, until the block ends."""
     silent = SilentAddress()
     server = await asyncio.start_server(silent.take, "127.0.0.1", 0)
-    silent.listens_at(server.sockets[0].getsockname()[1])
+    silent.set_port(server.sockets[0].getsockname()[1])
     try:
         yield silent
     finally:

@@ -57,11 +57,11 @@ def records_asked(texts: Iterable[str]) -> tuple[int, tuple[str, ...]]:
 class SybilRecords:
     """A farm of keys. It announces their records for as long as it is open."""
 
-    def __init__(self, run_id: RunId, count: int, directory: DhtDirectory, innocent: SilentAddress) -> None:
+    def __init__(self, run_id: RunId, count: int, directory: DhtDirectory, silent: SilentAddress) -> None:
         self._run_id = run_id
         self._keys = [Identity.generate() for _ in range(count)]
         self._directory = directory
-        self._innocent = innocent
+        self._silent_address = silent
         self._begun = asyncio.Event()
         self._began = math.inf
         self._seen = 0
@@ -90,8 +90,8 @@ class SybilRecords:
             "records": len(self._keys),
             "announced": len(self._announced),
             "seen": self._seen,
-            "address": self._innocent.endpoint,
-            "connections": self._innocent.connections,
+            "address": self._silent_address.endpoint,
+            "connections": self._silent_address.connections,
             "seconds": round(max(0.0, time.time() - self._began), 1),
         }
 
@@ -100,7 +100,7 @@ class SybilRecords:
         record = PeerRecord(
             peer_id=peer,
             run_id=self._run_id,
-            endpoints=(self._innocent.endpoint,),
+            endpoints=(self._silent_address.endpoint,),
             reachable=True,
             wire_min=WIRE_VERSION,
             wire_max=WIRE_VERSION,
@@ -129,7 +129,7 @@ async def sybil_records(count: int, ticket: Ticket, home: Path) -> AsyncIterator
 
     Raises DirectoryFailed."""
     own, run_id = _own_key(home / "identity.key"), RunId(ticket.run_id)
-    async with silent_address() as innocent:
+    async with silent_address() as silent:
         directory = await DhtDirectory(
             identity=own,
             identity_path=home / "identity.key",
@@ -137,7 +137,7 @@ async def sybil_records(count: int, ticket: Ticket, home: Path) -> AsyncIterator
             initial_peers=ticket.addresses,
             host_maddrs=("/ip4/127.0.0.1/tcp/0",),
         ).start()
-        farm = SybilRecords(run_id, count, directory, innocent)
+        farm = SybilRecords(run_id, count, directory, silent)
         announcing = asyncio.create_task(farm.run())
         try:
             yield farm

@@ -82,13 +82,15 @@ class DaemonEnd:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._identity, self._clock, self._bulk = Identity.generate(), RunClock(), LowPriorityThread()
+        self._identity, self._clock, self._bulk_thread = Identity.generate(), RunClock(), LowPriorityThread()
         self._willing = Willing()
         limit = setting.cap or None
         caps = TransportPolicy(max_upload=limit, max_download=limit)
         self._transport = GrpcTransport(self._identity, RUN, self._willing, self._clock.now, caps)
         self._transport.begin_run(RunTerms(DIGEST, FORMS[setting.codec].nbytes(setting.elements), setting.codec))
-        self._exchange = PairSwap(self._transport, self._clock, codec_of(setting.codec, self._bulk), self._bulk, limit)
+        self._pair_swap = PairSwap(
+            self._transport, self._clock, codec_of(setting.codec, self._bulk_thread), self._bulk_thread, limit
+        )
         self._outer = torch.randn(setting.elements, generator=torch.Generator().manual_seed(0))
         random = torch.Generator().manual_seed(1 + setting.rank)
         change = torch.randn(setting.elements, generator=random, out=self._place())
@@ -113,14 +115,14 @@ class DaemonEnd:
         port = await self._transport.start("127.0.0.1", 0)
         return {"peer": self._identity.peer_id, "endpoint": f"127.0.0.1:{port}"}
 
-    def meet(self, other: dict[str, Any]) -> None:
+    def set_partner(self, other: dict[str, Any]) -> None:
         """`other`: what the other's `open` said, with the address to reach it at."""
         now, where = self._clock.now(), (other["endpoint"],)
         self._partner = PeerRecord(
             PeerId(other["peer"]), RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, now, now + AN_HOUR_S
         )
 
-    async def obey(self, command: dict[str, Any]) -> dict[str, Any]:
+    async def execute(self, command: dict[str, Any]) -> dict[str, Any]:
         """Do one thing and tell what it took: `seconds`, `cpu_s` (of the process), `late_ms` (of each tick of the event
         loop), `rss`, `peak` and `rss_after` (MiB). Raises ExchangeError."""
         before, cpu = resident(), time.process_time()
@@ -142,20 +144,20 @@ class DaemonEnd:
         key, dial = RoundKey(command["round"], 0), self._we_dial
         with self._buffers.acquire() as into:
             terms = PartnerTerms(self._partner, key, WAIT_S, dial, _alive)
-            await self._exchange.swap(terms, self._own, self._outer, into)
+            await self._pair_swap.swap(terms, self._own, self._outer, into)
 
     async def _encode(self, command: dict[str, Any]) -> None:
         """Again and again, in the thread in which the daemon does it."""
         until, codec = time.perf_counter() + command["seconds"], EVERY[self._setting.codec]
         while time.perf_counter() < until:
-            await self._bulk(lambda: codec.encode(self._own))
+            await self._bulk_thread(lambda: codec.encode(self._own))
 
     async def _idle(self, command: dict[str, Any]) -> None:
         await asyncio.sleep(command["seconds"])
 
     async def close(self) -> None:
         await self._transport.close()
-        self._bulk.close()
+        self._bulk_thread.close()
 
 
 async def _alive() -> bool:
@@ -170,11 +172,11 @@ async def _serve(kind: type[DaemonEnd]) -> None:
     end = kind(Setting(**json.loads(sys.argv[1])))
     try:
         say(await end.open())
-        end.meet(json.loads(await asyncio.to_thread(sys.stdin.readline)))
+        end.set_partner(json.loads(await asyncio.to_thread(sys.stdin.readline)))
         freeze_gc()
         while line := await asyncio.to_thread(sys.stdin.readline):
             try:
-                say(await end.obey(json.loads(line)))
+                say(await end.execute(json.loads(line)))
             except ExchangeError as error:
                 say({"failed": f"{type(error).__name__}: {error}"})
     finally:

@@ -55,8 +55,8 @@ class Pair:
         return list(await asyncio.gather(*(self._one(number, command) for number in range(len(self._ends)))))
 
     async def _one(self, number: int, command: dict[str, Any]) -> dict[str, Any]:
-        await tell(self._ends[number], command)
-        found = await hear(self._ends[number])
+        await send_line(self._ends[number], command)
+        found = await read_line(self._ends[number])
         if "failed" in found:
             raise UsageError(f"a swap failed: {found['failed']}", "Nothing can be measured so; try again.")
         return found
@@ -83,11 +83,11 @@ async def pair(
             ends.append(await _start(program, Setting(rank, codec, elements, cap)))  # noqa: PERF401 - started: has to be ended
         if far_nice:
             os.setpriority(os.PRIO_PROCESS, ends[1].pid, far_nice)
-        records = [await hear(end, START_S) for end in ends]
+        records = [await read_line(end, START_S) for end in ends]
         for number, record in enumerate(records):
             if seen_at is not None:
                 record["endpoint"] = await seen_at(number, record["endpoint"])
-            await tell(ends[1 - number], record)
+            await send_line(ends[1 - number], record)
         yield Pair(ends)
     finally:
         await asyncio.gather(*(stop(end) for end in ends))
@@ -100,9 +100,9 @@ async def group(codec: str, elements: int, members: int, program: str) -> AsyncI
     try:
         for rank in range(members):
             ends.append(await _start(program, Setting(rank, codec, elements)))  # noqa: PERF401 - as above
-        records = [await hear(end, START_S) for end in ends]
+        records = [await read_line(end, START_S) for end in ends]
         for number, end in enumerate(ends):
-            await tell(end, {"others": records[:number] + records[number + 1 :]})
+            await send_line(end, {"others": records[:number] + records[number + 1 :]})
         met = Pair(ends)
         await met.greet()
         yield met
@@ -123,13 +123,13 @@ async def _start(program: str, setting: Setting) -> asyncio.subprocess.Process:
 # -- a process that is led by lines ----------------------------------------------------------------------------------
 
 
-async def tell(process: asyncio.subprocess.Process, what: dict[str, Any]) -> None:
+async def send_line(process: asyncio.subprocess.Process, what: dict[str, Any]) -> None:
     assert process.stdin is not None
     process.stdin.write(json.dumps(what).encode() + b"\n")
     await process.stdin.drain()
 
 
-async def hear(process: asyncio.subprocess.Process, timeout_s: float = REPLY_S) -> dict[str, Any]:
+async def read_line(process: asyncio.subprocess.Process, timeout_s: float = REPLY_S) -> dict[str, Any]:
     """Read an answer. Raises UsageError when the process ended or is silent for so long."""
     assert process.stdout is not None
     try:

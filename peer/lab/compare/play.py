@@ -10,10 +10,9 @@ from pathlib import Path
 
 from peer.lab.compare.curve import Journal, SwarmCourse, course_of
 from peer.lab.compare.entries import Entry
-from peer.lab.localswarm.plan import PeerSetups, SwarmPlan, founded_by
+from peer.lab.localswarm.plan import PeerSetups, SwarmPlan, with_founders
 from peer.lab.localswarm.run import Swarm, check
-from peer.lab.orders import check as check_orders
-from peer.lab.orders import lines as unmet_lines
+from peer.lab.orders import check_orders, unmet_lines
 from peer.lab.run_sources import RunSources
 from peer.lab.sim.run import SimulationSettings, simulate
 from peer.lab.sim.swarm import SimulatedSwarm
@@ -37,7 +36,7 @@ class VirtualPlace:
     step_seconds: float = 1.0
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Its settings, for a person."""
         more = f", churn {self.churn:g} an hour" if self.churn else ""
         more += f", speeds 1 to {self.speeds:g}" if self.speeds > 1 else ""
@@ -87,7 +86,7 @@ def play_real(
     when a person stops it."""
     plan = SwarmPlan(
         peers=entry.peers,
-        manifest=founded_by(entry.seeded(seed), entry.peers),
+        manifest=with_founders(entry.seeded(seed), entry.peers),
         home=home,
         seed=seed,
         sources=sources or RunSources(),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peer.lab.localswarm.chaos import Happened
+from peer.lab.localswarm.chaos import FaultRecord
 from peer.methods.topology import Topology
 from peer.observe.events import Event, Leaving, Paused, RoundDue, RoundEnded, RoundMissed, TrainingBegan, WentOn
 from peer.protocol.schedule import RoundClock, pairing_window
@@ -54,11 +54,17 @@ class Attendance:
 
 
 def attendance(
-    journals: Sequence[Timeline], happened: Sequence[Happened], clock: RoundClock, total_rounds: int, topology: Topology
+    journals: Sequence[Timeline],
+    fault_records: Sequence[FaultRecord],
+    clock: RoundClock,
+    total_rounds: int,
+    topology: Topology,
 ) -> Attendance:
     """`clock`: in seconds; its start is read off the journals."""
-    clock = _begun(clock, journals)
-    live = [_live_rounds(number, journal, happened, clock, total_rounds) for number, journal in enumerate(journals)]
+    clock = _with_start(clock, journals)
+    live = [
+        _live_rounds(number, journal, fault_records, clock, total_rounds) for number, journal in enumerate(journals)
+    ]
     ended = [_ended(journal) for journal in journals]
     due = exchanged = 0
     for round_ in range(total_rounds):
@@ -83,7 +89,7 @@ def attendance(
     return Attendance(due, exchanged, sum(map(len, live)), in_time, closed)
 
 
-def _begun(clock: RoundClock, journals: Iterable[Timeline]) -> RoundClock:
+def _with_start(clock: RoundClock, journals: Iterable[Timeline]) -> RoundClock:
     """Return the clock with its start. (A round that passed unplayed is journaled with an earlier deadline.)"""
     window = pairing_window(clock.round_length)
     starts = [
@@ -104,12 +110,12 @@ def _deadline(clock: RoundClock, round_: int) -> float:
 
 
 def _live_rounds(
-    number: int, journal: Timeline, happened: Sequence[Happened], clock: RoundClock, total_rounds: int
+    number: int, journal: Timeline, fault_records: Sequence[FaultRecord], clock: RoundClock, total_rounds: int
 ) -> set[int]:
-    gone, ended = list(_away(number, happened)), _ended(journal)
+    gone, ended = list(_away(number, fault_records)), _ended(journal)
     window = pairing_window(clock.round_length)
     found = set()
-    for first, (began, end) in _lives(number, journal, happened):
+    for first, (began, end) in _lives(number, journal, fault_records):
         for round_ in range(max(0, first), total_rounds):
             due, closes = clock.due_at(round_), clock.due_at(round_) + window
             outcome, at = ended.get(round_, NEVER)
@@ -121,27 +127,29 @@ def _live_rounds(
     return found
 
 
-def _lives(number: int, journal: Timeline, happened: Sequence[Happened]) -> Iterator[tuple[int, Span]]:
+def _lives(number: int, journal: Timeline, fault_records: Sequence[FaultRecord]) -> Iterator[tuple[int, Span]]:
     """(its first round, span) of each time it trained."""
-    kills = [h.began for h in happened if h.fault.kind == "kill" and h.fault.peer == number and not h.why_not]
+    kills = [
+        h.began for h in fault_records if h.fault.kind == "kill" and h.fault.peer == number and not h.missed_reason
+    ]
     ends = sorted([*kills, *(at for at, event in journal if isinstance(event, Leaving | Paused))])
     for at, event in journal:
         if isinstance(event, TrainingBegan | WentOn):
             yield event.round, (at, next((end for end in ends if end > at), math.inf))
 
 
-def _away(number: int, happened: Sequence[Happened]) -> Iterator[Span]:
+def _away(number: int, fault_records: Sequence[FaultRecord]) -> Iterator[Span]:
     """While it was stopped or cut."""
-    for one in happened:
+    for one in fault_records:
         fault = one.fault
-        if one.why_not:
+        if one.missed_reason:
             continue
         stopped = fault.kind in ("stall", "stall_trainer") and fault.peer == number
         if stopped or (fault.kind in CUTS and number in cut_off(one)):
             yield one.began, one.until
 
 
-def cut_off(one: Happened) -> tuple[int, ...]:
+def cut_off(one: FaultRecord) -> tuple[int, ...]:
     """Whom a bad link counts as cut: both ends of a single one, else the side that was named."""
     fault = one.fault
     return (fault.peer, *fault.others) if fault.kind == "partition" or len(fault.others) == 1 else (fault.peer,)
@@ -165,23 +173,23 @@ def _closed(journal: Timeline) -> dict[int, float]:
     return found
 
 
-def recoveries(journals: Sequence[Timeline], happened: Sequence[Happened]) -> list[dict[str, Any]]:
+def recoveries(journals: Sequence[Timeline], fault_records: Sequence[FaultRecord]) -> list[dict[str, Any]]:
     """For the report: each fault with the seconds until those it befell had ended a round as exchanged that was due
     after it began. None: never, with a reason."""
-    return [_recovery(journals, one) for one in sorted(happened, key=lambda one: one.began)]
+    return [_recovery(journals, one) for one in sorted(fault_records, key=lambda one: one.began)]
 
 
-def _recovery(journals: Sequence[Timeline], one: Happened) -> dict[str, Any]:
+def _recovery(journals: Sequence[Timeline], one: FaultRecord) -> dict[str, Any]:
     fault = one.fault
     row = {"fault": repr(fault), "kind": fault.kind, "peer": fault.peer, "at_s": fault.at, "recovered_s": None}
-    if one.why_not:
-        return {**row, "why": f"it did not happen: {one.why_not}"}
+    if one.missed_reason:
+        return {**row, "why": f"it did not happen: {one.missed_reason}"}
     touched = cut_off(one) if fault.kind in CUTS else (fault.peer,)
     moments = [_next_exchange(journals[number], one.began) for number in touched]
     if None not in moments:
         return {**row, "recovered_s": round(max(at for at in moments if at is not None) - one.began, 1)}
     never = touched[moments.index(None)]
-    return {**row, "why": f"peer {never} exchanged no round that was due later, {_last_word(journals[never])}"}
+    return {**row, "why": f"peer {never} exchanged no round that was due later, {_last_round(journals[never])}"}
 
 
 def _next_exchange(journal: Timeline, since: float) -> float | None:
@@ -194,7 +202,7 @@ def _next_exchange(journal: Timeline, since: float) -> float | None:
     return None
 
 
-def _last_word(journal: Timeline) -> str:
+def _last_round(journal: Timeline) -> str:
     ended = [event for _, event in journal if isinstance(event, RoundEnded)]
     if not ended:
         return "it ended no round at all"

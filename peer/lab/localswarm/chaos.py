@@ -35,29 +35,29 @@ if sys.platform == "linux":
     FREE = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
 
-class Game(Protocol):
+class SwarmControl(Protocol):
     """What chaos needs of the swarm. Peers are numbered from 1."""
 
     @property
     def daemons(self) -> Mapping[int, Daemon]: ...
-    async def killed(self, number: int) -> None: ...
-    async def back(self, number: int) -> None: ...
+    async def kill_peer(self, number: int) -> None: ...
+    async def restart_peer(self, number: int) -> None: ...
 
 
 @dataclass(slots=True)
-class Happened:
+class FaultRecord:
     """A fault of the plan. Times in seconds since the epoch."""
 
     fault: Fault
     began: float
     until: float
     """For one that lasts, its end; else its beginning."""
-    why_not: str = ""
+    missed_reason: str = ""
     """Why it did not happen; empty: it happened."""
 
-    def missed(self, why: str) -> None:
+    def mark_missed(self, why: str) -> None:
         """Note that the fault met nobody."""
-        self.why_not = why
+        self.missed_reason = why
 
 
 def check(faults: tuple[Fault, ...], peers: int) -> None:
@@ -74,7 +74,7 @@ def check(faults: tuple[Fault, ...], peers: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class NodePorts:
     """The fixed addresses of one node, a relay in front of them."""
 
     node: int
@@ -82,7 +82,7 @@ class Seat:
     directory: int
 
     @classmethod
-    def take(cls, node: int) -> Seat:
+    def allocate(cls, node: int) -> NodePorts:
         return cls(node, free_port(inside(node)), free_port(inside(node)))
 
     @property
@@ -95,30 +95,30 @@ class Seat:
 class Chaos:
     """Carries out a fault plan on a local swarm of real processes.
 
-    `home`: the swarm's folder. `seats`: the ports of each node, 0 being the bootstrap node. `happened`: the faults so
-    far, including those that had no effect."""
+    home: the swarm's folder. node_ports: the ports of each node; 0 is the bootstrap node. fault_records: the faults
+    so far, including those that had no effect."""
 
     def __init__(self, faults: tuple[Fault, ...], peers: int, home: Path, say: Callable[[str], None]) -> None:
         check(faults, peers)
         self._faults, self._home, self._say = faults, home, say
-        self.seats = {node: Seat.take(node) for node in range(peers + 1)}
+        self.node_ports = {node: NodePorts.allocate(node) for node in range(peers + 1)}
         self._links = Links()
-        self._game: Game | None = None
-        self.happened: list[Happened] = []
+        self._control: SwarmControl | None = None
+        self.fault_records: list[FaultRecord] = []
 
     @contextlib.asynccontextmanager
-    async def relays(self, game: Game, bootstrap: Daemon) -> AsyncIterator[None]:
+    async def relays(self, control: SwarmControl, bootstrap: Daemon) -> AsyncIterator[None]:
         """Run a relay in front of every node, as long as the block lasts."""
-        self._game = game
+        self._control = control
 
         def processes() -> dict[int, int]:
-            nodes = {0: bootstrap, **game.daemons}
+            nodes = {0: bootstrap, **control.daemons}
             own = {d.process.pid: node for node, d in nodes.items() if d.running and d.process is not None}
             return own | {pid: own[parent] for pid, parent in children(own).items()}
 
         async with contextlib.AsyncExitStack() as stack:
-            for seat in self.seats.values():
-                relay = Relay(seat.node, (seat.exchange, seat.directory), self._links, processes)
+            for ports in self.node_ports.values():
+                relay = Relay(ports.node, (ports.exchange, ports.directory), self._links, processes)
                 stack.push_async_callback(relay.close)
                 await relay.start()
             yield
@@ -136,36 +136,36 @@ class Chaos:
         async with asyncio.TaskGroup() as group:
             for fault in self._faults:
                 assert fault.at is not None
-                group.create_task(self._later(fault, began + fault.at - time.monotonic()))
+                group.create_task(self._inject_later(fault, began + fault.at - time.monotonic()))
 
-    async def _later(self, fault: Fault, seconds: float) -> None:
+    async def _inject_later(self, fault: Fault, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds))
         now = time.time()
-        happened = Happened(fault, now, now + fault.seconds)
-        self.happened.append(happened)
+        record = FaultRecord(fault, now, now + fault.seconds)
+        self.fault_records.append(record)
         try:
             self._say(f"fault: {fault!r}")
-            await self._cause(fault)
+            await self._inject(fault)
         except ProcessLookupError:
-            happened.missed("its process was gone already")
+            record.mark_missed("its process was gone already")
         except _Missed as missed:
-            happened.missed(str(missed))
-        if happened.why_not:
-            self._say(f"it did not happen: {happened.why_not}")
+            record.mark_missed(str(missed))
+        if record.missed_reason:
+            self._say(f"it did not happen: {record.missed_reason}")
 
-    async def _cause(self, fault: Fault) -> None:
-        assert self._game is not None
+    async def _inject(self, fault: Fault) -> None:
+        assert self._control is not None
         number = fault.peer + 1
-        daemon = self._game.daemons[number]
+        daemon = self._control.daemons[number]
         if daemon.running == (fault.kind in ("restart", "rejoin")):
             raise _Missed("the peer runs" if daemon.running else "the peer was dead")
         match fault.kind:
             case "kill":
-                await self._game.killed(number)
+                await self._control.kill_peer(number)
             case "restart" | "rejoin":
                 if fault.kind == "rejoin":
-                    _forget_state(daemon)
-                await self._game.back(number)
+                    _delete_checkpoints(daemon)
+                await self._control.restart_peer(number)
             case "kill_trainer":
                 os.kill(_child(daemon, "peer.trainer"), signal.SIGKILL)
             case "kill_helper":
@@ -265,7 +265,7 @@ def _child(daemon: Daemon, name: str) -> int:
     raise _Missed(f"it had no {name} at that moment")
 
 
-def _forget_state(daemon: Daemon) -> None:
+def _delete_checkpoints(daemon: Daemon) -> None:
     """Delete its checkpoints, so that it has to fetch the state. Journal and counters stay."""
     for folder in daemon.home.glob("runs/*/checkpoints"):
         shutil.rmtree(folder)

@@ -28,14 +28,14 @@ UNTIMED_ROUND_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedEvent:
     """Something to do to peer `number` (counted from 1), `at_s` seconds after training began."""
 
     number: int
     at_s: float
 
     @classmethod
-    def parse(cls, text: str, what: str) -> Timed:
+    def parse(cls, text: str, what: str) -> TimedEvent:
         """`K@SECONDS`. Raises UsageError."""
         number, _, seconds = text.partition("@")
         try:
@@ -54,13 +54,13 @@ class Timed:
 class Churn:
     """Peers that are killed, join and suffer faults."""
 
-    kills: tuple[Timed, ...] = ()
-    joins: tuple[Timed, ...] = ()
+    kills: tuple[TimedEvent, ...] = ()
+    joins: tuple[TimedEvent, ...] = ()
     faults: tuple[Fault, ...] | None = None
     """None: no relays. An empty plan puts relays between the peers too, so that two runs compare."""
 
     @property
-    def timed(self) -> list[tuple[str, Timed]]:
+    def timed(self) -> list[tuple[str, TimedEvent]]:
         """The name of the option and the event, for every `--kill` and `--join`."""
         return [("kill", kill) for kill in self.kills] + [("join", join) for join in self.joins]
 
@@ -102,16 +102,16 @@ class SwarmPlan:
     setups: PeerSetups = field(default_factory=PeerSetups)
 
 
-def timed(texts: Iterable[str], option: str) -> tuple[Timed, ...]:
+def parse_timed(texts: Iterable[str], option: str) -> tuple[TimedEvent, ...]:
     """Parse every `K@SECONDS` of an option. Raises UsageError."""
-    return tuple(Timed.parse(text, option) for text in texts)
+    return tuple(TimedEvent.parse(text, option) for text in texts)
 
 
 def peer_setups(
     kind: str,
     peers: int,
-    joins: Iterable[Timed],
-    throttles: Iterable[Timed],
+    joins: Iterable[TimedEvent],
+    throttles: Iterable[TimedEvent],
     data: tuple[str, ...],
     step_seconds: float,
     attacks: dict[int, str] | None = None,
@@ -176,7 +176,7 @@ def longest_s(manifest: Manifest, minutes: float | None) -> float:
 
 
 def ensure_possible(
-    churn: Churn, speeds: Iterable[Timed], attacks: Mapping[int, str], peers: int, seconds: float
+    churn: Churn, speeds: Iterable[TimedEvent], attacks: Mapping[int, str], peers: int, seconds: float
 ) -> None:
     """Raise UsageError for a kill, join, throttle or attack that this swarm could never carry out.
 
@@ -210,7 +210,7 @@ def ensure_possible(
             raise UsageError(f"--throttle {speed} is no part of a speed", "Write e.g. --throttle 2@0.5.")
 
 
-def _begins_before(kill: Timed, joins: Iterable[Timed], peers: int) -> bool:
+def _begins_before(kill: TimedEvent, joins: Iterable[TimedEvent], peers: int) -> bool:
     return kill.number <= peers or any(join.number == kill.number and join.at_s < kill.at_s for join in joins)
 
 
@@ -299,7 +299,7 @@ def _folder(path: str) -> Path:
     return folder
 
 
-def founded_by(manifest: str, peers: int) -> str:
+def with_founders(manifest: str, peers: int) -> str:
     """The manifest with all peers of a swarm as the founders of its group, for they begin together. As it is: without
     groups, with founders of its own, and for more peers than a group holds. Raises ManifestError."""
     method = resolve(parse_manifest(manifest.encode()).sync)

@@ -98,7 +98,7 @@ class Daemon:
         while (left_s := began + max(grace_s, PATIENCE * announced_s) - time.monotonic()) > 0:
             if (await asyncio.wait({ended}, timeout=min(LISTEN_EVERY_S, left_s)))[0]:
                 return
-            announced_s = announced_s or announced_of(await self.status())
+            announced_s = announced_s or announced_leave_s(await self.status())
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         await ended
@@ -112,7 +112,7 @@ class Daemon:
         except PeerError:
             return None
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """Return the end of its log."""
         try:
             lines = self.log.read_text(errors="replace").splitlines()
@@ -121,7 +121,7 @@ class Daemon:
         return "\n".join(lines[-8:])
 
 
-def announced_of(report: dict[str, Any] | None) -> float:
+def announced_leave_s(report: dict[str, Any] | None) -> float:
     """Return the seconds that a daemon which leaves announces in its status; 0: none."""
     leaving = None if report is None else read_status(report).leaving
     return 0.0 if leaving is None else leaving.announced_s
@@ -161,7 +161,7 @@ async def start_bootstrap(
     deadline = time.monotonic() + STARTUP_S
     while not ticket.exists():
         if not daemon.running or time.monotonic() > deadline:
-            raise SwarmFailed(f"the bootstrap node did not start:\n{daemon.last_words()}", f"Its log: {daemon.log}")
+            raise SwarmFailed(f"the bootstrap node did not start:\n{daemon.log_tail()}", f"Its log: {daemon.log}")
         await asyncio.sleep(0.1)
     return ticket.read_text().strip()
 

@@ -15,9 +15,9 @@ import torch
 from peer.joining.reset import digest_of
 from peer.lab.attack.report import AttackReport, excluded, mean_last_loss, newcomers
 from peer.lab.localswarm.attendance import Attendance, attendance, recoveries
-from peer.lab.localswarm.chaos import Happened
+from peer.lab.localswarm.chaos import FaultRecord
 from peer.lab.localswarm.processes import Daemon
-from peer.lab.orders import lines as unmet_lines
+from peer.lab.orders import unmet_lines
 from peer.lab.sim.faults import Fault
 from peer.methods.topology import Topology
 from peer.observe.event_codec import read_lines
@@ -71,7 +71,7 @@ def account(
     elements = tuple(layout.fragment_elements(f) for f in range(len(layout.fragments)))
     totals, counters = read_totals(folder.journal), read_counters(folder.path, len(elements))
     book = ledger(totals, counters.tokens, counters.base, elements)
-    events = told_of(folder)
+    events = journal_events(folder)
     joined = totals.joined_at
     code = daemon.exit_codes[-1] if daemon.exit_codes else None
     losses = [[round_, loss] for round_, loss, _ in totals.val_loss]
@@ -100,7 +100,7 @@ def account(
     return PeerAccount(row, book, events, outer, killed_at)
 
 
-def told_of(folder: RunFolder) -> list[tuple[float, Event]]:
+def journal_events(folder: RunFolder) -> list[tuple[float, Event]]:
     """Return all that a peer's journal tells, each with its time."""
     lines = [line for part in (former(folder.journal), folder.journal) for line in read_lines(part)]
     return [(t, event) for event, t in filter(None, lines)]
@@ -177,12 +177,12 @@ def swarm_report(
     seed: int,
     wall_s: float,
     accounts: list[PeerAccount],
-    happened: Sequence[Happened] = (),
+    fault_records: Sequence[FaultRecord] = (),
     hung: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the JSON object of `--report`."""
     topology = resolve(signed.manifest.sync).meeting
-    seen = _attendance(signed, accounts, happened)
+    seen = _attendance(signed, accounts, fault_records)
     lasts = [a.row["val_loss_last"] for a in accounts if a.row["exit_code"] == 0]
     losses = [loss for loss in lasts if loss is not None]
     books = [a.book for a in accounts]
@@ -193,7 +193,7 @@ def swarm_report(
         "seed": seed,
         "wall_s": round(wall_s, 3),
         "peers": [a.row for a in accounts],
-        "faults": recoveries([a.events for a in accounts], happened),
+        "faults": recoveries([a.events for a in accounts], fault_records),
         "hung": list(hung),
         "swarm": {
             "val_loss_mean": sum(losses) / len(losses) if losses else None,
@@ -244,7 +244,9 @@ def attack_report(accounts: Sequence[PeerAccount], attacks: Mapping[int, str]) -
     return AttackReport(kinds, liars, mean_last_loss(honest), None, away, newcomers(journals))
 
 
-def _attendance(signed: SignedManifest, accounts: list[PeerAccount], happened: Sequence[Happened]) -> Attendance | None:
+def _attendance(
+    signed: SignedManifest, accounts: list[PeerAccount], fault_records: Sequence[FaultRecord]
+) -> Attendance | None:
     """Count the attendance. None with a clock in steps: there no round has a moment that could be known from
     outside."""
     sync = signed.manifest.sync
@@ -253,11 +255,11 @@ def _attendance(signed: SignedManifest, accounts: list[PeerAccount], happened: S
         return None
     clock, rounds = method.round_clock(), signed.manifest.rounds
     kills = [
-        Happened(Fault("kill", number, at=0.0), a.killed_at, a.killed_at)
+        FaultRecord(Fault("kill", number, at=0.0), a.killed_at, a.killed_at)
         for number, a in enumerate(accounts)
-        if a.killed_at is not None and not any(h.fault.kind == "kill" and h.fault.peer == number for h in happened)
+        if a.killed_at is not None and not any(h.fault.kind == "kill" and h.fault.peer == number for h in fault_records)
     ]
-    return attendance([a.events for a in accounts], [*happened, *kills], clock, rounds, method.meeting)
+    return attendance([a.events for a in accounts], [*fault_records, *kills], clock, rounds, method.meeting)
 
 
 def _participation(accounts: list[PeerAccount], topology: Topology, seen: Attendance | None) -> float | None:

@@ -48,7 +48,7 @@ def shortages(need: int, peers: int, cores: int, free: int | None, *, paced: boo
     return found
 
 
-def told_start(peers: int, cores: int) -> str:
+def start_text(peers: int, cores: int) -> str:
     """Say how long the start takes, for a person."""
     return f"the processes start; that takes about {duration(start_s(peers, cores))}, estimated"
 

@@ -18,7 +18,7 @@ from peer.identity import Identity
 from peer.lab.attack.lies import DONOR
 from peer.lab.attack.sybil_records import SybilRecords, sybil_records
 from peer.lab.localswarm.chaos import Chaos
-from peer.lab.localswarm.plan import SwarmPlan, Timed
+from peer.lab.localswarm.plan import SwarmPlan, TimedEvent
 from peer.lab.localswarm.processes import ANYWHERE, STARTUP_S, Daemon, start_bootstrap, start_peer
 from peer.lab.localswarm.report import (
     PeerAccount,
@@ -30,9 +30,9 @@ from peer.lab.localswarm.report import (
     trained_since,
     was_killed,
 )
-from peer.lab.localswarm.room import shortages, stop_s, told_start
+from peer.lab.localswarm.room import shortages, start_text, stop_s
 from peer.lab.orders import Order, Orders
-from peer.lab.run_sources import lay_beside
+from peer.lab.run_sources import write_beside
 from peer.node.process import on_stop_signals
 from peer.observe.status.notices import read_status
 from peer.run.admission.invitation import Invitation
@@ -62,7 +62,7 @@ class Swarm:
         self._plan = plan
         self._say = say
         self._began = time.time()
-        self._bootstrap = Daemon("bootstrap", plan.home / "bootstrap")
+        self._bootstrap_daemon = Daemon("bootstrap", plan.home / "bootstrap")
         self._peers: dict[int, Daemon] = {}
         self._killed_at: dict[int, float] = {}
         self._killing = asyncio.Lock()
@@ -80,17 +80,17 @@ class Swarm:
         """When training began, in seconds since the epoch, as the journals' events."""
         self._trained_s = math.nan
         """Seconds from then until the swarm was over."""
-        self._minutes = None if plan.minutes is None else self._orders.give(f"--minutes {plan.minutes:g}")
+        self._minutes = None if plan.minutes is None else self._orders.add(f"--minutes {plan.minutes:g}")
 
     async def run(self) -> dict[str, Any]:
         """Run the plan and return the report. Raises SwarmFailed when a peer that was not killed ended with an
         error."""
         self._write_manifest()
-        with on_stop_signals(self._told_to_stop):
+        with on_stop_signals(self._on_stop_signal):
             if self._chaos is None:
                 await self._processes()
             else:
-                async with self._chaos.relays(self, self._bootstrap):
+                async with self._chaos.relays(self, self._bootstrap_daemon):
                     await self._processes()
         return self._report()
 
@@ -99,7 +99,7 @@ class Swarm:
         """Whether a person has stopped it before its end."""
         return self._stop.is_set()
 
-    def _told_to_stop(self) -> None:
+    def _on_stop_signal(self) -> None:
         self._say("stopping: the peers leave (once more: at once)")
         self._stop.set()
 
@@ -120,26 +120,26 @@ class Swarm:
             raise UsageError(f"{home} holds an earlier swarm", "Choose an empty --home, or leave it out.")
         operator = self._operator()
         self._signed = sign_text(self._plan.manifest, operator, home / "run.toml")
-        lay_beside(self._plan.sources, self._signed, home / "run.toml", operator)
+        write_beside(self._plan.sources, self._signed, home / "run.toml", operator)
 
     def _operator(self) -> Identity:
         """Return the key that signs the swarm's manifest. It is the bootstrap node's, so no delegation is needed."""
-        return identities.load_or_create(Home(self._bootstrap.home).identity)
+        return identities.load_or_create(Home(self._bootstrap_daemon.home).identity)
 
     async def _launch(self, beside: contextlib.AsyncExitStack) -> None:
         plan = self._plan
         self._say(f"swarm of {plan.peers} peers under {plan.home}")
         self._warn()
-        where = self._chaos.seats[0].options if self._chaos is not None else ANYWHERE
+        where = self._chaos.node_ports[0].options if self._chaos is not None else ANYWHERE
         manifest = plan.home / "run.toml"
         shards = plan.sources.shards
-        self._ticket = await start_bootstrap(self._bootstrap, manifest, plan.peers, plan.state, where, shards)
+        self._ticket = await start_bootstrap(self._bootstrap_daemon, manifest, plan.peers, plan.state, where, shards)
         if (records := plan.setups.sybil_records) > 0:
             farming = sybil_records(records, Ticket.decode(self._ticket), plan.home / "sybils")
             self._sybils = await beside.enter_async_context(farming)
         for number in range(1, plan.peers + 1):
             await self._start_peer(number, plan.peers)
-        self._say(told_start(plan.peers, machine_cores()))
+        self._say(start_text(plan.peers, machine_cores()))
 
     def _warn(self) -> None:
         """Say what this machine is short of for so many peers."""
@@ -166,11 +166,11 @@ class Swarm:
             min_peers=min_peers,
             more=(
                 *self._plan.setups.join_options,
-                *self._texts_of(number),
-                *self._invitation_of(daemon),
-                *self._trackers_of(number),
+                *self._data_options(number),
+                *self._invitation_options(daemon),
+                *self._tracker_options(number),
             ),
-            where=ANYWHERE if chaos is None or number not in chaos.seats else chaos.seats[number].options,
+            where=ANYWHERE if chaos is None or number not in chaos.node_ports else chaos.node_ports[number].options,
             program=self._program(number),
         )
 
@@ -180,15 +180,15 @@ class Swarm:
             return ("peer.lab.attack.process", kind, str(self._plan.seed))
         return ("peer",) if self._chaos is None else self._chaos.program(number)
 
-    def _texts_of(self, number: int) -> tuple[str, ...]:
+    def _data_options(self, number: int) -> tuple[str, ...]:
         folder = self._plan.setups.data.get(number)
         return () if folder is None else ("--data", str(folder))
 
-    def _trackers_of(self, number: int) -> tuple[str, ...]:
+    def _tracker_options(self, number: int) -> tuple[str, ...]:
         trackers = self._plan.setups.trackers
         return tuple(word for one in trackers for word in ("--log", one.option(f"peer-{number}")))
 
-    def _invitation_of(self, daemon: Daemon) -> tuple[str, ...]:
+    def _invitation_options(self, daemon: Daemon) -> tuple[str, ...]:
         """Invite a peer, where the manifest admits the invited only. Return the options that show it."""
         assert self._signed is not None
         if self._signed.manifest.admission.kind != "invited":
@@ -207,13 +207,13 @@ class Swarm:
         """By number, from 1."""
         return self._peers
 
-    async def killed(self, number: int) -> None:
+    async def kill_peer(self, number: int) -> None:
         """SIGKILL, and wait until it is gone."""
         self._killed_at[number] = time.time()
         self._peers[number].kill()
         await self._peers[number].wait()
 
-    async def back(self, number: int) -> None:
+    async def restart_peer(self, number: int) -> None:
         await self._start_peer(number, 1)
 
     # -- during ------------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class Swarm:
             self._sybils.begin()
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(self._progress())]
-            churn = [(option, one, self._orders.give(f"--{option} {one}")) for option, one in self._plan.churn.timed]
+            churn = [(option, one, self._orders.add(f"--{option} {one}")) for option, one in self._plan.churn.timed]
             helpers += [group.create_task(self._kill(one, order)) for option, one, order in churn if option == "kill"]
             joins = [group.create_task(self._join(one, order)) for option, one, order in churn if option == "join"]
             if self._chaos is not None:
@@ -235,7 +235,7 @@ class Swarm:
                 helpers.append(group.create_task(self._leave_after(self._plan.minutes * 60)))
             stopping = group.create_task(self._stop.wait())
             ended = group.create_task(self._all_ended(joins))
-            stuck = group.create_task(self._nothing_moves())
+            stuck = group.create_task(self._wait_for_hang())
             await asyncio.wait({stopping, ended, stuck}, return_when=asyncio.FIRST_COMPLETED)
             self._trained_s = self._elapsed_s
             for task in (*helpers, *joins, stopping, ended, stuck):
@@ -257,7 +257,7 @@ class Swarm:
                 return
             dead = [peer for peer in self._peers.values() if not peer.running]
             if dead:
-                raise SwarmFailed(f"{dead[0].name} did not start:\n{dead[0].last_words()}", f"Log: {dead[0].log}")
+                raise SwarmFailed(f"{dead[0].name} did not start:\n{dead[0].log_tail()}", f"Log: {dead[0].log}")
             await asyncio.sleep(0.3)
 
     async def _all_ended(self, joins: list[asyncio.Task[None]]) -> None:
@@ -266,7 +266,7 @@ class Swarm:
         while any(peer.running for peer in self._peers.values()):
             await asyncio.sleep(0.2)
 
-    async def _nothing_moves(self) -> None:
+    async def _wait_for_hang(self) -> None:
         """Returns when the swarm hangs: no journal grew for long, although somebody runs."""
         sizes: dict[Path, int] = {}
         moved_at = time.monotonic()
@@ -285,20 +285,20 @@ class Swarm:
         longest = max((length for _, length in sync.growth or ()), default=1)
         return QUIET_S + (4 * longest * sync.sync_every if sync.clock == "seconds" else 0.0)
 
-    async def _kill(self, kill: Timed, order: Order) -> None:
+    async def _kill(self, kill: TimedEvent, order: Order) -> None:
         await asyncio.sleep(kill.at_s)
         async with self._killing:  # a second kill finds the peer gone, and not still ending
             daemon = self._peers.get(kill.number)
             if daemon is None or not daemon.running:
-                order.missed(f"peer {kill.number} had {'not joined yet' if daemon is None else 'ended already'}")
+                order.mark_missed(f"peer {kill.number} had {'not joined yet' if daemon is None else 'ended already'}")
                 return
             self._killed_at[kill.number] = time.time()
             daemon.kill()
-            order.done(self._elapsed_s)
+            order.mark_done(self._elapsed_s)
             self._say(f"killed peer {kill.number}")
             await daemon.wait()
 
-    async def _join(self, join: Timed, order: Order) -> None:
+    async def _join(self, join: TimedEvent, order: Order) -> None:
         """Start a newcomer, or a killed peer again. When all peers have finished, there is nothing left to join."""
         waiting = asyncio.create_task(asyncio.sleep(join.at_s))
         try:
@@ -309,12 +309,12 @@ class Swarm:
         finally:
             waiting.cancel()
         if (daemon := self._peers.get(join.number)) is not None and daemon.running:
-            order.missed(f"peer {join.number} was running already")
+            order.mark_missed(f"peer {join.number} was running already")
             return
         self._say(f"peer {join.number} joins")
         began = time.time()
         await self._start_peer(join.number, 1)
-        order.done(self._elapsed_s)
+        order.mark_done(self._elapsed_s)
         self._started[join.number] = order, began
 
     @property
@@ -326,7 +326,7 @@ class Swarm:
         await asyncio.sleep(seconds)
         self._say("time is over; the peers leave")
         if self._minutes is not None:
-            self._minutes.done(self._elapsed_s)
+            self._minutes.mark_done(self._elapsed_s)
         await self._stop_peers()
 
     async def _stop_peers(self) -> None:
@@ -340,7 +340,7 @@ class Swarm:
             peers = list(self._peers.items())
             reports = await asyncio.gather(*(daemon.status() for _, daemon in peers))
             pairs = zip(peers, reports, strict=True)
-            words = [f"{number}: {_brief(daemon, report)}" for (number, daemon), report in pairs]
+            words = [f"{number}: {_progress_text(daemon, report)}" for (number, daemon), report in pairs]
             self._say("   ".join(words))
 
     # -- after -------------------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ class Swarm:
     async def _end(self) -> None:
         """End all processes, also after an error."""
         await self._stop_peers()
-        await self._bootstrap.stop(STOP_GRACE_S)
+        await self._bootstrap_daemon.stop(STOP_GRACE_S)
         for daemon in self._peers.values():
             if daemon.process is not None and daemon.process.returncode is not None:
                 daemon.exit_codes.append(daemon.process.returncode)
@@ -360,53 +360,55 @@ class Swarm:
             peer_id = identities.load_or_create(Home(daemon.home).identity).peer_id
             killed_at = self._killed_at.get(number)
             accounts.append(account(daemon, peer_id, killed_at, self._signed, self._began, tensors))
-        happened = self._chaos.happened if self._chaos is not None else []
+        fault_records = self._chaos.fault_records if self._chaos is not None else []
         seconds, attacks = time.time() - self._began, self._plan.setups.attacks
-        report = swarm_report(self._signed, self._plan.seed, seconds, accounts, happened, self.hung)
-        report["orders"] = self._settled(accounts)
+        report = swarm_report(self._signed, self._plan.seed, seconds, accounts, fault_records, self.hung)
+        report["orders"] = self._settle_orders(accounts)
         if self._sybils is not None:
             report["sybil_records"] = self._sybils.report()
         return report | ({"attack": attack_report(accounts, attacks).to_json()} if attacks else {})
 
-    def _settled(self, accounts: list[PeerAccount]) -> list[dict[str, Any]]:
+    def _settle_orders(self, accounts: list[PeerAccount]) -> list[dict[str, Any]]:
         """Decide every order by what the journals say, and return them for the report."""
         assert self._signed is not None
         manifest = self._signed.manifest
-        length = self._minutes or self._orders.give(f"the run's {manifest.train.total_rounds} rounds")
+        length = self._minutes or self._orders.add(f"the run's {manifest.train.total_rounds} rounds")
         timed = manifest.sync.clock == "seconds"
         if not length.is_done and last_round(accounts) >= manifest.rounds - 1 and (timed or self._minutes is None):
-            length.done(self._trained_s)
+            length.mark_done(self._trained_s)
         for number, (order, began) in self._started.items():
             if not trained_since(accounts[number - 1], began):
-                order.missed("it did not begin to train before the run was over")
+                order.mark_missed("it did not begin to train before the run was over")
         for fault in self._plan.churn.faults or ():
-            order = self._orders.give(repr(fault))
-            for one in self._chaos.happened if self._chaos is not None else ():
+            order = self._orders.add(repr(fault))
+            for one in self._chaos.fault_records if self._chaos is not None else ():
                 if one.fault is fault:
-                    order.missed(one.why_not) if one.why_not else order.done(one.began - self._training_at)
+                    order.mark_missed(one.missed_reason) if one.missed_reason else order.mark_done(
+                        one.began - self._training_at
+                    )
         self._settle_attacks(accounts)
-        self._orders.close(self._why_over())
+        self._orders.close(self._end_reason())
         return self._orders.to_json()
 
     def _settle_attacks(self, accounts: list[PeerAccount]) -> None:
         attacks = self._plan.setups.attacks
         for number, kind in attacks.items():
-            order = self._orders.give(f"--attack {number}@{kind}")
+            order = self._orders.add(f"--attack {number}@{kind}")
             if kind == DONOR and not attack_report(accounts, attacks).newcomers:
-                order.missed("no joiner fetched a state after the first rounds")
+                order.mark_missed("no joiner fetched a state after the first rounds")
             elif kind != DONOR and not has_sent(accounts[number - 1]):
-                order.missed(f"peer {number} sent nothing to a partner")
+                order.mark_missed(f"peer {number} sent nothing to a partner")
             else:
-                order.done(0.0)
+                order.mark_done(0.0)
         if self._sybils is not None:
             farm = self._sybils.report()
-            order = self._orders.give(f"--attack sybil-records:{farm['records']}")
+            order = self._orders.add(f"--attack sybil-records:{farm['records']}")
             if farm["announced"] < farm["records"]:
-                order.missed(f"only {farm['announced']} of the records could be announced")
+                order.mark_missed(f"only {farm['announced']} of the records could be announced")
             else:
-                order.done(0.0)
+                order.mark_done(0.0)
 
-    def _why_over(self) -> str:
+    def _end_reason(self) -> str:
         """Say why nothing more could happen."""
         assert self._signed is not None
         manifest, after = self._signed.manifest, f"after {self._trained_s:.0f} s"
@@ -431,7 +433,7 @@ def check(report: dict[str, Any], home: Path) -> None:
         raise SwarmFailed(f"ended with an error: {', '.join(bad)}", f"See daemon.log below {home}.")
 
 
-def _brief(daemon: Daemon, report: dict[str, Any] | None) -> str:
+def _progress_text(daemon: Daemon, report: dict[str, Any] | None) -> str:
     if report is None:
         return "killed" if daemon.killed else "no answer" if daemon.running else "done"
     status = read_status(report)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from peer.lab.orders import lines as unmet_lines
+from peer.lab.orders import unmet_lines
 from peer.lab.sim.machine import SimulatedPeer
 from peer.lab.sim.participation import participation_of
 from peer.lab.sim.swarm import SimulatedSwarm

@@ -149,19 +149,19 @@ def _orders(settings: SimulationSettings, swarm: SimulatedSwarm, rounds: int, ro
     """Find from the journals which of the requested settings had an effect."""
     orders = Orders()
     ended = [(peer, e) for peer in swarm.peers for e in peer.events if isinstance(e, RoundEnded | RoundMissed)]
-    length = orders.give(f"--hours {settings.hours:g}")
+    length = orders.add(f"--hours {settings.hours:g}")
     if any(event.round >= rounds - 1 for _, event in ended):
-        length.done(settings.hours * 3600)
+        length.mark_done(settings.hours * 3600)
     if settings.churn:
-        departures = orders.give(f"--churn {settings.churn:g}")
+        departures = orders.add(f"--churn {settings.churn:g}")
         if kills := [at for at, fault in swarm.fault_injector.injected if fault.kind == "kill"]:
-            departures.done(min(kills))
+            departures.mark_done(min(kills))
     for number in roles.liars:
-        liar = orders.give(f"the attack of peer {number}")
+        liar = orders.add(f"the attack of peer {number}")
         if any(peer.number == number and isinstance(e, RoundEnded) and e.bytes_sent for peer, e in ended):
-            liar.done(0.0)
+            liar.mark_done(0.0)
         else:
-            liar.missed("it sent nothing to a partner")
+            liar.mark_missed("it sent nothing to a partner")
     last = max((event.round for _, event in ended), default=-1)
     orders.close(f"the swarm ended in round {last + 1} of {rounds}")
     return orders

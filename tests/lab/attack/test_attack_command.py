@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from peer.cli.simulate import command
 from peer.errors import UsageError
 from peer.lab.attack.play import liars_among
-from peer.lab.attack.report import AttackReport, Excluded, excluded, mean_last_loss, told_attack
+from peer.lab.attack.report import AttackReport, Excluded, attack_text, excluded, mean_last_loss
 from peer.observe.events import Evaluated, PartnerFailed
 
 SMALL = ("--peers", "4", "--hours", "0.1", "--sync-every", "60", "--share", "0.25")
@@ -65,12 +65,12 @@ def test_lies_that_are_not_told_to_a_partner_are_played_too(kind: str, more: tup
 def test_a_person_reads_the_attack() -> None:
     effect = AttackReport("flip", ("a", "b"), 2.2, 2.0, Excluded(7, 1))
     assert effect.more == pytest.approx(0.1)
-    assert told_attack(effect).splitlines() == [
+    assert attack_text(effect).splitlines() == [
         "attack        flip by a b",
         "honest loss   2.2, alone 2 nats a token (+10.0%)",
         "turned away   7 times a liar, 1 times an honest peer",
     ]
-    assert "not finite, alone 2" in told_attack(AttackReport("flip", ("a",), None, 2.0, Excluded(0, 0)))
+    assert "not finite, alone 2" in attack_text(AttackReport("flip", ("a",), None, 2.0, Excluded(0, 0)))
 
 
 def test_refusals_for_values_are_counted_by_partner() -> None:

@@ -25,8 +25,8 @@ async def met(
     try:
         records = [await end.open() for end in ends]
         for end, other in zip(ends, reversed(records), strict=True):
-            end.meet(other)
-        return [list(await asyncio.gather(*(end.obey(command) for end in ends))) for command in commands]
+            end.set_partner(other)
+        return [list(await asyncio.gather(*(end.execute(command) for end in ends))) for command in commands]
     finally:
         for end in ends:
             await end.close()
@@ -92,9 +92,9 @@ def test_a_group_s_round_steps_all_alike(codec: str) -> None:
         try:
             records = [await end.open() for end in ends]
             for number, end in enumerate(ends):
-                end.meet({"others": records[:number] + records[number + 1 :]})
+                end.set_partner({"others": records[:number] + records[number + 1 :]})
             for command in ({"do": "greet"}, {"do": "swap", "round": 1}, {"do": "swap", "round": 2}):
-                await asyncio.gather(*(end.obey(command) for end in ends))
+                await asyncio.gather(*(end.execute(command) for end in ends))
         finally:
             for end in ends:
                 await end.close()

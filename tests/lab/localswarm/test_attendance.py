@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from peer.lab.localswarm.attendance import attendance, recoveries
-from peer.lab.localswarm.chaos import Happened
+from peer.lab.localswarm.chaos import FaultRecord
 from peer.lab.sim.faults import Fault
 from peer.methods.topology import GROUP, PAIR
 from peer.observe.events import Event, Leaving, RoundDue, RoundEnded, RoundMissed, TrainingBegan
@@ -40,9 +40,9 @@ def whole(rounds: int, but: dict[int, list[tuple[float, Event]]] | None = None) 
     return [(START, TrainingBegan(round=0)), *lines, (START + rounds * 10 + 9, Leaving(reason=""))]
 
 
-def happened(fault: Fault) -> Happened:
+def happened(fault: Fault) -> FaultRecord:
     assert fault.at is not None
-    return Happened(fault, START + fault.at, START + fault.at + fault.seconds)
+    return FaultRecord(fault, START + fault.at, START + fault.at + fault.seconds)
 
 
 def test_a_swarm_without_faults_takes_part_whole() -> None:
@@ -75,9 +75,9 @@ def test_one_that_leaves_after_its_exchange_was_live_in_that_round() -> None:
     early = [*whole(2)[:-1], *ended(2), (START + 31.5, Leaving(reason="told to leave"))]
     seen = attendance([whole(3), alone, early], [], CLOCK, 3, PAIR)
     assert (seen.due, seen.exchanged) == (6, 6), "in round 2 the first two had one partner between them"
-    killed = [Happened(Fault("kill", 2, at=31.5), START + 31.5, START + 31.5)]
+    killed = [FaultRecord(Fault("kill", 2, at=31.5), START + 31.5, START + 31.5)]
     assert attendance([whole(3), alone, early[:-1]], killed, CLOCK, 3, PAIR).exchanged == 6
-    before = [Happened(Fault("kill", 2, at=30.5), START + 30.5, START + 30.5)]
+    before = [FaultRecord(Fault("kill", 2, at=30.5), START + 30.5, START + 30.5)]
     assert attendance([whole(3), alone, whole(2)[:-1]], before, CLOCK, 3, PAIR).exchanged == 5
 
 
@@ -86,7 +86,7 @@ def test_the_stopped_and_cut_are_not_live_while_they_are() -> None:
     plan = [Fault("stall", 3, at=25.0, seconds=10.0), Fault("cut", 2, at=29.0, seconds=4.0, others=(0, 1, 3))]
     seen = attendance(journals, [happened(fault) for fault in plan], CLOCK, 5, PAIR)
     assert (seen.due, seen.exchanged, seen.live) == (18, 18, 18)
-    missed = [Happened(fault, START, START + 60, "it met nobody") for fault in plan]
+    missed = [FaultRecord(fault, START, START + 60, "it met nobody") for fault in plan]
     assert attendance(journals, missed, CLOCK, 5, PAIR).live == 20
     pair = [happened(Fault("sever", 2, at=29.0, seconds=4.0, others=(3,)))]
     assert attendance(journals, pair, CLOCK, 5, PAIR).live == 18, "both ends of one link"
@@ -118,7 +118,7 @@ def test_recovery_is_the_next_due_round_that_was_exchanged() -> None:
         happened(Fault("kill_trainer", 1, at=29.0)),
         happened(Fault("cut", 0, at=30.5, seconds=2.0, others=(1,))),
         happened(Fault("kill_helper", 2, at=25.0)),
-        Happened(Fault("kill_trainer", 0, at=40.0), START + 40, START + 40, "it had no trainer"),
+        FaultRecord(Fault("kill_trainer", 0, at=40.0), START + 40, START + 40, "it had no trainer"),
     ]
     rows = recoveries(journals, plan)
     assert [row["kind"] for row in rows] == ["kill_helper", "kill_trainer", "cut", "kill_trainer"]

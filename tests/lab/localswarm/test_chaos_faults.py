@@ -101,10 +101,10 @@ class NoGame:
         self.daemons = {1: Daemon("peer 1", home / "peer-1")}
         self.came: list[int] = []
 
-    async def killed(self, number: int) -> None:
+    async def kill_peer(self, number: int) -> None:
         raise AssertionError("there is nobody to kill")
 
-    async def back(self, number: int) -> None:
+    async def restart_peer(self, number: int) -> None:
         self.came.append(number)
 
 
@@ -118,7 +118,7 @@ def test_what_met_nobody_says_so(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert game.came == [1]
-    assert [(one.fault.kind, one.why_not) for one in chaos.happened] == [
+    assert [(one.fault.kind, one.missed_reason) for one in chaos.fault_records] == [
         ("kill", "the peer was dead"),
         ("stall", "the peer was dead"),
         ("restart", ""),

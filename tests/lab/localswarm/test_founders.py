@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.lab.localswarm.plan import founded_by
+from peer.lab.localswarm.plan import with_founders
 from peer.run.manifest import default_text, derive, parse_manifest
 
 
@@ -17,5 +17,5 @@ from peer.run.manifest import default_text, derive, parse_manifest
     ],
 )
 def test_a_swarms_peers_begin_its_group_together(settings: list[str], peers: int, founders: int | None) -> None:
-    text = founded_by(derive(default_text(), settings), peers)
+    text = with_founders(derive(default_text(), settings), peers)
     assert parse_manifest(text.encode()).sync.founders == founders

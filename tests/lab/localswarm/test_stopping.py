@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from peer.lab.localswarm.processes import Daemon, announced_of
+from peer.lab.localswarm.processes import Daemon, announced_leave_s
 from peer.node.control import ControlServer
 from peer.run.home import Home
 
@@ -61,5 +61,5 @@ def test_without_a_word_it_is_killed_after_the_grace(tmp_path: Path) -> None:
 
 
 def test_what_is_announced() -> None:
-    assert announced_of({"leaving": {"announced_s": 23.1}}) == 23.1
-    assert announced_of({"leaving": None}) == announced_of({}) == announced_of(None) == 0.0
+    assert announced_leave_s({"leaving": {"announced_s": 23.1}}) == 23.1
+    assert announced_leave_s({"leaving": None}) == announced_leave_s({}) == announced_leave_s(None) == 0.0

@@ -90,14 +90,14 @@ async def withstands(victim: Daemon, namespace: str, sources: list[str]) -> None
         all_played.append(played)
         if played.most > all_played[0].before + MEMORY or max(played.hellos) > HELLO_S or not played.opened:
             failed.append(f"{victim.name}: {played}")
-        assert victim.running, victim.last_words()
+        assert victim.running, victim.log_tail()
     assert all_played
     assert not failed, "\n".join(failed)
 
 
 async def job_against(victim: Daemon, sources: list[str]) -> Job:
     status = await victim.status()
-    assert status is not None, victim.last_words()
+    assert status is not None, victim.log_tail()
     host, _, port = next(one for one in status["endpoints"] if one.startswith("61.")).rpartition(":")
     assert victim.process is not None
     chosen: dict[str, Any] = {"variants": len(WORST), "connections": [40], "blocks": [BLOCKS], "proofs": [False]}

@@ -57,7 +57,7 @@ async def scenario(folder: Path) -> None:
         await start_peer(newcomer, ticket, threads=1, speed=0.2, min_peers=1, more=("--yes",))
 
         async def has_state() -> bool:
-            assert newcomer.running, newcomer.last_words()
+            assert newcomer.running, newcomer.log_tail()
             return "state: fetched from" in newcomer.log.read_text()
 
         await eventually("the newcomer has the first state", 180, has_state)

@@ -85,7 +85,7 @@ def remember(one: Daemon, newcomer: Daemon) -> None:
 async def have_exchanged(*peers: Daemon) -> None:
     async def have() -> bool:
         for daemon in peers:
-            assert daemon.running, daemon.last_words()
+            assert daemon.running, daemon.log_tail()
         return all([exchanged(await daemon.status()) for daemon in peers])
 
     await eventually("every peer has exchanged", 360, have)
