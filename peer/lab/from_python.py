@@ -1,7 +1,7 @@
-"""The laboratory for a notebook or a script: `peer.simulate`, `peer.swarm` and `peer.compare`.
+"""The lab's commands as Python functions: `peer.simulate`, `peer.swarm` and `peer.compare`.
 
-Each runs the command of its name as a child process, whose options are its keyword arguments, and returns a report. A
-notebook's own event loop and threads are not touched."""
+Each function runs the command of the same name as a child process, with its keyword arguments as options, and returns a
+report. A notebook's own event loop and threads are not touched."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from peer.lab.report_curves import ReportCurve, curves_of
 from peer.python_child import run_python, without_options
 
 Option = str | int | float | bool | Path | Iterable[str] | None
-"""Value of a command's option: True adds a flag, False leaves it out, several values repeat the option."""
+"""Value of an option: True adds a flag, False and None leave the option out, several values repeat it."""
 
 
 @dataclass(frozen=True)
 class LabReport:
-    """What `peer.simulate`, `peer.swarm` or `peer.compare` found. Shows itself in a notebook."""
+    """The report of `peer.simulate`, `peer.swarm` or `peer.compare`. A notebook shows it as a table with a plot."""
 
     command: str
     """The command line that gives the same report in a terminal."""
@@ -34,11 +34,12 @@ class LabReport:
 
     @property
     def curves(self) -> list[ReportCurve]:
-        """Return the loss curves: of each method, of each peer, or of the mean of all."""
+        """Return the loss curves: one for each method (compare), for each peer (swarm), or of the mean of all peers
+        (simulate)."""
         return [curve for curve in curves_of(self.data) if curve.losses]
 
     def _repr_html_(self) -> str:
-        """Return a table of the single numbers, and the picture of the curves where matplotlib is installed."""
+        """Return a table of the report's scalar values, and a plot of the curves if matplotlib is installed."""
         numbers = self.data.get("swarm", self.data)
         shown = {name: value for name, value in numbers.items() if isinstance(value, int | float | str)}
         rows = "".join(
@@ -60,10 +61,10 @@ def simulate(preset: str = "gossip", *, peers: int = 16, hours: float = 2.0, **o
     """Simulate a swarm in virtual time, as `peer simulate` does. Nothing leaves this machine.
 
     Args:
-        preset: The synchronization method: `peer help presets`.
-        peers: Of the swarm.
-        hours: Virtual ones.
-        options: Further options of the command, as `link="home"`, `churn=0.5` or `trainer="tiny"`, which learns.
+        preset: The synchronization method; `peer help presets` lists them.
+        peers: Number of peers in the swarm.
+        hours: Simulated hours.
+        options: Further options of the command, such as `link="home"`, `churn=0.5` or `trainer="tiny"`, which learns.
 
     Raises the PeerError that ended the command."""
     return _run("simulate", (), {"preset": preset, "peers": peers, "hours": hours, **options})
@@ -73,22 +74,22 @@ def swarm(preset: str = "gossip", *, peers: int = 4, rounds: int = 10, **options
     """Run a complete swarm of real processes on this machine, as `peer swarm` does.
 
     Args:
-        preset: The synchronization method: `peer help presets`.
-        peers: Of the swarm.
-        rounds: Exchanges of every fragment.
-        options: Further options of the command, as `kill="2@30"` or `chaos="gentle"`.
+        preset: The synchronization method; `peer help presets` lists them.
+        peers: Number of peers in the swarm.
+        rounds: Number of exchanges of each fragment.
+        options: Further options of the command, such as `kill="2@30"` or `chaos="gentle"`.
 
     Raises the PeerError that ended the command."""
     return _run("swarm", (), {"preset": preset, "peers": peers, "rounds": rounds, **options})
 
 
 def compare(*manifests: str | Path, peers: int = 4, **options: Option) -> LabReport:
-    """Play several methods at equal tokens, as `peer compare` does.
+    """Train with several methods at equal tokens, as `peer compare` does.
 
     Args:
-        manifests: Files, or names of presets and baselines, as `"gossip"` and `"single"`.
-        peers: Of each swarm.
-        options: Further options of the command, as `seeds=3`, `virtual=True` or `worth=True`.
+        manifests: Manifest files, or names of presets and baselines, such as `"gossip"` and `"single"`.
+        peers: Number of peers in each swarm.
+        options: Further options of the command, such as `seeds=3`, `virtual=True` or `worth=True`.
 
     Raises the PeerError that ended the command."""
     return _run("compare", tuple(map(str, manifests)), {"peers": peers, **options})
@@ -116,9 +117,12 @@ def _run(name: str, arguments: Sequence[str], options: dict[str, Option]) -> Lab
 
 
 def _words(options: dict[str, Option]) -> list[str]:
+    """Return the keyword arguments as words of a command line. Raises UsageError for options that this module sets
+    itself."""
     words = list[str]()
     for name, value in options.items():
-        option = f"--{name.strip('_').replace('_', '-')}"  # `set_=` too: a name may be Python's own
+        # # `set_` and the like work too, for names that Python or this module reserves
+        option = f"--{name.strip('_').replace('_', '-')}"
         if option in ("--json", "--report"):
             raise UsageError(f"{option} is what this function adds by itself", "Leave it out: the report is returned.")
         if value is True:
@@ -130,7 +134,7 @@ def _words(options: dict[str, Option]) -> list[str]:
 
 
 def _error(code: int, printed: str) -> PeerError:
-    """Return the error of a command, of its own kind, with the sentences that it printed."""
+    """Return the error that a command printed, as the PeerError subclass of its exit code."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PeerError)]
     kind = next((one for one in kinds if one.exit_code == code), PeerError)
     lines = [line.strip() for line in printed.strip().splitlines()]

@@ -1,8 +1,9 @@
-"""Orders of a laboratory command: what a person asked to have done, and whether it was done.
+"""Orders: what a person asked a lab command to do, and whether it happened.
 
-`peer swarm --kill 2@45` orders a kill. A run that is over after 40 seconds kills nobody, and its report would be read
-as that of a swarm that survived a kill. So every kill, join, fault, attack and length is an `Order`. The code that
-carries it out calls `done` or `missed`, and `check` raises for the orders of a report that were not carried out."""
+`peer swarm --kill 2@45` orders a kill. A run that is over after 40 seconds kills nobody, but its report could be read
+as that of a swarm that survived a kill. Therefore each kill, join, fault, attack and run length is an `Order`. The code
+that carries it out calls `mark_done` or `mark_missed`, and `check_orders` raises if a report has orders that were not
+carried out."""
 
 from __future__ import annotations
 
@@ -15,25 +16,25 @@ from peer.errors import OrdersNotCarriedOut
 
 @dataclass(slots=True)
 class Order:
-    """One thing that was asked for. It is open until `done` or `missed` is called."""
+    """One requested action. Open until `mark_done` or `mark_missed` is called."""
 
     text: str
-    """As on the command line, e.g. `--kill 2@45`."""
+    """The order as on the command line, e.g. `--kill 2@45`."""
     at_s: float | None = None
-    """When it was carried out, in seconds after training began. None: not, or not yet."""
+    """Seconds after the start of training at which it was carried out. None: not carried out, or not yet."""
     missed_reason: str = ""
-    """Why it was not carried out. Empty: it was, or may still be."""
+    """Why it was not carried out. Empty: it was, or it is still open."""
 
     @property
     def is_done(self) -> bool:
         return self.at_s is not None
 
     def mark_done(self, at_s: float) -> None:
-        """Note that it was carried out."""
+        """Mark the order as carried out, `at_s` seconds after the start of training."""
         self.at_s, self.missed_reason = round(at_s, 1), ""
 
     def mark_missed(self, why: str) -> None:
-        """Note that it was not carried out, also after `done` when it came to nothing. `why`: for a person."""
+        """Mark the order as not carried out. May follow `mark_done` if the action had no effect. `why`: for people."""
         self.at_s, self.missed_reason = None, why
 
     def to_json(self) -> dict[str, Any]:
@@ -47,13 +48,13 @@ class Orders:
     given: list[Order] = field(default_factory=list)
 
     def add(self, text: str) -> Order:
-        """Add an open order."""
+        """Add an open order and return it."""
         order = Order(text)
         self.given.append(order)
         return order
 
     def close(self, why: str) -> None:
-        """Note of every order that is still open why it was not carried out."""
+        """Mark every order that is still open as not carried out, for this reason."""
         for order in self.given:
             if not order.is_done and not order.missed_reason:
                 order.mark_missed(why)
@@ -63,12 +64,12 @@ class Orders:
 
 
 def unmet_lines(orders: Iterable[dict[str, Any]]) -> list[str]:
-    """Write the orders of a report that were not carried out, one a line. Empty when all were."""
+    """Return a heading and one line for each order of a report that was not carried out. Empty if all were."""
     unmet = [f"  {order['order']}: {order['why_not']}" for order in orders if order["why_not"]]
     return ["not carried out", *unmet] if unmet else []
 
 
 def check_orders(orders: Sequence[dict[str, Any]]) -> None:
-    """Raise OrdersNotCarriedOut when a report has an order that was not carried out."""
+    """Raise OrdersNotCarriedOut if a report has an order that was not carried out."""
     if unmet := [order["order"] for order in orders if order["why_not"]]:
         raise OrdersNotCarriedOut(f"{len(unmet)} of {len(orders)} orders not carried out: {', '.join(unmet)}")

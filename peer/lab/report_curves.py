@@ -1,6 +1,6 @@
-"""`peer plot`: the loss curves of reports that were written earlier, of one or of several programs.
+"""Reads the loss curves that `peer plot` draws from earlier reports, of one or of several commands.
 
-A report is the JSON of `peer compare --json`, of `peer swarm --report` or of `peer simulate --json`, or the file of
+A report is the JSON of `peer compare --json`, `peer swarm --report` or `peer simulate --json`, or the CSV file of
 `--log csv`."""
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ FIX = "Give a file that peer compare --json, peer swarm --report, peer simulate 
 
 @dataclass(frozen=True, slots=True)
 class ReportCurve:
-    """One line of a plot."""
+    """One curve of a plot."""
 
     name: str
     losses: tuple[float, ...]
-    """Nats a token."""
+    """Loss at each point, in nats per token."""
     along: Mapping[str, tuple[float, ...]]
-    """By measure, the place of each loss."""
+    """Measure ("tokens", "bytes", "seconds", "rounds") -> its value at each point."""
 
 
 def read_report(file: Path) -> list[ReportCurve]:
-    """Return the curves of a report. Raises UsageError for a file that cannot be read or is no report, and for one
-    without a loss."""
+    """Return the curves of a report. Raises UsageError for a file that cannot be read, is no report, or has no loss."""
     try:
         if file.stat().st_size > MOST_BYTES:
             raise UsageError(f"{file} is larger than {MOST_BYTES // 10**6} MB", FIX)
@@ -51,7 +50,8 @@ def read_report(file: Path) -> list[ReportCurve]:
 
 
 def curves_of(report: Any) -> Iterator[ReportCurve]:
-    """Return the curves of a report's JSON. Raises ValueError, TypeError, KeyError and AttributeError."""
+    """Return the curves of a report's JSON. Raises ValueError, TypeError, KeyError or AttributeError if it is no
+    report."""
     if "methods" in report:
         for method in report["methods"]:
             marks = method["curve"]
@@ -72,7 +72,8 @@ def curves_of(report: Any) -> Iterator[ReportCurve]:
 
 
 def _logged(text: str) -> Iterator[ReportCurve]:
-    """Return the evaluations of a tracker's file: of equal ones in a row the first, which is when it was measured."""
+    """Return the curve of a tracker's CSV file. It repeats the last evaluation in each row; only the first of equal
+    losses in a row counts, because it has the time of the evaluation."""
     rows = [row for row in csv.DictReader(io.StringIO(text)) if row["name"] == "peer_eval_loss_nats"]
     changed = [next(same) for _, same in itertools.groupby(rows, key=lambda row: row["value"])]
     start = float(rows[0]["time"]) if rows else 0.0
@@ -91,7 +92,7 @@ def _numbers(values: Iterator[Any]) -> tuple[float, ...]:
 
 
 def named_curves(reports: Mapping[Path, Sequence[ReportCurve]]) -> list[ReportCurve]:
-    """Return all curves, each with its file's name before its own where there are several files."""
+    """Return all curves. If there are several files, a curve's name begins with its file's name."""
     if len(reports) == 1:
         return list(*reports.values())
     return [

@@ -1,5 +1,4 @@
-"""The picture of loss curves. matplotlib is an optional library, so only this module and `peer.lab.compare.plot` import
-it."""
+"""Plots loss curves. matplotlib is optional, so only this module and `peer.lab.compare.plot` import it."""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ MEASURES = {
     "rounds": "rounds",
     "own tokens": "tokens of this peer",
 }
-"""What a loss can be drawn against, and the words for it."""
+"""Measures that a loss can be plotted against -> label of the axis."""
 
 
 def write_curves(curves: Sequence[ReportCurve], file: Path) -> None:
-    """Draw the curves into a PNG or SVG, by the ending of the file, whole or not at all: a panel for each measure that
-    all of them have. Raises OSError, and UsageError when they have none in common."""
+    """Plot the curves into a PNG or SVG file, chosen by its suffix, with one panel for each measure that all curves
+    have. The file is replaced atomically. Raises OSError, and UsageError if the curves have no measure in common."""
     shared = _shared(curves)
     if not shared:
         raise UsageError("these reports have nothing in common that a loss could be drawn against", "Plot them apart.")
@@ -37,7 +36,7 @@ def write_curves(curves: Sequence[ReportCurve], file: Path) -> None:
 
 
 def drawn_curves(curves: Sequence[ReportCurve]) -> str:
-    """Return the picture of a report's curves as SVG, for a notebook. Empty: there are none."""
+    """Return the plot of a report's curves as SVG text, for a notebook. Empty if there is nothing to plot."""
     shared = _shared(curves)
     return _drawn(curves, shared, "svg").decode() if curves and shared else ""
 

@@ -1,8 +1,8 @@
-"""The files of a user's own manifest, found as `peer bootstrap` finds them, for tools that play it on this machine.
+"""Finds the files of a user's own manifest, as `peer bootstrap` does, for tools that run it on this machine.
 
-A tool derives a manifest of its own: another seed, length or operator. The files that it names stay the same, so they
-are taken from beside the user's manifest, and token shards from a folder of `peer data build`. All is checked before
-anything is started, because a bootstrap node or peer that lacks a file would only say so in its log."""
+A tool derives its own manifest, with another seed, length or operator. The files named in it stay the same: they are
+taken from beside the user's manifest, and token shards from a folder made by `peer data build`. Everything is checked
+before any process starts, because a bootstrap node or peer that lacks a file reports it only in its log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from peer.run.statements.log import StatementLog
 
 @dataclass(frozen=True, slots=True)
 class BaseManifest:
-    """A manifest that a tool plays with some values of its own. `path` None: the built-in one."""
+    """A manifest that a tool runs with some values changed. `path` None: the built-in manifest."""
 
     text: str
     path: Path | None = None
@@ -37,25 +37,25 @@ class BaseManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSources:
-    """The files of a run on its operator's disk. None are needed for the built-in model and data."""
+    """The files of a run on the operator's disk. Empty for the built-in model and data, which need none."""
 
     files: RunFiles = field(default_factory=RunFiles)
     artifacts: Mapping[str, Path] = field(default_factory=dict)
-    """By digest: those that the manifest names, and its first state."""
+    """Digest -> file: the artifacts named in the manifest, and its first state."""
     shards: Path | None = None
-    """The folder of token shards."""
+    """The folder of token shards. None: the run uses none."""
     amendments: tuple[Amendment, ...] = ()
-    """Those beside the manifest, as far as they can hold in another run."""
+    """The amendments beside the manifest that can apply to another run."""
     left_out: tuple[str, ...] = ()
-    """What lies beside the manifest and is not played, for a person."""
+    """What lies beside the manifest but is not applied, as sentences for people."""
 
 
 def find_sources(base: BaseManifest, manifest: Manifest, shards: Path | None, *, state: bool = False) -> RunSources:
-    """Find everything that a manifest derived from `base` names.
+    """Find all files that a manifest derived from `base` names.
 
-    `shards`: the folder given for token shards. `state`: the first state is given otherwise.
+    shards: the given folder of token shards. state: True if the first state comes from elsewhere.
 
-    Raises ManifestError, DataError, StateError or ModelError, each with a fix, when anything is missing or damaged."""
+    Raises ManifestError, DataError, StateError or ModelError, each with a fix, if a file is missing or damaged."""
     check_packages(manifest)
     check_training_loop(manifest, attached=False)
     wanted = {ref.digest for ref in needed_artifacts(manifest).values()}
@@ -87,7 +87,8 @@ def find_sources(base: BaseManifest, manifest: Manifest, shards: Path | None, *,
 
 
 def _check_shards(index: TokenIndex, folder: Path) -> None:
-    """Raise DataError unless all shards of the index are there: nobody else on this machine could give them."""
+    """Raise DataError unless the folder holds all shards of the index. No other process on this machine could serve
+    them."""
     here = shard_files(index, folder)
     missing = [shard_file("train", number) for number, one in enumerate(index.train) if one.digest not in here]
     missing += [shard_file("holdout", number) for number, one in enumerate(index.holdout) if one.digest not in here]
@@ -100,9 +101,9 @@ def _check_shards(index: TokenIndex, folder: Path) -> None:
 
 
 def _amendments_of(path: Path) -> tuple[tuple[Amendment, ...], tuple[str, ...]]:
-    """Return the operator's amendments that can hold in another run of the same manifest, and why others do not.
+    """Return the operator's amendments that can apply to another run of the same manifest, and why the others cannot.
 
-    Raises ManifestError for a file that does not check."""
+    Raises ManifestError for a damaged file."""
     file = beside(path, AMENDMENT)
     if not file.exists():
         return (), ()
@@ -118,9 +119,9 @@ def _amendments_of(path: Path) -> tuple[tuple[Amendment, ...], tuple[str, ...]]:
 
 
 def write_beside(sources: RunSources, signed: SignedManifest, manifest: Path, operator: Identity) -> None:
-    """Put the files beside the manifest that was derived and signed, where `peer bootstrap` looks for them.
+    """Write the files beside the derived and signed manifest, where `peer bootstrap` looks for them.
 
-    They are hard links where the disk has them, for first weights may be large. Raises ManifestError."""
+    Artifacts are hard-linked where possible, because first weights may be large. Raises ManifestError."""
     if sources.artifacts:
         folder = folder_of(manifest)
         try:
@@ -128,7 +129,7 @@ def write_beside(sources: RunSources, signed: SignedManifest, manifest: Path, op
             for digest, source in sources.artifacts.items():
                 try:
                     os.link(source, folder / digest)
-                except OSError:  # another disk, or one without links
+                except OSError:  # # another file system, or one without hard links
                     shutil.copyfile(source, folder / digest)
         except OSError as error:
             raise ManifestError(f"cannot write {folder}: {error.strerror}", "Free some space there.") from error
@@ -141,10 +142,10 @@ def write_beside(sources: RunSources, signed: SignedManifest, manifest: Path, op
 
 
 def overridden_values(base: BaseManifest, text: str) -> list[str]:
-    """Return `key = value (was value)` of each value in which a derived manifest differs from the user's own.
+    """Return `key = value (was value)` for each value in which the derived manifest differs from the user's own.
 
-    Empty for the built-in manifest. `operator` is ignored: the tool that runs the derived manifest signs it with its
-    own key."""
+    Empty for the built-in manifest. `operator` is ignored, because the tool signs the derived manifest with its own
+    key."""
     if base.path is None:
         return []
     before, after = (_flat(parse_manifest(one.encode())) for one in (base.text, text))
@@ -171,7 +172,7 @@ def _told(value: object) -> str:
 
 
 def override_lines(base: BaseManifest, text: str, sources: RunSources) -> list[str]:
-    """Return what is played otherwise than the user's own manifest says, for a person."""
+    """Return sentences for people about what differs from the user's own manifest. Empty for the built-in manifest."""
     if base.path is None:
         return []
     changed = overridden_values(base, text)

@@ -1,7 +1,7 @@
-"""`peer sweep`: a grid of methods, settings and seeds, played by so many processes at a time.
+"""`peer sweep`: a grid of methods, settings and seeds, run in several processes at a time.
 
-Each cell of the grid is one `peer compare` with one seed. Its result is a file, so that a sweep that was stopped goes
-on where it was, and a larger grid plays only what is new."""
+Each cell of the grid is one `peer compare` with one seed. Its result is a file, so that a stopped sweep resumes where
+it was, and a larger grid runs only its new cells."""
 
 from __future__ import annotations
 
@@ -30,52 +30,53 @@ from peer.whole_files import replace_file
 
 MOST_CELLS = 10_000
 MOST_BYTES = 1_000_000
-"""Of a grid's file."""
+"""Largest size of a grid's file."""
 ENDING_S = 60.0
-"""Seconds that the swarms under way may take to end when the sweep is stopped."""
+"""Seconds that running swarms get to end when the sweep is stopped."""
 FIX = "See the example of a grid in `peer help compare-methods`."
 
 Value = str | int | float | bool
 
 
 class Grid(BaseModel):
-    """A grid's file. Every combination of a method, one value for each setting, and a seed is a cell."""
+    """The contents of a grid's file. Every combination of a method, one value for each setting, and a seed is a
+    cell."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     methods: Annotated[list[str], Field(min_length=1)]
-    """Presets, manifests or baselines, as `peer compare` takes them. A manifest's path is relative to the grid's
+    """Presets, manifests or baselines, as `peer compare` takes them. Paths of manifests are relative to the grid's
     file."""
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1000)]
     peers: Annotated[int, Field(ge=1, le=64)] = 4
     steps: Annotated[int, Field(ge=1)] | None = None
-    """Inner steps of a peer. None: those of the first manifest."""
+    """Inner steps of each peer. None: those of the first manifest."""
     virtual: bool = False
-    """Play in virtual time with a tiny model, not as processes."""
+    """Simulate in virtual time with a tiny model instead of starting processes."""
     data: list[str] = []
-    """As `--data` of `peer compare`."""
+    """Values of `--data` of `peer compare`."""
     set: dict[str, Annotated[list[Value], Field(min_length=1)]] = {}
-    """Values of each setting, by the setting's name in the manifest."""
+    """Setting's name in the manifest -> the values to try."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One swarm of a sweep."""
+    """One cell of the grid: one swarm."""
 
     method: str
     settings: tuple[tuple[str, Value], ...]
     seed: int
     words: tuple[str, ...]
-    """Arguments of `peer`."""
+    """Command line arguments of `peer`."""
 
     @property
     def key(self) -> str:
-        """Name of its file: another command, or another version of this program, is another cell."""
+        """Name of its result file. Depends on the arguments and on the version of this program."""
         return blake3(json.dumps([__version__, *self.words]).encode()).hexdigest()[:20]
 
     @property
     def group(self) -> tuple[str, tuple[tuple[str, Value], ...]]:
-        """All cells of a group differ in their seeds alone."""
+        """Key of its group. The cells of a group differ only in their seeds."""
         return self.method, self.settings
 
     def __str__(self) -> str:
@@ -83,7 +84,7 @@ class Cell:
 
 
 def read_grid(file: Path) -> tuple[Cell, ...]:
-    """Return the cells of a grid's file, the seeds by turns. Raises UsageError."""
+    """Return the cells of a grid's file, ordered by seed. Raises UsageError."""
     try:
         with file.open("rb") as opened:
             grid = Grid.model_validate(tomllib.loads(opened.read(MOST_BYTES).decode()))
@@ -116,8 +117,8 @@ def _cell(grid: Grid, method: str, settings: tuple[tuple[str, Value], ...], seed
 
 
 async def play(cells: Sequence[Cell], folder: Path, jobs: int, say: Say) -> None:
-    """Play the cells that have no file in `folder` yet, so many at a time. When it is cancelled the swarms under way
-    are ended. Raises SwarmFailed when cells failed, after all others were played."""
+    """Run the cells that have no result in `folder` yet, `jobs` at a time. If cancelled, the running swarms are ended.
+    Raises SwarmFailed if cells failed, after all others ran."""
     left = [cell for cell in cells if result_of(cell, folder) is None]
     say(f"{len(cells)} cells, of which {len(cells) - len(left)} are played already, {jobs} at a time")
     free, failed = asyncio.Semaphore(jobs), list[str]()
@@ -137,7 +138,7 @@ async def play(cells: Sequence[Cell], folder: Path, jobs: int, say: Say) -> None
 
 
 async def _play_one(cell: Cell, folder: Path) -> str:
-    """Play a cell and write its file. Return why it failed; empty: it did not."""
+    """Run a cell and write its result file. Return why it failed; empty: it succeeded."""
     pipe = asyncio.subprocess.PIPE
     child = await start_python(
         "peer",
@@ -163,7 +164,7 @@ async def _play_one(cell: Cell, folder: Path) -> str:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """Have a comparison end its swarm, as Ctrl+C does."""
+    """Interrupt a comparison as Ctrl+C does, so that it ends its swarm. Kill it after ENDING_S."""
     with contextlib.suppress(ProcessLookupError):
         child.send_signal(2)
     try:
@@ -176,7 +177,7 @@ async def _end(child: asyncio.subprocess.Process) -> None:
 
 
 def result_of(cell: Cell, folder: Path) -> dict[str, Any] | None:
-    """Return the report of a cell that was played; None: it was not."""
+    """Return the report of a cell. None: it has not run yet, or its file is damaged."""
     try:
         found = json.loads((folder / f"{cell.key}.json").read_bytes())
         report: dict[str, Any] = found["report"]
@@ -188,16 +189,16 @@ def result_of(cell: Cell, folder: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class SweptGroup:
-    """The cells of one method with one set of values."""
+    """The results of one method with one set of values, over all seeds."""
 
     method: str
     settings: tuple[tuple[str, Value], ...]
     losses: tuple[float, ...]
-    """Nats a token at the end, one for each seed that was played."""
+    """Final loss in nats per token of each seed that ran."""
     seeds: int
-    """Seeds of the grid."""
+    """Number of seeds in the grid."""
     bytes: float
-    """Payload that a peer has sent, a mean."""
+    """Payload bytes sent by a peer, mean over the seeds."""
     seconds: float
 
     @property
@@ -206,7 +207,7 @@ class SweptGroup:
 
     @property
     def half_width(self) -> float | None:
-        """Half of the interval of 95 % over the seeds, by Student's t; None: of fewer than two."""
+        """Half width of the 95 % confidence interval over the seeds, by Student's t. None: fewer than two seeds."""
         count = len(self.losses)
         if count < 2:
             return None
@@ -227,7 +228,7 @@ class SweptGroup:
 
 
 def swept(cells: Sequence[Cell], folder: Path) -> Iterator[SweptGroup]:
-    """Return the groups of which a cell was played, the least mean loss first."""
+    """Return the groups that have at least one result, the lowest mean loss first."""
     by_group: dict[Any, list[Cell]] = {}
     for cell in cells:
         by_group.setdefault(cell.group, []).append(cell)
@@ -251,7 +252,7 @@ def swept(cells: Sequence[Cell], folder: Path) -> Iterator[SweptGroup]:
 
 
 def sweep_table(groups: Sequence[SweptGroup]) -> str:
-    """Write the groups as a table."""
+    """Return the groups as a text table."""
     names = list(dict.fromkeys(name for group in groups for name, _ in group.settings))
     heads = ["method", *names, "loss", "+-", "seeds", "MB sent", "seconds"]
     rows = [

@@ -1,20 +1,21 @@
-"""How many hostile meetings honest pairs bear that clip about themselves (ClippedGossip, arXiv 2202.01545).
+"""How many hostile meetings honest pairs withstand that clip about themselves (ClippedGossip, arXiv 2202.01545).
 
-The outer rule is NoLoCo's, with its momentum. A peer adds to its params x at most tau of the way to what its partner
-sent, and tau follows the distances to its last partners: slack times a median. So replicas that are pushed apart
-measure larger distances, and take longer pushes. A share of hostile meetings exists from which this outruns the pull of
-the honest ones. With f liars among n peers the share is f / (n - 1).
+The outer rule is NoLoCo's, with its momentum. A peer moves its params x at most by tau towards what its partner sent,
+and tau is proportional (slack) to the median distance of its last partners. So replicas that are pushed apart measure
+larger distances, and accept larger pushes. At some share of hostile meetings this outweighs the pull of honest ones.
+With f liars among n peers the share is f / (n - 1).
 
-The deviations from the honest mean are independent, and in one round of work w they are
+The deviations d from the honest mean are independent, and in one round with work w they are
 
     an honest meeting:   d' = d + m',  m' = a m + b (w + w_j) + b (d_j - d)
     a hostile meeting:   d' = d + m',  m' = a m + 2 b w + b tau u
 
-with the momentum m, a = outer_momentum, b = outer_lr / 2, and a unit vector u that the liar chooses. The worst is u
-along d. Large spreads make the work negligible. Then tau is slack * sqrt(2 V), where V is the mean square of d. With
-the means C of <d, m> and M of <m, m>, a round multiplies (V, C, M) by a matrix that is linear in the share.
+with the momentum m, a = outer_momentum, b = outer_lr / 2, and a unit vector u that the liar chooses. The worst u points
+along d. With a large spread the work is negligible. Then tau is slack * sqrt(2 V), where V is the mean square of d.
+With C the mean of <d, m> and M that of <m, m>, a round multiplies (V, C, M) by a matrix that is linear in the share.
 
-Two simplifications err on the safe side: all replicas are taken for equally far, and liars for knowing every d."""
+Two simplifications err on the safe side: all replicas are assumed to be equally far from the mean, and liars to know
+every d."""
 
 from __future__ import annotations
 
@@ -28,20 +29,20 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 SLACK = 1.25
-"""Times the median distance, which is how far a partner is followed."""
+"""Radius tau as a multiple of the median distance."""
 KEPT = 16
 FEWEST = 4
-"""Distances that are remembered, and those below which own work decides."""
+"""Number of distances that are remembered, and the fewest from which the median is used instead of the own work."""
 CAP = 3 * math.sqrt(2)
-"""Times the own work, beyond which the median counts no more."""
+"""Upper bound of the median distance, as a multiple of the own work."""
 LOST_SHARE = 1 / (1 + math.sqrt(2))
-"""From this share on no radius bounds the spread. Far from each other, all meetings are as long as the radius, and of
-an honest one only 1 / sqrt(2) points to the mean."""
+"""From this share of hostile meetings on, no radius bounds the spread. When replicas are far apart, every meeting moves
+a peer by the radius, and of an honest one only 1 / sqrt(2) points to the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GossipRule:
-    """NoLoCo's outer rule with a clip. The defaults are the preset's."""
+    """NoLoCo's outer rule with a clip. The defaults are those of the preset."""
 
     outer_lr: float = 0.7
     outer_momentum: float = 0.5
@@ -49,17 +50,17 @@ class GossipRule:
 
     @property
     def half(self) -> float:
-        """Return the pull of a meeting."""
+        """The weight of a partner's difference in the step."""
         return self.outer_lr / 2
 
     @property
     def reach(self) -> float:
-        """Return tau over the root mean square of d."""
+        """Radius tau divided by the root mean square of d."""
         return self.slack * math.sqrt(2)
 
 
 def growth(share: float, rule: GossipRule) -> float:
-    """Return the factor by which mean squares grow in a round at most, at this share of hostile meetings."""
+    """Return the largest factor by which the mean squares grow per round, at this share of hostile meetings."""
     return float(max(abs(np.linalg.eigvals((1 - share) * _honest(rule) + share * _pushed(rule, rule.reach)))))
 
 
@@ -73,9 +74,9 @@ def safe_share(rule: GossipRule) -> float:
 
 
 def drift(share: float, rule: GossipRule) -> float:
-    """Return how far colluders move the honest mean in a round at most, when all push in one direction. It is told in
-    lengths of an honest peer's work. A clip about oneself does not bound the sum of it: only a check of the loss does.
-    Infinite when the spread is not bounded."""
+    """Return the most that colluding liars move the honest mean per round when all push in one direction, as a multiple
+    of an honest peer's work. A clip about oneself does not bound the sum over rounds; only a check of the loss does.
+    Infinite if the spread is not bounded."""
     a, b, ones = rule.outer_momentum, rule.half, np.ones(3)
     pushes = share * (1 - share) * (b * rule.reach) ** 2
     work = (1 - share) * 2 * b**2 + share * rule.outer_lr**2
@@ -87,7 +88,8 @@ def drift(share: float, rule: GossipRule) -> float:
 
 
 def _honest(rule: GossipRule) -> Floats:
-    """Map (V, C, M) over an honest meeting. The partner's deviation is independent of the own."""
+    """Return the matrix that maps (V, C, M) over an honest meeting. The partner's deviation is independent of the
+    own."""
     a, b = rule.outer_momentum, rule.half
     return np.array(
         [
@@ -99,7 +101,7 @@ def _honest(rule: GossipRule) -> Floats:
 
 
 def _pushed(rule: GossipRule, reach: float) -> Floats:
-    """Map (V, C, M) over a push of `reach` along d."""
+    """Return the matrix that maps (V, C, M) over a push of length `reach` along d."""
     a, g = rule.outer_momentum, rule.half * reach
     return np.array(
         [[(1 + g) ** 2, 2 * a * (1 + g), a**2], [g * (1 + g), a * (1 + 2 * g), a**2], [g**2, 2 * a * g, a**2]]
@@ -108,21 +110,23 @@ def _pushed(rule: GossipRule, reach: float) -> Floats:
 
 @dataclass(slots=True, kw_only=True)
 class GossipTrial:
-    """A swarm without a model: work is noise of length 1, and liars send what is infinitely far."""
+    """A simulation without a model, which checks the derivation: work is noise of length 1, and liars send infinitely
+    distant values."""
 
     peers: int
     liars: int
     seed: int
     push: Literal["apart", "together"] = "apart"
-    """Liars push each victim away from the honest mean, or all in one direction."""
+    """"apart": liars push each victim away from the honest mean. "together": all in one direction."""
     capped: bool = False
-    """Whether the radius is bounded by own work."""
+    """Whether the radius is bounded by the own work (CAP)."""
     rule: GossipRule = field(default_factory=GossipRule)
     dimensions: int = 64
     _distances: list[list[float]] = field(init=False)
 
     def spreads(self, rounds: int) -> tuple[list[float], float]:
-        """Play. Return the root mean square of d after every round, and how far the honest mean moved in a round."""
+        """Simulate. Return the root mean square of d after each round, and the distance per round that the honest mean
+        moved."""
         rng, honest = np.random.default_rng(self.seed), self.peers - self.liars
         outer, momentum = np.zeros((honest, self.dimensions)), np.zeros((honest, self.dimensions))
         self._distances = [[] for _ in range(honest)]
@@ -136,7 +140,7 @@ class GossipTrial:
         return found, float(np.linalg.norm(outer.mean(0))) / rounds
 
     def _mixed(self, params: Floats, outer: Floats, rng: np.random.Generator) -> Floats:
-        """Everybody meets one other. Return the honest ones' means with what they were sent, as they clip it."""
+        """Pair all peers at random. Return the honest peers' params after the mean with their clipped partner."""
         mixed, middle = params.copy(), outer.mean(0)
         order = rng.permutation(self.peers)
         for one, other in (*zip(order[::2], order[1::2], strict=True), *zip(order[1::2], order[::2], strict=True)):

@@ -1,4 +1,4 @@
-"""The part of a peer that lies. The rest of it is the ordinary peer."""
+"""The lying parts of a peer. All its other parts are those of an ordinary peer."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from peer.protocol.group.roster import Roster
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
 
 OWNERS_FACTOR = -10.0
-"""What a lying owner multiplies its shard's mean with."""
+"""Factor by which a lying owner multiplies its shard's mean."""
 DONORS_AHEAD = 60
-"""Rounds that a lying donor names beyond its own."""
+"""Rounds by which a lying donor claims to be ahead of its own round."""
 DONORS_RMS = 0.1
-"""Root mean square of a lying donor's noise: of the size of weights, so that nothing but the loss gives it away."""
+"""Root mean square of a lying donor's noise. It has the size of weights, so that only the loss reveals it."""
 
 
 class LyingSwap:
-    """Swaps as `PairSwap`, and sends a lie. What comes is decoded and checked as ever."""
+    """Swaps as `PairSwap` does, but sends a lie. Received values are decoded and checked as usual."""
 
     def __init__(self, swaps: PairSwap, lie: Lie) -> None:
         self._swaps = swaps
         self._lie = lie
 
     async def swap(self, terms: PartnerTerms, own: Flat, outer: Tensor, into: Tensor) -> SwapReport:
-        """See `PairSwap.swap`. Of params and outer_params, only the params are a lie."""
+        """Swap as `PairSwap.swap`. If params and outer_params are sent, only the params are a lie."""
         elements = outer.numel()
         said: Flat = self._lie(terms.key, own[0:elements], outer)
         if own.numel() > elements:
@@ -54,8 +54,8 @@ class LyingSwap:
 
 
 class LyingMember(GroupMember):
-    """Takes part in a group as `GroupMember`, and sends a lie. What comes is decoded and checked as ever. It leaves
-    nobody out of the mean of its own shard, least of all itself."""
+    """Takes part in a group as `GroupMember` does, but contributes a lie. Received values are decoded and checked as
+    usual. As an owner it excludes no contributor, since it would have to exclude itself."""
 
     lie: Lie
 
@@ -71,7 +71,7 @@ class LyingMember(GroupMember):
         into: Tensor | None = None,
         outer: Flat | None = None,
     ) -> GroupMean:
-        """See `GroupMember.exchange`."""
+        """Exchange as `GroupMember.exchange`, with a false gradient."""
         assert outer is not None
         params = outer[0 : gradient.numel()]
         said = params - self.lie(key, params - gradient[0 : gradient.numel()], params)
@@ -82,7 +82,7 @@ class LyingMember(GroupMember):
 
 
 class LyingCodec:
-    """A codec that encodes other values than it is given. It decodes as ever."""
+    """A codec that encodes its values multiplied by a factor. It decodes as usual."""
 
     def __init__(self, codec: Codec, factor: float) -> None:
         self.name = codec.name
@@ -106,7 +106,7 @@ class LyingCodec:
 
 
 def liar_of(kind: str, seed: int) -> MakeStrategy:
-    """Return what builds the topology of one liar. Liars of the same seed collude."""
+    """Return the function that builds the exchange strategy of one liar. Liars with the same seed collude."""
     if kind in (BACKDOOR, DONOR):
         return make_strategy
     if kind == OWNER_LIE:
@@ -117,7 +117,8 @@ def liar_of(kind: str, seed: int) -> MakeStrategy:
 
 
 def lying_donor(outer: OuterState, round_: Callable[[], int], now: Callable[[], float], **more: Any) -> DonatedState:
-    """Build what joiners are given by a donor that lies: noise, of a round far ahead."""
+    """Build the state that a lying donor serves to joiners: noise, claimed to be of a round far ahead. `more`: further
+    arguments of `DonatedState`."""
     noise = torch.randn(outer.params.shape, generator=torch.Generator().manual_seed(0))
     wild = OuterState(outer.layout, noise.mul_(DONORS_RMS), torch.zeros_like(noise))
     return DonatedState(wild, lambda: round_() + DONORS_AHEAD, now, **more)
@@ -129,7 +130,7 @@ def _turned(terms: MeanTerms) -> MeanTerms:
 
 
 def ensure_fits(kind: str, method: Method) -> None:
-    """Raise UsageError where the method has nothing that this lie could be told in."""
+    """Raise UsageError if the method has no exchange in which this lie could be sent."""
     if kind == DONOR:
         return
     if kind != OWNER_LIE:

@@ -1,9 +1,8 @@
-"""The lies about params: what a pair's partner sends in the place of its own. In a group their distance from
-outer_params is the contribution.
+"""Lies about params: the values that a lying partner of a pair sends in place of its own. In a group, the difference
+between outer_params and these values is the contribution.
 
-Every lie is a function of the round's key, the flat fp32 params that an honest peer would send, and its outer_params.
-It is told on the wire alone: the liar's own state goes on honestly, so it stays a plausible partner for as long as the
-run lasts."""
+A lie is a function of the round's key, the flat fp32 params that an honest peer would send, and its outer_params. Only
+the sent values are false: the liar's own state continues honestly, so that it stays a plausible partner."""
 
 from __future__ import annotations
 
@@ -21,13 +20,14 @@ from peer.protocol.messages import RoundKey
 Lie = Callable[[RoundKey, Tensor, Tensor], Tensor]
 
 NEAR_THE_LIMIT = 0.97
-"""Part of the largest distance that is taken. The victim's own params differ from the liar's, and they count."""
+"""Share of the largest accepted distance. Below 1, because the victim's own params, which differ from the liar's,
+determine the limit."""
 BACKDOOR = "backdoor"
-"""The trainer of this one learns other targets. It says what it learnt."""
+"""The peer's trainer learns wrong targets. The peer honestly sends what it learnt."""
 OWNER_LIE = "owner-lie"
-"""An owner of a group's shard gives another mean."""
+"""The owner of a group's shard returns a wrong mean."""
 DONOR = "donor"
-"""Joiners are given noise for a state, of a round that nobody has reached yet."""
+"""The peer serves joiners noise as a state, claimed to be of a round far ahead."""
 
 
 def _times_work(factor: float) -> Lie:
@@ -50,7 +50,7 @@ def _free_ride(key: RoundKey, own: Tensor, outer: Tensor) -> Tensor:
 
 
 def _far(seed: int) -> Lie:
-    """Noise, as long as `check_partner` lets pass."""
+    """Send noise as long as `check_partner` accepts."""
 
     def lie(key: RoundKey, own: Tensor, outer: Tensor) -> Tensor:
         noise = _direction(f"far {seed} {key.round} {key.fragment}", own.numel())
@@ -61,7 +61,7 @@ def _far(seed: int) -> Lie:
 
 
 def _noise(seed: int) -> Lie:
-    """As long as the work, and in another random direction every round."""
+    """Send a step as long as the own work, in another random direction each round."""
 
     def lie(key: RoundKey, own: Tensor, outer: Tensor) -> Tensor:
         direction = _direction(f"noise {seed} {key.round} {key.fragment}", own.numel())
@@ -71,7 +71,7 @@ def _noise(seed: int) -> Lie:
 
 
 def _drift(seed: int) -> Lie:
-    """All that have the same seed push in the same direction, as far as their own work goes."""
+    """Push in one direction by the length of the own work. All liars with the same seed push in the same direction."""
 
     def lie(key: RoundKey, own: Tensor, outer: Tensor) -> Tensor:
         direction = _direction(f"drift {seed} {key.fragment}", own.numel())
@@ -81,7 +81,7 @@ def _drift(seed: int) -> Lie:
 
 
 def _stuck() -> Lie:
-    """Always the params of the first exchange."""
+    """Send the params of the first exchange each time."""
     first: dict[int, Tensor] = {}
 
     def lie(key: RoundKey, own: Tensor, outer: Tensor) -> Tensor:
@@ -109,13 +109,13 @@ LIES: dict[str, Callable[[int], Lie]] = {
     "drift": _drift,
     "noise": _noise,
 }
-"""Makes the lie of one liar, from the seed that all liars share."""
+"""Kind of attack -> function that makes the lie of one liar, from the seed that all liars share."""
 
 KINDS = (*LIES, BACKDOOR, OWNER_LIE, DONOR)
 
 
 def ensure_kind(kind: str) -> str:
-    """Return the kind. Raises UsageError when there is none of this name."""
+    """Return the kind. Raises UsageError for an unknown one."""
     if kind not in KINDS:
         raise UsageError(f"there is no attack {kind!r}", f"Choose one of {', '.join(KINDS)}.")
     return kind

@@ -1,4 +1,4 @@
-"""`peer simulate --attack`: a swarm in virtual time, some of whose peers lie, and the same swarm without those."""
+"""`peer simulate --attack`: a simulated swarm with lying peers, and the same swarm without them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from peer.run.manifest import parse_manifest
 from peer.run.resolve import resolve
 
 FEWEST_PEERS = 3
-"""One that lies, and two that meet each other."""
+"""Fewest peers: one liar, and two honest peers that can meet."""
 
 
 def simulate_attack(settings: SimulationSettings, kind: str, share: float) -> tuple[Report, AttackReport]:
-    """Simulate the swarm with liars, and once more without. The report is of the first.
+    """Simulate the swarm with and without liars. The first report is of the swarm with liars. `share`: of the peers
+    that lie.
 
     Raises UsageError or ManifestError for impossible settings."""
     ensure_kind(kind)
@@ -46,7 +47,7 @@ def simulate_attack(settings: SimulationSettings, kind: str, share: float) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A swarm that was played with its liars."""
+    """The outcome of a simulation with liars."""
 
     report: Report
     liars: tuple[str, ...]
@@ -56,7 +57,7 @@ class Played:
 
 
 def play_attack(settings: SimulationSettings, kind: str, numbers: tuple[int, ...]) -> Played:
-    """Play the swarm. The peers of these numbers lie."""
+    """Simulate the swarm with these peers lying."""
     seed = parse_manifest(settings.manifest.encode()).seed
     liars = {number: liar_of(kind, seed) for number in numbers}
     swarms: list[SimulatedSwarm] = []
@@ -70,7 +71,7 @@ def play_attack(settings: SimulationSettings, kind: str, numbers: tuple[int, ...
 
 
 def honest_alone(settings: SimulationSettings, numbers: tuple[int, ...]) -> float | None:
-    """Play the swarm without the peers of these numbers. Return the mean of the last losses, as `mean_last_loss`."""
+    """Simulate the swarm without these peers. Return the mean of the last losses, as `mean_last_loss` does."""
     swarms: list[SimulatedSwarm] = []
     simulate(
         settings, swarms.append, SimulationRoles(numbers=tuple(n for n in range(settings.peers) if n not in numbers))
@@ -79,7 +80,7 @@ def honest_alone(settings: SimulationSettings, numbers: tuple[int, ...]) -> floa
 
 
 def liars_among(peers: int, share: float) -> tuple[int, ...]:
-    """Return the numbers of the liars, evenly between the slowest and the fastest. Raises UsageError."""
+    """Return the numbers of the liars, evenly spread from the slowest to the fastest peer. Raises UsageError."""
     if peers < FEWEST_PEERS:
         reason = f"one liar and two honest peers are {FEWEST_PEERS}, and --peers is {peers}"
         raise UsageError(reason, f"Give --peers {FEWEST_PEERS} or more.")

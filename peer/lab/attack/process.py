@@ -1,5 +1,5 @@
 """`python -m peer.lab.attack.process KIND SEED join TICKET …`: a real daemon that tells this lie. `peer swarm --attack`
-starts it in the place of `peer join`, with the options that a local swarm gives. No option of `peer` makes a liar."""
+starts it in place of `peer join`, with the options of a local swarm. No option of `peer` itself makes a peer lie."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from peer.run.ticket import Ticket
 
 @dataclass(frozen=True, slots=True)
 class Liar:
-    """Builds the parts of a daemon that lie."""
+    """The functions that build the lying parts of a daemon."""
 
     strategy: MakeStrategy
     donated: Callable[..., DonatedState]
 
 
 def read(arguments: Sequence[str]) -> tuple[Liar, PeerOptions]:
-    """Read the command line. Raises UsageError for an unknown kind, and SystemExit as argparse does."""
+    """Parse the command line. Raises UsageError for an unknown kind, and SystemExit as argparse does."""
     parser = argparse.ArgumentParser(prog="peer.lab.attack.process", description=__doc__)
     parser.add_argument("kind")
     parser.add_argument("seed", type=int)
@@ -78,7 +78,7 @@ def read(arguments: Sequence[str]) -> tuple[Liar, PeerOptions]:
 
 
 async def take_part(liar: Liar, options: PeerOptions) -> int:
-    """Take part as `peer.node.peer.run_peer` does, with the parts that lie. Return the exit code."""
+    """Run the peer as `peer.node.peer.run_peer` does, with the lying parts. Return the exit code."""
     check_volunteer(options)
     display, phase_timer = PlainLines(say), PhaseTimer()
     with Home(options.home).lock(options.identity_path):

@@ -1,4 +1,4 @@
-"""The effect of lies, counted from the journals of the honest."""
+"""The effect of lies on the honest peers, from their journals."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ from peer.observe import events
 from peer.protocol.policy.donors import FIRST_ROUNDS
 
 WRONG_VALUES = frozenset({Code.NORM, Code.NOT_FINITE, Code.IMPLAUSIBLE})
-"""Codes of what was refused for the values of a partner, or of an owner's result."""
+"""Refusal codes that are about the values of a partner or of an owner's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """Times that honest peers refused another's values: a partner's params, a member's contribution to their shard, or
-    the result of a shard's owner."""
+    """How often honest peers refused values of others: a partner's params, a member's contribution to their shard, or
+    an owner's result."""
 
     liars: int
-    """Values of liars."""
+    """Refused values of liars."""
     honest: int
-    """Values of each other."""
+    """Refused values of honest peers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """The state that an honest newcomer began with."""
+    """The state with which an honest newcomer began."""
 
     donor: str
-    """Peer id of the one that gave most of it."""
+    """Peer id of the donor of most of it."""
     loss: float | None
-    """The newcomer's first evaluation, nats. None: not finite, or there was none."""
+    """Loss of the newcomer's first evaluation, in nats per token. None: not finite, or not evaluated."""
     others_loss: float | None
-    """The mean of the other honest peers' last evaluations before it."""
+    """Mean of the other honest peers' last losses before it."""
     refused: int
-    """States that the newcomer refused."""
+    """Number of states that the newcomer refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttackReport:
-    """The effect of the lies. Losses are the mean of the honest peers' last evaluations, nats. None: not finite, or
-    there was no evaluation."""
+    """The effect of the lies. Losses are the mean of the honest peers' last evaluations, in nats per token. None: not
+    finite, or not evaluated."""
 
     kind: str
     liars: tuple[str, ...]
     """Peer ids."""
     honest_loss: float | None
     honest_loss_alone: float | None
-    """The same seeds, without the liars. None of real processes: they do not play it."""
+    """Loss with the same seeds but without liars. None for real processes, which are not run again."""
     excluded: Excluded
     newcomers: tuple[Newcomer, ...] = ()
-    """Honest peers that began with a state of donors after the first rounds."""
+    """Honest peers that began with a donor's state after the first rounds."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @property
     def more(self) -> float | None:
-        """Return by which part the liars raised the loss. None: a loss is not known."""
+        """Relative increase of the loss by the liars. None: a loss is unknown."""
         if self.honest_loss is None or not self.honest_loss_alone:
             return None
         return self.honest_loss / self.honest_loss_alone - 1
 
 
 def mean_last_loss(journals: Iterable[Iterable[events.Event]]) -> float | None:
-    """Return the mean of the last evaluations. None: one is not finite, or there is none."""
+    """Return the mean of the peers' last losses. None: one is not finite, or no peer was evaluated."""
     lasts = []
     for journal in journals:
         losses = [event.loss for event in journal if isinstance(event, events.Evaluated)]
@@ -77,7 +77,8 @@ def mean_last_loss(journals: Iterable[Iterable[events.Event]]) -> float | None:
 
 
 def newcomers(journals: Sequence[Sequence[tuple[float, events.Event]]]) -> tuple[Newcomer, ...]:
-    """Return the states of those who came after the first rounds. A journal has the time of each event."""
+    """Return the first states of the peers that joined after the first rounds. `journals`: (time, event) of each honest
+    peer."""
     found = list[Newcomer]()
     for journal in journals:
         fetched = [event for _, event in journal if isinstance(event, events.StateFetched)]
@@ -93,13 +94,13 @@ def newcomers(journals: Sequence[Sequence[tuple[float, events.Event]]]) -> tuple
 
 
 def excluded(journals: Iterable[Iterable[events.Event]], liars: Collection[str]) -> Excluded:
-    """Count the refusals in the journals of honest peers."""
+    """Count the refusals in the journals of honest peers. `liars`: their peer ids."""
     refused = [peer in liars for journal in journals for peer in map(_turned_away, journal) if peer]
     return Excluded(sum(refused), len(refused) - sum(refused))
 
 
 def _turned_away(event: events.Event) -> str:
-    """Return the peer whose values were refused. Empty: the event tells of no such refusal."""
+    """Return the peer whose values the event reports as refused. Empty: the event is no such refusal."""
     if isinstance(event, (events.PartnerFailed, events.ResultRefused)) and event.code in WRONG_VALUES:
         return event.peer
     if isinstance(event, events.ContributorLeftOut):
@@ -110,7 +111,7 @@ def _turned_away(event: events.Event) -> str:
 
 
 def attack_text(attack: AttackReport, unit: str = "nats a token") -> str:
-    """Write the effect of the lies as text. `unit`: of the losses."""
+    """Return the effect of the lies as text. `unit`: of the losses."""
     more = "" if attack.more is None else f" ({attack.more:+.1%})"
     lines = [
         ("attack", f"{attack.kind} by {' '.join(attack.liars)}"),

@@ -1,4 +1,5 @@
-"""An innocent address: it takes connections, counts them, and never says a word."""
+"""An uninvolved address, to which an attacker points its records: it accepts and counts connections, and never
+answers."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from collections.abc import AsyncIterator
 from peer.aio.servers import close_servers
 
 MAX_HELD = 256
-"""Connections that are kept open. Beyond it the oldest is closed."""
+"""Most connections that are kept open. Then the oldest is closed."""
 
 
 class SilentAddress:
-    """The address, and how often it was dialled."""
+    """A listening address that counts connections and never answers."""
 
     def __init__(self) -> None:
         self.connections = 0
@@ -34,14 +35,14 @@ class SilentAddress:
         self._port = port
 
     async def take(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take a connection, and leave it without an answer."""
+        """Accept a connection without ever answering."""
         self.connections += 1
         self._held.append(writer)
         if len(self._held) > MAX_HELD:
             self._held.popleft().transport.abort()
 
     def close(self) -> None:
-        """Close what is held."""
+        """Close all open connections."""
         for writer in self._held:
             writer.transport.abort()
 

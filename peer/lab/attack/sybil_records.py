@@ -1,7 +1,7 @@
-"""`peer swarm --attack sybil-records`: fresh keys whose signed records all name one innocent address.
+"""`peer swarm --attack sybil-records`: many fresh keys with signed records that all name one uninvolved address.
 
-The keys cost nothing, and nobody answers for them. The attack shows how often honest peers dial the address, and how
-many of their exchanges they lose to candidates that never answer."""
+Keys cost nothing, and no peer runs behind them. The attack shows how often honest peers dial the address, and how many
+exchanges they lose to candidates that never answer."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ NAME = "sybil-records"
 RECORDS = 150
 MOST_RECORDS = 1000
 LIFE_S, AGAIN_S = 60.0, 20.0
-"""Seconds that a record lives, and after which it is announced again."""
+"""Lifetime of a record in seconds, and the seconds until it is announced again."""
 STORE_S = 10.0
 PLACES = 2
-"""Buckets of the directory in which each record is put: the first ones that readers look into."""
+"""Number of directory buckets in which each record is stored: those that readers look into first."""
 
 
 def records_asked(texts: Iterable[str]) -> tuple[int, tuple[str, ...]]:
-    """Return the records that `--attack sybil-records[:N]` asks for, and the other attacks. Raises UsageError."""
+    """Return the number of records that `--attack sybil-records[:N]` asks for (0: none), and the other attacks. Raises
+    UsageError."""
     records, others = 0, list[str]()
     for text in texts:
         match = re.fullmatch(rf"{NAME}(?::([0-9]{{1,6}}))?", text)
@@ -55,7 +56,7 @@ def records_asked(texts: Iterable[str]) -> tuple[int, tuple[str, ...]]:
 
 
 class SybilRecords:
-    """A farm of keys. It announces their records for as long as it is open."""
+    """A set of fresh keys, whose records it announces while it runs."""
 
     def __init__(self, run_id: RunId, count: int, directory: DhtDirectory, silent: SilentAddress) -> None:
         self._run_id = run_id
@@ -66,15 +67,15 @@ class SybilRecords:
         self._began = math.inf
         self._seen = 0
         self._announced: set[str] = set()
-        """Peer ids of the records that the directory has taken."""
+        """Peer ids whose records the directory has accepted."""
 
     def begin(self) -> None:
-        """Announce from here on."""
+        """Start to announce."""
         self._began = time.time()
         self._begun.set()
 
     async def run(self) -> None:
-        """Announce for ever, once it has begun; the owner cancels."""
+        """Announce all records repeatedly after `begin`, until cancelled."""
         await self._begun.wait()
         while True:
             for key in self._keys:
@@ -85,7 +86,7 @@ class SybilRecords:
             await asyncio.sleep(AGAIN_S)
 
     def report(self) -> dict[str, Any]:
-        """Return what came of it, JSON-able."""
+        """Return the numbers of the attack, as JSON."""
         return {
             "records": len(self._keys),
             "announced": len(self._announced),
@@ -125,7 +126,8 @@ def _own_key(path: Path) -> Identity:
 
 @contextlib.asynccontextmanager
 async def sybil_records(count: int, ticket: Ticket, home: Path) -> AsyncIterator[SybilRecords]:
-    """Make a farm that has still to begin. It ends with the block. `home`: a folder for its own key.
+    """Make the keys and their directory client, until the block ends. Nothing is announced before `SybilRecords.begin`.
+    `home`: folder for the client's own key.
 
     Raises DirectoryFailed."""
     own, run_id = _own_key(home / "identity.key"), RunId(ticket.run_id)

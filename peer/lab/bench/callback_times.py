@@ -1,7 +1,8 @@
-"""Program `peer …` on asyncio's own event loop, which notes every callback that takes long.
+"""Runs `peer …` on asyncio's own event loop and records every callback that takes long.
 
-`python -m peer.lab.bench.callback_times FILE …` appends a line of JSON to FILE for each one. Only benchmarks start it.
-Processor time of the loop's thread counts, so that other programs on the machine do not."""
+`python -m peer.lab.bench.callback_times FILE …` appends one line of JSON to FILE for each such callback. Only
+benchmarks use it. The processor time of the loop's thread is measured, so that other programs on the machine do not
+count."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 NOTED_S = 0.02
-"""Callbacks that take less are not noted."""
+"""Least processor seconds of a callback that is recorded."""
 
 
 def noting(run: Callable[[Any], None], file: Path) -> Callable[[Any], None]:
-    """Return a handle's `_run` that measures `run`."""
+    """Return a replacement of `asyncio.Handle._run` that measures the callback."""
 
     def measured(handle: Any) -> None:
         what, used, wall = handle._callback, time.thread_time(), time.monotonic()
@@ -37,7 +38,7 @@ def noting(run: Callable[[Any], None], file: Path) -> Callable[[Any], None]:
 
 
 def name(callback: Any) -> str:
-    """Name a callback: a task by its own name and where it waits now."""
+    """Return the name of a callback. For a task, also the line at which it now waits."""
     task = getattr(callback, "__self__", None)
     if not isinstance(task, asyncio.Task):
         return str(getattr(callback, "__qualname__", callback))
@@ -55,7 +56,8 @@ def main() -> None:
     file = Path(sys.argv.pop(1))
     with contextlib.suppress(ImportError):
         loops: Any = importlib.import_module("uvloop")
-        loops.new_event_loop = asyncio.new_event_loop  # its own handles are compiled: nothing can be put around them
+        # # uvloop's handles are compiled, so that they cannot be wrapped: use asyncio's loop
+        loops.new_event_loop = asyncio.new_event_loop
     handle: Any = asyncio.events.Handle
     handle._run = noting(handle._run, file)
     runpy.run_module("peer", run_name="__main__")

@@ -1,4 +1,4 @@
-"""How fast a codec is, on one thread, beside a copy of the same memory."""
+"""Measures the speed of a codec on one thread, compared with a copy of the same memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ REPETITIONS = 9
 
 
 def measure(name: str, mb: float, repetitions: int = REPETITIONS) -> dict[str, Any]:
-    """GB of fp32 a second for encode, decode and axpy (decode and accumulate) of `mb` million bytes of normally
-    distributed values, and of a plain copy of them; everything into memory that was used before. The repetitions go
-    round by round, so that all see the same machine. Raises UsageError."""
+    """Measure GB of fp32 per second for encode, decode and axpy (decode and accumulate) of `mb` million bytes of
+    normally distributed values, and for a plain copy. All write into memory that has been used before. The measurements
+    alternate, so that all see the same state of the machine. Raises UsageError."""
     if name not in EVERY:
         raise UsageError(f"there is no codec {name!r}", f"Known: {', '.join(sorted(EVERY))}.")
     if not LEAST_MB <= mb <= MOST_MB:

@@ -1,7 +1,8 @@
-"""A process with the parts of a daemon that swap a fragment (its `PairSwap`, its bulk thread, its transport), told by
-lines of JSON on stdin what to do, and measuring itself meanwhile. `peer.lab.bench.pair` starts two.
+"""One end of the swap benchmark: a process with the parts of a daemon that swap a fragment (`PairSwap`, bulk thread,
+transport). It reads commands as lines of JSON from stdin, and measures itself while it executes them.
+`peer.lab.bench.pair` starts two.
 
-Ends with its stdin."""
+The process ends when its stdin does."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ AN_HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What an end is started with. `cap`: bytes a second each way, 0: none."""
+    """The settings of one end. `rank`: its number. `elements`: of the fragment. `cap`: bytes per second each way; 0:
+    none."""
 
     rank: int
     codec: str
@@ -51,7 +53,8 @@ class Setting:
 
 
 class Ticker:
-    """A task that asks to be woken every millisecond, and notes the delays in seconds."""
+    """A task that sleeps for one millisecond at a time, and records by how many seconds it wakes late. Measures stalls
+    of the event loop."""
 
     def __init__(self) -> None:
         self.late: list[float] = []
@@ -62,7 +65,7 @@ class Ticker:
         task = asyncio.create_task(self._tick())
         try:
             yield
-            await asyncio.sleep(2 * TICK_S)  # the last stall is seen when the loop comes round again
+            await asyncio.sleep(2 * TICK_S)  # # so that a stall at the very end is recorded too
         finally:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -76,7 +79,7 @@ class Ticker:
 
 
 class DaemonEnd:
-    """One end of the swap benchmark: the transport, `PairSwap` and buffers of a daemon, measured on command.
+    """One end of the swap benchmark: the transport, `PairSwap` and buffers of a daemon, measured for each command.
 
     Call `open` before use and `close` afterwards."""
 
@@ -97,7 +100,7 @@ class DaemonEnd:
         self._own = change.mul_(0.05).add_(self._outer)
         self._buffers = Buffers(setting.elements, 1)
         with self._buffers.acquire() as buffer:
-            buffer.fill_(0)  # all its pages
+            buffer.fill_(0)  # # touch all its pages, so that the first swap does not pay for them
         self._ticker = Ticker()
         self._partner: PeerRecord
         self._works: dict[str, Callable[[dict[str, Any]], Coroutine[Any, Any, None]]] = {
@@ -107,24 +110,24 @@ class DaemonEnd:
         }
 
     def _place(self) -> torch.Tensor:
-        """Return where our own values are to lie."""
+        """Return memory for the own values."""
         return torch.empty(self._setting.elements)
 
     async def open(self) -> dict[str, Any]:
-        """Listen on loopback; what the other end has to know."""
+        """Listen on loopback. Return the facts that the other end needs: peer id and endpoint."""
         port = await self._transport.start("127.0.0.1", 0)
         return {"peer": self._identity.peer_id, "endpoint": f"127.0.0.1:{port}"}
 
     def set_partner(self, other: dict[str, Any]) -> None:
-        """`other`: what the other's `open` said, with the address to reach it at."""
+        """Set the partner from the facts that its `open` returned, with the address at which it can be reached."""
         now, where = self._clock.now(), (other["endpoint"],)
         self._partner = PeerRecord(
             PeerId(other["peer"]), RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, now, now + AN_HOUR_S
         )
 
     async def execute(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Do one thing and tell what it took: `seconds`, `cpu_s` (of the process), `late_ms` (of each tick of the event
-        loop), `rss`, `peak` and `rss_after` (MiB). Raises ExchangeError."""
+        """Execute one command. Return `seconds`, `cpu_s` (of the process), `late_ms` (of each tick of the event loop),
+        `rss`, `peak` and `rss_after` (MiB). Raises ExchangeError."""
         before, cpu = resident(), time.process_time()
         forget_peak()
         async with self._ticker.running():
@@ -147,7 +150,7 @@ class DaemonEnd:
             await self._pair_swap.swap(terms, self._own, self._outer, into)
 
     async def _encode(self, command: dict[str, Any]) -> None:
-        """Again and again, in the thread in which the daemon does it."""
+        """Encode repeatedly for the given seconds, in the bulk thread, as the daemon does."""
         until, codec = time.perf_counter() + command["seconds"], EVERY[self._setting.codec]
         while time.perf_counter() < until:
             await self._bulk_thread(lambda: codec.encode(self._own))
@@ -184,8 +187,8 @@ async def _serve(kind: type[DaemonEnd]) -> None:
 
 
 def main(kind: type[DaemonEnd] = DaemonEnd) -> None:
-    """Be an end of this kind."""
-    tune_malloc()
+    """Run an end of this class."""
+    tune()
     try:
         import uvloop
     except ImportError:

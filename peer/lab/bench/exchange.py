@@ -1,5 +1,6 @@
-"""A swap of a whole fragment between two processes of this machine: both ways at once, over gRPC with TLS, decoding and
-accumulating included; by turns with gloo's all-reduce of the same fp32, in the clear."""
+"""Measures a swap of a whole fragment between two processes of this machine: both ways at once, over gRPC with TLS,
+including decoding and accumulating. Optionally alternates with gloo's all-reduce of the same fp32 values,
+unencrypted."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ TIMEOUT_S = 600.0
 
 
 def measure(codec: str, mb: float, against: str = "", repeats: int = REPEATS, cap: float = 0.0) -> dict[str, Any]:
-    """Medians over `repeats` of the seconds until both have everything, and of the processor seconds of both processes
-    together. `mb`: million bytes of fp32; `against`: "" or gloo; `cap`: bytes a second each way, 0: none.
+    """Return the medians over `repeats` of the seconds until both ends have everything, and of the processor seconds of
+    both processes together. mb: million bytes of fp32. against: "" or "gloo". cap: bytes per second each way; 0: none.
 
     Raises UsageError."""
     if codec not in EVERY:
@@ -42,12 +43,12 @@ def measure(codec: str, mb: float, against: str = "", repeats: int = REPEATS, ca
 
 
 def _turns(results: list[dict[str, Any]], kind: str, what: str) -> list[tuple[float, ...]]:
-    """Of each turn, what both ends measured."""
+    """Return for each repetition what both ends measured."""
     return list(zip(*(result[kind][what] for result in results), strict=True))
 
 
 def _both(arguments: list[str]) -> list[dict[str, Any]]:
-    """Start both ends, tell each the other's record, and what they found."""
+    """Start both ends, send each the other's record, and return their results."""
     ends = [
         popen_python(
             "peer.lab.bench.transport_process",

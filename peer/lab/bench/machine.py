@@ -1,4 +1,4 @@
-"""What a measurement was made on and with, and what the system counts for a process."""
+"""The machine and software of a measurement, and resource counters of a process."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CHECKOUT = Path(__file__).parents[3]
 
 
 def facts() -> dict[str, Any]:
-    """JSON-able: `machine`, `versions` (of this program, Python and the libraries compared), `commit` (empty outside a
-    checkout; a `+` behind it: with changes that are not committed) and the load of the last minute."""
+    """Return as JSON: `machine`, `versions` (of this program, Python and the compared libraries), `commit` (see
+    `commit`) and the load of the last minute."""
     return {"machine": machine(), "versions": versions(), "commit": commit(), "load": round(os.getloadavg()[0], 2)}
 
 
@@ -45,10 +45,10 @@ def versions() -> dict[str, str]:
 
 
 def commit(checkout: Path = CHECKOUT) -> str:
-    """Return the checkout's commit; a plus behind it: tracked files differ from it. Empty: it is no checkout.
+    """Return the short commit of the checkout, with a `+` if tracked files differ from it. Empty: no checkout.
 
-    An installed program often lies below the checkout of another project, whose commit says nothing about it, and whose
-    settings may let git run programs."""
+    Looks for .git in this folder only: an installed program may be inside the checkout of another project, whose commit
+    says nothing about this program and whose settings may let git run programs."""
     if not (checkout / ".git").exists():
         return ""
     try:
@@ -76,8 +76,8 @@ def _processor() -> str:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Processor seconds that a process has used so far, its threads' included and its children's not; None where the
-    system does not say."""
+    """Return the processor seconds that a process has used so far, with its threads and without its children. None: the
+    system does not report them."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -86,7 +86,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def resident(what: str = "VmRSS") -> float:
-    """MiB of this process in memory; `VmHWM`: the most since `forget_peak`. Linux only."""
+    """Return the memory of this process in MiB. `VmRSS`: now. `VmHWM`: its peak since `forget_peak`. Linux only."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{what}:"):
             return int(line.split()[1]) / 1024
@@ -94,5 +94,5 @@ def resident(what: str = "VmRSS") -> float:
 
 
 def forget_peak() -> None:
-    """Count `VmHWM` anew from now on."""
+    """Reset the peak `VmHWM`."""
     Path("/proc/self/clear_refs").write_text("5")

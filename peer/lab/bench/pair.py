@@ -1,4 +1,4 @@
-"""Two processes that swap a fragment as daemons do (`peer.lab.bench.daemon_process`), led from here."""
+"""Starts and controls two processes that swap a fragment as daemons do (`peer.lab.bench.daemon_process`)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from peer.python_child import start_python
 
 START_S, REPLY_S, END_S = 120.0, 300.0, 5.0
 MAX_LINE = 2**26
-"""A line tells of every tick of the event loop."""
+"""Longest line in bytes. A reply lists every tick of the event loop."""
 
 DAEMON_END = "peer.lab.bench.daemon_process"
 
 Found = list[dict[str, Any]]
-"""What each end told."""
+"""The reply of each end."""
 
 
 class Pair:
-    """Made by `pair`. `pids`: of the two processes."""
+    """The running ends of a swap benchmark. Made by `pair` or `group`."""
 
     def __init__(self, ends: list[asyncio.subprocess.Process]) -> None:
         self._ends = ends
@@ -36,7 +36,7 @@ class Pair:
         return [end.pid for end in self._ends]
 
     async def swap(self, **how: str) -> Found:
-        """Play the next round. `how`: further settings of the ends. Raises UsageError when it failed."""
+        """Swap once, as the next round. `how`: further fields of the command. Raises UsageError if it failed."""
         self._round += 1
         return await self._both({"do": "swap", "round": self._round, **how})
 
@@ -45,7 +45,7 @@ class Pair:
         await self._both({"do": "greet"})
 
     async def encode(self, seconds: float) -> Found:
-        """Let the first end encode for so long, while the other does nothing."""
+        """Let the first end encode for `seconds` while the other is idle."""
         return [await self._one(0, {"do": "encode", "seconds": seconds})]
 
     async def idle(self, seconds: float) -> Found:
@@ -72,11 +72,11 @@ async def pair(
     seen_at: Callable[[int, str], Awaitable[str]] | None = None,
     program: str = DAEMON_END,
 ) -> AsyncIterator[Pair]:
-    """Start two ends for a fragment of so many elements.
+    """Start two ends for a fragment of `elements` elements.
 
-    `cap`: bytes a second each way, 0: none. `far_nice`: the niceness of the second, which stands for another machine.
-    `seen_at`: the address at which the other reaches an end, by its number and its listening address. `program`: the
-    module that an end runs. Raises UsageError when one does not start."""
+    cap: bytes per second each way; 0: none. far_nice: niceness of the second end, which stands for another machine.
+    seen_at: returns the address at which the other end reaches an end, from its number and its listening address.
+    program: the module that an end runs. Raises UsageError if an end does not start."""
     ends: list[asyncio.subprocess.Process] = []
     try:
         for rank in range(2):
@@ -95,7 +95,8 @@ async def pair(
 
 @asynccontextmanager
 async def group(codec: str, elements: int, members: int, program: str) -> AsyncIterator[Pair]:
-    """As `pair`, of as many ends that all meet each other. A round is a `swap`."""
+    """Start `members` ends that are all connected with each other, as `pair` does for two. A `swap` is a group
+    round."""
     ends: list[asyncio.subprocess.Process] = []
     try:
         for rank in range(members):
@@ -130,7 +131,7 @@ async def send_line(process: asyncio.subprocess.Process, what: dict[str, Any]) -
 
 
 async def read_line(process: asyncio.subprocess.Process, timeout_s: float = REPLY_S) -> dict[str, Any]:
-    """Read an answer. Raises UsageError when the process ended or is silent for so long."""
+    """Read one reply. Raises UsageError if the process ended or does not answer in time."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(timeout_s):
@@ -144,7 +145,7 @@ async def read_line(process: asyncio.subprocess.Process, timeout_s: float = REPL
 
 
 async def stop(process: asyncio.subprocess.Process) -> None:
-    """End its stdin; kill it if that does not end it."""
+    """Close the stdin of a process, and kill it if it does not end in time."""
     assert process.stdin is not None
     process.stdin.close()
     try:

@@ -1,4 +1,4 @@
-"""Tables that benchmarks print, and the arithmetic that they share."""
+"""The text tables of benchmarks, and shared arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Cell = str | float | int | None
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Write a table, right-aligned but for the first column. None and NaN are empty."""
+    """Return a text table, right-aligned except for the first column. None and NaN are empty cells."""
     shown = [list(heads), *([_shown(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in shown) for column in range(len(heads))]
     lines = []
@@ -28,12 +28,12 @@ def _shown(cell: Cell) -> str:
 
 
 def slope(values: Sequence[float]) -> float:
-    """Of the straight line of least squares through values one apart."""
+    """Return the slope of the least-squares line through equally spaced values (distance 1)."""
     middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
     spread = sum((at - middle) ** 2 for at in range(len(values)))
     return sum((at - middle) * (value - mean) for at, value in enumerate(values)) / spread
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the value that this part of all does not exceed."""
+    """Return the value that a share `part` (0 to 1) of all values does not exceed."""
     return sorted(values)[min(len(values) - 1, math.ceil(part * len(values)) - 1)]

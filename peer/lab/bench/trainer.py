@@ -1,5 +1,5 @@
-"""How fast this machine trains a run's model: in a child process, over the same seam and with the same settings as the
-daemon does it."""
+"""Measures how fast this machine trains a run's model: in a child process, over the same interface and with the same
+settings as in the daemon."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from peer.trainer.config import TrainerConfig
 from peer.user_folders import temporary_folder
 
 BURSTS = 5
-"""The steps are done in so many parts; rates are medians over them."""
+"""Number of parts in which the steps are done. Rates are medians over them."""
 SETTLED, SETTLING_S = 0.05, 30.0
-"""Warm when the median of the last burst differs from the one before by no more than this part, or after so long."""
+"""The trainer counts as warm when the step time changes by at most this share from one burst to the next, or after this
+many seconds."""
 WARM_STEPS = 5
 DEADLINE_S = 600.0
 SQUARE, PRODUCTS = 768, 9
@@ -41,7 +42,8 @@ SQUARE, PRODUCTS = 768, 9
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Some inner steps: how many, seconds inside of them, seconds in all, processor seconds of the trainer."""
+    """The measurement of some inner steps: their number, seconds inside the steps, wall-clock seconds in all, and the
+    trainer's processor seconds."""
 
     steps: int
     inside_s: float
@@ -62,14 +64,15 @@ def measure(
     data_dir: str | None = None,
     files: RunFiles | None = None,
 ) -> dict[str, Any]:
-    """Of `steps` inner steps after the trainer has warmed up: `tokens_per_s`, `step_s` (median), `step_s_slowest` (of
-    the bursts), `utilization`: the floating point operations the model needs (6 a parameter and token) over what
-    products of square fp32 matrices reach here with as many threads (None on an accelerator), `cores`: processor
-    seconds of the trainer a second (None where the system does not say), and where and with what.
+    """Measure `steps` inner steps of a warm trainer. Return `tokens_per_s`, `step_s` (median), `step_s_slowest` (of the
+    bursts), `utilization`, `cores`, the device and the facts of the machine.
 
-    `files`: the files of the run, which a foreign model needs.
+    `utilization` is the model's floating point operations (6 per parameter and token) divided by those that products of
+    square fp32 matrices reach here with the same number of threads; None on an accelerator. `cores`: the trainer's
+    processor seconds per second; None if the system does not report them. `files`: the run's files, which a foreign
+    model needs.
 
-    Raises UsageError, TrainerFailed, and what a trainer refuses with: DataError, ManifestError, MachineTooSmall."""
+    Raises UsageError, TrainerFailed, and the trainer's own refusals: DataError, ManifestError, MachineTooSmall."""
     if not BURSTS <= steps <= 1_000_000:
         raise UsageError(f"--steps {steps} cannot be measured", f"Give {BURSTS} to 1000000.")
     files = files or RunFiles()
@@ -99,7 +102,7 @@ async def _train(
     manifest: Manifest, config: TrainerConfig, files: RunFiles, folder: Path, steps: int
 ) -> tuple[Any, list[Burst]]:
     layout = layout_for(manifest.model, resolve(manifest.sync), files.tensors)
-    seeded = manifest.model_copy(update={"init": ""})  # a step takes as long with any weights
+    seeded = manifest.model_copy(update={"init": ""})  # # the weights do not affect the time of a step
     first = FirstFiles(files.tensors, files.config, scratch=folder)
     outer = await asyncio.to_thread(first_state, seeded, layout, None, lambda line: None, first)
     trainer = TrainerClient(folder, layout, config)
@@ -126,7 +129,7 @@ async def _warm(trainer: TrainerClient) -> None:
 
 
 async def burst(trainer: TrainerClient, steps: int) -> Burst:
-    """Take so many inner steps, and a snapshot of the first fragment. Raises TrainerDied."""
+    """Take `steps` inner steps and a snapshot of the first fragment. Raises TrainerDied."""
     pid, before, began = trainer.pid, trainer.counters(), boottime()
     assert pid is not None
     cpu = cpu_seconds(pid)
@@ -161,7 +164,7 @@ def _place(info: Any, threads: int) -> dict[str, Any]:
 
 
 def flops(threads: int) -> float:
-    """Floating point operations a second in products of square fp32 matrices, median."""
+    """Return the floating point operations per second in products of square fp32 matrices, median."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -1,5 +1,5 @@
-"""One of the two processes of `peer.lab.bench.exchange`. It swaps with the other over gRPC with TLS, by turns with an
-all-reduce of torch.distributed's gloo. It writes its record and its results as lines of JSON."""
+"""One of the two processes of `peer.lab.bench.exchange`. It swaps with the other over gRPC with TLS, alternating with
+an all-reduce of torch.distributed's gloo if asked for. Prints its record and its results as lines of JSON."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ TIMEOUT_S = 120.0
 
 
 class Willing(RequestHandler):
-    """The handler of an end: every swap is welcome."""
+    """A request handler that accepts every swap."""
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return Answer(Verdict.LOCKED)
 
 
 class Turns:
-    """Seconds and processor seconds of this process, by what was done."""
+    """Wall-clock and processor seconds of this process, by kind of work."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}
         self.cpu: dict[str, list[float]] = {}
 
     def begin(self) -> Callable[[str], None]:
+        """Start a measurement. Return a function that ends it and records it under a name."""
         wall, cpu = time.perf_counter(), time.process_time()
 
         def end(what: str) -> None:
@@ -56,6 +57,8 @@ class Turns:
 
 
 async def run(rank: int, codec_name: str, elements: int, repeats: int, gloo_store: str, cap: float) -> dict[str, Any]:
+    """Run one end to its results: seconds and processor seconds of each repetition, and the peak memory in MiB. The
+    first repetition warms up and is left out."""
     identity, codec = Identity.generate(), EVERY[codec_name]
     limit = cap or None
     caps = TransportPolicy(max_upload=limit, max_download=limit)
@@ -100,7 +103,7 @@ async def _swap(
 
 
 async def _together(rank: int, gloo_store: str) -> None:
-    """Both begin at the same moment."""
+    """Wait until both ends are here, so that they begin at the same time. Needs gloo."""
     if gloo_store:
         await asyncio.to_thread(dist.barrier)
 

@@ -1,5 +1,5 @@
-"""The course of a swarm: its loss at every evaluation, with the tokens, bytes and seconds that it took, and what each
-peer did in each round. It is made from the journals of the peers, so real and simulated swarms are read alike."""
+"""The course of a swarm: its loss at each evaluation with the tokens, bytes and seconds so far, and the outcome of each
+round for each peer. Made from the peers' journals, so that real and simulated swarms are read in the same way."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Journal = Iterable[tuple[float, Event]]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The place of a swarm at one evaluation. Loss, bytes and seconds are means over its peers."""
+    """The state of a swarm at one evaluation. Loss, bytes and seconds are means over its peers."""
 
     round: int
     tokens: float
-    """Trained by all peers together, as far as outer steps hold them."""
+    """Tokens trained by all peers together, as far as outer steps include them."""
     bytes: float
-    """Payload that a peer has sent in exchanges."""
+    """Payload bytes sent in exchanges, mean over the peers."""
     seconds: float
     """Since the first peer began to train."""
     loss: float
-    """Nats a token of `outer_params` on the hold-out."""
+    """Loss of `outer_params` on the hold-out, in nats per token."""
     evaluated: int = 0
-    """Peers whose loss that is; of several seeds, the least."""
+    """Number of peers in the mean loss; with several seeds, the smallest of their numbers."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,40 +44,42 @@ class Mark:
 
 
 Curve = tuple[Mark, ...]
-"""The evaluations of a swarm, in the order of their rounds."""
+"""The evaluations of a swarm, ordered by round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The place of one peer at the end of one round. Tokens, bytes and seconds count from the start, as in `Mark`."""
+    """The state of one peer at the end of one round. Tokens, bytes and seconds count from the start, as in `Mark`."""
 
     round: int
-    """Rounds that are over, as in `Mark`: 1 after the first one, which the journal numbers 0. 0: the start."""
+    """Number of finished rounds, as in `Mark`: 1 after the first round, which the journal numbers 0. 0: the start."""
     peer: int
-    """From 1."""
+    """Number of the peer, from 1."""
     outcome: str
-    """exchanged, solo, refused, missed, sat_out or skipped. Empty: the journal has none, as of the start."""
+    """exchanged, solo, refused, missed, sat_out or skipped. Empty: the journal has no outcome, as at the start."""
     loss: float | None
-    """Nats a token of this peer's `outer_params` on the hold-out. None: not evaluated after this round."""
+    """Loss of this peer's `outer_params` on the hold-out, in nats per token. None: not evaluated after this round."""
     tokens: int
-    """Trained by this peer, as far as outer steps hold them."""
+    """Tokens trained by this peer, as far as outer steps include them."""
     bytes: float
-    """Payload that this peer has sent in exchanges."""
+    """Payload bytes sent by this peer in exchanges."""
     seconds: float
     """Since the first peer began to train."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmCourse:
-    """The loss of a swarm at each evaluation, and the rounds of each peer, from their journals."""
+    """The course of one swarm, from its journals: the loss at each evaluation, and the rounds of each peer."""
 
     curve: Curve
     rows: tuple[Row, ...] = ()
-    """By round, then by peer."""
+    """Ordered by round, then by peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
+    """A peer's progress at one moment: `at` in seconds, tokens in outer steps, payload bytes sent."""
+
     at: float
     tokens: int
     sent: int
@@ -85,24 +87,25 @@ class _Place:
 
 @dataclass(slots=True)
 class _Track:
-    """One peer's course."""
+    """The progress of one peer."""
 
     began: float = math.inf
     places: list[_Place] = field(default_factory=list)
-    """After each outer step."""
+    """Progress after each outer step."""
     evaluated: dict[int, tuple[_Place, float]] = field(default_factory=dict)
-    """Place and loss of each round that was evaluated."""
+    """Finished rounds -> progress and loss of an evaluation."""
     outcomes: dict[int, tuple[_Place, str]] = field(default_factory=dict)
-    """Place and outcome at the end of each round, by the rounds that are over then."""
+    """Finished rounds -> progress and outcome of the last of them."""
 
     def place(self, at: float) -> _Place:
-        """Return the place at a moment."""
+        """Return the progress at a time in seconds."""
         upto = bisect_right(self.places, at, key=lambda place: place.at)
         return self.places[upto - 1] if upto else _Place(at, 0, 0)
 
 
 def course_of(journals: Iterable[Journal], bytes_each: float = 1.0) -> SwarmCourse:
-    """Make the curve and the rows of a swarm. `bytes_each`: bytes that a byte in the journal stands for."""
+    """Make the course of a swarm from its peers' journals. `bytes_each`: real bytes for each byte in the journals, for
+    a small model that stands for a larger one."""
     tracks = [_tracked(journal) for journal in journals]
     began = min((track.began for track in tracks), default=math.inf)
     rounds = sorted({round_ for track in tracks for round_ in track.evaluated})
@@ -124,7 +127,7 @@ def _tracked(journal: Journal) -> _Track:
                 track.outcomes[event.round + 1] = place, event.outcome
             case SatOut():
                 track.outcomes.setdefault(event.round + 1, (place, "sat_out"))
-            case RoundMissed():  # after its SatOut, where there is one
+            case RoundMissed():  # # a round that was sat out is also missed: the earlier SatOut counts
                 track.outcomes.setdefault(event.round + 1, (place, "missed"))
             case Skipped():
                 for round_ in range(event.from_round, event.to_round):
@@ -136,7 +139,8 @@ def _tracked(journal: Journal) -> _Track:
 
 
 def _mark(round_: int, tracks: Sequence[_Track], began: float, bytes_each: float) -> Mark:
-    """Combine the peers. A peer that was not evaluated in this round counts with what it has done by then."""
+    """Combine the peers' evaluations of a round. A peer that was not evaluated in it counts with its progress by
+    then."""
     here = [track.evaluated[round_] for track in tracks if round_ in track.evaluated]
     at = sum(place.at for place, _ in here) / len(here)
     places = [track.evaluated[round_][0] if round_ in track.evaluated else track.place(at) for track in tracks]
@@ -166,7 +170,7 @@ def _rows(peer: int, track: _Track, began: float, bytes_each: float) -> Iterator
 
 
 def mean_of(curves: Sequence[Curve]) -> Curve:
-    """Return the mean of several seeds' curves, over the rounds that all of them have."""
+    """Return the mean of the curves of several seeds, over the rounds that all of them have."""
     shared = sorted(set.intersection(*({mark.round for mark in curve} for curve in curves)))
     by_round = [{mark.round: mark for mark in curve} for curve in curves]
     return tuple(_mean([marks[round_] for marks in by_round]) for round_ in shared)
@@ -181,7 +185,8 @@ def _mean(marks: Sequence[Mark]) -> Mark:
 
 
 def loss_at(curve: Curve, tokens: float) -> float:
-    """Return the loss at so many tokens: on the line between two evaluations, the last one beyond it."""
+    """Return the loss at this number of tokens, linearly interpolated between two evaluations. Outside the curve, that
+    of its first or last evaluation."""
     later = next((place for place, mark in enumerate(curve) if mark.tokens >= tokens), len(curve) - 1)
     if later == 0 or curve[later].tokens <= tokens:
         return curve[later].loss
@@ -191,6 +196,6 @@ def loss_at(curve: Curve, tokens: float) -> float:
 
 
 def reached(curve: Curve, target: float) -> Mark | None:
-    """Return the first evaluation with a loss of at most `target`; None: there is none. This is the time to a target
-    of AlgoPerf (arXiv 2306.07179), which counts evaluations and draws no line between them."""
+    """Return the first evaluation with a loss of at most `target`. None: there is none. This is the time to a target of
+    AlgoPerf (arXiv 2306.07179), which counts evaluations and does not interpolate."""
     return next((mark for mark in curve if mark.loss <= target), None)

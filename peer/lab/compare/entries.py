@@ -1,8 +1,8 @@
-"""The methods that `peer compare` plays: manifests of one task, each cut to a length of equally many tokens.
+"""The methods that `peer compare` plays: manifests of one task, all cut to the same number of tokens.
 
-Two baselines are none: `single` is one peer alone with the tokens of one peer, and `ddp` one model that takes the
-batches of all peers in every step, synchronous data-parallel training. Both are a swarm of one peer that exchanges
-nothing, so they are trained and evaluated by the same code as all others."""
+Two baselines are not manifests: `single` is one peer alone with the tokens of one peer, and `ddp` is one model that
+takes the batches of all peers in every step, i.e. synchronous data-parallel training. Both are swarms of one peer that
+exchanges nothing, so that they are trained and evaluated by the same code as all others."""
 
 from __future__ import annotations
 
@@ -25,35 +25,36 @@ SINGLE, DDP = "single", "ddp"
 BASELINES = (SINGLE, DDP)
 MOST_ENTRIES = 16
 EVALUATIONS = 16
-"""About so many times a swarm is evaluated after its start."""
+"""Approximate number of evaluations of a swarm after its start."""
 OF_ONE_TASK = ("data", "tokenizer")
-"""Sections that have to agree, or the losses would not compare."""
+"""Sections that have to agree between manifests, otherwise the losses would not be comparable."""
 OF_ONE_HOLDOUT = ("context", "eval_windows")
 """Keys of [train] that have to agree as well."""
 NOT_IN_VIRTUAL_TIME = ("model", "optimizer")
-"""Sections that virtual time does not play: its model and optimizer are its own."""
+"""Sections that a simulation does not use, because it has its own model and optimizer."""
 NOT_TRAINED_IN_VIRTUAL_TIME = ("batch",)
-"""Keys of [train] that it does not play either."""
+"""Keys of [train] that a simulation does not use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One method that is compared."""
+    """One method of a comparison."""
 
     name: str
-    """Its column in the table: the manifest's file name or the preset."""
+    """Its name in the table: the manifest's file name or the preset."""
     text: str
-    """TOML, with the length of the comparison."""
+    """TOML text with the length of the comparison."""
     base: BaseManifest
-    """The manifest that it is made from."""
+    """The manifest from which it is derived."""
     peers: int
-    """Peers that play it: 1 for a baseline."""
+    """Number of its peers: 1 for a baseline."""
     batches: int = 1
-    """Batches of a peer that one step takes: those of all for `ddp`. The manifest of a real swarm has them already."""
+    """Number of peers' batches that one step takes: those of all peers for `ddp`. In a real swarm the manifest's batch
+    already includes them."""
 
     @property
     def has_fewer_tokens(self) -> bool:
-        """It has the tokens of one peer, and all others those of all peers."""
+        """True for `single`, which trains on the tokens of one peer; all other entries have those of all peers."""
         return self.name == SINGLE
 
     @property
@@ -65,22 +66,21 @@ class Entry:
         return resolve(self.manifest.sync)
 
     def seeded(self, seed: int) -> str:
-        """Return its manifest with this seed."""
+        """Return its manifest's TOML text with this seed."""
         return derive(self.text, [f"seed={seed}"])
 
 
 def entries_of(
     given: Sequence[str], settings: Sequence[str], *, peers: int, steps: int | None, step_seconds: float | None
 ) -> tuple[Entry, ...]:
-    """Read the manifests, put `settings` over each, and cut all to equally many tokens of a peer.
+    """Read the manifests, apply `settings` to each, and cut all to the same number of tokens per peer.
 
-    given: files, or names of presets, which stand for the tiny built-in run with that preset, or baselines, which have
-    the task of the first that is none.
-    peers: of a swarm.
-    steps: inner steps of a peer in the first of them. The rest get as many tokens. None: as many as it says.
-    step_seconds: seconds of an inner step in virtual time. None: real swarms.
+    given: manifest files, names of presets (the tiny built-in run with that preset), or baselines (the task of the
+    first entry that is no baseline). peers: of a swarm. steps: inner steps of a peer in the first entry; the others get
+    the same number of tokens. None: as in its manifest. step_seconds: seconds of an inner step in virtual time. None:
+    real swarms.
 
-    Raises UsageError when the losses would not compare, ManifestError for a manifest that does not check."""
+    Raises UsageError if the losses would not be comparable, ManifestError for an invalid manifest."""
     if not 1 <= len(given) <= MOST_ENTRIES:
         raise UsageError(f"{len(given)} methods cannot be compared", f"Name from 1 to {MOST_ENTRIES} manifests.")
     methods = [text for text in given if text not in BASELINES]
@@ -105,7 +105,8 @@ def entries_of(
 
 
 def _base(given: str) -> BaseManifest:
-    """Raises UsageError for a name that is neither a preset nor a file, and ManifestError for a file not readable."""
+    """Read a manifest or a preset. Raises UsageError for a name that is neither a preset nor a file, and ManifestError
+    for an unreadable file."""
     if given in PRESETS:
         return BaseManifest(derive(default_text(), [*DEFAULT_SETTINGS, f"sync.preset={given}"]))
     if not Path(given).exists():
@@ -117,7 +118,8 @@ def _base(given: str) -> BaseManifest:
 
 
 def _baseline(name: str, task: BaseManifest, changes: Sequence[str], peers: int, virtual: bool) -> Entry:
-    """Return a baseline of this task. It is evaluated as often as the task's method, whose rounds it keeps."""
+    """Return a baseline of this task. It keeps the rounds of the task's method, so that it is evaluated equally
+    often."""
     text = derive(task.text, changes)
     manifest = parse_manifest(text.encode())
     method, train = resolve(manifest.sync), tomllib.loads(text).get("train", {})
@@ -130,14 +132,14 @@ def _baseline(name: str, task: BaseManifest, changes: Sequence[str], peers: int,
 
 
 def baseline_in_words(name: str, peers: int) -> str:
-    """Say what a baseline is, beside a swarm of `peers`."""
+    """Return a sentence about what a baseline is, compared with a swarm of `peers`."""
     if name == SINGLE:
         return f"{SINGLE}: one peer alone, with one of {peers} parts of a swarm's tokens"
     return f"{DDP}: one model that takes the batches of all {peers} peers in each step; no exchange of it is played"
 
 
 def _names(given: Sequence[str]) -> list[str]:
-    """Return a name of each: short ones where they differ."""
+    """Return a name for each entry, short if the short names differ. Raises UsageError for an entry given twice."""
     short = [text if text in (*PRESETS, *BASELINES) else Path(text).stem for text in given]
     names = short if len(set(short)) == len(short) else list(given)
     if twice := {name for name in names if names.count(name) > 1}:
@@ -146,7 +148,8 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 def _check_clocks(entries: Sequence[Entry], virtual: bool) -> None:
-    """Refuse clocks in seconds in real swarms: the machine's load would decide how much each method trains."""
+    """Raise UsageError for round clocks in seconds in real swarms, where the load of the machine would decide how much
+    each method trains."""
     timed = [entry.name for entry in entries if entry.method.clock == "seconds"]
     if timed and not virtual:
         raise UsageError(
@@ -156,7 +159,7 @@ def _check_clocks(entries: Sequence[Entry], virtual: bool) -> None:
 
 
 def _check_task(entries: Sequence[Entry], virtual: bool) -> None:
-    """Refuse manifests whose losses say nothing about their methods."""
+    """Raise UsageError for manifests whose losses cannot be compared."""
     first = entries[0].manifest
     sections = OF_ONE_TASK + (NOT_IN_VIRTUAL_TIME if virtual else ())
     keys = OF_ONE_HOLDOUT + (NOT_TRAINED_IN_VIRTUAL_TIME if virtual else ())
@@ -173,7 +176,7 @@ def _check_task(entries: Sequence[Entry], virtual: bool) -> None:
 
 
 def _tokens_a_step(manifest: Manifest) -> int:
-    """Return the tokens of one peer's inner step."""
+    """Return the tokens in one inner step of a peer."""
     return manifest.train.batch * manifest.train.context
 
 
@@ -187,7 +190,8 @@ def _steps_of(entry: Entry, step_seconds: float | None) -> int:
 
 
 def _cut(entry: Entry, tokens: int, between: float, step_seconds: float | None) -> Entry:
-    """Give an entry its rounds. `between`: a peer's tokens between two evaluations, about."""
+    """Set the number of rounds and the evaluation interval of an entry. `between`: approximate tokens of a peer between
+    two evaluations. Raises UsageError if the tokens are no whole number of rounds."""
     manifest, length = entry.manifest, _round_steps(entry, step_seconds)
     a_step = _tokens_a_step(manifest)
     if step_seconds is None:
@@ -201,6 +205,6 @@ def _cut(entry: Entry, tokens: int, between: float, step_seconds: float | None) 
             "Give --steps a multiple of every method's sync_every.",
         )
     cut = replace(entry, text=derive(entry.text, [f"train.total_rounds={rounds}"]))
-    steps_a_round = steps / cut.manifest.rounds  # a mean, where rounds grow
+    steps_a_round = steps / cut.manifest.rounds  # # the mean, if rounds grow
     every = max(1, round(between / (a_step * steps_a_round)))
     return replace(cut, text=derive(cut.text, [f"train.eval_every={every}"]))

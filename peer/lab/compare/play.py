@@ -1,4 +1,4 @@
-"""Playing one method of a comparison: as processes on this machine, or in virtual time with the model that learns."""
+"""Runs one method of a comparison: as processes on this machine, or in virtual time with the tiny model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualPlace:
-    """The machines and links of virtual time, as `peer.lab.sim.run.SimulationSettings` takes them."""
+    """The machines and links of a simulation, as `peer.lab.sim.run.SimulationSettings` takes them."""
 
     link: str = "cable"
     churn: float = 0.0
@@ -37,16 +37,16 @@ class VirtualPlace:
 
     @property
     def description(self) -> str:
-        """Its settings, for a person."""
+        """A sentence about the settings, for people."""
         more = f", churn {self.churn:g} an hour" if self.churn else ""
         more += f", speeds 1 to {self.speeds:g}" if self.speeds > 1 else ""
         return f"virtual time: tiny model, {self.link} links, {self.step_seconds:g} s a step{more}"
 
 
 def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> SwarmCourse:
-    """Play a method in virtual time. The tiny model learns. Its payloads take as long, and count as many bytes, as
-    those of the manifest's model. Raises UsageError for what cannot be simulated, OrdersNotCarriedOut when the
-    swarm did not play all rounds or the churn met nobody."""
+    """Simulate a method. The tiny model learns, while its payloads take as long and count as many bytes as those of the
+    manifest's model. Raises UsageError for what cannot be simulated, OrdersNotCarriedOut if the swarm did not finish
+    all rounds or the churn hit no peer."""
     manifest, method = entry.manifest, entry.method
     seconds = method.round_length * (place.step_seconds if method.clock == "steps" else 1.0)
     seen: list[SimulatedSwarm] = []
@@ -56,7 +56,7 @@ def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> SwarmCourse:
         manifest=entry.seeded(seed),
         hours=manifest.train.total_rounds * seconds / 3600,
         link=place.link,
-        churn=place.churn if entry.peers > 1 else 0.0,  # of one peer nobody departs
+        churn=place.churn if entry.peers > 1 else 0.0,  # # the only peer cannot depart
         speeds=place.speeds,
         step_seconds=place.step_seconds,
         trainer="tiny",
@@ -78,12 +78,12 @@ def play_real(
     sources: RunSources | None = None,
     setups: PeerSetups | None = None,
 ) -> SwarmCourse:
-    """Play a method as processes, with their homes in a new folder `home`, which is removed when all went well.
+    """Run a method as processes, with their homes in a new folder `home`, which is removed on success.
 
-    `sources`: the files that its manifest names. `setups`: tells the peers' own texts.
+    sources: the files that the manifest names. setups: folders of the peers' own texts, and other settings of peers.
 
-    Raises SwarmFailed when a peer fails, OrdersNotCarriedOut when the swarm did not play all rounds, KeyboardInterrupt
-    when a person stops it."""
+    Raises SwarmFailed if a peer fails, OrdersNotCarriedOut if the swarm did not finish all rounds, KeyboardInterrupt if
+    a person stops it."""
     plan = SwarmPlan(
         peers=entry.peers,
         manifest=with_founders(entry.seeded(seed), entry.peers),
@@ -108,7 +108,7 @@ def play_real(
 
 
 def journal_of(home: Path, run_id: bytes) -> Journal:
-    """Read both parts of a peer's journal."""
+    """Return the events of a peer's journal, both of its files, with their times."""
     path = Home(home).run(run_id).journal
     lines = [line for part in (former(path), path) for line in read_lines(part)]
     return [(at, event) for event, at in filter(None, lines)]

@@ -1,7 +1,7 @@
-"""The plot of a comparison: loss against tokens, bytes and time, and the worth of each method where it was measured.
+"""The plot of a comparison: loss against tokens, bytes and time, and the worth of each method if it was measured.
 
-matplotlib is an optional library, so only this module imports it. Its object interface is used alone: no window system
-and no settings of the user or of the working folder take part."""
+matplotlib is optional, so only this module and `peer.lab.report_plot` import it. Only its object interface is used,
+without a window system and without the user's settings or those in the working directory."""
 
 from __future__ import annotations
 
@@ -24,28 +24,30 @@ from peer.whole_files import replace_file
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
 """Distinguishable with colour vision deficiencies (Okabe and Ito)."""
 EARLY = 0.2
-"""The height of the panels fits the losses after this part of the tokens. Earlier, curves may leave it at the top."""
+"""The vertical range of the panels covers the losses after this share of the tokens. Earlier, curves may leave the
+panel at the top."""
 ROOM = 0.05
-"""Part of the height that stays free above and below."""
+"""Share of the height left free above and below."""
 PANEL_INCHES = (4.4, 3.5)
 DOTS_PER_INCH = 150
 COUNTS = {"": "", "k": " (thousands)", "M": " (millions)", "G": " (billions)", "T": " (trillions)"}
 WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}
 LONGEST_NAME = 24
-"""Characters. Of a longer name the end is shown: paths differ there."""
+"""Longest name in characters. A longer one is cut at its beginning, because paths differ at their end."""
 SETTINGS: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "font.size": 10.0,
-    "text.parse_math": False,  # a dollar sign in the name of a file is one
+    "text.parse_math": False,  # # a dollar sign in a file's name is no formula
     "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "peer compare",  # the same outcome gives the same file
+    "svg.hashsalt": "peer compare",  # # makes the file reproducible
 }
 
 
 def write_plot(outcome: Comparison, file: Path) -> None:
-    """Draw the outcome into a PNG or SVG, by the ending of the file, whole or not at all. Raises OSError."""
+    """Plot the comparison into a PNG or SVG file, chosen by its suffix. The file is replaced atomically. Raises
+    OSError."""
     drawn = io.BytesIO()
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -57,7 +59,7 @@ def write_plot(outcome: Comparison, file: Path) -> None:
 
 
 def figure_of(outcome: Comparison) -> Figure:
-    """Draw the outcome: three panels with one height, and one more for the worth."""
+    """Return the figure: three panels with the same vertical range, and a fourth for the worth if it was measured."""
     marks = [mark for standing in outcome.standings for mark in standing.curve]
     tokens, sent = (count_scale(max(of(mark) for mark in marks)) for of in (_tokens, _bytes))
     time = time_scale(max(mark.seconds for mark in marks))
@@ -104,8 +106,8 @@ def _seconds(mark: Mark) -> float:
 
 
 def _curves(axes: Axes, outcome: Comparison, of: Callable[[Mark], float], scale: Scale) -> list[Line2D]:
-    """Draw the loss of each method against one measure. Of one that sends nothing only the last loss is shown against
-    bytes, at 0. Returns the line of each method."""
+    """Plot the loss of each method against one measure. A method that sends nothing is shown against bytes by its last
+    loss only, at 0. Return the line of each method."""
     lines = list[Line2D]()
     for place, standing in enumerate(outcome.standings):
         style: dict[str, Any] = {"color": _colour(place), "linestyle": "--" if place >= len(COLOURS) else "-"}
@@ -123,7 +125,7 @@ def _curves(axes: Axes, outcome: Comparison, of: Callable[[Mark], float], scale:
 
 
 def _heights(outcome: Comparison) -> tuple[float, float]:
-    """Return the least and the largest loss that the panels show."""
+    """Return the lowest and the highest loss that the panels show."""
     curves = [standing.curve for standing in outcome.standings]
     late = [mark.loss for curve in curves for mark in curve if mark.tokens >= EARLY * curve[-1].tokens]
     low, high = min([outcome.target, *late]), max([outcome.target, *late])
@@ -132,7 +134,7 @@ def _heights(outcome: Comparison) -> tuple[float, float]:
 
 
 def _worths(axes: Axes, outcome: Comparison) -> None:
-    """Draw the effective speed-up of each method, with its interval and the value of each seed."""
+    """Plot the effective speed-up of each method, with its confidence interval and the value of each seed."""
     assert outcome.yardstick is not None
     lengths = [factor for pairs in outcome.yardstick.losses.values() for factor, _ in pairs]
     right = 1.0

@@ -12,33 +12,33 @@ from peer.lab.compare.entries import DDP, SINGLE, Entry, baseline_in_words
 from peer.lab.compare.worth import Worth, Yardstick, measure, worths
 
 Play = Callable[[Entry, int], SwarmCourse]
-"""Plays an entry with a seed."""
+"""Runs the swarm of an entry with a seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedEntry:
-    """One swarm that was played."""
+    """One swarm of a comparison."""
 
     method: str
     seed: int
     total_rounds: int
-    """Its length: `--worth` plays `single` at several ones."""
+    """Its length in rounds: `--worth` plays `single` at several lengths."""
     rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One method's outcome."""
+    """The outcome of one method."""
 
     entry: Entry
     curve: Curve
-    """Mean over the seeds."""
+    """Mean curve over the seeds."""
     losses: tuple[float, ...]
-    """One for each seed, at the tokens that all methods came to."""
+    """Loss of each seed in nats per token, at the number of tokens that all methods reached."""
     at_target: Mark | None
-    """The first evaluation of `curve` that reached the target."""
+    """The first evaluation of `curve` that reached the target. None: it was not reached."""
     worth: Worth | None = None
-    """None: it was not asked for."""
+    """None: not requested."""
 
     @property
     def loss(self) -> float:
@@ -47,27 +47,27 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The outcomes of all methods."""
+    """The outcomes of all methods, and how they were compared."""
 
     peers: int
     seeds: tuple[int, ...]
     place: str
-    """Where the swarms ran, for a person."""
+    """Where the swarms ran, as a sentence for people."""
     tokens: float
-    """The tokens of all peers together at which the losses are compared: the most that every method came to, except
-    `single`, which has those of one peer."""
+    """Tokens of all peers together at which the losses are compared: the most that every method reached, except
+    `single`, which has the tokens of one peer."""
     target: float
     why: str
-    """Why this is the target, for a person."""
+    """Why this is the target, as a sentence for people."""
     standings: tuple[Standing, ...]
     yardstick: Yardstick | None = None
-    """The losses of `single` from which the worth is interpolated. None: the worth was not asked for."""
+    """The losses of `single` from which the worth is interpolated. None: the worth was not requested."""
     played: tuple[PlayedEntry, ...] = ()
-    """Every swarm that was played, also those of `single` at other lengths."""
+    """All swarms, including those of `single` at other lengths."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Return one flat record for each round of each peer of each swarm. Losses in nats a token, times in seconds,
-        tokens and bytes from the start."""
+        """Yield one flat record for each round of each peer of each swarm. Losses in nats per token; seconds, tokens
+        and bytes count from the start."""
         for swarm in self.played:
             for row in swarm.rows:
                 yield {
@@ -102,8 +102,8 @@ def compare(
     target: float | None = None,
     single: Entry | None = None,
 ) -> Comparison:
-    """Play every entry with every seed, the entries by turns. `single`: that baseline, whether it is one of the entries
-    or not, where the worth of each is to be measured. Raises SwarmFailed for a swarm that was never evaluated."""
+    """Run every entry with every seed, the entries by turns. `single`: that baseline, if the worth of each method is to
+    be measured; it need not be one of the entries. Raises SwarmFailed for a swarm that was never evaluated."""
 
     swarms = list[PlayedEntry]()
 
@@ -133,7 +133,7 @@ def compare(
 
 
 def _aim(curves: dict[str, Curve], target: float | None) -> tuple[float, str]:
-    """Return the target and why it is that."""
+    """Return the target loss and the reason for it."""
     if target is not None:
         return target, "as --target says"
     name, curve = max(curves.items(), key=lambda item: min(mark.loss for mark in item[1]))
@@ -157,7 +157,7 @@ def _method_as_json(standing: Standing) -> dict[str, Any]:
 
 
 def table(outcome: Comparison) -> str:
-    """Write the outcome as a table."""
+    """Return the outcome as a text table."""
     rows = [_row(standing, outcome) for standing in outcome.standings]
     widths = [max(len(row[column]) for row in [HEADS, *rows]) for column in range(len(HEADS))]
     shown = [place for place, head in enumerate(HEADS) if head not in OF_WORTH or outcome.yardstick is not None]
@@ -190,7 +190,7 @@ OF_WORTH = ("worth", "+-", "of ddp")
 
 
 def _remarks(outcome: Comparison) -> list[str]:
-    """Return what the numbers of baselines and the worth are."""
+    """Return sentences that explain the baselines and the worth, if the table has them."""
     names = [standing.entry.name for standing in outcome.standings]
     remarks = [baseline_in_words(name, outcome.peers) for name in (SINGLE, DDP) if name in names]
     if outcome.yardstick is not None:
@@ -245,20 +245,20 @@ def seeds_in_words(seeds: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The unit in which a person reads a measure."""
+    """The unit in which a measure is shown to people."""
 
     size: float
-    """Of the unit, in that of the JSON: tokens, bytes or seconds."""
+    """Size of the unit in that of the JSON: tokens, bytes or seconds."""
     unit: str
 
     def written(self, value: float) -> str:
-        """Write a value in this unit, with three digits below a thousand."""
+        """Return a value in this unit as text, with three digits if it is below a thousand."""
         scaled = value / self.size
         return f"{scaled:.0f} {self.unit}" if scaled >= 100 else f"{scaled:.3g} {self.unit}"
 
 
 def count_scale(most: float) -> Scale:
-    """Return the scale of tokens or bytes: k, M, G or T, or none."""
+    """Return the scale for counts up to `most`: k, M, G, T, or none."""
     for power, letter in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if most >= 10**power:
             return Scale(10.0**power, letter)
@@ -266,10 +266,10 @@ def count_scale(most: float) -> Scale:
 
 
 def time_scale(most: float) -> Scale:
-    """Return the scale of times up to `most` seconds, the same for all methods of a comparison: s, min or h."""
+    """Return the scale for times up to `most` seconds: s, min or h. All methods of a comparison use the same one."""
     return Scale(1.0, "s") if most < 120 else Scale(60.0, "min") if most < 7200 else Scale(3600.0, "h")
 
 
 def amount(value: float) -> str:
-    """Write a number with three digits and k, M, G or T."""
+    """Return a number as text, with three digits and k, M, G or T."""
     return count_scale(value).written(value)

@@ -1,4 +1,4 @@
-"""The file of a comparison's rows, one for each round of each peer: CSV, or Parquet where pyarrow is installed."""
+"""Writes a comparison's rows, one for each round of each peer: as CSV, or as Parquet if pyarrow is installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPES = {
 
 
 def write_rows(outcome: Comparison, file: Path) -> None:
-    """Write `outcome.rows()`, as CSV or Parquet by the ending of the file, whole or not at all.
+    """Write `outcome.rows()` as CSV or Parquet, chosen by the file's suffix. The file is replaced atomically.
 
     A loss that was not measured is an empty field in CSV and null in Parquet. Raises OSError, and ModuleNotFoundError
     for Parquet without pyarrow."""

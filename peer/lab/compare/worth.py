@@ -1,8 +1,9 @@
-"""The worth of joining: how many times the tokens of each peer one peer alone needs for the swarm's loss.
+"""The worth of a swarm: how many times the tokens of one of its peers a single peer alone needs to reach the swarm's
+loss.
 
-The yardstick is `single` at several lengths, each with a learning-rate schedule of its own. Between two lengths the
-loss lies on a line over log(tokens). So in a swarm that is worth 2.5, each peer saves the time of 1.5 times what it
-trained itself. The learning rate is the manifest's for all."""
+It is measured against `single` at several lengths, each with its own learning rate schedule. Between two lengths the
+loss is interpolated linearly over log(tokens). Thus in a swarm of worth 2.5 each peer saves 1.5 times its own training
+time. All runs use the manifest's learning rate."""
 
 from __future__ import annotations
 
@@ -17,33 +18,33 @@ from peer.lab.compare.entries import DDP, Entry
 from peer.run.manifest import derive
 
 FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0)
-"""Lengths of `single` over that of the others, in the order in which they are played."""
+"""Lengths of `single` as multiples of the others' length, in the order in which they are played."""
 SHORTER = (0.75, 0.5)
-"""Lengths that are played, too, where a method is worse than `single`."""
+"""Lengths that are also played if a method is worse than `single`."""
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Student's t of an interval of 95 %, by the number of values less two. Beyond: 1.96."""
+"""Student's t of the 95 % confidence interval, indexed by the number of values minus two. With more values: 1.96."""
 
 Play = Callable[[Entry, int], Curve]
 
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """The effective speed-up of one method."""
+    """The effective speed-up of one method over a single peer."""
 
     values: tuple[float, ...]
-    """One for each seed. Infinite: more than the longest `single` shows; 0: less than the shortest one."""
+    """Speed-up of each seed. Infinite: above the longest `single`; 0: below the shortest."""
     share: float | None
-    """Of the worth of `ddp`. None: that was not played, or one of both is not known."""
+    """Mean divided by that of `ddp`. None: `ddp` was not played, or one of the two is unknown."""
 
     @property
     def mean(self) -> float | None:
-        """None: of one seed it is not known."""
+        """Mean over the seeds. None: unknown for at least one seed."""
         known = all(0 < value < math.inf for value in self.values)
         return statistics.fmean(self.values) if known else None
 
     @property
     def half_width(self) -> float | None:
-        """Half of the interval of 95 % over the seeds, by Student's t. None: there is one seed, or no mean."""
+        """Half width of the 95 % confidence interval over the seeds, by Student's t. None: one seed, or no mean."""
         count = len(self.values)
         if count < 2 or self.mean is None:
             return None
@@ -52,8 +53,8 @@ class Worth:
 
     @property
     def text(self) -> str:
-        """The mean, with the half width of its interval where that is known. `less` and `more`: beyond the lengths of
-        `single` that were played."""
+        """The mean, with the half width of its interval if known. `less` and `more`: outside the lengths of `single`
+        that were played."""
         if self.mean is None:
             return "less" if 0.0 in self.values else "more"
         return f"{self.mean:.2f}" + ("" if self.half_width is None else f" ± {self.half_width:.2f}")
@@ -64,10 +65,10 @@ class Worth:
 
 
 def length_for(losses: Sequence[tuple[float, float]], loss: float) -> float:
-    """Return after which length `single` has this loss: on a line over log(length) between two that were played.
+    """Return the length at which `single` reaches this loss, interpolated linearly over log(length).
 
-    losses: (length, loss), in any order and unit. 0: less than the shortest length, or there is none; infinite: more
-    than the longest."""
+    losses: (length, loss), in any order and unit. Returns 0 if the shortest length is already better or there is none,
+    and infinity if the longest does not reach the loss."""
     before: tuple[float, float] | None = None
     for length, there in sorted(losses):
         if there <= loss:
@@ -82,12 +83,12 @@ def length_for(losses: Sequence[tuple[float, float]], loss: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """The losses of `single`, by seed: (length over that of the others, loss)."""
+    """The losses of `single`: seed -> (length as a multiple of the others' length, loss)."""
 
     losses: Mapping[int, Sequence[tuple[float, float]]]
 
     def factor(self, seed: int, loss: float) -> float:
-        """Return how many times as long `single` trains for this loss, as `length_for` does."""
+        """Return the length, as a multiple, at which `single` reaches this loss. See `length_for`."""
         return length_for(self.losses[seed], loss)
 
     def to_json(self) -> dict[str, Any]:
@@ -97,10 +98,11 @@ class Yardstick:
 def measure(
     single: Entry, play: Play, seeds: Sequence[int], losses: Mapping[str, Sequence[float]], peers: int
 ) -> Yardstick:
-    """Play `single` at lengths until it has the loss of every method, or trains twice as long as all peers together.
+    """Play `single` at increasing lengths until it reaches the loss of every method, or trains twice as long as all
+    peers together.
 
-    losses: of each method, one for each seed. Where `single` is among them, it is not played at that length again.
-    Lengths are those whose rounds are a whole number."""
+    losses: method -> loss of each seed. If `single` is among them, it is not played at that length again. Lengths that
+    are no whole number of rounds are left out."""
     best = [min(of_seed) for of_seed in zip(*losses.values(), strict=True)]
     worst = [max(of_seed) for of_seed in zip(*losses.values(), strict=True)]
     found: dict[int, list[tuple[float, float]]] = {seed: [] for seed in seeds}
@@ -129,7 +131,7 @@ def measure(
 
 
 def worths(yardstick: Yardstick, seeds: Sequence[int], losses: Mapping[str, Sequence[float]]) -> dict[str, Worth]:
-    """Return the worth of each method. `losses`: as those of `measure`."""
+    """Return the worth of each method. `losses`: as in `measure`."""
     values = {
         name: tuple(yardstick.factor(seed, loss) for seed, loss in zip(seeds, of, strict=True))
         for name, of in losses.items()

@@ -1,7 +1,7 @@
-"""Who was there when a round was due, counted from outside: from the journals' lives and from what was done to the
-peers. Live in a round: not killed, stopped, cut, paused or joining between its due moment and its deadline. After its
-exchange a peer may go: its partner had an exchange with a live peer. A clock in seconds only: there every round has its
-moment, whoever plays it."""
+"""Which peers were live when a round was due, counted from outside: from the journals and from the faults that were
+injected. A peer is live in a round if it is not killed, stopped, cut off, paused or joining between the due moment and
+the deadline. It may leave earlier if it has exchanged already, because its partner has then exchanged with a live peer.
+Only for round clocks in seconds, where a round is due at the same moment for all peers."""
 
 from __future__ import annotations
 
@@ -16,40 +16,43 @@ from peer.observe.events import Event, Leaving, Paused, RoundDue, RoundEnded, Ro
 from peer.protocol.schedule import RoundClock, pairing_window
 
 STEP_S = 1.0
-"""A peer without a partner looks until the deadline, and only then steps alone: its round has ended in time when it
-ends at most so much later."""
+"""Seconds after the deadline within which a round still counts as ended in time. A peer without a partner searches
+until the deadline and takes its solo step only then."""
 NEVER = ("", math.inf)
 CUTS = ("partition", "cut", "sever", "cut_one_way")
 Timeline = Sequence[tuple[float, Event]]
-"""A peer's journal: (seconds since the epoch, event)."""
+"""One peer's journal: (seconds since the epoch, event)."""
 Span = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Attendance:
-    """Of a whole swarm."""
+    """Counts of peer-rounds of a whole swarm."""
 
     due: int
-    """Peer-rounds: in a round with n live peers 2 * floor(n / 2) for pairs, n for groups."""
+    """Due peer-rounds: in a round with n live peers 2 * floor(n / 2) in pairs, n in groups."""
     exchanged: int
     live: int
-    """Peer-rounds of live peers, those included that have nobody to pair with."""
+    """Peer-rounds of live peers, including those that have nobody to pair with."""
     in_time: int
-    """Of these: ended as exchanged or solo by the deadline."""
+    """Peer-rounds of `live` that ended as exchanged or solo by the deadline."""
     closed: int
-    """Of these: brought to an end by the deadline, whatever it was, with a line in the journal that says so."""
+    """Peer-rounds of `live` for which the journal has any end by the deadline, whatever the outcome."""
 
     @property
     def participation(self) -> float | None:
+        """Exchanged peer-rounds divided by due ones. None: none was due."""
         return self.exchanged / self.due if self.due else None
 
     @property
     def ended_in_time(self) -> float | None:
+        """Share of live peer-rounds that ended as exchanged or solo in time."""
         return self.in_time / self.live if self.live else None
 
     @property
     def closed_in_time(self) -> float | None:
-        """Where a group's rounds are not all exchanged, whether anybody was held up by it."""
+        """Share of live peer-rounds that had any end in time. Shows, where not all rounds of a group are exchanged,
+        whether a peer was held up."""
         return self.closed / self.live if self.live else None
 
 
@@ -60,7 +63,7 @@ def attendance(
     total_rounds: int,
     topology: Topology,
 ) -> Attendance:
-    """`clock`: in seconds; its start is read off the journals."""
+    """Count the attendance of a swarm. `clock`: a round clock in seconds; its start is found from the journals."""
     clock = _with_start(clock, journals)
     live = [
         _live_rounds(number, journal, fault_records, clock, total_rounds) for number, journal in enumerate(journals)
@@ -73,7 +76,8 @@ def attendance(
             most = topology.due(len(there))
             done = sum(ended[number].get(round_, NEVER)[0] == "exchanged" for number in there)
             due += most
-            exchanged += min(done, most)  # the odd one may have found somebody who does not count as live
+            # # with an odd number, one peer may have exchanged with a peer that does not count as live
+            exchanged += min(done, most)
     in_time = sum(
         (end := ended[number].get(round_, NEVER))[0] in ("exchanged", "solo")
         and end[1] <= _deadline(clock, round_) + STEP_S
@@ -90,7 +94,8 @@ def attendance(
 
 
 def _with_start(clock: RoundClock, journals: Iterable[Timeline]) -> RoundClock:
-    """Return the clock with its start. (A round that passed unplayed is journaled with an earlier deadline.)"""
+    """Return the clock with its start, derived from the deadlines of due rounds. (The latest start counts, because a
+    round that passed while the peer was away is journaled with an earlier deadline.)"""
     window = pairing_window(clock.round_length)
     starts = [
         event.deadline - window - (clock.due_at(event.round) - clock.start)
@@ -102,7 +107,8 @@ def _with_start(clock: RoundClock, journals: Iterable[Timeline]) -> RoundClock:
 
 
 def _deadline(clock: RoundClock, round_: int) -> float:
-    """Full schedule: when looking for a partner ends. Streaming: when its fragment is due again."""
+    """Return the deadline of a round. Full schedule: the end of the search for a partner. Streaming: when the fragment
+    is due again."""
     due = clock.due_at(round_)
     return due + (
         pairing_window(clock.round_length) if clock.fragments == 1 else clock.worked(round_ + clock.fragments)
@@ -128,7 +134,7 @@ def _live_rounds(
 
 
 def _lives(number: int, journal: Timeline, fault_records: Sequence[FaultRecord]) -> Iterator[tuple[int, Span]]:
-    """(its first round, span) of each time it trained."""
+    """Yield (first round, (begin, end)) for each period in which the peer trained."""
     kills = [
         h.began for h in fault_records if h.fault.kind == "kill" and h.fault.peer == number and not h.missed_reason
     ]
@@ -139,7 +145,7 @@ def _lives(number: int, journal: Timeline, fault_records: Sequence[FaultRecord])
 
 
 def _away(number: int, fault_records: Sequence[FaultRecord]) -> Iterator[Span]:
-    """While it was stopped or cut."""
+    """Yield the periods in which the peer was stopped or cut off."""
     for one in fault_records:
         fault = one.fault
         if one.missed_reason:
@@ -150,13 +156,15 @@ def _away(number: int, fault_records: Sequence[FaultRecord]) -> Iterator[Span]:
 
 
 def cut_off(one: FaultRecord) -> tuple[int, ...]:
-    """Whom a bad link counts as cut: both ends of a single one, else the side that was named."""
+    """Return the peers that a link fault counts as cut off: both ends of a single link, otherwise the peer named in the
+    fault, and in a partition also its `others`."""
     fault = one.fault
     return (fault.peer, *fault.others) if fault.kind == "partition" or len(fault.others) == 1 else (fault.peer,)
 
 
 def _ended(journal: Timeline) -> dict[int, tuple[str, float]]:
-    """Round: (outcome, when). The first word counts: from an older checkpoint a round may be played again."""
+    """Return round -> (outcome, time). The first end of a round counts, because a peer restarted from an older
+    checkpoint may play a round again."""
     found: dict[int, tuple[str, float]] = {}
     for at, event in journal:
         if isinstance(event, RoundEnded):
@@ -165,7 +173,7 @@ def _ended(journal: Timeline) -> dict[int, tuple[str, float]]:
 
 
 def _closed(journal: Timeline) -> dict[int, float]:
-    """Round: when its first end was journaled."""
+    """Return round -> time of its first end in the journal, exchanged or not."""
     found: dict[int, float] = {}
     for at, event in journal:
         if isinstance(event, RoundEnded | RoundMissed):
@@ -174,8 +182,8 @@ def _closed(journal: Timeline) -> dict[int, float]:
 
 
 def recoveries(journals: Sequence[Timeline], fault_records: Sequence[FaultRecord]) -> list[dict[str, Any]]:
-    """For the report: each fault with the seconds until those it befell had ended a round as exchanged that was due
-    after it began. None: never, with a reason."""
+    """Return one row for each fault: the seconds until all affected peers had exchanged a round that became due after
+    the fault began. None with a reason: never."""
     return [_recovery(journals, one) for one in sorted(fault_records, key=lambda one: one.began)]
 
 

@@ -1,6 +1,6 @@
-"""Carries out a plan of faults on the real processes of a local swarm: signals to single processes that are checked to
-be ours, relays between them, a limit on the size of their files, and a wrong wall clock. Everything that lasts is
-undone, whatever happens."""
+"""Injects a fault plan into the real processes of a local swarm: by signals to processes that are verified to be ours,
+by relays between the peers, by a limit on file sizes, and by a wrong wall clock. Every lasting fault is undone,
+whatever happens."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from peer.lab.sim.faults import Fault
 from peer.whole_files import replace_file
 
 NOT_REAL = {"loss_burst": "a relay carries streams, which lose no packets"}
-"""Kinds for the simulator only, and why."""
+"""Kinds of faults that only the simulator can have -> the reason."""
 DISK_LEFT = 2**18
-"""Bytes that a file may have while a disk is "full" (RLIMIT_FSIZE): journals and small files go on, a checkpoint ends
-in the middle of a tensor, as on a disk with little left."""
+"""Largest file size in bytes while a disk is "full" (RLIMIT_FSIZE). Journals and small files can still be written,
+while a checkpoint fails in the middle of a tensor, as on a nearly full disk."""
 CLOCK = "wall-clock-offset"
 
 if sys.platform == "linux":
@@ -36,7 +36,7 @@ if sys.platform == "linux":
 
 
 class SwarmControl(Protocol):
-    """What chaos needs of the swarm. Peers are numbered from 1."""
+    """What `Chaos` needs to control the swarm. Peers are numbered from 1."""
 
     @property
     def daemons(self) -> Mapping[int, Daemon]: ...
@@ -46,22 +46,23 @@ class SwarmControl(Protocol):
 
 @dataclass(slots=True)
 class FaultRecord:
-    """A fault of the plan. Times in seconds since the epoch."""
+    """A fault of the plan that was due, and whether it took effect. Times in seconds since the epoch."""
 
     fault: Fault
     began: float
     until: float
-    """For one that lasts, its end; else its beginning."""
+    """End of a lasting fault. Equal to `began` for others."""
     missed_reason: str = ""
-    """Why it did not happen; empty: it happened."""
+    """Why the fault had no effect. Empty: it took effect."""
 
     def mark_missed(self, why: str) -> None:
-        """Note that the fault met nobody."""
+        """Mark the fault as without effect."""
         self.missed_reason = why
 
 
 def check(faults: tuple[Fault, ...], peers: int) -> None:
-    """Raise UsageError for faults that cannot be done to real processes, here."""
+    """Raise UsageError for faults that cannot be injected into real processes, and on systems other than Linux.
+    `peers`: number of peers."""
     if not sys.platform.startswith("linux"):
         raise UsageError("--chaos needs Linux: /proc, prlimit and several loopback addresses", "Use Linux.")
     for fault in faults:
@@ -75,7 +76,8 @@ def check(faults: tuple[Fault, ...], peers: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """The fixed addresses of one node, a relay in front of them."""
+    """The fixed ports of one node, behind a relay that listens on the same ports. `exchange`: of the gRPC server.
+    `directory`: of p2pd."""
 
     node: int
     exchange: int
@@ -83,11 +85,12 @@ class NodePorts:
 
     @classmethod
     def allocate(cls, node: int) -> NodePorts:
+        """Choose free ports for a node."""
         return cls(node, free_port(inside(node)), free_port(inside(node)))
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of `peer join` and `peer bootstrap`."""
+        """Options that give a node these ports, for `peer join` and `peer bootstrap`."""
         listen, tell = (f"/ip4/{host}/tcp/{self.directory}" for host in (inside(self.node), outside(self.node)))
         return ("--host-maddrs", listen, "--announce-maddrs", tell, "--port", str(self.exchange))
 
@@ -108,7 +111,7 @@ class Chaos:
 
     @contextlib.asynccontextmanager
     async def relays(self, control: SwarmControl, bootstrap: Daemon) -> AsyncIterator[None]:
-        """Run a relay in front of every node, as long as the block lasts."""
+        """Run a relay in front of every node until the block ends."""
         self._control = control
 
         def processes() -> dict[int, int]:
@@ -124,14 +127,14 @@ class Chaos:
             yield
 
     def program(self, number: int) -> tuple[str, ...]:
-        """Return the module and arguments that peer `number` is started with, in the place of `peer`."""
+        """Return the module and its arguments that run peer `number` in place of `peer`."""
         return ("peer.lab.localswarm.skewed_clock", str(self._clock_of(number)))
 
     def _clock_of(self, number: int) -> Path:
         return self._home / f"peer-{number}" / CLOCK
 
     async def run(self) -> None:
-        """The whole plan, from now on."""
+        """Inject all faults of the plan, with their times counted from now."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for fault in self._faults:
@@ -195,7 +198,7 @@ class Chaos:
 
 
 class _Missed(Exception):
-    """A fault met nobody."""
+    """A fault had no effect."""
 
 
 def _effect(fault: Fault) -> Effect:
@@ -228,7 +231,8 @@ def _to_stop(fault: Fault, daemon: Daemon) -> list[int]:
 
 
 async def _stopped(pids: list[int], seconds: float) -> None:
-    started = {pid: started_at(pid) for pid in pids}  # unlike its command line, known before it has begun its program
+    # # the start time, unlike the command line, is known before the process has loaded its program
+    started = {pid: started_at(pid) for pid in pids}
     try:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -258,7 +262,7 @@ def _pid(daemon: Daemon) -> int:
 
 
 def _child(daemon: Daemon, name: str) -> int:
-    """The daemon's child with this word in its command line."""
+    """Return the pid of the daemon's child with `name` in its command line. Raises _Missed."""
     for pid in children([_pid(daemon)]):
         if name in command_of(pid):
             return pid
@@ -266,6 +270,6 @@ def _child(daemon: Daemon, name: str) -> int:
 
 
 def _delete_checkpoints(daemon: Daemon) -> None:
-    """Delete its checkpoints, so that it has to fetch the state. Journal and counters stay."""
+    """Delete a peer's checkpoints, so that it has to fetch the state from a donor. Journal and counters stay."""
     for folder in daemon.home.glob("runs/*/checkpoints"):
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""What `peer swarm` is asked to do, and the manifest it derives for it."""
+"""The plan of `peer swarm`: the parsed options, and the manifest derived from them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ from peer.run.resolve import resolve
 from peer.trackers.feed import Tracker
 
 DEFAULT_SETTINGS = ("sync.clock=steps", "sync.sync_every=20", "train.eval_every=10")
-"""Of a swarm without a manifest: in inner steps, so that it does the same work on any machine."""
+"""Settings of a swarm without a manifest. Its rounds count inner steps, so that it does the same work on any
+machine."""
 TIMED_SETTINGS = ("train.eval_every=10",)
-"""Of one with --minutes: rounds in seconds, as many as fill the time. Rounds in inner steps would be over before."""
+"""Settings of a swarm with --minutes. Its rounds count seconds, so that they fill the time; rounds in inner steps would
+be over earlier."""
 
 UNTIMED_ROUND_S = 10.0
-"""Seconds that a fault plan reckons for a round whose clock counts inner steps."""
+"""Assumed seconds of a round whose clock counts inner steps, for drawing a fault plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedEvent:
-    """Something to do to peer `number` (counted from 1), `at_s` seconds after training began."""
+    """An event for peer `number` (from 1), `at_s` seconds after the start of training. Also holds the `K@SPEED` of
+    --throttle."""
 
     number: int
     at_s: float
 
     @classmethod
     def parse(cls, text: str, what: str) -> TimedEvent:
-        """`K@SECONDS`. Raises UsageError."""
+        """Parse `K@SECONDS`. `what`: the option's name, for the message. Raises UsageError."""
         number, _, seconds = text.partition("@")
         try:
             parsed = cls(int(number), float(seconds))
@@ -52,35 +55,36 @@ class TimedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Churn:
-    """Peers that are killed, join and suffer faults."""
+    """The kills, joins and faults of a swarm."""
 
     kills: tuple[TimedEvent, ...] = ()
     joins: tuple[TimedEvent, ...] = ()
     faults: tuple[Fault, ...] | None = None
-    """None: no relays. An empty plan puts relays between the peers too, so that two runs compare."""
+    """None: no faults, and no relays between the peers. An empty plan still has relays, so that runs with and without
+    faults compare."""
 
     @property
     def timed(self) -> list[tuple[str, TimedEvent]]:
-        """The name of the option and the event, for every `--kill` and `--join`."""
+        """Return (option, event) for every `--kill` and `--join`."""
         return [("kill", kill) for kill in self.kills] + [("join", join) for join in self.joins]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSetups:
-    """The settings of single peers, by their number from 1, and of all."""
+    """Settings of single peers, by their number from 1, and of all peers."""
 
     speeds: dict[int, float] = field(default_factory=dict)
-    """The part of the time that a peer's trainer may work."""
+    """Share of the time in which a peer's trainer may work."""
     data: dict[int, Path] = field(default_factory=dict)
-    """The folder of a peer's texts; empty: the run brings its own data."""
+    """Folder of each peer's own texts. Empty: the run brings its own data."""
     join_options: tuple[str, ...] = ()
-    """Further options of every peer's `peer join`, such as its caps."""
+    """Further options of `peer join` for every peer, such as caps."""
     attacks: dict[int, str] = field(default_factory=dict)
-    """The lies of those that lie (`peer.lab.attack`)."""
+    """Kind of attack of each lying peer (`peer.lab.attack`)."""
     sybil_records: int = 0
-    """Records of fresh keys beside the peers (`peer.lab.attack.sybil_records`)."""
+    """Number of records of fresh keys that are announced (`peer.lab.attack.sybil_records`)."""
     trackers: tuple[Tracker, ...] = ()
-    """Where every peer's metrics are logged, each in a file or folder of its own below the place."""
+    """Trackers that log every peer's metrics, each peer into a file or folder of its own below the tracker's place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +93,16 @@ class SwarmPlan:
 
     peers: int
     manifest: str
-    """TOML text, overrides applied. The swarm signs it with a key of its own."""
+    """TOML text with the overrides applied. The swarm signs it with a key of its own."""
     sources: RunSources = field(default_factory=RunSources)
     """The files that the manifest names."""
     home: Path
     seed: int
     minutes: float | None = None
-    """The peers leave after so long. None: at the end of the run."""
+    """Minutes after which the peers leave. None: at the end of the run."""
     state: Path | None = None
-    """The checkpoint that the manifest's `init` names."""
+    """The checkpoint folder that holds the first state named by the manifest. None: found beside the manifest, or made
+    from the seed."""
     churn: Churn = Churn()
     setups: PeerSetups = field(default_factory=PeerSetups)
 
@@ -117,8 +122,9 @@ def peer_setups(
     attacks: dict[int, str] | None = None,
     sybil_records: int = 0,
 ) -> PeerSetups:
-    """Return the settings of the peers that begin and of those that join. `kind`: of the run's data. `attacks`: of
-    those that lie. `sybil_records`: how many are announced beside them.
+    """Return the settings of the first peers and of those that join. kind: of the run's data. step_seconds: least
+    duration of an inner step; 0: no limit. attacks: kinds of the lying peers. sybil_records: number of records to
+    announce.
 
     Raises UsageError or DataError as `data_folders` does."""
     numbers = {*range(1, peers + 1), *(join.number for join in joins)}
@@ -132,7 +138,7 @@ def peer_setups(
 
 
 def attacks_of(texts: Iterable[str], manifest: Manifest, peers: int, *, chaos: bool) -> dict[int, str]:
-    """Parse every `K@KIND` of --attack. Raises UsageError."""
+    """Parse every `K@KIND` of --attack: peer number -> kind. Raises UsageError."""
     found: dict[int, str] = {}
     for text in texts:
         number, at, kind = text.partition("@")
@@ -156,7 +162,7 @@ def attacks_of(texts: Iterable[str], manifest: Manifest, peers: int, *, chaos: b
 
 
 def drawn_faults(profile: str, manifest: Manifest, peers: int, minutes: float | None) -> tuple[Fault, ...]:
-    """Return the fault plan that the manifest's seed draws. Raises UsageError."""
+    """Draw the fault plan from the manifest's seed. Raises UsageError."""
     duration_s = longest_s(manifest, minutes)
     if duration_s == math.inf:
         raise UsageError("--chaos needs the length of the run", "Add --minutes, or --set sync.clock=seconds.")
@@ -169,7 +175,7 @@ def drawn_faults(profile: str, manifest: Manifest, peers: int, minutes: float | 
 
 
 def longest_s(manifest: Manifest, minutes: float | None) -> float:
-    """Return the seconds that the swarm trains at most. Infinite: rounds in inner steps, and no --minutes."""
+    """Return the longest time that the swarm trains, in seconds. Infinite: rounds in inner steps, and no --minutes."""
     method = resolve(manifest.sync)
     run_s = manifest.train.total_rounds * method.round_length if method.clock == "seconds" else math.inf
     return min(run_s, math.inf if minutes is None else 60 * minutes)
@@ -180,7 +186,7 @@ def ensure_possible(
 ) -> None:
     """Raise UsageError for a kill, join, throttle or attack that this swarm could never carry out.
 
-    speeds: `K@SPEED` of --throttle. seconds: that the swarm trains at most."""
+    speeds: the `K@SPEED` of --throttle. seconds: the longest time that the swarm trains."""
     if DONOR in attacks.values() and not churn.joins:
         raise UsageError(f"--attack K@{DONOR} lies to joiners, and nobody joins", "Add e.g. --join K@30.")
     in_order = sorted((join.at_s, join.number) for join in churn.joins if join.number > peers)
@@ -225,7 +231,7 @@ def derive_manifest(
     seed: int | None,
     own_default: bool,
 ) -> str:
-    """The base manifest with what the command line says put over it. Raises UsageError or ManifestError."""
+    """Return the base manifest with the command line's overrides. Raises UsageError or ManifestError."""
     defaults = (DEFAULT_SETTINGS if minutes is None else TIMED_SETTINGS) if own_default else ()
     changes = ["start=0", *defaults]  # the swarm begins when it is ready
     changes += settings
@@ -239,12 +245,13 @@ def derive_manifest(
 
 
 def data_folders(given: tuple[str, ...], kind: str, numbers: Collection[int]) -> dict[int, Path]:
-    """The texts of each of these peers: `K@FOLDER` is peer K's, `FOLDER` everybody else's. `kind`: of the run's data.
+    """Return the folder of each peer's texts: `K@FOLDER` is for peer K, `FOLDER` for all others. `kind`: of the run's
+    data. Empty if the run does not use the peers' own texts.
 
-    Raises UsageError for a peer without texts and for texts that the run would not read; DataError for a folder that is
-    not there or holds no text."""
+    Raises UsageError for a peer without texts and for texts that the run would not read; DataError for a folder that
+    does not exist or holds no text."""
     if kind == "tokens":
-        return {}  # `shard_folder` takes it
+        return {}  # # `shard_folder` reads the option
     if kind != "text":
         if given:
             raise UsageError(f"this run brings its own data ({kind}): --data is not read", "Add --set data.kind=text.")
@@ -275,10 +282,10 @@ def data_folders(given: tuple[str, ...], kind: str, numbers: Collection[int]) ->
 
 
 def shard_folder(given: tuple[str, ...], kind: str) -> Path | None:
-    """The folder of token shards, which the bootstrap node serves to all peers. `kind`: of the run's data. None: no
-    folder was given, or the data is of another kind.
+    """Return the folder of token shards, which the bootstrap node serves to all peers. `kind`: of the run's data. None:
+    no folder was given, or the run uses other data.
 
-    Raises UsageError for several folders, and DataError for one that is not there."""
+    Raises UsageError for several folders, and DataError for one that does not exist."""
     if kind != "tokens" or not given:
         return None
     if len(given) > 1:
@@ -300,8 +307,9 @@ def _folder(path: str) -> Path:
 
 
 def with_founders(manifest: str, peers: int) -> str:
-    """The manifest with all peers of a swarm as the founders of its group, for they begin together. As it is: without
-    groups, with founders of its own, and for more peers than a group holds. Raises ManifestError."""
+    """Return the manifest with all peers of the swarm as the founders of its group, because they begin together.
+    Unchanged if it has no groups, names founders itself, or the swarm is larger than a group may be. Raises
+    ManifestError."""
     method = resolve(parse_manifest(manifest.encode()).sync)
     if not method.one_state or method.founders or peers > method.max_group:
         return manifest
@@ -309,7 +317,7 @@ def with_founders(manifest: str, peers: int) -> str:
 
 
 def _length(text: str, rounds: int | None, steps: int | None, minutes: float | None) -> int | None:
-    """Rounds of the run; None: as the manifest says."""
+    """Return the rounds of the run. None: as in the manifest. Raises UsageError."""
     if sum(value is not None for value in (rounds, steps, minutes)) > 1:
         raise UsageError("--rounds, --steps and --minutes exclude each other", "Give one of them.")
     method = resolve(parse_manifest(text.encode()).sync)

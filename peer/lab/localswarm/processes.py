@@ -1,4 +1,4 @@
-"""The processes of a local swarm: started without a shell, watched, and never killed as a group."""
+"""The processes of a local swarm. They are started without a shell, and never killed as a process group."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from peer.user_folders import make_private
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 ANYWHERE = ("--host-maddrs", LOOPBACK)
 QUIET = {"PEER_PORT_MAPPING": "no"}
-"""Environment of every process: a swarm on one machine asks no router for ports."""
+"""Environment of every process: no port mapping, because a swarm on one machine needs no ports of a router."""
 STARTUP_S = 120.0
 LISTEN_EVERY_S = 1.0
-"""Seconds between two questions to a daemon that leaves: how long it will take."""
+"""Seconds between two status requests to a leaving daemon, for the time that it announces."""
 PATIENCE = 2.0
-"""A daemon may take this many times what it announced."""
+"""A leaving daemon may take this many times the seconds that it announced."""
 
 
 @dataclass
 class Daemon:
-    """One `peer` process, its home and its log. A restart under the same home is the same peer."""
+    """One `peer` process with its home and log. Restarted with the same home, it is the same peer."""
 
     name: str
     home: Path
@@ -50,11 +50,11 @@ class Daemon:
         prefix: tuple[str, ...] = (),
         program: tuple[str, ...] = ("peer",),
     ) -> None:
-        """`python -m peer …` with its output appended to the log. `prefix`: a program to run it under, which must
-        replace itself by it. `program`: another module than `peer`, and its own arguments.
+        """Start `python -m peer …` with its output appended to the log. prefix: a program to run it under, which must
+        replace itself by it (exec). program: another module than `peer`, with its own arguments.
 
-        It is in a session of its own, where Ctrl+C at our terminal does not reach it: we end it, once. When we are gone
-        without having done so its standard input ends, and it leaves."""
+        The process has a session of its own, so that Ctrl+C in our terminal does not reach it; we end it ourselves. If
+        we die first, its standard input ends, and it leaves."""
         make_private(self.home)
         self.started_at, self.killed = time.time(), False
         with _open_private(self.log) as log:
@@ -83,13 +83,14 @@ class Daemon:
         return code
 
     def kill(self) -> None:
-        """SIGKILL of the daemon alone; its trainer and DHT helper have to notice by themselves."""
+        """Send SIGKILL to the daemon alone. Its trainer and DHT helper have to notice that by themselves."""
         if self.running and self.process is not None:
             self.killed = True
             self.process.kill()
 
     async def stop(self, grace_s: float) -> None:
-        """Drain, then kill: after `grace_s`, or after twice what the daemon announces. Never raises."""
+        """Ask the daemon to leave, and kill it after `grace_s` seconds, or after PATIENCE times the seconds that it
+        announces if that is longer. Never raises."""
         if not self.running or self.process is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -104,7 +105,7 @@ class Daemon:
         await ended
 
     async def status(self) -> dict[str, Any] | None:
-        """Return its status as `peer status --json` prints it, None when it does not answer."""
+        """Return its status as `peer status --json` prints it. None: it does not answer."""
         if not self.running:
             return None
         try:
@@ -113,7 +114,7 @@ class Daemon:
             return None
 
     def log_tail(self) -> str:
-        """Return the end of its log."""
+        """Return the last lines of its log. Empty: it has none."""
         try:
             lines = self.log.read_text(errors="replace").splitlines()
         except OSError:
@@ -122,7 +123,7 @@ class Daemon:
 
 
 def announced_leave_s(report: dict[str, Any] | None) -> float:
-    """Return the seconds that a daemon which leaves announces in its status; 0: none."""
+    """Return the seconds that a leaving daemon announces in its status. 0: none."""
     leaving = None if report is None else read_status(report).leaving
     return 0.0 if leaving is None else leaving.announced_s
 
@@ -138,8 +139,9 @@ async def start_bootstrap(
     program: tuple[str, ...] = ("peer",),
     prefix: tuple[str, ...] = (),
 ) -> str:
-    """Start the bootstrap node; its ticket. Raises SwarmFailed with its last words when it does not come up. `more`:
-    options of `peer bootstrap`."""
+    """Start the bootstrap node and return its ticket. `where`: options with its addresses. `data`: folder of token
+    shards. `more`: further options of `peer bootstrap`. Raises SwarmFailed with the end of its log if it does not
+    start."""
     ticket = daemon.home / "ticket"
     make_private(daemon.home)
     ticket.unlink(missing_ok=True)
@@ -151,7 +153,7 @@ async def start_bootstrap(
         str(ticket),
         "--min-peers",
         str(min_peers),
-        "--no-check",  # the peers evaluate already, and all processes share this machine
+        "--no-check",  # # the peers evaluate already, and all processes share this machine
         *(("--state", str(state)) if state else ()),
         *(("--data", str(data)) if data else ()),
         *more,
@@ -178,7 +180,8 @@ async def start_peer(
     program: tuple[str, ...] = ("peer",),
     prefix: tuple[str, ...] = (),
 ) -> None:
-    """Start a peer of the swarm on loopback. `more`: options of `peer join`. `where`: those that name its addresses."""
+    """Start a peer of the swarm on loopback. `more`: further options of `peer join`. `where`: options with its
+    addresses. `speed`: share of the time in which its trainer works."""
     await daemon.start(
         "join",
         ticket,
@@ -192,7 +195,7 @@ async def start_peer(
         "--checkpoint-every",
         "15",
         "--priority",
-        "normal",  # the processes of a laboratory are equals
+        "normal",  # # all processes of the swarm get the same priority, so that measurements are fair
         "--yes",
         *more,
         env={"OMP_NUM_THREADS": str(threads)},
@@ -202,5 +205,5 @@ async def start_peer(
 
 
 def _open_private(log: Path) -> BinaryIO:
-    """Open a file to append to. Only its owner may read it when this makes it, whatever the umask."""
+    """Open a file for appending. If it is created, only its owner may read it, whatever the umask."""
     return os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")

@@ -1,8 +1,9 @@
-"""TCP relays in front of every node of a local swarm, and what becomes of the links between them.
+"""TCP relays in front of every node of a local swarm, which can slow down, silence or break the links between nodes.
 
-Node k listens on 127.2.0.k and tells the others 127.1.0.k, where a relay of ours listens on the same ports. Who calls
-is found by the source port; the relay calls on from 127.1.0.(caller), so that the callee sees the caller where others
-can reach it. Loopback addresses beside 127.0.0.1 need Linux."""
+Node k listens on 127.2.0.k+1 and announces 127.1.0.k+1, where a relay of ours listens on the same ports. The relay
+finds the calling node by the source port of the connection, and connects onwards from 127.1.0.(caller+1), so that the
+called node sees the caller at an address where others can reach it. Loopback addresses other than 127.0.0.1 need
+Linux."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from peer.lab.localswarm.socket_owners import owner
 CHUNK = 2**16
 CONNECT_S = 5.0
 LINK_RATE = 1.25e6
-"""Bytes a second each way that a `slow_link` has a part of: 10 Mbit/s. A link without a fault has no limit."""
+"""Rate of a link, in bytes per second each way, of which `slow_link` leaves a share: 10 Mbit/s. A link without a fault
+has no limit."""
 
 
 def inside(node: int) -> str:
@@ -27,12 +29,12 @@ def inside(node: int) -> str:
 
 
 def outside(node: int) -> str:
-    """Where the others reach it."""
+    """Return the address where the others reach a node: its relay's."""
     return f"127.1.0.{node + 1}"
 
 
 def free_port(host: str) -> int:
-    """One that nobody listens on at this address."""
+    """Return a port at this address on which nobody listens."""
     with socket.socket() as trial:
         trial.bind((host, 0))
         port: int = trial.getsockname()[1]
@@ -41,25 +43,27 @@ def free_port(host: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Something wrong with the links that `touches` (sender, receiver; None: somebody unknown)."""
+    """A fault of all links for which `touches` (sender, receiver; None: an unknown process) returns True. `silent`:
+    nothing passes. `broken`: connections break, and new ones are refused."""
 
     touches: Callable[[int | None, int | None], bool]
     silent: bool = False
     broken: bool = False
     rate: float | None = None
-    """Bytes a second."""
+    """Bytes per second. None: no limit."""
     delay_s: float = 0.0
 
 
 @dataclass
 class Links:
-    """What is wrong now. Relays ask for every chunk; who was silenced waits for a change."""
+    """The faults of all links now. Relays call `passed` for every chunk; silenced transfers wait there for a change."""
 
     effects: list[Effect] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _pipes: set[_Pipe] = field(default_factory=set)
 
     def begin(self, effect: Effect) -> None:
+        """Add a fault. Connections that it breaks are aborted at once."""
         self.effects.append(effect)
         if effect.broken:
             for pipe in list(self._pipes):
@@ -77,10 +81,11 @@ class Links:
         self._changed = asyncio.Event()
 
     def broken(self, caller: int | None, callee: int) -> bool:
+        """Return whether connections between two nodes break."""
         return any(e.broken and (e.touches(caller, callee) or e.touches(callee, caller)) for e in self.effects)
 
     async def passed(self, sender: int | None, receiver: int | None, nbytes: int) -> None:
-        """Returns when so many bytes may go on."""
+        """Wait until a chunk of `nbytes` bytes may pass."""
         while any(effect.silent for effect in self._touching(sender, receiver)):
             await self._changed.wait()
         touching = self._touching(sender, receiver)
@@ -107,7 +112,8 @@ class _Pipe:
 
 
 class Relay:
-    """In front of one node. `processes` tells pid to node number, of all processes whose calls are to be known."""
+    """The relay in front of one node. `processes`: returns pid -> node number for all processes of the swarm, from
+    which callers are identified."""
 
     def __init__(self, node: int, ports: tuple[int, ...], links: Links, processes: Callable[[], Mapping[int, int]]):
         self._node, self._ports, self._links, self._processes = node, ports, links, processes
@@ -115,7 +121,7 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen. Raises OSError when an address cannot be had."""
+        """Listen on all ports. Raises OSError if an address is not available."""
         for port in self._ports:
             server = await asyncio.start_server(self._accepted, outside(self._node), port, limit=CHUNK)
             self._servers.append(server)
@@ -132,7 +138,8 @@ class Relay:
         task = asyncio.get_running_loop().create_task(self._relay(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: writer.transport.abort())  # one cancelled before it began closes nothing
+        # # a task cancelled before it began would not close its connection
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         source, here = writer.get_extra_info("peername")[:2], writer.get_extra_info("sockname")[:2]
@@ -146,7 +153,7 @@ class Relay:
         try:
             async with asyncio.timeout(CONNECT_S):
                 there = await asyncio.open_connection(inside(self._node), here[1], limit=CHUNK, local_addr=from_)
-        except OSError:  # it is dead, or a TimeoutError; its caller learns it as it would without us
+        except OSError:  # # the node is dead or does not answer; its caller sees the same as without a relay
             writer.transport.abort()
             return
         pipe = _Pipe(caller, self._node, (writer, there[1]))
@@ -175,10 +182,10 @@ class Relay:
                 await writer.drain()
             if not writer.is_closing():
                 writer.write_eof()
-        except OSError:  # one end broke: so does the other
+        except OSError:  # # one end broke, so break the other
             writer.transport.abort()
 
 
 def _node_of(host: str) -> int | None:
-    """Return the node of a caller's own address. Some callers bind to it: p2pd calls from where it listens."""
+    """Return the node of a caller that bound to the node's own address, as p2pd does. None: another address."""
     return int(host.rpartition(".")[2]) - 1 if host.startswith("127.2.0.") else None

@@ -1,5 +1,5 @@
-"""The report of a local swarm, made from what its peers left: journals, counters and last checkpoints. Nothing here
-trusts a peer's own account of another, and killed peers count like the others."""
+"""The report of a local swarm, made from the journals, counters and last checkpoints that its peers left on disk. No
+peer's statement about another peer is used, and killed peers count like the others."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ from peer.trainer.arena import read_counters
 from peer.whole_files import replace_file
 
 COUNTS = {"due": "due", "paired": "exchanged", "solo": "solo", "refused": "refused", "failed": "missed"}
-"""The report's names of the journal's counts."""
+"""Field of the report -> kind of round count in the journal's totals."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerAccount:
-    """One peer's row, and its part of the swarm's sums."""
+    """One peer's row of the report, and what the swarm's sums need of it. `book`: its ledger. `events`: its journal.
+    `outer`: its final outer_params. `killed_at`: seconds since the epoch."""
 
     row: dict[str, Any]
     book: Ledger
@@ -65,7 +66,8 @@ def account(
     began: float,
     tensors: Sequence[TensorSpec] | None = None,
 ) -> PeerAccount:
-    """Read what a peer left under its home. `tensors`: those of a foreign model."""
+    """Read what a peer left in its home. `began`: start of the swarm, in seconds since the epoch. `tensors`: of a
+    foreign model."""
     folder = Home(daemon.home).run(signed.run_id)
     layout = layout_for(signed.manifest.model, resolve(signed.manifest.sync), tensors)
     elements = tuple(layout.fragment_elements(f) for f in range(len(layout.fragments)))
@@ -101,14 +103,14 @@ def account(
 
 
 def journal_events(folder: RunFolder) -> list[tuple[float, Event]]:
-    """Return all that a peer's journal tells, each with its time."""
+    """Return all events of a peer's journal with their times, in seconds since the epoch."""
     lines = [line for part in (former(folder.journal), folder.journal) for line in read_lines(part)]
     return [(t, event) for event, t in filter(None, lines)]
 
 
 def last_state_evaluated(told: Sequence[Event]) -> Evaluated | None:
-    """Return the last evaluation in a journal if it was of the last state; None: the state has moved since, or there
-    was none."""
+    """Return the last evaluation in a journal if it was of the last state. None: the state has changed since, or was
+    never evaluated."""
     for event in reversed(told):
         if isinstance(event, Evaluated):
             return event
@@ -136,7 +138,8 @@ def _saved_outer(folder: RunFolder, run_id: bytes, layout: Layout) -> torch.Tens
 
 
 def replica_spread(outers: Iterable[torch.Tensor | None]) -> float | None:
-    """Root mean square over the peers of ||outer_params - mean|| / ||mean||, in float64; None without a peer."""
+    """Return the root mean square over the peers of ||outer_params - mean|| / ||mean||, in float64. None without a
+    peer."""
     known = [outer.to(torch.float64) for outer in outers if outer is not None]
     if not known:
         return None
@@ -146,8 +149,8 @@ def replica_spread(outers: Iterable[torch.Tensor | None]) -> float | None:
 
 
 def participation(accounts: Iterable[PeerAccount], topology: Topology) -> float | None:
-    """Exchanged peer-rounds over due ones, counted from outside: with n live peers a pair round has 2 * floor(n/2), a
-    group round n. Live in a round: it was due there, and the peer was not killed before its deadline. None: no round
+    """Return exchanged peer-rounds divided by due ones: with n live peers, 2 * floor(n / 2) are due in a pair round, n
+    in a group round. Live in a round: it was due there, and the peer was not killed before its deadline. None: no round
     had two peers."""
     live: dict[int, int] = {}
     exchanged: dict[int, int] = {}
@@ -213,29 +216,29 @@ def swarm_report(
 
 
 def _training_s(accounts: Sequence[PeerAccount]) -> float:
-    """Return the seconds from the first peer's start of training to the last one's last outer step, or its leave."""
+    """Return the seconds from the first peer's start of training to the last peer's last round or leave."""
     began = [at for a in accounts for at, event in a.events if isinstance(event, TrainingBegan)]
     ended = [at for a in accounts for at, event in a.events if isinstance(event, RoundEnded | RoundMissed | Leaving)]
     return max(0.0, max(ended) - min(began)) if began and ended else 0.0
 
 
 def last_round(accounts: Iterable[PeerAccount]) -> int:
-    """Return the last round that any peer ended or gave up; -1: none."""
+    """Return the last round that any peer ended or gave up. -1: none."""
     return max((e.round for a in accounts for _, e in a.events if isinstance(e, RoundEnded | RoundMissed)), default=-1)
 
 
 def trained_since(account: PeerAccount, since: float) -> bool:
-    """Whether a peer began to train after this moment (seconds since the epoch)."""
+    """Return whether a peer began to train after `since` (seconds since the epoch)."""
     return any(isinstance(event, TrainingBegan) and at >= since for at, event in account.events)
 
 
 def has_sent(account: PeerAccount) -> bool:
-    """Whether a peer sent anything in an exchange."""
+    """Return whether a peer sent anything in an exchange."""
     return any(isinstance(event, RoundEnded) and event.bytes_sent > 0 for _, event in account.events)
 
 
 def attack_report(accounts: Sequence[PeerAccount], attacks: Mapping[int, str]) -> AttackReport:
-    """Return the effect of the lies of these peers, by number from 1, on the others."""
+    """Return the effect of the lying peers (number from 1 -> kind) on the honest ones."""
     honest = [[event for _, event in a.events] for number, a in enumerate(accounts, 1) if number not in attacks]
     liars = tuple(a.row["peer_id"] for number, a in enumerate(accounts, 1) if number in attacks)
     kinds = " ".join(sorted(set(attacks.values())))
@@ -247,8 +250,7 @@ def attack_report(accounts: Sequence[PeerAccount], attacks: Mapping[int, str]) -
 def _attendance(
     signed: SignedManifest, accounts: list[PeerAccount], fault_records: Sequence[FaultRecord]
 ) -> Attendance | None:
-    """Count the attendance. None with a clock in steps: there no round has a moment that could be known from
-    outside."""
+    """Count the attendance. None with a round clock in steps, whose rounds are due at no common moment."""
     sync = signed.manifest.sync
     method = resolve(sync)
     if method.clock != "seconds":
@@ -269,12 +271,12 @@ def _participation(accounts: list[PeerAccount], topology: Topology, seen: Attend
 
 
 def was_killed(row: dict[str, Any]) -> bool:
-    """Whether a peer's last process ended by our SIGKILL. (One that was started again has an exit code of its own.)"""
+    """Return whether a peer's last process ended by our SIGKILL. (A peer that was restarted has a later exit code.)"""
     return bool(row["killed"]) and row["exit_code"] == -signal.SIGKILL
 
 
 def table(report: dict[str, Any]) -> str:
-    """Write the report as a table."""
+    """Return the report as a text table."""
     head = (
         f"{'peer':<10}{'exit':>7}{'steps':>7}{'exchanged':>11}{'solo':>6}{'refused':>9}{'failed':>8}"
         f"{'first':>8}{'last':>8}{'sent MB':>9}"
@@ -314,7 +316,8 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _mean_of(rows: list[dict[str, Any]]) -> str:
-    """Name the peers whose losses the mean is of: those that ended well and were evaluated at their last state."""
+    """Return the label of the mean loss, with the number of peers in it: those that exited with 0 and were evaluated at
+    their last state."""
     judged = sum(row["exit_code"] == 0 and row["val_loss_last"] is not None for row in rows)
     return f"validation loss (mean of {judged} of {len(rows)})"
 
@@ -324,12 +327,12 @@ def _three_digits(value: float) -> str:
 
 
 def _share_line(label: str, share: float | None) -> list[str]:
-    """Write a share. Rounds in inner steps have no moment by which a few of them could be counted."""
+    """Return the line of a share. Empty if it was not counted, as with rounds in inner steps."""
     return [] if share is None else [f"{label:<37}{share:.1%}"]
 
 
 def _unevaluated(rows: list[dict[str, Any]]) -> list[str]:
-    """Name the peers whose last state has no loss."""
+    """Return one line for each peer whose last state was not evaluated."""
     return [
         f"peer {number} was not evaluated after round {row['val_loss_round']}"
         for number, row in enumerate(rows, 1)
@@ -377,7 +380,7 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def write_report(report: dict[str, Any], path: Path) -> None:
-    """One JSON object, whole or not at all."""
+    """Write the report as one JSON object. The file is replaced atomically."""
     import json
 
     replace_file(path, f"{json.dumps(report, indent=2)}\n".encode(), mode=0o666)

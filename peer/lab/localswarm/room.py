@@ -1,36 +1,36 @@
-"""Whether this machine carries a swarm of real processes: what its start takes, and what it is short of."""
+"""Whether this machine can run a swarm of so many real processes: estimates of start time and shortages."""
 
 from __future__ import annotations
 
 from peer.observe.formatting import amount, duration
 
 START_S, LOADING_S = 5.0, 10.0
-"""Processor seconds that a peer's processes take to start, and seconds that one takes on an idle machine at least.
+"""Processor seconds for the start of a peer's processes, and the least seconds for one on an idle machine.
 
 Source: results/growth.json."""
 STOP_S, LEAST_STOP_S = 2.0, 15.0
-"""Processor seconds that a peer takes to leave on a busy machine, with its last evaluation, and seconds at least."""
+"""Processor seconds for a peer to leave a busy machine, with its last evaluation, and the least seconds."""
 P2PD_BYTES = 85 * 2**20
 """Memory of a peer's directory helper."""
 IN_STEP = 6
-"""Peers on a core, above which their trainers do not keep step."""
+"""Peers per core above which their trainers get out of step."""
 STEP_S, ROUND_S = 2.0, 60.0
-"""An inner step and a round that leave the daemons room, in seconds."""
+"""Durations of an inner step and a round, in seconds, that leave enough time for the daemons."""
 
 
 def start_s(peers: int, cores: int) -> float:
-    """Return about how many seconds so many peers take to start."""
+    """Return the estimated seconds until so many peers have started."""
     return LOADING_S + START_S * peers / cores
 
 
 def stop_s(peers: int, cores: int) -> float:
-    """Return the seconds that so many peers get when all leave at once."""
+    """Return the seconds that so many peers get to leave when all leave at once."""
     return max(LEAST_STOP_S, STOP_S * peers / cores)
 
 
 def shortages(need: int, peers: int, cores: int, free: int | None, *, paced: bool) -> list[str]:
-    """Return what the machine is short of, each with what to do. `need`: bytes of memory that a peer takes, without
-    its directory helper. `free`: bytes of memory; None: not known. `paced`: the trainers rest between their inner
+    """Return what the machine lacks for so many peers, as sentences with a fix. need: bytes of memory of one peer,
+    without its directory helper. free: free bytes of memory; None: unknown. paced: the trainers rest between inner
     steps."""
     found = []
     if peers > IN_STEP * cores and not paced:
@@ -49,7 +49,7 @@ def shortages(need: int, peers: int, cores: int, free: int | None, *, paced: boo
 
 
 def start_text(peers: int, cores: int) -> str:
-    """Say how long the start takes, for a person."""
+    """Return a sentence about how long the start will take."""
     return f"the processes start; that takes about {duration(start_s(peers, cores))}, estimated"
 
 

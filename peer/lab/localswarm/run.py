@@ -1,4 +1,4 @@
-"""`peer swarm`: one bootstrap node and N peers as real processes on this machine."""
+"""Runs `peer swarm`: one bootstrap node and N peers as real processes on this machine."""
 
 from __future__ import annotations
 
@@ -44,19 +44,20 @@ from peer.user_folders import make_private
 
 PROGRESS_S = 5.0
 STOP_GRACE_S = 15.0
-"""Seconds that the bootstrap node gets to leave, at least."""
+"""Least seconds that the bootstrap node gets to leave."""
 EACH_STARTUP_S = 15.0
-"""Of processor time, about what a peer's processes take to start."""
+"""Seconds added to the startup timeout for each peer: about the processor time that the start of its processes
+takes."""
 INVITED_S = 30 * 86400
-"""Seconds that the invitations of a swarm's peers hold."""
+"""Validity of the peers' invitations, in seconds."""
 QUIET_S = 300.0
-"""A swarm in which nothing is journaled for so long hangs."""
+"""Seconds without a journal event after which the swarm counts as hung."""
 
 Say = Callable[[str], None]
 
 
 class Swarm:
-    """One run of a plan. The homes of its processes lie under `plan.home` and stay there."""
+    """One run of a plan. The homes of its processes are under `plan.home`, and stay after the end."""
 
     def __init__(self, plan: SwarmPlan, say: Say) -> None:
         self._plan = plan
@@ -69,22 +70,22 @@ class Swarm:
         self._stop = asyncio.Event()
         self._ticket = ""
         self.hung: list[str] = []
-        """Who had to be ended because nothing moved any more."""
+        """Names of the peers that were ended because the swarm hung."""
         self._chaos = None if plan.churn.faults is None else Chaos(plan.churn.faults, plan.peers, plan.home, say)
         self._signed: SignedManifest | None = None
         self._sybils: SybilRecords | None = None
         self._orders = Orders()
         self._started: dict[int, tuple[Order, float]] = {}
-        """The last order by which each peer joined, and when its start began."""
+        """Peer -> the last order by which it joined, and when its start began."""
         self._training_at = math.nan
-        """When training began, in seconds since the epoch, as the journals' events."""
+        """Start of training, in seconds since the epoch, as in the journals."""
         self._trained_s = math.nan
-        """Seconds from then until the swarm was over."""
+        """Seconds from the start of training to the end of the swarm."""
         self._minutes = None if plan.minutes is None else self._orders.add(f"--minutes {plan.minutes:g}")
 
     async def run(self) -> dict[str, Any]:
-        """Run the plan and return the report. Raises SwarmFailed when a peer that was not killed ended with an
-        error."""
+        """Run the plan and return the report. Raises UsageError, or SwarmFailed if the swarm does not start. `check`
+        finds peers that failed later."""
         self._write_manifest()
         with on_stop_signals(self._on_stop_signal):
             if self._chaos is None:
@@ -96,7 +97,7 @@ class Swarm:
 
     @property
     def stopped(self) -> bool:
-        """Whether a person has stopped it before its end."""
+        """Whether a person stopped the swarm before its end."""
         return self._stop.is_set()
 
     def _on_stop_signal(self) -> None:
@@ -123,7 +124,8 @@ class Swarm:
         write_beside(self._plan.sources, self._signed, home / "run.toml", operator)
 
     def _operator(self) -> Identity:
-        """Return the key that signs the swarm's manifest. It is the bootstrap node's, so no delegation is needed."""
+        """Return the key that signs the swarm's manifest. It is also the bootstrap node's key, so that no delegation is
+        needed."""
         return identities.load_or_create(Home(self._bootstrap_daemon.home).identity)
 
     async def _launch(self, beside: contextlib.AsyncExitStack) -> None:
@@ -142,7 +144,7 @@ class Swarm:
         self._say(start_text(plan.peers, machine_cores()))
 
     def _warn(self) -> None:
-        """Say what this machine is short of for so many peers."""
+        """Warn about what this machine lacks for so many peers."""
         assert self._signed is not None
         setups = self._plan.setups
         paced = "--step-seconds" in setups.join_options or len(setups.speeds) >= self._plan.peers
@@ -175,7 +177,7 @@ class Swarm:
         )
 
     def _program(self, number: int) -> tuple[str, ...]:
-        """Return the module and arguments that peer `number` is started with, in the place of `peer`."""
+        """Return the module and its arguments that run peer `number` in place of `peer`."""
         if (kind := self._plan.setups.attacks.get(number)) is not None:
             return ("peer.lab.attack.process", kind, str(self._plan.seed))
         return ("peer",) if self._chaos is None else self._chaos.program(number)
@@ -189,7 +191,8 @@ class Swarm:
         return tuple(word for one in trackers for word in ("--log", one.option(f"peer-{number}")))
 
     def _invitation_options(self, daemon: Daemon) -> tuple[str, ...]:
-        """Invite a peer, where the manifest admits the invited only. Return the options that show it."""
+        """Return the options with an invitation for a peer, which is made here. Empty unless the manifest requires
+        invitations."""
         assert self._signed is not None
         if self._signed.manifest.admission.kind != "invited":
             return ()
@@ -204,11 +207,11 @@ class Swarm:
 
     @property
     def daemons(self) -> Mapping[int, Daemon]:
-        """By number, from 1."""
+        """The peers by number, from 1."""
         return self._peers
 
     async def kill_peer(self, number: int) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL to a peer and wait until it is gone."""
         self._killed_at[number] = time.time()
         self._peers[number].kill()
         await self._peers[number].wait()
@@ -219,7 +222,8 @@ class Swarm:
     # -- during ------------------------------------------------------------------------------------------------------
 
     async def _play(self) -> None:
-        """Wait until training begins, then do what the plan says, until all peers have ended."""
+        """Wait until training begins, then carry out the plan until all peers have ended, a person stops the swarm, or
+        it hangs."""
         await self._until_training()
         self._training_at = time.time()
         if self._sybils is not None:
@@ -267,7 +271,7 @@ class Swarm:
             await asyncio.sleep(0.2)
 
     async def _wait_for_hang(self) -> None:
-        """Returns when the swarm hangs: no journal grew for long, although somebody runs."""
+        """Wait until the swarm hangs, which means that peers run but no journal has grown for `_patience_s`."""
         sizes: dict[Path, int] = {}
         moved_at = time.monotonic()
         while time.monotonic() - moved_at < self._patience_s():
@@ -279,7 +283,8 @@ class Swarm:
         self._say(f"nothing has moved for {self._patience_s():.0f} s; ending {', '.join(self.hung)}")
 
     def _patience_s(self) -> float:
-        """Several rounds and then some: a start, or a last peer that lingers, is no hang."""
+        """Return the seconds without an event after which the swarm counts as hung. Covers several rounds, so that a
+        start or a last lingering peer does not count."""
         assert self._signed is not None
         sync = self._signed.manifest.sync
         longest = max((length for _, length in sync.growth or ()), default=1)
@@ -287,7 +292,7 @@ class Swarm:
 
     async def _kill(self, kill: TimedEvent, order: Order) -> None:
         await asyncio.sleep(kill.at_s)
-        async with self._killing:  # a second kill finds the peer gone, and not still ending
+        async with self._killing:  # # so that a second kill finds the peer gone, not still ending
             daemon = self._peers.get(kill.number)
             if daemon is None or not daemon.running:
                 order.mark_missed(f"peer {kill.number} had {'not joined yet' if daemon is None else 'ended already'}")
@@ -299,7 +304,7 @@ class Swarm:
             await daemon.wait()
 
     async def _join(self, join: TimedEvent, order: Order) -> None:
-        """Start a newcomer, or a killed peer again. When all peers have finished, there is nothing left to join."""
+        """Start a newcomer, or restart a killed peer. Returns without a start if all peers have finished before."""
         waiting = asyncio.create_task(asyncio.sleep(join.at_s))
         try:
             while not waiting.done():
@@ -319,7 +324,7 @@ class Swarm:
 
     @property
     def _elapsed_s(self) -> float:
-        """Seconds since training began."""
+        """Seconds since the start of training."""
         return time.time() - self._training_at
 
     async def _leave_after(self, seconds: float) -> None:
@@ -330,7 +335,7 @@ class Swarm:
         await self._stop_peers()
 
     async def _stop_peers(self) -> None:
-        """Let all leave. One that announces a time gets twice that, if it is longer."""
+        """Let all peers leave. A peer that announces how long it needs gets twice that, if it is longer."""
         grace_s = stop_s(len(self._peers), machine_cores())
         await asyncio.gather(*(peer.stop(grace_s) for peer in self._peers.values()))
 
@@ -346,7 +351,7 @@ class Swarm:
     # -- after -------------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """End all processes, also after an error."""
+        """End all processes. Called after an error too."""
         await self._stop_peers()
         await self._bootstrap_daemon.stop(STOP_GRACE_S)
         for daemon in self._peers.values():
@@ -369,7 +374,7 @@ class Swarm:
         return report | ({"attack": attack_report(accounts, attacks).to_json()} if attacks else {})
 
     def _settle_orders(self, accounts: list[PeerAccount]) -> list[dict[str, Any]]:
-        """Decide every order by what the journals say, and return them for the report."""
+        """Decide from the journals which orders were carried out, and return them for the report."""
         assert self._signed is not None
         manifest = self._signed.manifest
         length = self._minutes or self._orders.add(f"the run's {manifest.train.total_rounds} rounds")
@@ -409,7 +414,7 @@ class Swarm:
                 order.mark_done(0.0)
 
     def _end_reason(self) -> str:
-        """Say why nothing more could happen."""
+        """Return why the swarm ended, for the orders that were still open."""
         assert self._signed is not None
         manifest, after = self._signed.manifest, f"after {self._trained_s:.0f} s"
         if self.stopped:
@@ -422,8 +427,8 @@ class Swarm:
 
 
 def check(report: dict[str, Any], home: Path) -> None:
-    """Raise SwarmFailed with the peers that ended with an error although they were not killed. One that came when the
-    run was over is no failure."""
+    """Raise SwarmFailed naming the peers that ended with an error although they were not killed. A peer that came after
+    the end of the run is no failure."""
     bad = [
         f"peer {number} (exit code {peer['exit_code']})"
         for number, peer in enumerate(report["peers"], 1)

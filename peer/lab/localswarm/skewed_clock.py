@@ -1,6 +1,5 @@
-"""`python -m peer.lab.localswarm.skewed_clock FILE …`: the program `peer …` on a machine whose wall clock is wrong by
-the number of seconds in FILE, which may change at any time. Only chaos runs start it; the daemon itself knows nothing
-of it."""
+"""`python -m peer.lab.localswarm.skewed_clock FILE …`: runs `peer …` with a wall clock that is wrong by the number of
+seconds in FILE, which may change at any time. Only chaos runs use it; the daemon does not know about it."""
 
 from __future__ import annotations
 
@@ -14,7 +13,8 @@ LOOK_EVERY_S = 0.1
 
 
 def skewed(file: Path, real: Callable[[], float], monotonic: Callable[[], float]) -> Callable[[], float]:
-    """Return a `time.time` that is wrong. An absent file, or one being written, leaves it as wrong as it was."""
+    """Return a wrong `time.time`, which reads its error from `file`. If the file is missing or incomplete, the former
+    error stays."""
     offset, looked_at = 0.0, -1.0
 
     def now() -> float:
@@ -32,7 +32,7 @@ def skewed(file: Path, real: Callable[[], float], monotonic: Callable[[], float]
 
 def main() -> None:
     file = Path(sys.argv.pop(1))
-    # The daemon takes no wall clock as an argument: this one replaces the process's before anything has bound it.
+    # # The daemon takes no wall clock as an argument, so replace the process's before any module has imported it.
     time.time = skewed(file, time.time, time.monotonic)
     runpy.run_module("peer", run_name="__main__")
 

@@ -1,5 +1,5 @@
-"""Which of our processes holds the other end of a loopback connection: read from /proc (Linux), by the addresses of
-the connection, the socket's inode, and who has it open."""
+"""Finds which of our processes holds the other end of a loopback connection. Reads /proc (Linux): the connection's
+addresses give the socket's inode, and the open file descriptors give its process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Address = tuple[str, int]
 
 
 def owner(caller: Address, callee: Address, processes: Mapping[int, int]) -> int | None:
-    """The node number of the process (`processes`: pid to node) that connected from `caller` to `callee`; None when
-    none of them did, or it is gone already."""
+    """Return the node of the process that connected from `caller` to `callee`. `processes`: pid -> node. None: no such
+    process, or it is gone."""
     inode = _inode(caller, callee)
     if inode is None:
         return None
@@ -23,7 +23,8 @@ def owner(caller: Address, callee: Address, processes: Mapping[int, int]) -> int
 
 
 def _inode(caller: Address, callee: Address) -> str | None:
-    """Of the socket whose local end is `caller`. IPv6 sockets carry IPv4 connections too."""
+    """Return the inode of the socket from `caller` to `callee`. IPv6 sockets are searched too, because they carry IPv4
+    connections."""
     for table, prefix in (("tcp", ""), ("tcp6", "0" * 16 + "FFFF0000")):
         local, remote = (f"{prefix}{_hex(host)}:{port:04X}" for host, port in (caller, callee))
         try:
@@ -38,7 +39,7 @@ def _inode(caller: Address, callee: Address) -> str | None:
 
 
 def _hex(host: str) -> str:
-    """As the kernel prints it: the address as a number in the machine's order."""
+    """Return an IPv4 address as in /proc/net/tcp: hexadecimal in the machine's byte order."""
     return socket.inet_aton(host)[::-1].hex().upper()
 
 
@@ -58,7 +59,7 @@ def _holds(pid: int, wanted: str) -> bool:
 
 
 def children(parents: Iterable[int]) -> dict[int, int]:
-    """pid to parent pid of the direct children of these processes."""
+    """Return pid -> parent pid for the direct children of these processes."""
     wanted, found = set(parents), dict[int, int]()
     for entry in PROC.iterdir():
         if entry.name.isdigit():
@@ -72,7 +73,7 @@ def children(parents: Iterable[int]) -> dict[int, int]:
 
 
 def command_of(pid: int) -> str:
-    """Its command line, words with spaces between; empty when it is gone."""
+    """Return the command line of a process, its words joined by spaces. Empty: it is gone."""
     try:
         return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
@@ -80,7 +81,8 @@ def command_of(pid: int) -> str:
 
 
 def started_at(pid: int) -> str:
-    """When the process began, in clock ticks since boot; empty when it is gone. It tells two users of one pid apart."""
+    """Return the start time of a process, in clock ticks since boot. Empty: it is gone. Distinguishes two processes
+    that had the same pid one after the other."""
     try:
         return (PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[19]
     except OSError:

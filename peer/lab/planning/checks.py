@@ -1,4 +1,4 @@
-"""Refusing numbers that no plan can be made of."""
+"""Range checks of the numbers that a plan is made of."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from peer.errors import UsageError
 
 
 def between(name: str, value: float, least: float, most: float) -> None:
-    """Raises UsageError unless `least` <= `value` <= `most`; not a number is neither."""
+    """Raise UsageError unless `least` <= `value` <= `most`. NaN is refused too."""
     if not least <= value <= most:
         raise UsageError(f"{name} is {value:g}", f"Give {name} a number from {least:g} to {most:g}.")

@@ -1,8 +1,8 @@
 """Scaling laws of DiLoCo: loss, inner learning rate and batch as powers of parameters and peers.
 
 They are the joint fits of arXiv 2503.09799, A * N^a * M^b for N parameters and M peers, and its best outer learning
-rates. The paper trained on C4 with a vocabulary of 32,768 tokens and windows of 2,048. It took 20 tokens a
-parameter, and 30 inner steps between two exchanges. Each function tells where its arguments leave that range."""
+rates. The paper trained on C4 with a vocabulary of 32,768 tokens, windows of 2,048, 20 tokens per parameter, and 30
+inner steps between two exchanges. Each function reports which of its arguments are outside that range."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from peer.run.worth import LAW, LAW_PARAMS, LAW_PEERS, LOSS_BY_PEERS, TOKENS_A_P
 
 PAPER, PARAMS, PEERS = LAW, LAW_PARAMS, LAW_PEERS
 VOCABULARY = 32_768
-"""Tokens of the paper's tokenizer. A loss in nats a token holds for its own tokenizer alone: a token of bytes says less
-than one of words."""
+"""Vocabulary size of the paper's tokenizer. A loss in nats per token is valid for that tokenizer only: a token of bytes
+carries less information than one of words."""
 WINDOW = 2048
-"""Tokens of a sequence, in which the law counts batches."""
+"""Tokens of a sequence. The law for batches counts sequences."""
 EVERY = 30
-"""Inner steps between two exchanges in the runs of the fits."""
+"""Inner steps between two exchanges in the paper's runs."""
 EVERY_SWEPT = 300
-"""The largest such number that the paper tried."""
+"""The largest number of inner steps between two exchanges that the paper tried."""
 SIZES = f"{PARAMS[0] / 1e6:g} M to {PARAMS[1] / 1e9:g} B"
 RANGE = f"{SIZES} parameters, {PEERS[0]} to {PEERS[1]} peers"
 OUTER_LR = {1: 0.4, 2: 0.6, 4: 0.6, 8: 0.8}
-"""The best outer learning rate by peers, with Nesterov momentum .9. It does not depend on the parameters."""
+"""Number of peers -> best outer learning rate, with Nesterov momentum 0.9. It does not depend on the parameters."""
 OUTER_MOMENTUM = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A number or a choice of a plan, with its source."""
+    """A number or choice of a plan, with its source."""
 
     value: Any
     reason: str
-    """Where it comes from, and its range."""
+    """The source and its range, as a sentence for people."""
     outside: tuple[str, ...] = ()
-    """Facts that lie outside the range of the source. Empty: none does."""
+    """What is outside the source's range, as sentences. Empty: nothing."""
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """A * N^a * M^b."""
+    """The power law A * N^a * M^b, for N parameters and M peers."""
 
     scale: float
     by_params: float
     by_peers: float
 
     def at(self, params: float, peers: float) -> float:
-        """Return the value for so many parameters and peers."""
+        """Return the value of the law."""
         return self.scale * math.exp(self.by_params * math.log(params) + self.by_peers * math.log(peers))
 
     def __str__(self) -> str:
@@ -58,15 +58,16 @@ class PowerLaw:
 
 
 LOSS = PowerLaw(19.226, -0.0985, LOSS_BY_PEERS)
-"""Nats a token."""
+"""Final loss in nats per token."""
 INNER_LR = PowerLaw(22256.0, -0.8827, 0.2929)
 BATCH = PowerLaw(0.00709, 0.4695, 0.3399)
-"""Sequences of WINDOW tokens an inner step, of all peers together. The paper says tokens. Only sequences fit the optima
-of its figures, so they are meant."""
+"""Sequences of WINDOW tokens per inner step, of all peers together. The paper says tokens, but only sequences agree
+with the optima in its figures."""
 
 
 def expected_loss(params: float, peers: int, tokens: float, every: int) -> Derived:
-    """Return the loss at the end, in nats a token. The formula itself looks at neither tokens nor steps."""
+    """Return the final loss in nats per token. The formula does not use `tokens` and `every` (inner steps between
+    exchanges); they are only compared with the paper's range."""
     outside = [*_outside(params, peers)]
     if params > PARAMS[1]:
         outside.append("at 4 B and 10 B parameters the paper measured 1 and 4 % more than this law gives")
@@ -81,21 +82,21 @@ def expected_loss(params: float, peers: int, tokens: float, every: int) -> Deriv
 
 
 def inner_lr(params: float, peers: int) -> Derived:
-    """Return the inner learning rate. Below the law's smallest model, and above its most peers, it is that of the edge.
-    The power itself would soon make a run diverge."""
+    """Return the inner learning rate. Outside the law's range (smaller models, more peers) it is that of the range's
+    edge, because the extrapolated power would soon make a run diverge."""
     held = max(params, PARAMS[0]), min(peers, PEERS[1])
     kept = ", held at the edge of the range" if held != (params, peers) else ""
     return Derived(INNER_LR.at(*held), f"{INNER_LR} ({PAPER}; {RANGE}){kept}", _outside(params, peers))
 
 
 def batch_tokens(params: float, peers: int) -> Derived:
-    """Return the tokens of an inner step of all peers together."""
+    """Return the tokens per inner step, of all peers together."""
     reason = f"{BATCH} sequences of {WINDOW} tokens of all peers together ({PAPER}; {RANGE})"
     return Derived(BATCH.at(params, peers) * WINDOW, reason, _outside(params, peers))
 
 
 def outer_lr(peers: int) -> Derived:
-    """Return the outer learning rate of Nesterov, that of the nearest number of peers in the paper."""
+    """Return Nesterov's outer learning rate: that of the nearest number of peers in the paper."""
     nearest = min(OUTER_LR, key=lambda known: (abs(math.log2(peers / known)), known))
     told = ", ".join(f"{rate:g} for {known}" for known, rate in OUTER_LR.items())
     reason = f"the best of {PAPER}: {told} peers, for any size. Momentum {OUTER_MOMENTUM:g}"

@@ -1,4 +1,4 @@
-"""The speed of this machine in training, measured with a small model."""
+"""Measures how fast this machine trains, with a small model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from peer.run.manifest import default_text, derive
 from peer.run.schema import parse_manifest
 
 MOST_PARAMS = 5e6
-"""Parameters of the measured model at most. A larger one would take minutes on a processor."""
+"""Most parameters of the measured model. A larger one would take minutes on a CPU."""
 CONTEXT, BATCH = 256, 2
 
 
 def measured_flops(params: float) -> tuple[float, str]:
-    """Train for some seconds; return the floating point operations a second that the training reaches here, 6 a
-    parameter and token, and how that was found. Raises what the trainer refuses with."""
+    """Train for some seconds. Return the floating point operations per second that training reaches here, counted as 6
+    per parameter and token, and a sentence about the measurement. Raises the trainer's errors."""
     model = shape_for(min(params, MOST_PARAMS), 256, CONTEXT)
     text = derive(default_text(), [*settings_of(model), f"train.context={CONTEXT}", f"train.batch={BATCH}"])
     threads = max(1, (os.cpu_count() or 2) - 1)

@@ -1,4 +1,4 @@
-"""How long an exchange takes over a link, and which share of the time the machines then compute."""
+"""How long an exchange takes over a link, and in which share of the time the machines therefore compute."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ from peer.run.model_layout import layout_for
 from peer.run.sections import LlamaSection
 
 FLOPS = 6
-"""Floating point operations of training, for each parameter and token."""
+"""Floating point operations of training per parameter and token."""
 MESSAGES = 4
-"""Messages one way before and after the payload: offer, answer, open, end."""
+"""One-way messages before and after the payload: offer, answer, open, end."""
 LONGEST_DELAY = 1 / 3
-"""The part of `sync_every` within which a result has to merge. A later merge costs more than its exchange brings."""
+"""Share of `sync_every` within which a result has to merge. A later merge costs more than its exchange gains."""
 USUAL_DELAY = 5
-"""Inner steps."""
+"""Default delay of a merge in inner steps. A longer exchange gets a longer delay."""
 LONG = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSwarm:
-    """Equal peers, as far as their pace goes."""
+    """A swarm of equal peers, for computing its pace."""
 
     peers: int
     link: Link
     step_seconds: float
-    """The time that it computes."""
+    """Seconds of computing in one inner step."""
     scatter: float = 0.0
-    """Standard deviation of a step's time over its mean."""
+    """Standard deviation of a step's time divided by its mean."""
 
     @property
     def payload_rate(self) -> float:
-        """Bytes of payload a second, each way at once, between two of them."""
+        """Payload bytes per second between two peers, in both directions at the same time."""
         rate = min(self.link.up, self.link.down, stream_cap(self.link, self.link))
         return rate * LONG / wire_bytes(LONG)
 
     def exchange_seconds(self, nbytes: float) -> float:
-        """Return how long it takes to send and receive so many bytes of payload."""
+        """Return the seconds to send and receive `nbytes` bytes of payload."""
         return nbytes / self.payload_rate + MESSAGES * one_way_s(self.link, self.link) if nbytes else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The time and the bytes that a method costs a swarm."""
+    """The time and bytes that a method costs a swarm."""
 
     every: int
     """Inner steps between two exchanges of the same fragment."""
     sync_bytes: int
-    """Each way in that time."""
+    """Payload bytes in each direction between two exchanges of the same fragment."""
     delay: int
-    """Inner steps until the result merges. 0: the trainer waits for it."""
+    """Inner steps until the result merges. 0: the trainer waits for the exchange."""
     in_time: bool
-    """Whether a result is there when it has to merge at the latest."""
+    """Whether a result arrives before its latest merge."""
     share: float
-    """Part of the time in which the machines compute."""
+    """Share of the time in which the machines compute."""
 
     def seconds(self, swarm: PlannedSwarm) -> float:
-        """Return the seconds between two exchanges of the same fragment, with waiting."""
+        """Return the seconds between two exchanges of the same fragment, including waiting."""
         return self.every * swarm.step_seconds / self.share
 
 
@@ -87,7 +87,8 @@ def pace_of(model: LlamaSection, method: Method, every: int, swarm: PlannedSwarm
 
 
 def _waiting(method: Method, every: int, swarm: PlannedSwarm) -> float:
-    """Return the time of a round over that of its inner steps. With a clock in seconds nobody waits for a slow one."""
+    """Return the time of a round divided by that of its inner steps. 1 with a round clock in seconds, where no peer
+    waits for a slow one."""
     if method.clock == "seconds" or not swarm.scatter or swarm.peers == 1:
         return 1.0
     times = round_times(min(swarm.peers, MOST_PEERS), max(1, every // method.fragments), swarm.scatter)
@@ -95,7 +96,7 @@ def _waiting(method: Method, every: int, swarm: PlannedSwarm) -> float:
 
 
 def _overlapped(model: LlamaSection, method: Method, pace: Pace, swarm: PlannedSwarm) -> float:
-    """Return the share of computing when a fragment crosses while the trainer goes on, layer by layer."""
+    """Return the share of computing time when a fragment is exchanged while the trainer continues, layer by layer."""
     layers = model.num_hidden_layers
     blocks = method.fragments - method.fragments_apart
     size = max(each for each in range(1, layers + 1) if layers % each == 0 and each <= -(-layers // blocks))

@@ -1,7 +1,7 @@
-"""A plan of a run: method, step sizes, loss, bytes and days, each with its source.
+"""Plans a run: method, step sizes, loss, bytes and days, each with its source.
 
-Machine and link decide how often the peers can exchange. The scaling laws give learning rates and batch. Nothing is
-started. The numbers of others are `peer.lab.planning.laws`, the times `peer.lab.planning.pace`."""
+Machine and link decide how often the peers can exchange; the scaling laws give learning rates and batch. Nothing is
+started. The published laws are in `peer.lab.planning.laws`, the times in `peer.lab.planning.pace`."""
 
 from __future__ import annotations
 
@@ -30,45 +30,45 @@ from peer.run.worth import LAW_PARAMS, TOKENS_A_PARAMETER, expected_worth
 
 DAY = 86_400.0
 EVERY = (30, 50, 100, 200, 300, 500)
-"""Inner steps between two exchanges that are tried. Fewer than the first cost bytes and bring no loss."""
+"""Numbers of inner steps between two exchanges that are tried. Fewer cost bytes and do not lower the loss."""
 ALIKE = 1.5
-"""Up to this factor between the fastest and the slowest, a group of all waits little for its slowest."""
+"""Up to this ratio of the fastest to the slowest peer, a group waits little for its slowest member."""
 ALONE = next(preset for preset in ("snoo", CONTROL) if preset in PRESETS)
-"""The preset of a single peer: an outer step on its own work, where there is one."""
+"""The preset of a single peer: an outer step on its own work, if there is such a preset."""
 LARGEST_GROUP = 256
-"""Peers, by the manifest."""
+"""Most peers of a group that a manifest may set."""
 FRAGMENT_LAYERS = 3
 GROUP_CODEC, PLAIN = "int4", ("fp32", "int4")
 LONG_RUN = 150
-"""Exchanges from which on the papers' outer momentum fits. It overshoots in a shorter run: see
+"""Least number of exchanges for which the papers' outer momentum is right. It overshoots in shorter runs: see
 docs/explanation/methods.md."""
 MOST_WINDOWS, MOST_ROUNDS = 2**16, 10**9
-"""Bounds of the manifest."""
+"""Upper bounds of a manifest for `train.batch` and `train.total_rounds`."""
 EVALUATIONS = 50
 SHORTEST_STEP_S, LONGEST_STEP_S = 1e-6, 2e4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """The wish of an operator, with the machines and the link."""
+    """What an operator wants to train, and the machines and links for it."""
 
     params: float
     tokens: float | None
-    """Sum over all peers. None: as many as the laws have, 20 a parameter."""
+    """Training tokens of all peers together. None: 20 per parameter, as in the laws."""
     peers: int
     link: Link
     flops: float
-    """Floating point operations a second that training reaches on each machine."""
+    """Floating point operations per second that training reaches on each machine."""
     flops_source: str = "given"
     speeds: float = 1.0
-    """Speed of the fastest over that of the slowest."""
+    """Speed of the fastest peer divided by that of the slowest."""
     scatter: float = 0.0
     share: float = 0.95
-    """The least share of the time in which the machines should compute."""
+    """Least share of the time in which the machines should compute."""
     context: int = laws.WINDOW
     vocab: int = 256
     preset: str | None = None
-    """None: chosen."""
+    """None: the planner chooses."""
 
     def __post_init__(self) -> None:
         between("--peers", self.peers, 1, 100_000)
@@ -83,15 +83,15 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """A plan. The first field's keys and order are those of `--json`."""
+    """A plan. The keys and order of `numbers` are those of `--json`."""
 
     numbers: dict[str, Derived]
     asides: dict[str, Derived]
-    """Facts that the numbers rest on."""
+    """Facts from which the numbers follow."""
     settings: tuple[str, ...]
-    """The plan as `key=value` of a manifest."""
+    """The plan as `key=value` settings of a manifest."""
     cautions: tuple[Caution, ...]
-    """Warnings to read before a run of this manifest."""
+    """Warnings to read before starting a run with this manifest."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: derived.value for name, derived in self.numbers.items()}
@@ -99,10 +99,10 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the peers exchange with whom, before it is known how often."""
+    """The candidate presets and the round clock, before the frequency of exchanges is known."""
 
     presets: tuple[str, ...]
-    """Those to try, the one that learns most from a token first."""
+    """Presets to try, the one that learns most per token first."""
     why: str
     clock: str
     why_clock: str
@@ -110,7 +110,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A method that was tried."""
+    """A method and frequency that was tried, and its pace."""
 
     sync: SyncSection
     method: Method
@@ -119,7 +119,7 @@ class _Choice:
 
 
 def plan(intent: Intent) -> TrainingPlan:
-    """Make a plan. Raises UsageError for values that cannot be, ManifestError when its method cannot be."""
+    """Make a plan. Raises UsageError for impossible values, ManifestError if the planned method is not valid."""
     model = shape_for(intent.params, intent.vocab, intent.context)
     tokens = intent.tokens or TOKENS_A_PARAMETER * model.parameters
     batch = _batch(intent, model)
@@ -164,6 +164,7 @@ def plan(intent: Intent) -> TrainingPlan:
 
 
 def _step_seconds(intent: Intent, model: LlamaSection, windows: int) -> float:
+    """Return the seconds of an inner step. Raises UsageError if a manifest cannot express it."""
     seconds = FLOPS * model.parameters * windows * intent.context / intent.flops
     if not SHORTEST_STEP_S <= seconds <= LONGEST_STEP_S:
         raise UsageError(
@@ -199,7 +200,8 @@ def _place(intent: Intent) -> _Place:
 
 
 def _choose(intent: Intent, model: LlamaSection, place: _Place, swarm: PlannedSwarm, steps: int) -> _Choice:
-    """Return the method with the most frequent exchange that lets the machines compute as much as is wanted."""
+    """Return the method with the most frequent exchange that still leaves the wanted share of computing time. If none
+    does, the one with the largest share."""
     tried = []
     for every in EVERY:
         for preset in place.presets:
@@ -226,14 +228,14 @@ def _sync(
     steps: int,
     delay: int | None = None,
 ) -> SyncSection:
-    """Return the section of a manifest. `delay`: inner steps until a result merges. None: the preset's."""
+    """Return the [sync] section of a manifest. `delay`: inner steps until a result merges. None: the preset's."""
     seconds = place.clock == "seconds"
     unit = swarm.step_seconds if seconds else 1
     length = max(1.0, round(every * unit, 1)) if seconds else every
     given: dict[str, Any] = {"preset": preset, "clock": place.clock, "sync_every": length}
     method = method_of(SyncSection(**given))
     if method.one_state:
-        if method.codec in PLAIN:  # another is what its preset is about
+        if method.codec in PLAIN:  # # another codec is what its preset is about, so leave it
             given["codec"] = GROUP_CODEC
         if swarm.peers > method.max_group:
             given["max_group"] = swarm.peers
@@ -247,7 +249,7 @@ def _sync(
 
 
 def _fitting(given: dict[str, Any], wanted: int) -> int:
-    """Return the number of fragments, at most so many, into which sync_every can be cut."""
+    """Return the largest number of fragments, at most `wanted`, into which sync_every can be divided."""
     for count in range(wanted, 1, -1):
         findings = method_findings(SyncSection(**given, fragments=count))
         if not any(finding.where[-1] == "sync_every" for finding in findings):
@@ -256,7 +258,8 @@ def _fitting(given: dict[str, Any], wanted: int) -> int:
 
 
 def _papers(model: LlamaSection) -> int:
-    """Return the number of fragments that the paper would cut: three layers each, and one for embedding and head."""
+    """Return the number of fragments as in the paper (arXiv 2501.18512): three layers each, and one for embedding and
+    head."""
     return max(2, model.num_hidden_layers // FRAGMENT_LAYERS + 1)
 
 
@@ -323,8 +326,7 @@ def _outer_lr(choice: _Choice, peers: int, steps: int) -> Derived:
 
 
 def _loss(intent: Intent, model: LlamaSection, tokens: float, choice: _Choice) -> Derived:
-    """Return the expected loss. None where the tokenizer is another one than the law's: the number would be wrong by
-    far."""
+    """Return the expected loss. None if the tokenizer is not the law's, because the number would be far off."""
     if intent.vocab != laws.VOCABULARY:
         why = f"no law for a tokenizer of {intent.vocab:,} tokens: that of {laws.PAPER} has C4 and {laws.VOCABULARY:,}"
         return Derived(None, why)
@@ -337,7 +339,7 @@ def _loss(intent: Intent, model: LlamaSection, tokens: float, choice: _Choice) -
 
 
 def _worth(intent: Intent, model: LlamaSection, tokens: float, choice: _Choice) -> Derived:
-    """Return how many machines that train alone the peers are worth together. None: not known for this size."""
+    """Return how many machines that train alone the swarm is worth. None: unknown for this size."""
     found = expected_worth(model.parameters, choice.method, intent.peers)
     ratio = tokens / model.parameters
     by_law = found.machines is not None and model.parameters >= LAW_PARAMS[0] and choice.method.exchanges

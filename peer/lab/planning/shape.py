@@ -1,4 +1,4 @@
-"""The shape of a model with about so many parameters, for the built-in Llama."""
+"""Chooses the shape of a built-in Llama with about a given number of parameters."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ LAYERS = {
     10e9: 48,
     100e9: 108,
 }
-"""Layers by parameters, as in Streaming DiLoCo (arXiv 2501.18512). The first entry is ours, for tiny models."""
+"""Number of parameters -> number of layers, as in Streaming DiLoCo (arXiv 2501.18512). The first entry is ours, for
+tiny models."""
 LEAST_PARAMS, MOST_PARAMS = 1e4, 2e11
 HEAD, NARROW_HEAD = 64, 16
-"""Width of a head, in models that are at least WIDE wide, and in others."""
+"""Width of an attention head in models at least WIDE wide, and in narrower ones."""
 WIDE = 384
 INNER = 8
-"""The width of the inner layer is a multiple of this."""
+"""The width of the MLP is a multiple of this."""
 
 
 def layers_for(params: float) -> int:
-    """Return the layers of the published model that is nearest in size."""
+    """Return the number of layers of the published model that is nearest in size."""
     return LAYERS[min(LAYERS, key=lambda known: abs(math.log(params / known)))]
 
 
 def shape_for(params: float, vocab: int, context: int) -> LlamaSection:
-    """Return a model with about so many parameters: the hidden width as usual for its depth, the inner width fitted.
-    Raises UsageError when the vocabulary leaves no room for layers."""
+    """Return a model with about `params` parameters: the hidden width as usual for its depth, and the MLP width fitted
+    to the rest. Raises UsageError if the vocabulary leaves no parameters for layers."""
     between("--params", params, LEAST_PARAMS, MOST_PARAMS)
     layers = layers_for(params)
     usual = (math.sqrt(vocab**2 + 48 * layers * params) - vocab) / (24 * layers)  # of 12 L h^2 + V h = N
@@ -61,5 +62,5 @@ def shape_for(params: float, vocab: int, context: int) -> LlamaSection:
 
 
 def settings_of(model: LlamaSection) -> list[str]:
-    """Return the model as `key=value` of a manifest."""
+    """Return the model as `key=value` settings of a manifest."""
     return [f"model.{name}={value}" for name, value in model.model_dump().items() if name != "kind"]

@@ -1,9 +1,9 @@
-"""The cost of waiting when inner steps take a random time: a group that waits for all against pairs.
+"""The cost of waiting when inner steps take a random time: a group that waits for all members against pairs.
 
-Inner steps take independent log-normal times, and messages take none. After `steps` inner steps a group begins its next
-round when the slowest member is there. Of two partners each waits for the other alone. A delay therefore spreads from
-pair to pair, and the mean round of pairs is longer than the slower of two. The model is that of NoLoCo (arXiv
-2506.10911, section 5.3 and Figure 5B). It is played with random numbers of a fixed seed."""
+Inner steps take independent log-normal times, and messages take no time. A group begins its next round when its slowest
+member has done `steps` inner steps. In a pair, each peer waits only for its partner; but a delay spreads from pair to
+pair over the rounds, so the mean round of pairs is longer than the slower of two peers. The model is that of NoLoCo
+(arXiv 2506.10911, section 5.3 and Figure 5B), simulated with random numbers of a fixed seed."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ MOST_PEERS = 4096
 MOST_STEPS = 1000
 MOST_STD = 2.0
 ROUNDS = 500
-"""Rounds that are played, as in the paper's figure."""
+"""Number of simulated rounds, as in the paper's figure."""
 DRAWS = 60_000_000
-"""Inner steps that are played at most, however many rounds that makes."""
+"""Most simulated inner steps. Fewer rounds are simulated if they would be more."""
 PAPER_STD = math.sqrt(math.exp(0.5) - 1)
-"""Standard deviation over mean of the figure's inner step, whose logarithm has variance .5."""
+"""Standard deviation divided by mean of an inner step in the paper's figure: the logarithm has variance 0.5."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """Mean time of a round, in times of its inner steps when nobody waits."""
+    """Mean time of a round, as a multiple of the time of its inner steps without waiting."""
 
     group: float
     pair: float
 
     @property
     def overhead(self) -> float:
-        """Time of a group over that of pairs."""
+        """Time of a group's round divided by that of a pair's."""
         return self.group / self.pair
 
 
 @cache
 def round_times(peers: int, steps: int, std: float, seed: int = 0) -> RoundTimes:
-    """Play rounds of `steps` inner steps, each of mean 1 and standard deviation `std`. Raises UsageError outside
+    """Simulate rounds of `steps` inner steps, each of mean 1 and standard deviation `std`. Raises UsageError outside
     2..MOST_PEERS peers, 1..MOST_STEPS steps and 0..MOST_STD."""
     between("--peers", peers, 2, MOST_PEERS)
     between("--steps", steps, 1, MOST_STEPS)

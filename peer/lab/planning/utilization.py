@@ -1,12 +1,12 @@
-"""How fast a link has to be, so that the machines compute and do not wait.
+"""The link bandwidth at which machines compute instead of waiting.
 
-One inner step is a chain of equal nodes: forward of layers 0..L-1, then from the last layer down the gradient of the
-layer's parameters and that of its inputs (which layer 0 does not need): 3L - 1 nodes. A due layer's reduction starts
-when its parameter gradient is there and the one link is free, in that order, and takes params/L * bits / bandwidth;
-the link has no latency. The forward of that layer `delay` steps after the next waits for it. Utilization is computing
-time over all time, once the schedule has settled. This is the model of the bandwidth table of Streaming DiLoCo (arXiv
-2501.18512, Table 4), rebuilt from its text: what that leaves open is decided here.
-"""
+One inner step is a chain of equal nodes: the forward passes of layers 0..L-1, then from the last layer down the
+gradient of the layer's parameters and that of its inputs (which layer 0 does not need): 3L - 1 nodes. The all-reduce of
+a due layer starts when its parameter gradient is computed and the single link is free, in that order, and takes
+params/L * bits / bandwidth; the link has no latency. The layer's forward pass `delay` steps after the next step waits
+for it. Utilization is computing time divided by total time, once the schedule has settled. This is the model of the
+bandwidth table of Streaming DiLoCo (arXiv 2501.18512, Table 4), reconstructed from the paper's text; where the text is
+ambiguous, this module decides."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from peer.lab.planning.workload import Workload
 
 TARGETS = (50, 80, 90, 95, 99)
 SETTLING, MEASURED = 4, 4
-"""Periods before and while the waiting is read: a repeated schedule settles within a few."""
+"""Periods simulated before and during the measurement of the waiting. A repeated schedule settles within a few
+periods."""
 HALVINGS = 30
 
 
 def bandwidths(work: Workload, targets: Sequence[int] = TARGETS) -> dict[int, float]:
-    """Per cent of utilization to the lowest bandwidth that reaches it, Gbit/s."""
+    """Return for each target utilization (per cent) the lowest bandwidth that reaches it, in Gbit/s."""
     timeline = Timeline.of(work)
     return {target: timeline.bandwidth(target / 100) / 1e9 for target in targets}
 
 
 def utilization(work: Workload, gbit_per_s: float) -> float:
-    """Return the share of the time in which the machines compute, 0..1, over a link of this bandwidth. Raises
-    UsageError."""
+    """Return the share of computing time, 0..1, over a link of this bandwidth. Raises UsageError."""
     between("the bandwidth in Gbit/s", gbit_per_s, 1e-12, 1e12)
     return Timeline.of(work).utilization(gbit_per_s * 1e9)
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """One period of compute and all-reduces of a workload, which repeats. Computes how busy the machines are at a
-    bandwidth, and the bandwidth that a utilization needs."""
+    """One period of a workload's steps and all-reduces. Computes the utilization at a bandwidth, and the bandwidth for
+    a utilization."""
 
     layers: int
     step_seconds: float
     layer_bits: float
     delay: int
     due: tuple[tuple[int, ...], ...]
-    """For each step of a period the layers to reduce after it, the last layer first."""
+    """For each step of a period, the layers to reduce after it, the last layer first."""
 
     @classmethod
     def of(cls, work: Workload) -> Timeline:
@@ -62,12 +62,12 @@ class Timeline:
 
     @cached_property
     def bits(self) -> float:
-        """Reduced in one period."""
+        """Bits reduced in one period."""
         return self.layer_bits * sum(len(layers) for layers in self.due)
 
     def bandwidth(self, target: float) -> float:
-        """Return the lowest bandwidth, bit/s, at which utilization reaches `target`, 0 < target < 1. It is found by
-        halving: more bandwidth never takes more time, as the order on the link does not depend on it."""
+        """Return the lowest bandwidth in bit/s at which the utilization reaches `target`, 0 < target < 1. Found by
+        bisection: more bandwidth never takes more time, because the order of transfers does not depend on it."""
         assert 0 < target < 1
         high = self.bits / (len(self.due) * self.step_seconds)
         while self.utilization(high) < target:
@@ -81,14 +81,15 @@ class Timeline:
         return high
 
     def utilization(self, bandwidth: float) -> float:
-        """Computing time over all time, 0..1, at a bandwidth in bit/s."""
+        """Return the share of computing time, 0..1, at a bandwidth in bit/s."""
         computed = len(self.due) * self.step_seconds
         taken = computed + self._stalled(self.layer_bits / bandwidth)
-        # A long delay hides an overloaded link for many periods: in the long run nothing is faster than the link.
+        # # A long delay hides an overloaded link for many periods, but in the long run nothing is faster than the link.
         return computed / max(taken, self.bits / bandwidth)
 
     def _stalled(self, reduction_seconds: float) -> float:
-        """Return the seconds that the machines wait in a settled period, if one layer's reduction takes so long."""
+        """Return the seconds that the machines wait in a settled period if the reduction of one layer takes
+        `reduction_seconds`."""
         node = self.step_seconds / (3 * self.layers - 1)
         awaited: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
         late = settled = link = 0.0
@@ -106,7 +107,8 @@ class Timeline:
 
     @cached_property
     def _eventful(self) -> list[int]:
-        """The steps after which something is due or in which something is awaited; the others just take their time."""
+        """The steps after which a layer is due or in which a result is awaited. All other steps only take their time,
+        and are skipped."""
         last = (SETTLING + MEASURED) * len(self.due)
         sent = [step for step, layers in enumerate(self.due) if layers]
         starts = [start + step for start in range(0, last, len(self.due)) for step in sent]

@@ -1,4 +1,4 @@
-"""What is trained and how it is synchronized, as far as planning has to know."""
+"""The workload whose utilization is computed: model size, step time and synchronization."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ PRESETS = ("ddp", "diloco", "streaming-diloco")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is trained, and how it is synchronized. Raises UsageError for values that cannot be.
+    """A model size, a step time and a synchronization method. Raises UsageError for impossible values.
 
-    `ddp` reduces every layer after every step, `diloco` every layer after each `every` steps; both wait at once: they
-    do not look at `delay` and `fragment_layers`. `streaming-diloco` reduces fragments of `fragment_layers` layers,
-    strided over the depth, each once in `every` steps, spread evenly, and merges a result `delay` steps later."""
+    `ddp` reduces every layer after every step, `diloco` every layer after each `every` steps; both wait for the result
+    at once and ignore `delay` and `fragment_layers`. `streaming-diloco` reduces fragments of `fragment_layers` layers,
+    strided over the depth, each once in `every` steps, evenly spread, and merges a result `delay` steps later."""
 
     params: float
     layers: int
     step_seconds: float
-    """Of pure compute."""
+    """Seconds of computing in one inner step."""
     preset: str = "streaming-diloco"
     every: int = 100
     """Inner steps between two reductions of the same layer."""
     fragment_layers: int = 3
     delay: int = 1
-    """Inner steps."""
+    """Inner steps until a result merges."""
     bits: float = 16.0
-    """On the wire, of one parameter."""
+    """Bits of one parameter on the wire."""
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
