@@ -18,25 +18,25 @@ class EarlySignals:
     """The signals of a process that came before anybody could obey them."""
 
     def __init__(self) -> None:
-        self._came: list[signal.Signals] = []
+        self._received: list[signal.Signals] = []
 
-    def remember(self) -> None:
+    def install_handlers(self) -> None:
         """Remember the signals from here on. Under `nohup` SIGHUP goes on doing nothing.
 
         The second SIGTERM ends the process at once. To be called in the main thread."""
         for number in [getattr(signal, name) for name in NAMES if hasattr(signal, name)]:
             if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, self._hear)
+                signal.signal(number, self._on_signal)
 
-    def take(self) -> list[signal.Signals]:
+    def drain(self) -> list[signal.Signals]:
         """Return the signals that came, and forget them."""
-        came, self._came = self._came, []
+        came, self._received = self._received, []
         return came
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGTERM and signal.SIGTERM in self._came:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM and signal.SIGTERM in self._received:
             os._exit(INTERRUPTED_EXIT)
-        self._came.append(signal.Signals(number))
+        self._received.append(signal.Signals(number))
 
 
 EARLY_SIGNALS = EarlySignals()

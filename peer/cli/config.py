@@ -44,7 +44,7 @@ def show(context: click.Context, names: tuple[str, ...], as_json: bool) -> None:
         return
     tell(f"peer {' '.join(path)}   file: {file.path}{'' if file.path.exists() else ' (there is none)'}")
     for one in settings:
-        tell(f"  {one.key:<20} {_text(one):<28} {one.told()}")
+        tell(f"  {one.key:<20} {_text(one):<28} {one.origin_text()}")
 
 
 @command.command("path", epilog="Example: peer config path")

@@ -20,7 +20,7 @@ def main() -> None:
 
     try:
         if command_of(sys.argv[1:]) in DAEMONS:
-            EARLY_SIGNALS.remember()
+            EARLY_SIGNALS.install_handlers()
         from peer.observe.output import prepare_streams
 
         prepare_streams()

@@ -58,14 +58,14 @@ def config_of(context: click.Context) -> ConfigFile:
 def prepare(command: click.Command) -> click.Command:
     """Let the environment give the options of a command just loaded, and let `--config` follow it, too."""
     name_variables(command)
-    _take_config(command)
+    _add_config_option(command)
     return command
 
 
-def _take_config(command: click.Command) -> None:
+def _add_config_option(command: click.Command) -> None:
     if isinstance(command, click.Group):
         for below in command.commands.values():
-            _take_config(below)
+            _add_config_option(below)
     elif not any(one.name == "config" for one in command.params):
         command.params.append(
             click.Option(
@@ -74,12 +74,12 @@ def _take_config(command: click.Command) -> None:
                 expose_value=False,
                 is_eager=True,
                 hidden=True,
-                callback=_use,
+                callback=_read_other_file,
             )
         )
 
 
-def _use(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
+def _read_other_file(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
     """Read another file in place of the one that `give_defaults` read."""
     if value is None or context.resilient_parsing:
         return

@@ -29,7 +29,7 @@ class ConfigSetting:
     where: str
     """The variable, or the file and its line. Empty: the default."""
 
-    def told(self) -> str:
+    def origin_text(self) -> str:
         """Write where the value comes from."""
         return f"{self.source} {self.where}".strip()
 

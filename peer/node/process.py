@@ -50,7 +50,7 @@ def on_stop_signals(
         del before[signal.SIGHUP]
     for number in before:
         loop.add_signal_handler(number, handle, number)
-    for number in EARLY_SIGNALS.take():
+    for number in EARLY_SIGNALS.drain():
         handle(number)
     try:
         yield

@@ -112,9 +112,9 @@ class _Feed:
         self._say = say
         self._due = asyncio.Event()
         self._left_out = 0
-        source.listen(self._hear)
+        source.listen(self._on_event)
 
-    def _hear(self, event: Event, t: float) -> None:
+    def _on_event(self, event: Event, t: float) -> None:
         if isinstance(event, RoundEnded | Evaluated):
             self._due.set()
 
@@ -125,10 +125,10 @@ class _Feed:
                 async with asyncio.timeout(EVERY_S):
                     await self._due.wait()
             self._due.clear()
-            self._pass_on()
+            self._send_record()
         self._say(f"the tracker {self._kind} ended: {self._last_line()}. The run goes on without it")
 
-    def _pass_on(self) -> None:
+    def _send_record(self) -> None:
         status, stdin = self._source.report(), self._child.stdin
         assert stdin is not None
         assert self._source.metrics is not None
@@ -153,7 +153,7 @@ class _Feed:
         """Pass on the last values, and give the tracker `CLOSE_S` to end."""
         stdin = self._child.stdin
         assert stdin is not None
-        self._pass_on()
+        self._send_record()
         stdin.close()
         try:
             async with asyncio.timeout(CLOSE_S):

@@ -66,11 +66,11 @@ def test_one_that_comes_first_of_all_lets_the_daemon_end_in_order(
 @pytest.mark.usefixtures("_handlers")
 def test_each_is_told_once() -> None:
     early = EarlySignals()
-    early.remember()
+    early.install_handlers()
     signal.raise_signal(HUP)
     signal.raise_signal(TERM)
-    assert early.take() == [HUP, TERM]
-    assert early.take() == []
+    assert early.drain() == [HUP, TERM]
+    assert early.drain() == []
 
 
 @pytest.mark.usefixtures("_handlers")
@@ -78,7 +78,7 @@ def test_a_second_word_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch)
     codes = list[int]()
     monkeypatch.setattr("peer.early_signals.os._exit", codes.append)
     early = EarlySignals()
-    early.remember()
+    early.install_handlers()
     for number in (HUP, HUP, TERM):
         signal.raise_signal(number)
     assert codes == []
@@ -89,7 +89,7 @@ def test_a_second_word_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("_handlers")
 def test_under_nohup_a_closed_terminal_means_nothing() -> None:
     signal.signal(HUP, signal.SIG_IGN)
-    EarlySignals().remember()
+    EarlySignals().install_handlers()
     assert signal.getsignal(HUP) is signal.SIG_IGN
 
 

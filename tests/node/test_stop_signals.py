@@ -168,8 +168,8 @@ def test_a_daemon_that_cannot_drain_yet_ends_with_0(kind: str) -> None:
 
     async def main() -> int:
         if kind == "early":
-            EARLY_SIGNALS._hear(HUP, None)
-        return await run_until_early_signal(daemon(), said.append)
+            EARLY_SIGNALS._on_signal(HUP, None)
+        return await until_told_early(daemon(), said.append)
 
     assert asyncio.run(main()) == 0
     assert said == ["left: it was told to before there was anything to drain"]
