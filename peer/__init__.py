@@ -1,13 +1,13 @@
 """Train one model together over the ordinary internet.
 
-The names below are the public interface. All other modules are internal, and change without notice. A name is loaded
-when it is first used, so that the command line starts quickly."""
+The names in `__all__` are the public interface. All other modules are internal and change without notice. A name is
+imported on first use, so that the command line starts quickly."""
 
 from __future__ import annotations
 
 __version__ = "0.2.0"
 
-TYPE_CHECKING = False  # typing is not loaded before the command line has left the working folder
+TYPE_CHECKING = False  # # typing must not be imported before the command line has left the working folder
 if TYPE_CHECKING:
     from typing import Any
 
@@ -37,7 +37,7 @@ _PLACES = {
     "simulate": "peer.lab.from_python",
     "swarm": "peer.lab.from_python",
 }
-"""Module of each public name."""
+"""Public name -> the module that defines it."""
 
 __all__ = [
     "FoundedRun",
@@ -59,7 +59,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name."""
+    """Import a public name on first use. Raises AttributeError for another name."""
     import importlib
 
     if name not in _PLACES:

@@ -1,8 +1,8 @@
-"""The codes of refusals and failures between peers: all of them, each with what it means.
+"""All codes of refusals and failures between peers, with their meaning.
 
-A code travels in a refusal, stands in the journal beside a sentence, decides what an offence costs a peer's reputation
-(`peer.protocol.policy.reputation`), and is the label under which metrics count. Its text never changes: other programs
-and older journals hold it. A code that is new to another program is counted there as `other`."""
+A code is sent in a refusal, written to the journal beside a sentence, decides by how much an offence lowers a peer's
+reputation (`peer.protocol.policy.reputation`), and labels a metric. Its text never changes, because other programs and
+older journals contain it. A program counts codes that it does not know as `other`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NewType, TypeAlias
 
 
 class Code(StrEnum):
-    """One code: its text, and what it means, as a sentence."""
+    """One code. Its value is the text; `meaning` is a sentence about it."""
 
     meaning: str
 
@@ -149,20 +149,20 @@ class Code(StrEnum):
 
 
 CodeText = NewType("CodeText", str)
-"""A text in the place of a code that is none of them: of another program, of an older journal, or `rejected`."""
+"""The text of a code that is not in `Code`: from another program, from an older journal, or made by `rejected`."""
 AnyCode: TypeAlias = Code | CodeText
 
 REJECTED = f"{Code.BAD_PAYLOAD}:"
-"""Prefix of a refusal that says what was wrong with the bytes of the caller."""
+"""Prefix of the code with which a receiver refuses bytes. The rest is the code of what is wrong with them."""
 
 
 def rejected(code: Code) -> CodeText:
-    """Return the code by which a receiver refuses bytes for what was wrong with them, such as `bad_payload:length`."""
+    """Return the code with which a receiver refuses invalid bytes, such as `bad_payload:length`."""
     return CodeText(f"{REJECTED}{code}")
 
 
 def code_of(text: str) -> AnyCode:
-    """Return the code of this text. Other programs choose theirs: a text that is no code is returned as it is."""
+    """Return the code with this text. A text that is no known code is returned as CodeText."""
     try:
         return Code(text)
     except ValueError:
@@ -170,7 +170,7 @@ def code_of(text: str) -> AnyCode:
 
 
 def counted_as(code: AnyCode) -> Code:
-    """Return the code under which metrics count: `OTHER` for all that strangers make up. What was wrong with rejected
-    bytes is left out."""
+    """Return the code under which metrics count: `OTHER` for an unknown code, and `bad_payload` for rejected bytes
+    whatever was wrong with them."""
     known = code_of(code.partition(":")[0])
     return known if isinstance(known, Code) else Code.OTHER

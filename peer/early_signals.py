@@ -1,7 +1,8 @@
-"""The wish to stop that comes before a daemon can drain.
+"""Catches stop signals that arrive before the daemon can drain.
 
-A daemon takes seconds to load, and a signal would end it meanwhile as if it had crashed. So the first lines of the
-program remember the signal, and `peer.node.process.on_stop_signals` obeys it. Nothing but `signal` is loaded for it."""
+A daemon takes seconds to import, and a signal during that time would end it as if it had crashed. So the program's
+first lines install handlers that only record the signal, and `peer.node.process.on_stop_signals` acts on it later. This
+module imports nothing but `signal`, to be ready at once."""
 
 from __future__ import annotations
 
@@ -10,18 +11,18 @@ import signal
 from types import FrameType
 
 NAMES = ("SIGTERM", "SIGHUP")
-"""Ctrl+C is left out: it ends the program with exit code 130, wherever it comes."""
+"""The recorded signals. Not SIGINT (Ctrl+C), which ends the program with exit code 130 at any time."""
 INTERRUPTED_EXIT = 130
 
 
 class EarlySignals:
-    """The signals of a process that came before anybody could obey them."""
+    """The stop signals that this process received before it could act on them."""
 
     def __init__(self) -> None:
         self._received: list[signal.Signals] = []
 
     def install_handlers(self) -> None:
-        """Remember the signals from here on. Under `nohup` SIGHUP goes on doing nothing.
+        """Install the handlers. A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
 
         The second SIGTERM ends the process at once. To be called in the main thread."""
         for number in [getattr(signal, name) for name in NAMES if hasattr(signal, name)]:
@@ -29,7 +30,7 @@ class EarlySignals:
                 signal.signal(number, self._on_signal)
 
     def drain(self) -> list[signal.Signals]:
-        """Return the signals that came, and forget them."""
+        """Return the signals received so far, and clear the list."""
         came, self._received = self._received, []
         return came
 
@@ -40,4 +41,4 @@ class EarlySignals:
 
 
 EARLY_SIGNALS = EarlySignals()
-"""Those of this process."""
+"""The early signals of this process."""

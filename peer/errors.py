@@ -86,7 +86,7 @@ class PeerError(Exception):
 
 
 class UsageError(PeerError):
-    """A flag or value that cannot be."""
+    """An option or value is not possible."""
 
     exit_code = 2
     why = "Nothing was started and nothing was changed."
@@ -94,7 +94,7 @@ class UsageError(PeerError):
 
 
 class OutputLost(PeerError):
-    """What the command made could not be written to standard output, or to a file that an option names."""
+    """The command's output could not be written to standard output, or to the file named by an option."""
 
     exit_code = 3
     why = "The answer is incomplete or missing where it was sent to."
@@ -381,14 +381,14 @@ class ReadyWithWarnings(PeerError):
 
 
 LONGEST_SHOWN = 80
-"""Characters of a line of a file that a message shows."""
+"""Most characters of a file's line that a message shows."""
 
 
 def file_advice(error: BaseException, path: Path, elsewhere: str = "choose another --home") -> str:
-    """Return how to fix a file of ours that could not be made, read or written.
+    """Return advice about one of our files that could not be created, read or written.
 
-    `elsewhere`: how the user gives another place, as it stands in the middle of a sentence. The advice for
-    other errors than OSError is general."""
+    `elsewhere`: how the user names another place, as the end of a sentence. For errors other than OSError the advice is
+    general."""
     folder = path.parent
     match error.errno if isinstance(error, OSError) else None:
         case errno.ENOSPC:
@@ -422,7 +422,7 @@ def file_advice(error: BaseException, path: Path, elsewhere: str = "choose anoth
 
 
 def toml_error(error: ValueError | RecursionError, text: str) -> str:
-    """Return what a TOML parser found in a text, with the line that it names."""
+    """Return a TOML parser's error message, followed by the line of the text that it is about."""
     place, lines = re.search(r"\(at line (\d+), column \d+\)$", str(error)), text.split("\n")
     if place is None or int(place[1]) > len(lines):
         return str(error)
@@ -431,7 +431,7 @@ def toml_error(error: ValueError | RecursionError, text: str) -> str:
 
 
 def for_shell(path: Path | str) -> str:
-    """Return a path as it stands in a command line that a person pastes into a shell."""
+    """Return a path quoted for a shell command line that a person will paste."""
     return shlex.quote(str(path))
 
 
@@ -440,7 +440,7 @@ class ExchangeError(Exception):
 
 
 class PartnerLost(ExchangeError):
-    """The partner cannot be reached, went silent past the deadline, or the connection broke."""
+    """The partner cannot be reached, was silent past the deadline, or the connection broke."""
 
 
 class NotDialled(PartnerLost):
@@ -448,8 +448,8 @@ class NotDialled(PartnerLost):
 
 
 class PartnerSilent(PartnerLost):
-    """The partner is connected, or said that it would call, but sent nothing for too long. `code` is `late` when it
-    never began, `silent` when it stopped in the middle."""
+    """The partner is connected, or announced that it would call, but sent nothing for too long. `code` is `late` if it
+    never began, `silent` if it stopped in the middle."""
 
     def __init__(self, reason: str, code: Code = Code.LATE) -> None:
         super().__init__(reason)
@@ -457,7 +457,8 @@ class PartnerSilent(PartnerLost):
 
 
 class PartnerRefused(ExchangeError):
-    """The partner answered with a typed refusal. `eta_s`: seconds until asking again makes sense. 0: not known."""
+    """The partner answered with a typed refusal. `eta_s`: seconds after which another attempt makes sense. 0:
+    unknown."""
 
     def __init__(self, code: AnyCode, reason: str, eta_s: float = 0.0) -> None:
         super().__init__(f"{reason} ({code})")
@@ -474,7 +475,8 @@ class RelayBusy(PartnerRefused):
 
 
 class BadPayload(ExchangeError):
-    """Bytes that are not what they claim to be: checksum, digest, length, shape, or not finite."""
+    """A peer sent bytes that are not what they claim to be: wrong checksum, digest, length or shape, or values that are
+    not finite."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(f"{reason} ({code})")
@@ -483,13 +485,14 @@ class BadPayload(ExchangeError):
 
 
 class NoRoster(ExchangeError):
-    """This round of a group has no roster with this peer in it: too few peers, no leader, or it was late. The work
-    stays."""
+    """This group round has no roster with this peer in it: too few peers, no leader, or the peer was late. The unmerged
+    work is kept for the next round."""
 
 
 class Stale(ExchangeError):
-    """The group's roster builds on another state of the fragment than ours. It contains no work of ours. The state is
-    fetched from the roster's members (`roster`: a `peer.protocol.group.roster.Roster`)."""
+    """The group's roster builds on another state of the fragment than this peer holds, so that the round includes no
+    work of this peer. The peer fetches the state from the roster's members (`roster`: a
+    `peer.protocol.group.roster.Roster`)."""
 
     def __init__(self, reason: str, roster: object) -> None:
         super().__init__(reason)

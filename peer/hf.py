@@ -1,6 +1,6 @@
-"""`PeerCallback` for `transformers.Trainer`, and thus for TRL, Axolotl and whatever else trains with it.
+"""`PeerCallback` for `transformers.Trainer`, and therefore for TRL, Axolotl and other programs that train with it.
 
-Importing this module raises UsageError when transformers or Accelerate, which its Trainer needs, is missing."""
+Importing this module raises UsageError if transformers or Accelerate, which its Trainer needs, is not installed."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ with using_extra("hf"):
 
 
 class PeerCallback(TrainerCallback):
-    """Joins a run when training begins, exchanges inside the optimizer's steps, stops the Trainer when the run is over,
-    and leaves when training ends.
+    """Takes part in a run while a Trainer trains: joins when training begins, exchanges inside the optimizer's steps,
+    stops the Trainer when the run is over, and leaves when training ends.
 
-    An exception that ends `Trainer.train` is not reported to callbacks. Used as a context manager around it, the
-    callback then drains shortly. Otherwise the daemon drains when the program ends, or `train` is called again."""
+    Transformers does not report an exception in `Trainer.train` to callbacks. If the callback is used as a context
+    manager around `train`, it drains shortly after an exception. Otherwise the daemon drains when the program ends or
+    `train` is called again."""
 
     def __init__(self, ticket: str, *, run_schedule: bool = False, **given: Any) -> None:
-        """`given`: the keyword arguments of `peer.join`. Without `tokens_per_step` the Trainer counts the tokens.
+        """`given`: keyword arguments of `peer.join`. Without `tokens_per_step` the Trainer's own count of tokens is
+        used.
 
         Args:
             ticket: The ticket, or `@FILE` with it.
-            run_schedule: Follow the learning-rate schedule of the run's manifest, times the operator's factor. False:
+            run_schedule: Follow the learning rate schedule of the run's manifest, times the operator's factor. False:
                 that of the Trainer.
 
         Raises TypeError for an argument that `peer.join` does not take."""
@@ -45,9 +47,9 @@ class PeerCallback(TrainerCallback):
         self._run_schedule = run_schedule
         self._given = given
         self._counted = 0
-        """The Trainer's count of tokens at the last step."""
+        """The Trainer's count of tokens at the last optimizer step."""
         self.swarm: Swarm | None = None
-        """The run, from the begin of training on; also when it was left."""
+        """The run, from the beginning of training on. Kept after leaving it."""
 
     def on_train_begin(  # type: ignore[override] # the Trainer always gives these two
         self,
@@ -60,12 +62,13 @@ class PeerCallback(TrainerCallback):
         lr_scheduler: Any = None,
         **_: Any,
     ) -> None:
-        """Join. Raises what `peer.join` raises, and UsageError for settings of the Trainer that cannot be."""
+        """Join the run. Raises the errors of `peer.join`, and UsageError for settings of the Trainer that conflict with
+        a run."""
         if args.load_best_model_at_end:
             found = "load_best_model_at_end would replace the run's parameters while this peer still takes part"
             raise UsageError(found, "Set load_best_model_at_end=False, and load the checkpoint after training.")
         schedule = _lambdas_of(lr_scheduler) if self._run_schedule else None
-        if self.swarm is not None:  # an exception ended `train` before
+        if self.swarm is not None:  # # an exception ended an earlier `train`
             self.swarm.leave_shortly()
         if args.include_num_input_tokens_seen == "no":
             args.include_num_input_tokens_seen = "all"
@@ -79,7 +82,7 @@ class PeerCallback(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Count the tokens of all batches of this step."""
+        """Count the tokens of this step's batches."""
         assert self.swarm is not None
         self.swarm.count((state.num_input_tokens_seen - self._counted) // args.world_size)
         self._counted = state.num_input_tokens_seen
@@ -99,7 +102,7 @@ class PeerCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Log the mean loss since the Trainer's last log, for the step under way."""
+        """Pass on the mean loss since the Trainer's last log, as that of the current step."""
         if self.swarm is not None and logs is not None and "loss" in logs:
             self.swarm.log(loss=logs["loss"])
 
@@ -119,8 +122,8 @@ class PeerCallback(TrainerCallback):
 
 
 def _lambdas_of(scheduler: Any) -> torch.optim.lr_scheduler.LambdaLR:
-    """Return the Trainer's scheduler, whose lambdas can be replaced by the run's schedule. Raises UsageError for one of
-    another kind."""
+    """Return the Trainer's scheduler, whose lambdas the run's schedule can replace. Raises UsageError for a scheduler
+    of another kind."""
     inner = getattr(scheduler, "scheduler", scheduler)  # Accelerate wraps it
     if not isinstance(inner, torch.optim.lr_scheduler.LambdaLR):
         found = f"the run's schedule cannot take the place of a {type(inner).__name__}"

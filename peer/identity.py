@@ -1,7 +1,7 @@
-"""The peer's only key: Ed25519, in libp2p's private-key file format, which p2pd reads too.
+"""The peer's only key: Ed25519, in libp2p's private key file format, which p2pd reads too.
 
-Its libp2p peer id names the peer in the DHT, in TLS and under every signature. Signatures are over `domain + NUL +
-message`, so that one made for one purpose is worthless for another."""
+Its libp2p peer id names the peer in the DHT, in TLS and under every signature. A signature is over `domain + NUL +
+message`, so that it cannot be reused for another purpose."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _LIBP2P_KINDS = {0: "RSA", 2: "secp256k1", 3: "ECDSA"}  # KeyType in libp2p's cr
 _PEM = re.compile(rb"^-----BEGIN ([A-Z0-9 ]{1,40})-----", re.MULTILINE)
 _HEX = re.compile(rb"[0-9a-fA-F]+")
 _LONGEST = 2**16
-"""Bytes read of a key file: enough to name the format of any."""
+"""Most bytes that are read of a key file: enough to recognize any format."""
 _SPELT = 2048
-"""So many ids are kept in both spellings: a node reads those of its neighbours again and again, and base58 is slow."""
+"""Size of the caches between keys and peer ids. A node converts its neighbours' ids again and again, and base58 is
+slow."""
 
 
 @functools.lru_cache(_SPELT)
@@ -58,7 +59,7 @@ def is_peer_id(text: str) -> bool:
 
 def public_key_of(peer_id: str) -> bytes:
     """Return the 32-byte Ed25519 public key inside a peer id. Raises ValueError when it contains none."""
-    # Letters and digits alone: base58 skips white space at the end, and an id has one spelling.
+    # # Letters and digits only: base58 ignores trailing white space, and an id must have one spelling.
     if not 50 <= len(peer_id) <= 56 or not peer_id.isalnum():
         raise ValueError(f"not an Ed25519 peer id: {peer_id[:60]!r}")
     return _key_spelt(peer_id)
@@ -79,10 +80,10 @@ def verify(public_key: bytes, domain: bytes, message: bytes, signature: bytes) -
 
 
 class Identity:
-    """A loaded private key."""
+    """A private key that was loaded or generated."""
 
     def __init__(self, key: Ed25519PrivateKey, file: Path | None = None) -> None:
-        """`file`: where the key was read from, for messages."""
+        """`file`: the file it was read from, for messages. None: not from a file."""
         self.key = key
         self.file = file
         self.public_key = key.public_key().public_bytes_raw()
@@ -93,11 +94,11 @@ class Identity:
         return cls(Ed25519PrivateKey.generate())
 
     def sign(self, domain: bytes, message: bytes) -> bytes:
-        """Sign `domain + NUL + message`; return the 64 bytes of the signature."""
+        """Sign `domain + NUL + message`. Return the signature, 64 bytes."""
         return self.key.sign(domain + b"\0" + message)
 
     def to_bytes(self) -> bytes:
-        """Encode the key as libp2p's PrivateKey protobuf: 4 bytes of head, 32 of seed, 32 of public key."""
+        """Encode the key as libp2p's PrivateKey protobuf: 4 bytes of header, 32 of seed, 32 of public key."""
         seed = self.key.private_bytes(
             serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
         )
@@ -105,7 +106,7 @@ class Identity:
 
     @classmethod
     def from_bytes(cls, raw: bytes, file: Path | None = None) -> Identity:
-        """Decode a libp2p private key, which was read from `file`. Raises ValueError for other bytes."""
+        """Decode a libp2p private key. `file`: where it was read from. Raises ValueError for other bytes."""
         if len(raw) != 68 or not raw.startswith(_PRIVATE_HEAD):
             raise ValueError(f"it holds {len(raw)} bytes and no Ed25519 libp2p private key, which has 68")
         identity = cls(Ed25519PrivateKey.from_private_bytes(raw[4:36]), file)
@@ -115,10 +116,10 @@ class Identity:
 
 
 def load(path: Path, advice: str = "") -> Identity:
-    """Read the key at `path`, for a command that needs the key of a peer id that others know already.
+    """Read the key at `path`. For commands that need an existing key, whose peer id others already know.
 
-    `advice`: the fix where there is no such file; by default the command that makes an operator's key there. Raises
-    IdentityError when there is none, it cannot be read, is malformed, or can be read by other users."""
+    `advice`: the fix if there is no such file; by default, how to make an operator's key there. Raises IdentityError if
+    the file does not exist, cannot be read, is malformed, or is readable by other users."""
     try:
         return _load(path)
     except FileNotFoundError as error:
@@ -130,10 +131,10 @@ def load(path: Path, advice: str = "") -> Identity:
 
 
 def load_or_create(path: Path) -> Identity:
-    """Read the key at `path`; make one there (mode 0600) if there is none. An existing file is never overwritten.
+    """Read the key at `path`, or create one there (mode 0600) if there is none. Never overwrites a file.
 
-    For a node's own key alone, whose peer id nobody knows yet. Raises IdentityError when the key cannot be made or
-    read, is malformed, or can be read by other users."""
+    Only for a node's own key, whose peer id nobody knows yet. Raises IdentityError if the key cannot be created or
+    read, is malformed, or is readable by other users."""
     try:
         return _load(path)
     except FileNotFoundError:
@@ -144,7 +145,7 @@ def load_or_create(path: Path) -> Identity:
         if os.name == "posix" and not keeps_modes(path.parent):
             raise IdentityError(f"other users could read the key file {path}: it was not made", _no_modes(path.parent))
         create_file(path, identity.to_bytes())
-    except FileExistsError:  # another process was first
+    except FileExistsError:  # # another process created it first
         return _load(path)
     except OSError as error:
         raise IdentityError(f"cannot make the key file {path}: {error.strerror}", file_advice(error, path)) from error
@@ -152,12 +153,12 @@ def load_or_create(path: Path) -> Identity:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Rename the key at `path`, so that a new one can be made there; return its new path. None: there is no key.
+    """Rename the key at `path`, so that a new one can be created there. Return its new path. None: there is no key.
 
-    The name ends in the last characters of its peer id. Raises IdentityError."""
+    The new name ends in the last characters of the peer id. Raises IdentityError."""
     try:
         former = path.with_name(f"{path.name}.{_load(path).peer_id[-8:]}")
-        os.link(path, former)  # fails where that file exists, as a rename would not
+        os.link(path, former)  # # unlike a rename, this fails if that file exists
         path.unlink()
     except FileNotFoundError:
         return None
@@ -167,7 +168,7 @@ def set_aside(path: Path) -> Path | None:
 
 
 def _load(path: Path) -> Identity:
-    """Raises FileNotFoundError, and IdentityError for everything else."""
+    """Read a key. Raises FileNotFoundError, and IdentityError for all other problems."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -197,7 +198,7 @@ def _load(path: Path) -> Identity:
 
 
 def _no_modes(folder: Path) -> str:
-    """Return the advice for a key on a file system on which chmod does not help."""
+    """Return the advice for a key on a file system where chmod has no effect."""
     return (
         f"chmod cannot help: the file system of {folder} (FAT, exFAT or a network share) gives all files one mode. "
         "Keep the key on a local disk of Linux or macOS, or mount this one for you alone (options uid=, umask=077)."
@@ -205,7 +206,7 @@ def _no_modes(folder: Path) -> str:
 
 
 def _foreign_format(raw: bytes) -> str | None:
-    """Name the format of a key file made by another program. None: it is no known one."""
+    """Return the format of a key file made by another program. None: not recognized."""
     if found := _PEM.search(raw):
         label = found[1].decode()
         if label == "OPENSSH PRIVATE KEY":
@@ -235,7 +236,8 @@ def _with_passphrase(locked: bool) -> str:
 
 
 def _is_plain_openssh(raw: bytes) -> bool:
-    """Whether an OpenSSH private key has no passphrase: the name of its cipher comes first, PROTOCOL.key."""
+    """Return whether an OpenSSH private key has no passphrase: the file begins with its cipher's name
+    (PROTOCOL.key)."""
     try:
         body = base64.b64decode(b"".join(raw.split(b"-----")[2].split()))
     except (ValueError, IndexError):

@@ -1,6 +1,7 @@
-"""How this program is installed, and the command lines that install something more for the interpreter that runs it.
+"""Detects how this program is installed, and builds the command lines that install more packages for the same
+interpreter.
 
-It reads metadata and imports nothing heavy, so that a missing package is reported before torch is loaded."""
+Reads only package metadata, so that a missing package is reported before torch is imported."""
 
 from __future__ import annotations
 
@@ -21,21 +22,22 @@ _EXTRA = re.compile(r"extra\s*==\s*[\"'](?P<extra>[^\"']+)[\"']")
 
 
 def requirements_of(*extras: str) -> list[str]:
-    """Return what these extras need beyond the program itself, as `tokenizers>=0.22`: each once, in order.
+    """Return the requirements of these extras, such as `tokenizers>=0.22`: each once, in order.
 
-    Empty when this program is not installed."""
+    Empty if this program is not installed as a distribution."""
     return list(dict.fromkeys(wanted for extra in extras for wanted in _requirements(extra)))
 
 
 def missing_from(*extras: str) -> list[str]:
-    """Return those requirements of these extras that are not installed."""
+    """Return the requirements of these extras that are not installed."""
     return [wanted for wanted in requirements_of(*extras) if not _is_installed(wanted)]
 
 
 def install_command(requirements: Sequence[str], *, again: bool = False, alone: bool = False) -> str:
-    """Return the command line that installs packages for this interpreter, to be pasted into a shell.
+    """Return the shell command line that installs packages for this interpreter.
 
-    `again`: also what is installed, as it is broken or of another version. `alone`: not what they depend on."""
+    again: reinstall packages that are installed, because they are broken or of a wrong version. alone: without their
+    dependencies."""
     prefix, options = Path(sys.prefix), list[str]()
     if _was_made_by_uv(prefix):
         command = ["uv", "pip", "install", "--python", sys.executable]
@@ -55,7 +57,7 @@ def install_command(requirements: Sequence[str], *, again: bool = False, alone: 
 
 
 def install_extras(*extras: str) -> str:
-    """Return the advice that installs all that is missing from these extras, or that names them."""
+    """Return advice for installing what is missing of these extras."""
     wanted = missing_from(*extras) or requirements_of(*extras)
     if not wanted:
         return f"Install the extras {', '.join(extras)}: peer help install extras"
@@ -64,7 +66,7 @@ def install_extras(*extras: str) -> str:
 
 @contextmanager
 def using_extra(extra: str) -> Iterator[None]:
-    """Advise how to install what an import inside this block lacks. Raises UsageError."""
+    """Turn a failed import inside this block into a UsageError with advice how to install the extra."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -104,7 +106,8 @@ def _is_installed(requirement: str) -> bool:
 
 
 def _was_made_by_uv(prefix: Path) -> bool:
-    """uv names itself in the environments that it makes. They hold no pip, unless the user has put one there."""
+    """Return whether uv manages this environment: uv is named in its configuration, and the user has not installed pip
+    there."""
     try:
         made = (prefix / "pyvenv.cfg").read_text(errors="replace")
     except OSError:
@@ -113,5 +116,5 @@ def _was_made_by_uv(prefix: Path) -> bool:
 
 
 def _is_users() -> bool:
-    """Whether this program lies among the packages of this user alone (`pip install --user`)."""
+    """Return whether this program is installed for this user only (`pip install --user`)."""
     return Path(__file__).is_relative_to(site.getusersitepackages())

@@ -1,4 +1,4 @@
-"""Limits that the system sets for this process. A service manager or container may forbid even to ask for them."""
+"""Limits of the system for this process. A service manager or container may forbid even to read them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 from peer.errors import UsageError
 
 LEAST_FILES = 128
-"""Least limit of open files of a daemon. An idle bootstrap node had 34 open, 8 callers hold 24, and the rest is for its
+"""Fewest open files that a daemon needs. An idle bootstrap node had 34 open and 8 callers hold 24; the rest is for its
 own calls and the files of a state."""
 
 
 def open_file_limits() -> tuple[float, float]:
-    """Return the soft and the hard limit of open files. Infinite: there is none, or the system does not tell."""
+    """Return the soft and the hard limit of open files. Infinite: there is no limit, or it cannot be read."""
     try:
         import resource
 
@@ -24,9 +24,10 @@ def open_file_limits() -> tuple[float, float]:
 
 
 def check_open_files() -> None:
-    """Raise UsageError where the hard limit of open files is too low for a daemon, which raises the soft limit to it.
+    """Raise UsageError if the hard limit of open files is too low for a daemon. (A daemon raises its soft limit to the
+    hard one.)
 
-    A daemon that reaches the limit fails later, in the middle of a call."""
+    A daemon that reaches the limit would fail later, in the middle of a call."""
     _, hard = open_file_limits()
     if hard < LEAST_FILES:
         raise UsageError(

@@ -1,12 +1,12 @@
-"""Starts every child process that runs Python, and keeps the code of the working folder out of all our processes.
+"""Starts every child process that runs Python, and keeps code in the working folder out of all our processes.
 
-Python puts the working folder first on the module search path of `python -m` and `python -c`, and takes an empty or
-relative entry of PYTHONPATH for a folder below it. A `random.py` that a person has there would then be imported, and so
-run, in place of Python's own. An empty or relative entry of PATH lets the same folder provide `git` or `systemctl`.
+`python -m` and `python -c` put the working folder first on the module search path, and an empty or relative entry of
+PYTHONPATH means a folder below it. A file such as `random.py` there would be imported, and therefore run, in place of
+Python's own module. In the same way an empty or relative entry of PATH lets the working folder provide `git` or
+`systemctl`.
 
 The program calls `leave_working_folder` first. Children are started by `start_python`, `popen_python` or `run_python`.
-The top of this module imports only what is built into the interpreter: an import of anything else would search the
-working folder."""
+The top of this module imports only built-in modules, because any other import would search the working folder."""
 
 # ruff: noqa: PTH100, PTH109, PTH117, PTH118, PTH120 - pathlib is not loaded yet
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 SEARCH_VARIABLES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
-"""Environment variables that list folders with programs, modules or shared libraries. An empty entry is the working
+"""Environment variables that list folders of programs, modules or shared libraries. An empty entry means the working
 folder."""
 
 
 def leave_working_folder() -> None:
-    """Take the working folder out of the module search path of this process, and out of its environment.
+    """Remove the working folder from this process's module search path and from the search paths in its environment.
 
-    Python has imported the first modules by then: those of `python -m` itself, and of a `sitecustomize.py`. Only
-    `python -P`, or starting the program by its script `peer`, keeps the working folder out of these too."""
+    Python has imported some modules before: those of `python -m` itself, and a `sitecustomize.py`. Only `python -P`, or
+    starting the program by its script `peer`, protects these too."""
     unwanted = _relative_entries()
     if not sys.flags.safe_path and sys.path and sys.path[0] == _working_folder():
         del sys.path[0]  # `python -m`
@@ -52,10 +52,10 @@ async def start_python(
     env: Mapping[str, str] | None = None,
     **how: Any,
 ) -> asyncio.subprocess.Process:
-    """Start `python -m module` in the running event loop. Raises OSError when it cannot be started.
+    """Start `python -m module` in the running event loop. Raises OSError if it cannot be started.
 
-    `env`: the child's environment, this process's by default; `python_environment` makes it safe. `prefix`: a program
-    and its arguments that run the command which follows them. `how`: as of `asyncio.create_subprocess_exec`."""
+    env: the child's environment, by default this process's; `python_environment` makes it safe. prefix: a program with
+    arguments that runs the command after it. how: further arguments of `asyncio.create_subprocess_exec`."""
     import asyncio
 
     command = (*prefix, *python_command(module, *arguments))
@@ -69,7 +69,7 @@ def popen_python(
     env: Mapping[str, str] | None = None,
     **how: Any,
 ) -> subprocess.Popen[Any]:
-    """Start `python -m module`, as `start_python`. `how`: as of `subprocess.Popen`."""
+    """Start `python -m module`, as `start_python` does. `how`: further arguments of `subprocess.Popen`."""
     import subprocess
 
     command = [*prefix, *python_command(module, *arguments)]
@@ -83,7 +83,7 @@ def run_python(
     env: Mapping[str, str] | None = None,
     **how: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """Run `python -m module` to its end, as `start_python`. `how`: as of `subprocess.run`."""
+    """Run `python -m module` to its end, as `start_python` does. `how`: further arguments of `subprocess.run`."""
     import subprocess
 
     command = [*prefix, *python_command(module, *arguments)]
@@ -91,23 +91,24 @@ def run_python(
 
 
 def python_command(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
-    """Return the command line of `python -m module`, which is safe in an environment of `python_environment`."""
+    """Return the command line of `python -m module`. Safe together with an environment of `python_environment`."""
     return [python, "-P", "-m", module, *arguments]
 
 
 def isolated_python(program: str, *arguments: str) -> list[str]:
-    """Return the command line that runs the text `program` with Python's standard library alone.
+    """Return the command line that runs the source text `program` with only Python's standard library.
 
-    No package, site-packages, working folder or environment variable of Python is searched or read."""
+    Site-packages, the working folder and Python's environment variables are ignored."""
     return [sys.executable, "-I", "-S", "-c", program, *arguments]
 
 
 def python_environment(module: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment in which a child finds `module` and the packages that this process finds.
+    """Return an environment in which a child finds `module` and the packages that this process finds.
 
-    That of this process, or `env`, without the working folder. What a child starts by itself, such as the helpers of
-    multiprocessing, inherits that. A package that lies in no site-packages, as in a checkout, is named in PYTHONPATH.
-    The site-packages are not: PYTHONPATH comes before the standard library, which packages there could then shadow."""
+    It is `env`, or this process's environment, without the working folder. Processes that the child starts, such as the
+    helpers of multiprocessing, inherit it. If the package is in no site-packages, as in a checkout, its folder is added
+    to PYTHONPATH. The site-packages themselves are not added, because PYTHONPATH comes before the standard library,
+    which their packages could then shadow."""
     found = _safe(os.environ if env is None else env)
     entries = [] if sys.flags.ignore_environment else [found.get("PYTHONPATH", "")]
     entries = list(filter(None, [_checkout_of(module), *entries]))
@@ -116,29 +117,29 @@ def python_environment(module: str, env: Mapping[str, str] | None = None) -> dic
 
 
 def without_options(*kept: str) -> dict[str, str]:
-    """Return our environment without what gives options to a `peer` command, but for the variables `kept`.
+    """Return our environment without the variables that set options of a `peer` command, except those in `kept`.
 
-    A child that runs such a command takes its options from its arguments alone. Otherwise the PEER_DATA or the
-    configuration file that a person means for one command would also hold for the other."""
+    For a child that runs a `peer` command and takes its options only from its arguments. Otherwise PEER_DATA or a
+    configuration file meant for this command would apply to the child too."""
     kept = ("PEER_KERNELS", *kept)
     found = {name: value for name, value in os.environ.items() if not name.startswith("PEER_") or name in kept}
     return found | {"PEER_CONFIG": os.devnull}
 
 
 def _safe(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment whose lists of folders hold absolute paths alone. A list that held no other is left out."""
+    """Return an environment whose search paths contain only absolute folders. A search path without any is removed."""
     safe = dict(env, PYTHONSAFEPATH="1")
     for name in SEARCH_VARIABLES:
         absolute = [entry for entry in safe.pop(name, "").split(os.pathsep) if os.path.isabs(entry)]
         if absolute:
             safe[name] = os.pathsep.join(absolute)
-    if sys.flags.no_user_site or not os.path.isabs(site.getuserbase()):  # relative where HOME is, or without a HOME
+    if sys.flags.no_user_site or not os.path.isabs(site.getuserbase()):  # # relative if HOME is, or without a HOME
         safe["PYTHONNOUSERSITE"] = "1"
     return safe
 
 
 def _checkout_of(module: str) -> str:
-    """Return the folder of the module's package. Empty: children find it without being told."""
+    """Return the folder that contains the module's package. Empty: children find it anyway, in site-packages."""
     spec = importlib.util.find_spec(module.partition(".")[0])
     if spec is None or not (places := list(spec.submodule_search_locations or [])):
         return ""
@@ -158,7 +159,7 @@ def _relative_entries() -> set[str]:
 
 
 def _working_folder() -> str:
-    """Return the path of the working folder. Empty: it was deleted, so that nothing can be imported from it."""
+    """Return the path of the working folder. Empty: it was deleted, so nothing can be imported from it."""
     try:
         return os.getcwd()
     except OSError:

@@ -1,7 +1,7 @@
-"""A peer's record as signed bytes.
+"""Encodes a peer's record of the directory as signed bytes, and checks such bytes.
 
-`unseal` returns a well-formed record and tells its signer. `open_record` also checks that the record is of this run and
-of this moment."""
+`unseal` checks everything that does not depend on run and time. `open_record` also checks that the record is of this
+run and valid now."""
 
 from __future__ import annotations
 
@@ -35,26 +35,27 @@ from peer.v1 import exchange_pb2 as pb
 
 DOMAIN = b"peer record v1"
 MAX_CLOCK_AHEAD_S = 60.0
-"""Seconds in the future at which a record may have been issued: the error of a volunteer's clock."""
+"""Seconds by which a record's time of issue may be in the future: the accepted error of a volunteer's clock."""
 MAX_ENDPOINT_CHARS = 128
 SIGNATURE_BYTES = 64
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 MAX_UNSEALED = 4096
 _unsealed: OrderedDict[bytes, tuple[bytes, PeerRecord]] = OrderedDict()
-"""Per public key, the last good record and its bytes.
+"""Public key -> the last valid record and its bytes.
 
-The same record comes back with every look, from every node that stores it. There is one per peer (1 KB), as every peer
-signs a new one in every round."""
+A cache: the same record is read again from every node that stores it. It holds one record (1 KB) per peer, because a
+peer signs a new one each round."""
 _remembering = threading.Lock()
-"""Threads check records, too."""
+"""Guards `_unsealed`, because threads check records too."""
 
 
 class InvalidRecord(ExchangeError):
-    """Record that must not be believed. `code` is stable, and `reason` is for a person.
+    """A record must not be believed. `code` is stable, `reason` is for people.
 
-    Whatever the clock says: too_large, garbled, signature, run_id, endpoints, relays, wire, start, numbers, status,
-    expiry. Here and now: foreign_run, future, expired. At the gate of a node: layout. In its store: full."""
+    Codes that do not depend on run and time: too_large, garbled, signature, run_id, endpoints, relays, wire, start,
+    numbers, status, expiry. Of run and time: foreign_run, future, expired. Of a DHT node's admission: layout. Of its
+    store: full."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(f"{reason} ({code})")
@@ -63,7 +64,8 @@ class InvalidRecord(ExchangeError):
 
 
 def seal(record: PeerRecord, identity: Identity) -> bytes:
-    """Sign our own record as a serialized `SignedRecord`. Raises InvalidRecord when no peer would believe it."""
+    """Sign our own record. Return a serialized `SignedRecord`. Raises InvalidRecord for a record that other peers would
+    refuse."""
     assert record.peer_id == identity.peer_id, "a peer signs for itself alone"
     _check_form(record)
     body = pb.RecordBody(
@@ -89,7 +91,8 @@ def seal(record: PeerRecord, identity: Identity) -> bytes:
 
 
 def open_record(raw: bytes, run_id: RunId, now: float) -> PeerRecord:
-    """Return the live record of this run inside `raw`. `now`: seconds since the epoch. Raises InvalidRecord."""
+    """Return the record in `raw` if it is of this run and valid now. `now`: seconds since the epoch. Raises
+    InvalidRecord."""
     record = unseal(raw)
     check_current(record, run_id, now)
     if record.expires_at <= now:
@@ -98,22 +101,22 @@ def open_record(raw: bytes, run_id: RunId, now: float) -> PeerRecord:
 
 
 def check_current(record: PeerRecord, run_id: RunId, now: float) -> None:
-    """Raise InvalidRecord for another run's record or one from the future. An expired one passes."""
+    """Raise InvalidRecord for a record of another run or from the future. An expired record passes."""
     if record.run_id != run_id:
         raise InvalidRecord(Code.FOREIGN_RUN, f"belongs to run {record.run_id.hex()[:16]}")
     check_issued(record, now)
 
 
 def check_issued(record: PeerRecord, now: float) -> None:
-    """Raise InvalidRecord for a record from further in the future than a clock may be off."""
+    """Raise InvalidRecord for a record from further in the future than clocks may be off."""
     if record.issued_at > now + MAX_CLOCK_AHEAD_S:
         raise InvalidRecord(Code.FUTURE, f"issued {record.issued_at - now:.0f} s in the future")
 
 
 def unseal(raw: bytes) -> PeerRecord:
-    """Check all of a record that does not depend on run and clock: size, form, signature. Raises InvalidRecord.
+    """Check everything of a record that does not depend on run and time: size, form, signature. Raises InvalidRecord.
 
-    The peer id is that of the key that signed; the body cannot name another."""
+    The peer id is derived from the key that signed; the body cannot name another."""
     if len(raw) > MAX_RECORD_BYTES:
         raise InvalidRecord(Code.TOO_LARGE, f"{len(raw)} bytes; at most {MAX_RECORD_BYTES} are taken")
     try:
@@ -207,7 +210,7 @@ def _check_relays(record: PeerRecord) -> None:
 
 
 def is_well_formed(word: RelayWord) -> bool:
-    """Return whether a relay's word has the form that a record may hold."""
+    """Return whether a relay's statement about an address has a valid form. The signature is not checked."""
     named = 0 < len(word.block) <= MAX_BLOCK_CHARS and word.block.isascii() and word.block.isprintable()
     return named and len(word.signature) == SIGNATURE_BYTES
 
@@ -231,7 +234,7 @@ def is_endpoint(text: str) -> bool:
     if len(text) > MAX_ENDPOINT_CHARS or not colon or not _PORT.match(port) or int(port) > 65535:
         return False
     if host.startswith("[") and host.endswith("]"):
-        if "%" in host:  # a zone has a meaning on one machine only, and may contain any character
+        if "%" in host:  # # a zone is only valid on one machine, and may contain any character
             return False
         try:
             ipaddress.IPv6Address(host[1:-1])

@@ -1,19 +1,20 @@
-"""Starts of processes under one key, and the proof that two of them run at the same time.
+"""Detects that two processes run with the same key at the same time, by signed claims of their starts.
 
-Whoever copies a home copies its key, and two machines then answer for one peer. Each process draws a random nonce when
-it starts, and names it in its record and in each Hello. In a Hello both sides also show a signed claim: the nonce, the
-time of the start, and the nonces of other starts of the same key that the process was shown.
+A copy of a home contains its key, and two machines then answer as one peer. Each process draws a random nonce when it
+starts, and names it in its record and in each Hello. In a Hello both sides also show a signed claim: the nonce, the
+time of the start, and the nonces of other starts of the same key that the process has seen.
 
-A claim that names *our* nonce was signed after our start, as nobody knows a nonce before it is drawn. So the nonce is
-the challenge, and the claim is the answer. Any other claim or record may be a replay, for example of our own process
-before a restart, and proves nothing. A replay of a proving claim proves the same as before, and a claim of our own
-process that comes back to us names no other start.
+A claim that names *our* nonce was signed after our start, because nobody knows a nonce before it is drawn. So our nonce
+is the challenge and the claim is the answer. Any other claim or record may be a replay, for example of our own process
+before a restart, and proves nothing. A replayed claim that names our nonce proves the same as before, and our own
+claim, if sent back to us, names no other start.
 
-The two processes need not reach each other. Whoever knows two claims of one key hands each to the process of the other
-(`KeyStarts.other_of`). The messenger is not believed: it can only pass on claims, or withhold them.
+The two processes need not reach each other. A peer that knows two claims of one key shows each claim to the process of
+the other (`KeyStarts.other_of`). That peer need not be trusted: it can only pass on claims or withhold them.
 
-Of two starts the later one stops. Both compare the same two claims, so they agree on which one that is whatever their
-clocks say; where the clocks differ by more than the time between the starts, it is the other one."""
+Of two starts, the later one stops. Both processes compare the same two claims, so they agree on which one that is,
+whatever their clocks show. (If the clocks differ by more than the time between the starts, it is the wrong one of the
+two, but still only one.)"""
 
 from __future__ import annotations
 
@@ -30,24 +31,24 @@ from peer.v1 import exchange_pb2 as pb
 
 DOMAIN = b"peer start v1"
 MAX_OTHERS = 4
-"""Other starts that a claim names, and claims of one key that are kept for its other processes."""
+"""Most other starts that a claim names, and most claims of one key that are stored for its other processes."""
 MAX_KEYS = 1024
-"""Keys of other peers whose claims are kept; those met longest ago go first."""
+"""Most keys of other peers whose claims are stored. The key seen longest ago is dropped first."""
 MAX_CLAIM_BYTES = 256
-"""A claim with `MAX_OTHERS` nonces has some 220."""
+"""Largest claim in bytes. One with `MAX_OTHERS` nonces has about 220."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartClaim:
-    """A verified claim of one start."""
+    """A claim of one start whose signature is verified."""
 
     nonce: bytes
     began_at: float
-    """Seconds since the epoch, by the clock of its machine."""
+    """Time of the start, in seconds since the epoch by the machine's own clock."""
     others: frozenset[bytes]
-    """Nonces of other starts of its key that its process was shown, at most `MAX_OTHERS`."""
+    """Nonces of other starts of the key that the process has seen, at most `MAX_OTHERS`."""
     raw: bytes
-    """The claim as it was signed."""
+    """The signed bytes of the claim."""
 
     def is_before(self, other: StartClaim) -> bool:
         """Return whether this start counts as the earlier one. Both processes get the same answer."""
@@ -55,14 +56,14 @@ class StartClaim:
 
 
 def seal_start(identity: Identity, run_id: RunId, nonce: bytes, began_at: float, others: tuple[bytes, ...]) -> bytes:
-    """Sign a claim as a serialized `SignedStart`."""
+    """Sign a claim. Return a serialized `SignedStart`."""
     body = pb.StartBody(run_id=run_id, nonce=nonce, began_at=began_at, others=others).SerializeToString()
     raw: bytes = pb.SignedStart(body=body, signature=identity.sign(DOMAIN, body)).SerializeToString()
     return raw
 
 
 def open_start(raw: bytes, run_id: RunId, public_key: bytes) -> StartClaim | None:
-    """Return the claim inside `raw`. None: it is malformed, of another run, or not signed by this key."""
+    """Return the claim in `raw`. None: it is malformed, of another run, or not signed by this key."""
     if not raw or len(raw) > MAX_CLAIM_BYTES:
         return None
     try:
@@ -80,7 +81,7 @@ def open_start(raw: bytes, run_id: RunId, public_key: bytes) -> StartClaim | Non
 
 
 class KeyStarts:
-    """Our own start, and the claims of other starts that this process was shown. Nothing here waits or does I/O."""
+    """The start of this process, and the claims of other starts that it has seen. Does no I/O and never waits."""
 
     def __init__(
         self,
@@ -89,49 +90,51 @@ class KeyStarts:
         began_at: float,
         found: Callable[[StartClaim], None] = lambda rival: None,
     ) -> None:
-        """`began_at`: seconds since the epoch. `found` is called once for each other start of our key that was proven
-        to run beside ours."""
+        """`began_at`: seconds since the epoch. `found`: called once for each other start of our key that is proven to
+        run at the same time."""
         self._identity, self._run_id = identity, run_id
         self.nonce = secrets.token_bytes(START_NONCE_BYTES)
         self._found = found
         self._own = self._signed(began_at, ())
         self._shown: OrderedDict[bytes, None] = OrderedDict()
-        """Nonces of other starts of our key that we were shown, the latest last."""
+        """Nonces of other starts of our key that were shown to us, the latest last."""
         self._proven: set[bytes] = set()
         self.earlier: StartClaim | None = None
-        """The earlier start of our key that runs beside ours: this process has to stop. None: there is none."""
+        """An earlier start of our key that runs at the same time, so that this process has to stop. None: there is
+        none."""
         self._met: OrderedDict[bytes, OrderedDict[bytes, StartClaim]] = OrderedDict()
-        """By public key and nonce, the claims of other peers; the latest last."""
+        """Public key -> nonce -> claim of other peers; the latest last."""
 
     def _signed(self, began_at: float, others: tuple[bytes, ...]) -> StartClaim:
         raw = seal_start(self._identity, self._run_id, self.nonce, began_at, others)
         return StartClaim(self.nonce, began_at, frozenset(others), raw)
 
     def claim_for(self, public_key: bytes, nonce: bytes) -> bytes:
-        """Return our claim for a peer with this key that shows this nonce. It answers the nonce where the key is ours:
-        the peer is another process with it, or says so."""
+        """Return our claim for a peer with this key and nonce. If the key is ours, the claim names the peer's nonce, as
+        an answer to its challenge."""
         foreign = len(nonce) == START_NONCE_BYTES and nonce not in (self.nonce, *self._own.others)
         if public_key != self._identity.public_key or not foreign:
             return self._own.raw
-        # Not kept: the peer has not proven the key yet, and would push out the nonces of those that have.
+        # # Not stored: the peer has not proven the key yet, and would push out the nonces of those that have.
         others = [*self._own.others][: MAX_OTHERS - 1]
         return self._signed(self._own.began_at, (nonce, *others)).raw
 
     @property
     def claim(self) -> bytes:
-        """Our claim."""
+        """Our signed claim."""
         return self._own.raw
 
     def other_of(self, public_key: bytes, nonce: bytes) -> bytes:
-        """Return a claim of another start of this key than that with this nonce, for the process to judge. Those that
-        name its nonce come first, then the latest. Empty: none is known."""
+        """Return a claim of another start of this key than the one with `nonce`, to be shown to the process with
+        `nonce`. Prefers a claim that names the nonce, then the latest. Empty: none is known."""
         others = [claim for other, claim in self._met.get(public_key, {}).items() if other != nonce]
         return max(reversed(others), key=lambda claim: nonce in claim.others).raw if others and nonce else b""
 
     def learn(self, public_key: bytes, raw: bytes) -> tuple[bytes, frozenset[bytes]]:
-        """Take the claim that a peer showed of itself, having proven this key. What is no valid claim is ignored.
+        """Store a peer's claim about itself. The peer has proven this key. An invalid claim is ignored.
 
-        Return its nonce, and the nonces of other starts that it names for the first time: those should hear of it."""
+        Return the claim's nonce, and the nonces of other starts that it names for the first time, which should see the
+        claim."""
         claim = open_start(raw, self._run_id, public_key)
         if claim is None:
             return b"", frozenset()
@@ -149,7 +152,8 @@ class KeyStarts:
         return claim.nonce, claim.others - (before.others if before is not None else frozenset())
 
     def judge(self, raw: bytes) -> None:
-        """Take a claim that somebody showed as one of another start of our key. Only the claim itself is believed."""
+        """Judge a claim about another start of our key that any peer showed us. Only its signature is trusted, not the
+        peer."""
         if (claim := open_start(raw, self._run_id, self._identity.public_key)) is not None:
             self._judge(claim)
 
@@ -171,5 +175,5 @@ class KeyStarts:
         self._found(claim)
 
     def notify(self, found: Callable[[StartClaim], None]) -> None:
-        """Call `found` from now on, in place of what the constructor was given."""
+        """Replace the callback for proven other starts."""
         self._found = found

@@ -1,6 +1,6 @@
-"""A peer's summary as signed bytes, for the run's nodes.
+"""Encodes a peer's summary for the run's nodes as signed bytes, and checks such bytes.
 
-A receipt in it is packed without what follows from the summary: the run, and the peer that shows it."""
+A receipt in it is stored without the fields that follow from the summary: the run, and the peer that shows it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ KEY_BYTES = 32
 
 
 class InvalidSummary(ExchangeError):
-    """Summary that is not what its sender's key signed, or that cannot be. The message is for a person."""
+    """A summary is not signed by its sender's key, or holds impossible values. The message is for people."""
 
 
 def seal_summary(summary: PeerSummary, identity: Identity) -> bytes:
-    """Sign our own summary as a serialized `SignedSummary`."""
+    """Sign our own summary. Return a serialized `SignedSummary`."""
     assert summary.peer_id == identity.peer_id, "a peer signs for itself alone"
     assert not summary.why_impossible(), summary.why_impossible()
     body = pb.SummaryBody(
@@ -64,7 +64,7 @@ def seal_summary(summary: PeerSummary, identity: Identity) -> bytes:
 def unseal_summary(raw: bytes, run_id: RunId) -> PeerSummary:
     """Check size, signature and form of a summary of this run. Raises InvalidSummary.
 
-    The peer id is that of the key that signed. Signatures of its receipts are the caller's to check."""
+    The peer id is derived from the key that signed. The caller has to check the signatures of the receipts in it."""
     if len(raw) > MAX_SUMMARY_BYTES:
         raise InvalidSummary(f"a summary of {len(raw)} bytes; at most {MAX_SUMMARY_BYTES} are taken")
     try:
@@ -83,7 +83,7 @@ def unseal_summary(raw: bytes, run_id: RunId) -> PeerSummary:
 
 
 def _summary(body: pb.SummaryBody, peer: PeerId, run_id: RunId) -> PeerSummary:
-    """Raises InvalidSummary."""
+    """Decode the body of a summary. Raises InvalidSummary."""
     if len(body.receipts) > MAX_RECEIPTS:
         raise InvalidSummary(f"{len(body.receipts)} receipts; at most {MAX_RECEIPTS} are taken")
     return PeerSummary(
@@ -132,7 +132,7 @@ def _packed(receipt: ShownReceipt) -> pb.SummaryReceipt:
 
 
 def _receipt(packed: pb.SummaryReceipt, shows: PeerId, run_id: RunId) -> ShownReceipt:
-    """Return what the partner signed about a swap with the peer that shows it. Raises InvalidSummary."""
+    """Decode the partner's signed statement about a swap with the peer that shows it. Raises InvalidSummary."""
     opinion = SwapOpinion(packed.opinion.tokens, packed.opinion.accepted, packed.opinion.gain)
     digests = (packed.received_digest, packed.sent_digest)
     if any(len(digest) != DIGEST_BYTES for digest in digests) or len(packed.signature) != SIGNATURE_BYTES:

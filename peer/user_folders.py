@@ -1,7 +1,7 @@
 """Folders of the user who runs this process: the home directory, and those of the XDG Base Directory Specification.
 
-A user may have none: a service or container can run as a number without an entry in the user database, with HOME unset.
-Only what needs such a folder fails then."""
+A user may have none: a service or container can run under a user id that is not in the user database, with HOME unset.
+Then only the functions that need such a folder fail."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 def user_home() -> Path:
-    """Return HOME, else the home directory in the user database. An empty or relative HOME counts as unset.
+    """Return HOME, otherwise the home directory in the user database. An empty or relative HOME counts as unset.
 
-    Raises HomeUnusable when there is neither."""
-    import pwd  # not on Windows, where the command line refuses with a sentence
+    Raises HomeUnusable if there is neither."""
+    import pwd  # # missing on Windows, where the command line refuses to start
 
     try:
         home = Path(os.environ.get("HOME", ""))
@@ -35,20 +35,21 @@ def user_home() -> Path:
 
 
 def data_folder() -> Path:
-    """Return XDG_DATA_HOME, else ~/.local/share. Raises HomeUnusable."""
+    """Return XDG_DATA_HOME, otherwise ~/.local/share. Raises HomeUnusable."""
     return _xdg("XDG_DATA_HOME", ".local/share")
 
 
 def config_folder() -> Path:
-    """Return XDG_CONFIG_HOME, else ~/.config. Raises HomeUnusable."""
+    """Return XDG_CONFIG_HOME, otherwise ~/.config. Raises HomeUnusable."""
     return _xdg("XDG_CONFIG_HOME", ".config")
 
 
 def expand_user(path: Path) -> Path:
     """Replace a leading `~` or `~name` by that user's home directory.
 
-    Raises HomeUnusable for a user without one. Raises UsageError for a name that no user has, and for a path in which
-    something is left that a shell would have taken off: a new home, with a new key, would be made there in silence."""
+    Raises HomeUnusable for a user without one, and UsageError for an unknown user. Also raises UsageError for a path
+    with remains of shell syntax (quotation marks, an unexpanded variable), because otherwise a new home with a new key
+    would silently be created there."""
     if (left := _left_in(str(path))) and not os.path.lexists(path):
         raise UsageError(f"the path {path} {left}", "Write the path itself, as in PEER_HOME=/srv/peer.")
     if not path.parts or not path.parts[0].startswith("~"):
@@ -65,7 +66,7 @@ def expand_user(path: Path) -> Path:
 
 
 def _left_in(path: str) -> str:
-    """Tell what is left in a path of a file that no shell has read. Empty: nothing."""
+    """Return what a shell would have removed or replaced in this path. Empty: nothing."""
     if any(one < " " or one == "\x7f" for one in path):
         return "has a control character in it, such as the carriage return that ends a line of a file from Windows"
     if len(path) > 1 and path[0] == path[-1] and path[0] in "\"'":
@@ -74,19 +75,19 @@ def _left_in(path: str) -> str:
 
 
 def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """Make a private folder in the system's temporary folder, which is removed when its context ends.
+    """Make a private folder in the system's temporary folder. It is removed when its context ends.
 
-    Raises HomeUnusable when no temporary folder can be written."""
+    Raises HomeUnusable if no temporary folder is writable."""
     return _made(lambda: tempfile.TemporaryDirectory(prefix=prefix))
 
 
 def kept_temporary_folder(prefix: str) -> Path:
-    """Make a private folder in the system's temporary folder, which the caller removes. Raises HomeUnusable."""
+    """Make a private folder in the system's temporary folder, to be removed by the caller. Raises HomeUnusable."""
     return Path(_made(lambda: tempfile.mkdtemp(prefix=prefix)))
 
 
 def system_temporary_folder() -> Path:
-    """Return TMPDIR, or the first of the system's usual temporary folders that can be written. Raises HomeUnusable."""
+    """Return TMPDIR, or the first of the system's usual temporary folders that is writable. Raises HomeUnusable."""
     return Path(_made(tempfile.gettempdir)).absolute()
 
 
@@ -102,7 +103,7 @@ def _made(make: Callable[[], T]) -> T:
 
 
 def user_name(number: int) -> str:
-    """Return a user's name, or `user 1000` for one that the user database does not have."""
+    """Return a user's name, or e.g. `user 1000` if the user database does not have it."""
     import pwd
 
     try:
@@ -112,19 +113,19 @@ def user_name(number: int) -> str:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and the missing folders above it, for their owner alone whatever the umask.
+    """Create a folder and its missing parents, accessible to their owner only, whatever the umask.
 
-    Folders that exist stay as they are. Raises OSError."""
+    Existing folders stay as they are. Raises OSError."""
     for missing in reversed([one for one in folder.parents if not one.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def keeps_modes(folder: Path) -> bool:
-    """Return whether a new file in this folder is for its owner alone when it is made so.
+    """Return whether files in this folder can be private to their owner.
 
-    On FAT, exFAT and many network shares every file has the permissions that its mount was given, and chmod fails or
-    changes nothing. True where no file can be made to try it."""
+    On FAT, exFAT and many network shares every file has the permissions of the mount, and chmod fails or has no effect.
+    True if no file can be created to try it."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return not os.fstat(file.fileno()).st_mode & 0o077
@@ -133,6 +134,7 @@ def keeps_modes(folder: Path) -> bool:
 
 
 def _xdg(variable: str, below_home: str) -> Path:
-    """The specification has relative values ignored."""
+    """Return the folder that `variable` names, otherwise `below_home` in the home. Relative values are ignored, as the
+    specification requires."""
     given = Path(os.environ.get(variable, ""))
     return given if given.is_absolute() else user_home() / below_home

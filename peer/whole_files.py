@@ -1,4 +1,4 @@
-"""Writes to files that succeed as a whole or fail: all bytes of one write, and a file completely or not at all."""
+"""Writes that either succeed completely or fail: of all bytes to a descriptor, and of whole files."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import Path
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """Errors of link(2) on a file system without hard links, such as vfat and some network shares."""
 _drafts = itertools.count()
-"""Numbers of the drafts of this process: two threads may write one file at the same time."""
+"""Numbers for the temporary files of this process, because two threads may write one file at the same time."""
 
 
 class NothingWritten(OSError):
-    """The system took no byte of a write and named no cause."""
+    """A write wrote no byte, and the system reported no error."""
 
 
 def write_all(descriptor: int, data: bytes | memoryview, at: int | None = None) -> None:
-    """Write all bytes to a descriptor; waits where another program has made a pipe or terminal non-blocking.
+    """Write all bytes to a descriptor. Waits if another program has made the pipe or terminal non-blocking.
 
-    `at`: the offset in the file; None: where the descriptor stands. Raises OSError. After a short write, the next one
-    raises the error with its cause: a full disk, a quota, a limit of file sizes. A write of no byte raises
-    NothingWritten, because a loop would never end."""
+    at: offset in the file; None: the descriptor's position. Raises OSError: after a short write, the next write raises
+    the cause, such as a full disk, a quota or a limit of file sizes. Raises NothingWritten if a write writes no byte,
+    because the loop would not end."""
     rest = memoryview(data).cast("B")
     while rest:
         try:
@@ -40,25 +40,26 @@ def write_all(descriptor: int, data: bytes | memoryview, at: int | None = None) 
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = 0o600, synced: bool = False) -> None:
-    """Write a file completely or not at all: a crash or a full disk leaves the former one. A reader finds one of them.
+    """Replace a file atomically. After a crash or on a full disk the former file remains, and a reader sees one of the
+    two.
 
-    mode: permissions, less the umask. synced: the bytes are on the disk when this returns. Raises OSError, and leaves
-    no draft then."""
+    mode: permissions, minus the umask. synced: force the bytes to disk before returning. Raises OSError, and then
+    leaves no temporary file."""
     with _drafted(path, data, mode, synced) as draft:
         draft.replace(path)
 
 
 def create_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Write a new file completely or not at all; its bytes are on the disk when this returns.
+    """Create a file atomically, with its bytes forced to disk before returning.
 
-    Raises OSError: FileExistsError where there is anything at that path. It is never overwritten."""
+    Raises OSError; FileExistsError if anything exists at that path. Nothing is overwritten."""
     with _drafted(path, data, mode, synced=True) as draft:
         try:
             os.link(draft, path)
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise
-            # A crash between these two lines leaves an empty file.
+            # # A crash between these two lines leaves an empty file.
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
             draft.replace(path)
 
@@ -68,7 +69,7 @@ def _drafted(path: Path, data: bytes, mode: int, synced: bool) -> Iterator[Path]
     draft = path.with_name(f".{path.name}.{os.getpid()}-{next(_drafts)}")
     try:
         with contextlib.suppress(FileNotFoundError):
-            draft.unlink()  # of a killed process with our process id
+            draft.unlink()  # # left by a killed process that had our process id
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             write_all(descriptor, data)
@@ -78,12 +79,12 @@ def _drafted(path: Path, data: bytes, mode: int, synced: bool) -> Iterator[Path]
             os.close(descriptor)
         yield draft
     finally:
-        with contextlib.suppress(OSError):  # it was renamed, or the first error is raised
+        with contextlib.suppress(OSError):  # # it was renamed, or another error is being raised
             draft.unlink()
 
 
 def sync(path: Path) -> None:
-    """Force a file, or the names in a folder, to the disk. Raises OSError, also for a link."""
+    """Force a file, or the entries of a folder, to disk. Raises OSError, also for a symbolic link."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

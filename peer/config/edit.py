@@ -1,4 +1,4 @@
-"""Changes of the configuration file that keep its comments and its order."""
+"""Edits the configuration file, keeping its comments and order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from peer.whole_files import replace_file
 
 
 def set_value(path: Path, place: Sequence[str], key: str, value: Any) -> None:
-    """Set one value, in a file that is made if need be. Raises UsageError when the file cannot be read or written."""
+    """Set one value, and create the file if there is none. `place`: path of the command's section. Raises UsageError if
+    the file cannot be read or written."""
     path = _file(path)
     document = _read(path)
     table: Any = document
@@ -30,7 +31,7 @@ def set_value(path: Path, place: Sequence[str], key: str, value: Any) -> None:
 
 
 def remove_value(path: Path, place: Sequence[str], key: str) -> bool:
-    """Take one value out; False: the file has none. Raises UsageError as `set_value` does."""
+    """Remove one value. Return False if the file does not have it. Raises UsageError as `set_value` does."""
     path = _file(path)
     document = _read(path)
     table: Any = document
@@ -45,7 +46,7 @@ def remove_value(path: Path, place: Sequence[str], key: str) -> bool:
 
 
 def toml_value(text: str) -> Any:
-    """Return what a person wrote on the command line as a value of TOML: a number, true or false, or a text."""
+    """Return a value from the command line as a TOML value: a number, a boolean, or a string."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -55,12 +56,12 @@ def toml_value(text: str) -> Any:
 
 
 def _present(table: Any, key: str) -> str:
-    """Return the key as the table spells it; empty: it has none."""
+    """Return the key as it is spelt in the table. Empty: the table does not have it."""
     return next((name for name, value in table.items() if key_of(name) == key and not isinstance(value, Table)), "")
 
 
 def _file(path: Path) -> Path:
-    """Return the file that a link means. Raises UsageError for a device or a folder, which a write would replace."""
+    """Return the target of a link. Raises UsageError for a device or folder, which a write would replace."""
     target = path.resolve()
     if target.exists() and not target.is_file():
         raise UsageError(f"{target} is no file", "Name a file with --config.")

@@ -1,6 +1,7 @@
-"""The configuration file `config.toml`: its keys are named as flags are, its sections as commands are.
+"""Reads the configuration file `config.toml`. Its keys are named like options, its sections like commands.
 
-Keys above the first section hold for every command that has such a flag. A key in a command's section comes before."""
+Keys above the first section apply to every command with such an option. A key in a command's section takes
+precedence."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from peer.user_folders import config_folder
 FILE = "config.toml"
 MOST_BYTES = 1_000_000
 EVERYWHERE: tuple[str, ...] = ()
-"""The path of the keys above the first section."""
+"""The section path of the keys above the first section."""
 _HEADER = re.compile(r"\s*\[\s*([\w.\- \"']+?)\s*\]")
 _KEY = re.compile(r"\s*([\w\-\"']+)\s*=")
 
 
 def default_path() -> Path:
-    """Return the file's place for this user: ~/.config/peer/config.toml on Linux.
+    """Return the path of this user's file: ~/.config/peer/config.toml on Linux.
 
     Raises HomeUnusable for a user without a home directory."""
     if sys.platform == "darwin":
@@ -36,7 +37,7 @@ def default_path() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One value of the file. `line` counts from 1; 0: not known."""
+    """One value of the file. `line`: from 1; 0: unknown."""
 
     value: Any
     line: int
@@ -44,21 +45,21 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file that was read. A file that does not exist has no entries."""
+    """The contents of the file. Without entries if it does not exist."""
 
     path: Path
     sections: Mapping[tuple[str, ...], Mapping[str, ConfigEntry]] = field(default_factory=dict)
-    """Entries by the command's path, such as `("manifest", "new")`, then by the flag without its dashes."""
+    """Path of the command, such as `("manifest", "new")` -> option without its dashes -> entry."""
 
     def where(self, entry: ConfigEntry) -> str:
-        """Return the entry's place, for a person."""
+        """Return the entry's file and line, for people."""
         return f"{self.path}:{entry.line}" if entry.line else str(self.path)
 
 
 def read_config(path: Path, *, required: bool = False) -> ConfigFile:
-    """Read a file. `required`: a person named it, so that it must exist.
+    """Read the file. `required`: the user named it, so it must exist.
 
-    Raises UsageError when it cannot be read or is no TOML."""
+    Raises UsageError if it cannot be read or is no TOML."""
     text = ""
     try:
         with path.open("rb") as file:
@@ -72,7 +73,7 @@ def read_config(path: Path, *, required: bool = False) -> ConfigFile:
         raise UsageError(f"there is no configuration file {path}", "Name another --config, or leave it out.") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Name another --config.") from error
-    except (ValueError, RecursionError) as error:  # of TOML or UTF-8
+    except (ValueError, RecursionError) as error:  # # invalid TOML or UTF-8
         what = toml_error(error, text)
         raise UsageError(f"{path} is no TOML: {what}", 'Write lines such as: max-upload = "1MB"') from error
     lines = dict(_lines(text))
@@ -86,7 +87,7 @@ def read_config(path: Path, *, required: bool = False) -> ConfigFile:
 
 
 def key_of(name: str) -> str:
-    """Return a key as flags are written: max_upload and max-upload are the same."""
+    """Return a key spelt like an option: max_upload and max-upload are the same key."""
     return name.replace("_", "-")
 
 
@@ -99,7 +100,7 @@ def _entries(tree: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[t
 
 
 def _lines(text: str) -> Iterator[tuple[tuple[tuple[str, ...], str], int]]:
-    """Find the line of every key. TOML's parser does not tell it."""
+    """Yield (section, key) and line number of every key, which tomllib does not report."""
     place: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):

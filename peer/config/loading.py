@@ -1,4 +1,4 @@
-"""What the command line does about the configuration before it parses a command's own flags."""
+"""Applies the configuration file and the environment before a command's own options are parsed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from peer.errors import HomeUnusable
 from peer.user_folders import expand_user
 
 READ = "peer.config"
-"""Key of the file that was read, in what click keeps for a call."""
+"""Key in click's `Context.meta` under which the parsed file is stored."""
 
 
 def path_of(context: click.Context) -> Path:
-    """Return the path that the flag or PEER_CONFIG names, else the one of the user's own file.
+    """Return the path from --config or PEER_CONFIG, otherwise that of the user's own file.
 
-    Raises HomeUnusable when the user has no home directory."""
+    Raises HomeUnusable if the user has no home directory."""
     root = context.find_root()
     if READ in root.meta:
         return config_of(context).path
@@ -39,8 +39,8 @@ def path_of(context: click.Context) -> Path:
 
 
 def config_of(context: click.Context) -> ConfigFile:
-    """Return the file at `path_of`. The user's own need not exist, and a user without a home directory has none. Raises
-    UsageError."""
+    """Return the parsed file at `path_of`. The user's own file need not exist, and a user without a home directory has
+    none. Raises UsageError."""
     root = context.find_root()
     if READ not in root.meta:
         named = root.params.get("config") is not None
@@ -56,7 +56,7 @@ def config_of(context: click.Context) -> ConfigFile:
 
 
 def prepare(command: click.Command) -> click.Command:
-    """Let the environment give the options of a command just loaded, and let `--config` follow it, too."""
+    """Let a newly loaded command take its options from the environment too, and accept `--config` after its name."""
     name_variables(command)
     _add_config_option(command)
     return command
@@ -80,7 +80,7 @@ def _add_config_option(command: click.Command) -> None:
 
 
 def _read_other_file(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
-    """Read another file in place of the one that `give_defaults` read."""
+    """Read the file named by a `--config` after the command, instead of the one that `give_defaults` read."""
     if value is None or context.resilient_parsing:
         return
     path = context.command_path.split()[1:]
@@ -89,10 +89,10 @@ def _read_other_file(context: click.Context, parameter: click.Parameter, value: 
 
 
 def give_defaults(group: click.Group, context: click.Context, name: str, command: click.Command) -> dict[str, Any]:
-    """Return click's `default_map` for the command of the group that is called. Raises UsageError.
+    """Return click's `default_map` for the called command of the group. Raises UsageError.
 
-    Other commands are imported only if the file has a section or key that this command does not define, to check that
-    name."""
+    Other commands are imported only if the file has a section or key that this command does not have, to check whether
+    the name exists."""
     file = config_of(context)
     shared = file.sections.get(EVERYWHERE, {})
     sections = {place[0] for place in file.sections if place}
@@ -104,7 +104,7 @@ def give_defaults(group: click.Group, context: click.Context, name: str, command
 def warnings_for(
     group: click.Group, context: click.Context, command: click.Command, environment: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """Return a warning for every variable that looks like ours and that no command reads."""
+    """Return a warning for every environment variable with our prefix that no command reads."""
     own = variables_of(command)
     strange = [name for name in strange_variables(environment) if name not in own]
     if not strange:

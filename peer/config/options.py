@@ -1,6 +1,6 @@
-"""Where a command's options come from besides the command line: the environment and the configuration file.
+"""Matches a command's options with environment variables and with keys of the configuration file.
 
-All of it follows from the options that click knows, so that a new option of a command needs nothing here."""
+Everything is derived from the options that click knows, so that a new option needs no change here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peer.user_folders import expand_user
 PREFIX = "PEER_"
 CONFIG = "PEER_CONFIG"
 NO_OPTIONS = frozenset({"config", "help", "version", "install-completion", "show-completion"})
-"""Flags that a file or variable cannot give."""
+"""Options that neither the file nor the environment can set."""
 OTHER_VARIABLES = frozenset(
     f"PEER_{name}"
     for name in [
@@ -40,28 +40,28 @@ OTHER_VARIABLES = frozenset(
         "RUN_SETTINGS",
     ]
 )
-"""Variables of this project that are no options: of the codecs, and of the containers."""
+"""Variables of this project that are not options: of the codecs and of the containers."""
 
 
 def flag_of(option: click.Option) -> str:
-    """Return the option's long name without its dashes, as `max-upload`."""
+    """Return the option's long name without its dashes, such as `max-upload`."""
     names = [name for name in option.opts if name.startswith("--")] or option.opts
     return max(names, key=len).lstrip("-")
 
 
 def variable_of(flag: str) -> str:
-    """Return the name of the environment variable that gives an option."""
+    """Return the name of the environment variable that sets an option."""
     return PREFIX + flag.upper().replace("-", "_")
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
-    """Return a command's options by their flags, but for those that only the command line can give."""
+    """Return flag -> option of a command, without those that only the command line can set."""
     options = {flag_of(one): one for one in command.params if isinstance(one, click.Option)}
     return {flag: option for flag, option in options.items() if flag not in NO_OPTIONS}
 
 
 def name_variables(command: click.Command) -> None:
-    """Let the environment give every option of a command, and of the commands below it."""
+    """Let environment variables set every option of a command and of its subcommands."""
     for one in options_of(command).values():
         one.envvar = one.envvar or variable_of(flag_of(one))
     if isinstance(command, click.Group):
@@ -70,7 +70,7 @@ def name_variables(command: click.Command) -> None:
 
 
 def commands_of(group: click.Group, context: click.Context) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield all commands below a group with their paths, such as `("manifest", "new")`. It imports them."""
+    """Yield all commands of a group, recursively, with their paths such as `("manifest", "new")`. Imports them."""
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None, name
@@ -84,7 +84,8 @@ def commands_of(group: click.Group, context: click.Context) -> Iterator[tuple[tu
 
 
 def entries_for(file: ConfigFile, path: Sequence[str], command: click.Command) -> dict[str, ConfigEntry]:
-    """Return what the file gives a command, by flag. Raises UsageError for a key that the command does not have."""
+    """Return the entries of the file for a command, by flag. Raises UsageError for a key that the command does not
+    have."""
     known, place = options_of(command), tuple(path)
     own = file.sections.get(place, {})
     for key, entry in own.items():
@@ -95,12 +96,13 @@ def entries_for(file: ConfigFile, path: Sequence[str], command: click.Command) -
 
 
 def _is_shared(key: str, known: Mapping[str, click.Option]) -> bool:
-    """Return whether an option means what it means elsewhere: one with a variable of its own does not."""
+    """Return whether a shared key may set this option. An option with a variable of its own has another meaning than
+    elsewhere."""
     return key in known and known[key].envvar in (None, variable_of(key))
 
 
 def defaults_for(file: ConfigFile, path: Sequence[str], command: click.Command) -> dict[str, Any]:
-    """Return the file's values as click's `default_map` for a command and those below it. Raises UsageError."""
+    """Return the file's values as click's `default_map` for a command and its subcommands. Raises UsageError."""
     options = options_of(command)
     values: dict[str, Any] = {}
     for flag, entry in entries_for(file, path, command).items():
@@ -114,7 +116,7 @@ def defaults_for(file: ConfigFile, path: Sequence[str], command: click.Command) 
 
 
 def check_names(file: ConfigFile, commands: Iterable[tuple[tuple[str, ...], click.Command]]) -> None:
-    """Raise UsageError for a section that is no command, and for a shared key that is no command's flag."""
+    """Raise UsageError for a section that is no command, and for a shared key that is no command's option."""
     paths, flags = set[tuple[str, ...]](), set[str]()
     for path, command in commands:
         paths.add(path)
@@ -133,7 +135,7 @@ def check_names(file: ConfigFile, commands: Iterable[tuple[tuple[str, ...], clic
 def find_option(
     place: tuple[str, ...], flag: str, commands: Iterable[tuple[tuple[str, ...], click.Command]]
 ) -> tuple[tuple[str, ...], click.Option]:
-    """Return the option that a key of a section means, and the path of a command that has it. Raises UsageError."""
+    """Return the option for a key in a section, and the path of a command that has it. Raises UsageError."""
     flags = set[str]()
     for path, command in commands:
         known = options_of(command)
@@ -155,9 +157,9 @@ def no_such_command(path: tuple[str, ...], root: click.Context) -> UsageError:
 
 
 def value_for(option: click.Option, entry: ConfigEntry, file: ConfigFile) -> Any:
-    """Return a value of the file as click takes it. Raises UsageError for a kind of value that the option has not.
+    """Return a value of the file in the form that click expects. Raises UsageError for a value of a wrong type.
 
-    A path counts from the file's folder, and `~` is the user's home."""
+    A path is relative to the file's folder, and `~` is the user's home."""
     value, flag = entry.value, flag_of(option)
     if option.is_flag != isinstance(value, bool) or isinstance(value, dict):
         kind = "true or false" if option.is_flag else "a number, a text or a list of texts"
@@ -196,23 +198,23 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def strange_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return the variables that look like ours and are of no use outside the commands' options."""
+    """Return the variables with our prefix that are not known as non-options. They must be options, or are misspelt."""
     return [name for name in environment if name.startswith(PREFIX) and name not in OTHER_VARIABLES]
 
 
 def variables_of(command: click.Command) -> set[str]:
-    """Return the names of the variables that a command reads, and those below it."""
+    """Return the names of the variables that a command and its subcommands read."""
     below = command.commands.values() if isinstance(command, click.Group) else ()
     return {variable_of(flag) for flag in options_of(command)}.union(*(variables_of(one) for one in below))
 
 
 def warning_of(variable: str, known: Iterable[str]) -> str:
-    """Return a warning for a variable that nothing reads."""
+    """Return the warning about a variable that nothing reads, with a similar name if there is one."""
     near = _nearest(variable, known)
     return f"warning: nothing reads {variable}" + (f"; did you mean {near}?" if near else "")
 
 
 def parameter_key(name: str) -> tuple[tuple[str, ...], str]:
-    """Split a key as people write it, `join.max-upload` or `max-upload`, into section and flag."""
+    """Split a key such as `join.max-upload` or `max-upload` into section path and flag."""
     *place, key = name.split(".")
     return tuple(place), key_of(key)

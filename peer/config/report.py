@@ -1,4 +1,4 @@
-"""Every option of a command with its value and the place that the value comes from."""
+"""Lists every option of a command with its value and where the value comes from."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from peer.config.options import defaults_for, entries_for, options_of, variable_
 
 DEFAULT, ENVIRONMENT, FILE = "default", "environment", "config file"
 SECRET_WORDS = ("token", "secret", "password", "invitation")
-"""An option with such a word in its name may hold a secret, unless it is a path or names a file by @FILE."""
+"""Words in the name of an option that may hold a secret, unless its value is a path or names a file by @FILE."""
 HIDDEN = "(not shown)"
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSetting:
-    """An option as it would be without flags."""
+    """The value that an option has if the command line does not set it."""
 
     key: str
     value: Any
-    """As it was written. None: there is none."""
+    """The value as written. None: there is none."""
     source: str
     where: str
-    """The variable, or the file and its line. Empty: the default."""
+    """The variable, or the file and line. Empty: the default."""
 
     def origin_text(self) -> str:
-        """Write where the value comes from."""
+        """Return where the value comes from, as text."""
         return f"{self.source} {self.where}".strip()
 
 
 def settings_of(
     command: click.Command, path: tuple[str, ...], parent: click.Context, file: ConfigFile
 ) -> list[ConfigSetting]:
-    """Return the options of the command at `path`, in the order of its help.
+    """Return the settings of the command at `path`, in the order of its help.
 
-    Raises UsageError or click.BadParameter for a value that the option cannot have."""
+    Raises UsageError or click.BadParameter for an invalid value."""
     entries, defaults = entries_for(file, path, command), defaults_for(file, path, command)
     context = click.Context(command, info_name=path[-1], parent=parent, default_map=defaults)
     found = []
@@ -62,7 +62,7 @@ def settings_of(
 
 
 def origin_of(error: click.BadParameter, file: ConfigFile | None) -> str:
-    """Return where the wrong value of an error comes from, for a person. Empty: the command line."""
+    """Return the source of the invalid value that an error is about, for people. Empty: the command line."""
     option, context = error.param, error.ctx
     if not isinstance(option, click.Option) or context is None or option.name is None:
         return ""
@@ -78,9 +78,10 @@ def origin_of(error: click.BadParameter, file: ConfigFile | None) -> str:
 
 
 def _shown(option: click.Option, value: Any) -> Any:
-    """Return a value for JSON, or `HIDDEN` for one that may be a secret."""
+    """Return a value in a form fit for JSON, or `HIDDEN` if it may be a secret."""
     name = option.name or ""
-    if not isinstance(value, str | int | float | Path | list | tuple):  # click has a mark of its own for no default
+    # # click uses a sentinel object for a missing default
+    if not isinstance(value, str | int | float | Path | list | tuple):
         return None
     if any(word in name for word in SECRET_WORDS) and not isinstance(option.type, click.Path):
         return value if str(value).startswith("@") else HIDDEN

@@ -1,4 +1,4 @@
-"""A run's metrics in the experiment trackers that people use: files of CSV, TensorBoard, Trackio, Weights & Biases.
+"""Logs a run's metrics to experiment trackers: CSV files, TensorBoard, Trackio, Weights & Biases (`--log`).
 
-`feed` belongs to the daemon, `sinks` to the child process that loads a tracker's library. A tracker that fails or hangs
-costs the run nothing but its own curves."""
+`feed` is the daemon's part. `sinks` runs in a child process for each tracker, which imports the tracker's library. A
+tracker that fails or hangs affects only its own curves, not the run."""

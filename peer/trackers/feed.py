@@ -1,7 +1,7 @@
-"""The daemon's end of a tracker: `--log KIND[:PLACE]`.
+"""The daemon's side of a tracker: `--log KIND[:PLACE]`.
 
-Every round's end, every evaluation, and at least every `EVERY_S` the page of metrics is passed to the tracker's child
-process. Nothing ever waits for it: while its pipe is full, records are left out."""
+After every round and evaluation, and at least every `EVERY_S` seconds, the daemon sends its metrics to the tracker's
+child process. It never waits for the child: while the pipe is full, records are dropped."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ from peer.python_child import start_python
 
 EVERY_S = 10.0
 MOST_PENDING = 2**20
-"""Bytes that wait for a tracker. Further records are left out."""
+"""Most bytes that wait in the pipe to a tracker. Further records are dropped."""
 CLOSE_S = 10.0
-"""Seconds that a tracker may take to end after the daemon has left. It is killed then."""
+"""Seconds that a tracker gets to end after the daemon has left, before it is killed."""
 TAIL_BYTES = 2048
 
 PLACES = {"csv": "metrics.csv", "tensorboard": "tensorboard", "trackio": "peer", "wandb": "peer"}
-"""Kinds of trackers, each with its usual place: a file or folder in the home, or a project."""
+"""Kind of tracker -> its default place: a file or folder in the home, or a project's name."""
 IN_HOME = ("csv", "tensorboard")
 
 
 @dataclass(frozen=True, slots=True)
 class Tracker:
-    """One tracker of a daemon, as a `peer.node.page.DaemonPage`."""
+    """One tracker of a daemon. Implements `peer.node.page.DaemonPage`."""
 
     kind: str
     place: str
-    """Empty: the usual one."""
+    """Empty: the default place."""
 
     @classmethod
     def parse(cls, text: str) -> Tracker:
-        """Read `KIND[:PLACE]`. Raises UsageError for an unknown kind and for a library that is not installed."""
+        """Parse `KIND[:PLACE]`. Raises UsageError for an unknown kind, and if the tracker's library is not
+        installed."""
         kind, _, place = text.partition(":")
         if kind not in PLACES:
             raise UsageError(f"--log does not know {kind!r}", f"Choose one of: {', '.join(PLACES)}.")
@@ -56,20 +57,22 @@ class Tracker:
         return cls(kind, place)
 
     def shared(self, *names: str) -> Tracker:
-        """Return the tracker of one of several swarms or daemons, whose place is a folder. The names are folders in it.
-        Without a place the folder is one of the tracker's name where the user is."""
+        """Return the tracker of one of several swarms or daemons that share a place, which is then a folder. `names`:
+        its path below that folder. Without a place, the folder is named after the kind, in the working directory.
+        Projects are shared as they are."""
         if self.kind not in IN_HOME:
             return self
         return Tracker(self.kind, str(Path(self.place or self.kind).absolute().joinpath(*names)))
 
     def option(self, name: str = "") -> str:
-        """Return the value of `--log`. `name`: of a daemon that shares the place with others."""
+        """Return the value of `--log` for this tracker. `name`: of one daemon among several that share the place."""
         one = self.shared(f"{name}.csv" if self.kind == "csv" else name) if name else self
         return f"{one.kind}:{one.place}" if one.place else one.kind
 
     @contextlib.asynccontextmanager
     async def opened(self, source: PageSource, say: Say) -> AsyncIterator[str]:
-        """Feed the tracker within the context; its place."""
+        """Run the tracker's child process and send it records while the context is open. Yields the tracker's place. If
+        the child cannot be started, only a line is logged."""
         assert source.metrics is not None
         place = self.place or PLACES[self.kind]
         if self.kind in IN_HOME:
@@ -85,7 +88,7 @@ class Tracker:
                     stdout=file,
                     stderr=file,
                     start_new_session=True,
-                    cwd=source.home,  # libraries read settings where they are started
+                    cwd=source.home,  # # some libraries read settings from the working directory
                     env={**os.environ, "WANDB_SILENT": "true"},
                 )
         except OSError as error:
@@ -102,6 +105,8 @@ class Tracker:
 
 
 class _Feed:
+    """Sends records to one tracker's child process."""
+
     def __init__(
         self, kind: str, child: asyncio.subprocess.Process, source: PageSource, output: Path, say: Say
     ) -> None:
@@ -119,7 +124,7 @@ class _Feed:
             self._due.set()
 
     async def run(self) -> None:
-        """Pass records on until the tracker ends. The owner cancels."""
+        """Send records until the tracker's process ends. Cancelled by the owner."""
         while self._child.returncode is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EVERY_S):
@@ -129,6 +134,7 @@ class _Feed:
         self._say(f"the tracker {self._kind} ended: {self._last_line()}. The run goes on without it")
 
     def _send_record(self) -> None:
+        """Send the present status and metrics. Drops the record if too many bytes are waiting."""
         status, stdin = self._source.report(), self._child.stdin
         assert stdin is not None
         assert self._source.metrics is not None
@@ -150,7 +156,7 @@ class _Feed:
         stdin.write(json.dumps(record).encode() + b"\n")
 
     async def close(self) -> None:
-        """Pass on the last values, and give the tracker `CLOSE_S` to end."""
+        """Send the last values, and give the tracker `CLOSE_S` to end. It is killed after that."""
         stdin = self._child.stdin
         assert stdin is not None
         self._send_record()
@@ -175,13 +181,13 @@ class _Feed:
 
 
 def _step_of(status: DaemonStatus) -> int:
-    """Return the place on the horizontal axis: tokens of a peer, the round of an operator's node."""
+    """Return the position on the horizontal axis: a peer's tokens, or the round on an operator's node."""
     if status.training is not None:
         return status.training.tokens
     return 0 if status.view is None else status.view.round
 
 
 def _logged(status: DaemonStatus) -> dict[str, float]:
-    """Return what the loop of the user's own has logged, by names that no metric has."""
+    """Return the values that the user's own training loop logged, under names that no metric has."""
     logged = None if status.training is None else status.training.logged
     return {f"loop/{name}": value for name, value in (logged or {}).items()}

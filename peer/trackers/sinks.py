@@ -1,7 +1,7 @@
-"""The child process of one tracker: `python -m peer.trackers.sinks KIND PLACE`, with a record a line at standard input.
+"""The child process of one tracker: `python -m peer.trackers.sinks KIND PLACE`, with one JSON record per line on stdin.
 
-A kind of tracker is one class here, and one entry of `SINKS`. The process ends with its input, or with the first error
-of the library, which it prints as its last line."""
+Each kind of tracker is one class here and one entry in `SINKS`. The process ends at the end of its input, or with the
+first error of the library, which it prints as its last line."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 MOST_RECORD = 4 * 2**20
-"""Bytes of one line."""
+"""Longest line in bytes."""
 LEFT_OUT = re.compile(r"_(bucket|created|info)$")
-"""Samples that are no curves: buckets of histograms, times of beginning, facts of the program."""
+"""Samples that are not logged as curves: histogram buckets, creation times, and program information."""
 
 
 class TrackerSink(Protocol):
-    """Where curves go. A sink is opened once, when the run's name is known."""
+    """Writes values to a tracker. Created once the run's name is known."""
 
     def log(self, values: Mapping[str, float], step: int, at: float) -> None:
-        """Take the values of one moment. `step`: tokens that the peer has trained on, or of an operator's node the
-        round, and never less than before. `at`: seconds since the epoch."""
+        """Log the values of one moment. `step`: tokens that the peer has trained on, or the round on an operator's
+        node; never decreases. `at`: seconds since the epoch."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close the tracker."""
 
 
 class CsvSink:
-    """A file with a line for each value: seconds since the epoch, step, name, value. It is appended to."""
+    """Appends to a CSV file with one line for each value: seconds since the epoch, step, name, value."""
 
     def __init__(self, place: str, run: str, peer: str) -> None:
         path = Path(place)
@@ -51,7 +51,7 @@ class CsvSink:
 
 
 class TensorBoardSink:
-    """Event files of TensorBoard, written by its own package without torch or TensorFlow."""
+    """Writes TensorBoard event files with the tensorboard package alone, without torch or TensorFlow."""
 
     def __init__(self, place: str, run: str, peer: str) -> None:
         files = import_module("tensorboard.summary.writer.event_file_writer")
@@ -69,7 +69,7 @@ class TensorBoardSink:
 
 
 class TrackioSink:
-    """A local project of Trackio. Shown by `trackio show`. Needs no account."""
+    """Logs to a local Trackio project, which `trackio show` displays. Needs no account."""
 
     def __init__(self, place: str, run: str, peer: str) -> None:
         self._trackio = import_module("trackio")
@@ -83,7 +83,7 @@ class TrackioSink:
 
 
 class WandbSink:
-    """A project of Weights & Biases: the account, and whether it is online, are those of its own settings."""
+    """Logs to a Weights & Biases project. Account and online mode come from wandb's own settings."""
 
     def __init__(self, place: str, run: str, peer: str) -> None:
         self._run = import_module("wandb").init(project=place, name=f"{run}-{peer[-6:]}")
@@ -104,8 +104,8 @@ SINKS: dict[str, Any] = {
 
 
 def curves(text: str) -> Iterator[tuple[str, float, bool]]:
-    """Yield the samples of a page of metrics that make a curve: name, value, whether it has a label. A label's value
-    follows the name behind a slash."""
+    """Yield the samples of a metrics page that are curves: name, value, whether it has labels. The values of labels are
+    appended to the name, separated by slashes."""
     from prometheus_client.parser import text_string_to_metric_families
 
     for family in text_string_to_metric_families(text):
@@ -115,7 +115,8 @@ def curves(text: str) -> Iterator[tuple[str, float, bool]]:
 
 
 def follow(lines: Iterator[bytes], kind: str, place: str) -> None:
-    """Log each record. A labelled value begins with the first one that is not 0: most refusals never happen."""
+    """Log each record. A labelled value is logged only from its first value other than 0 on, because most of them, such
+    as refusals by code, stay 0."""
     sink: TrackerSink | None = None
     seen, last = set[str](), -1
     for line in lines:
@@ -127,7 +128,8 @@ def follow(lines: Iterator[bytes], kind: str, place: str) -> None:
             if value or not labelled or name in seen:
                 seen.add(name)
                 values[name] = value
-        last = max(last, int(record["step"]))  # a restored checkpoint has fewer tokens, and trackers refuse to go back
+        # # a restored checkpoint may have fewer tokens, and trackers refuse steps that decrease
+        last = max(last, int(record["step"]))
         sink.log(values, last, record["at"])
     if sink is not None:
         sink.close()
