@@ -7,7 +7,7 @@ from __future__ import annotations
 
 __version__ = "0.2.0"
 
-TYPE_CHECKING = False  # # typing must not be imported before the command line has left the working folder
+TYPE_CHECKING = False  # typing must not be imported before the command line has left the working folder
 if TYPE_CHECKING:
     from typing import Any
 

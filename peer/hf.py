@@ -68,7 +68,7 @@ class PeerCallback(TrainerCallback):
             found = "load_best_model_at_end would replace the run's parameters while this peer still takes part"
             raise UsageError(found, "Set load_best_model_at_end=False, and load the checkpoint after training.")
         schedule = _lambdas_of(lr_scheduler) if self._run_schedule else None
-        if self.swarm is not None:  # # an exception ended an earlier `train`
+        if self.swarm is not None:  # an exception ended an earlier `train`
             self.swarm.leave_shortly()
         if args.include_num_input_tokens_seen == "no":
             args.include_num_input_tokens_seen = "all"

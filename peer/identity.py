@@ -59,7 +59,7 @@ def is_peer_id(text: str) -> bool:
 
 def public_key_of(peer_id: str) -> bytes:
     """Return the 32-byte Ed25519 public key inside a peer id. Raises ValueError when it contains none."""
-    # # Letters and digits only: base58 ignores trailing white space, and an id must have one spelling.
+    # Letters and digits only: base58 ignores trailing white space, and an id must have one spelling.
     if not 50 <= len(peer_id) <= 56 or not peer_id.isalnum():
         raise ValueError(f"not an Ed25519 peer id: {peer_id[:60]!r}")
     return _key_spelt(peer_id)
@@ -145,7 +145,7 @@ def load_or_create(path: Path) -> Identity:
         if os.name == "posix" and not keeps_modes(path.parent):
             raise IdentityError(f"other users could read the key file {path}: it was not made", _no_modes(path.parent))
         create_file(path, identity.to_bytes())
-    except FileExistsError:  # # another process created it first
+    except FileExistsError:  # another process created it first
         return _load(path)
     except OSError as error:
         raise IdentityError(f"cannot make the key file {path}: {error.strerror}", file_advice(error, path)) from error
@@ -158,7 +158,7 @@ def set_aside(path: Path) -> Path | None:
     The new name ends in the last characters of the peer id. Raises IdentityError."""
     try:
         former = path.with_name(f"{path.name}.{_load(path).peer_id[-8:]}")
-        os.link(path, former)  # # unlike a rename, this fails if that file exists
+        os.link(path, former)  # unlike a rename, this fails if that file exists
         path.unlink()
     except FileNotFoundError:
         return None

@@ -133,7 +133,7 @@ def _safe(env: Mapping[str, str]) -> dict[str, str]:
         absolute = [entry for entry in safe.pop(name, "").split(os.pathsep) if os.path.isabs(entry)]
         if absolute:
             safe[name] = os.pathsep.join(absolute)
-    if sys.flags.no_user_site or not os.path.isabs(site.getuserbase()):  # # relative if HOME is, or without a HOME
+    if sys.flags.no_user_site or not os.path.isabs(site.getuserbase()):  # relative if HOME is, or without a HOME
         safe["PYTHONNOUSERSITE"] = "1"
     return safe
 

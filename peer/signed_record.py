@@ -234,7 +234,7 @@ def is_endpoint(text: str) -> bool:
     if len(text) > MAX_ENDPOINT_CHARS or not colon or not _PORT.match(port) or int(port) > 65535:
         return False
     if host.startswith("[") and host.endswith("]"):
-        if "%" in host:  # # a zone is only valid on one machine, and may contain any character
+        if "%" in host:  # a zone is only valid on one machine, and may contain any character
             return False
         try:
             ipaddress.IPv6Address(host[1:-1])

@@ -115,7 +115,7 @@ class KeyStarts:
         foreign = len(nonce) == START_NONCE_BYTES and nonce not in (self.nonce, *self._own.others)
         if public_key != self._identity.public_key or not foreign:
             return self._own.raw
-        # # Not stored: the peer has not proven the key yet, and would push out the nonces of those that have.
+        # Not stored: the peer has not proven the key yet, and would push out the nonces of those that have.
         others = [*self._own.others][: MAX_OTHERS - 1]
         return self._signed(self._own.began_at, (nonce, *others)).raw
 

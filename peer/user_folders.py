@@ -21,7 +21,7 @@ def user_home() -> Path:
     """Return HOME, otherwise the home directory in the user database. An empty or relative HOME counts as unset.
 
     Raises HomeUnusable if there is neither."""
-    import pwd  # # missing on Windows, where the command line refuses to start
+    import pwd  # missing on Windows, where the command line refuses to start
 
     try:
         home = Path(os.environ.get("HOME", ""))

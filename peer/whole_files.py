@@ -59,7 +59,7 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise
-            # # A crash between these two lines leaves an empty file.
+            # A crash between these two lines leaves an empty file.
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
             draft.replace(path)
 
@@ -69,7 +69,7 @@ def _drafted(path: Path, data: bytes, mode: int, synced: bool) -> Iterator[Path]
     draft = path.with_name(f".{path.name}.{os.getpid()}-{next(_drafts)}")
     try:
         with contextlib.suppress(FileNotFoundError):
-            draft.unlink()  # # left by a killed process that had our process id
+            draft.unlink()  # left by a killed process that had our process id
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             write_all(descriptor, data)
@@ -79,7 +79,7 @@ def _drafted(path: Path, data: bytes, mode: int, synced: bool) -> Iterator[Path]
             os.close(descriptor)
         yield draft
     finally:
-        with contextlib.suppress(OSError):  # # it was renamed, or another error is being raised
+        with contextlib.suppress(OSError):  # it was renamed, or another error is being raised
             draft.unlink()
 
 

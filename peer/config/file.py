@@ -73,7 +73,7 @@ def read_config(path: Path, *, required: bool = False) -> ConfigFile:
         raise UsageError(f"there is no configuration file {path}", "Name another --config, or leave it out.") from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Name another --config.") from error
-    except (ValueError, RecursionError) as error:  # # invalid TOML or UTF-8
+    except (ValueError, RecursionError) as error:  # invalid TOML or UTF-8
         what = toml_error(error, text)
         raise UsageError(f"{path} is no TOML: {what}", 'Write lines such as: max-upload = "1MB"') from error
     lines = dict(_lines(text))

@@ -80,7 +80,7 @@ def origin_of(error: click.BadParameter, file: ConfigFile | None) -> str:
 def _shown(option: click.Option, value: Any) -> Any:
     """Return a value in a form fit for JSON, or `HIDDEN` if it may be a secret."""
     name = option.name or ""
-    # # click uses a sentinel object for a missing default
+    # click uses a sentinel object for a missing default
     if not isinstance(value, str | int | float | Path | list | tuple):
         return None
     if any(word in name for word in SECRET_WORDS) and not isinstance(option.type, click.Path):

@@ -121,7 +121,7 @@ def _words(options: dict[str, Option]) -> list[str]:
     itself."""
     words = list[str]()
     for name, value in options.items():
-        # # `set_` and the like work too, for names that Python or this module reserves
+        # `set_` and the like work too, for names that Python or this module reserves
         option = f"--{name.strip('_').replace('_', '-')}"
         if option in ("--json", "--report"):
             raise UsageError(f"{option} is what this function adds by itself", "Leave it out: the report is returned.")

@@ -88,7 +88,7 @@ class Tracker:
                     stdout=file,
                     stderr=file,
                     start_new_session=True,
-                    cwd=source.home,  # # some libraries read settings from the working directory
+                    cwd=source.home,  # some libraries read settings from the working directory
                     env={**os.environ, "WANDB_SILENT": "true"},
                 )
         except OSError as error:

@@ -128,7 +128,7 @@ def follow(lines: Iterator[bytes], kind: str, place: str) -> None:
             if value or not labelled or name in seen:
                 seen.add(name)
                 values[name] = value
-        # # a restored checkpoint may have fewer tokens, and trackers refuse steps that decrease
+        # a restored checkpoint may have fewer tokens, and trackers refuse steps that decrease
         last = max(last, int(record["step"]))
         sink.log(values, last, record["at"])
     if sink is not None:

@@ -56,7 +56,7 @@ def main() -> None:
     file = Path(sys.argv.pop(1))
     with contextlib.suppress(ImportError):
         loops: Any = importlib.import_module("uvloop")
-        # # uvloop's handles are compiled, so that they cannot be wrapped: use asyncio's loop
+        # uvloop's handles are compiled, so that they cannot be wrapped: use asyncio's loop
         loops.new_event_loop = asyncio.new_event_loop
     handle: Any = asyncio.events.Handle
     handle._run = noting(handle._run, file)

@@ -65,7 +65,7 @@ class Ticker:
         task = asyncio.create_task(self._tick())
         try:
             yield
-            await asyncio.sleep(2 * TICK_S)  # # so that a stall at the very end is recorded too
+            await asyncio.sleep(2 * TICK_S)  # so that a stall at the very end is recorded too
         finally:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -100,7 +100,7 @@ class DaemonEnd:
         self._own = change.mul_(0.05).add_(self._outer)
         self._buffers = Buffers(setting.elements, 1)
         with self._buffers.acquire() as buffer:
-            buffer.fill_(0)  # # touch all its pages, so that the first swap does not pay for them
+            buffer.fill_(0)  # touch all its pages, so that the first swap does not pay for them
         self._ticker = Ticker()
         self._partner: PeerRecord
         self._works: dict[str, Callable[[dict[str, Any]], Coroutine[Any, Any, None]]] = {

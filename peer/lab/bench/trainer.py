@@ -102,7 +102,7 @@ async def _train(
     manifest: Manifest, config: TrainerConfig, files: RunFiles, folder: Path, steps: int
 ) -> tuple[Any, list[Burst]]:
     layout = layout_for(manifest.model, resolve(manifest.sync), files.tensors)
-    seeded = manifest.model_copy(update={"init": ""})  # # the weights do not affect the time of a step
+    seeded = manifest.model_copy(update={"init": ""})  # the weights do not affect the time of a step
     first = FirstFiles(files.tensors, files.config, scratch=folder)
     outer = await asyncio.to_thread(first_state, seeded, layout, None, lambda line: None, first)
     trainer = TrainerClient(folder, layout, config)

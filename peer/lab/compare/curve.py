@@ -127,7 +127,7 @@ def _tracked(journal: Journal) -> _Track:
                 track.outcomes[event.round + 1] = place, event.outcome
             case SatOut():
                 track.outcomes.setdefault(event.round + 1, (place, "sat_out"))
-            case RoundMissed():  # # a round that was sat out is also missed: the earlier SatOut counts
+            case RoundMissed():  # a round that was sat out is also missed: the earlier SatOut counts
                 track.outcomes.setdefault(event.round + 1, (place, "missed"))
             case Skipped():
                 for round_ in range(event.from_round, event.to_round):

@@ -205,6 +205,6 @@ def _cut(entry: Entry, tokens: int, between: float, step_seconds: float | None) 
             "Give --steps a multiple of every method's sync_every.",
         )
     cut = replace(entry, text=derive(entry.text, [f"train.total_rounds={rounds}"]))
-    steps_a_round = steps / cut.manifest.rounds  # # the mean, if rounds grow
+    steps_a_round = steps / cut.manifest.rounds  # the mean, if rounds grow
     every = max(1, round(between / (a_step * steps_a_round)))
     return replace(cut, text=derive(cut.text, [f"train.eval_every={every}"]))

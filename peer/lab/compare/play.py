@@ -56,7 +56,7 @@ def play_virtual(entry: Entry, seed: int, place: VirtualPlace) -> SwarmCourse:
         manifest=entry.seeded(seed),
         hours=manifest.train.total_rounds * seconds / 3600,
         link=place.link,
-        churn=place.churn if entry.peers > 1 else 0.0,  # # the only peer cannot depart
+        churn=place.churn if entry.peers > 1 else 0.0,  # the only peer cannot depart
         speeds=place.speeds,
         step_seconds=place.step_seconds,
         trainer="tiny",

@@ -39,9 +39,9 @@ SETTINGS: Any = {
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "font.size": 10.0,
-    "text.parse_math": False,  # # a dollar sign in a file's name is no formula
+    "text.parse_math": False,  # a dollar sign in a file's name is no formula
     "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "peer compare",  # # makes the file reproducible
+    "svg.hashsalt": "peer compare",  # makes the file reproducible
 }
 
 

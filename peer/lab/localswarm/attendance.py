@@ -76,7 +76,7 @@ def attendance(
             most = topology.due(len(there))
             done = sum(ended[number].get(round_, NEVER)[0] == "exchanged" for number in there)
             due += most
-            # # with an odd number, one peer may have exchanged with a peer that does not count as live
+            # with an odd number, one peer may have exchanged with a peer that does not count as live
             exchanged += min(done, most)
     in_time = sum(
         (end := ended[number].get(round_, NEVER))[0] in ("exchanged", "solo")

@@ -231,7 +231,7 @@ def _to_stop(fault: Fault, daemon: Daemon) -> list[int]:
 
 
 async def _stopped(pids: list[int], seconds: float) -> None:
-    # # the start time, unlike the command line, is known before the process has loaded its program
+    # the start time, unlike the command line, is known before the process has loaded its program
     started = {pid: started_at(pid) for pid in pids}
     try:
         for pid in pids:

@@ -251,7 +251,7 @@ def data_folders(given: tuple[str, ...], kind: str, numbers: Collection[int]) ->
     Raises UsageError for a peer without texts and for texts that the run would not read; DataError for a folder that
     does not exist or holds no text."""
     if kind == "tokens":
-        return {}  # # `shard_folder` reads the option
+        return {}  # `shard_folder` reads the option
     if kind != "text":
         if given:
             raise UsageError(f"this run brings its own data ({kind}): --data is not read", "Add --set data.kind=text.")

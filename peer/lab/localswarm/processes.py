@@ -153,7 +153,7 @@ async def start_bootstrap(
         str(ticket),
         "--min-peers",
         str(min_peers),
-        "--no-check",  # # the peers evaluate already, and all processes share this machine
+        "--no-check",  # the peers evaluate already, and all processes share this machine
         *(("--state", str(state)) if state else ()),
         *(("--data", str(data)) if data else ()),
         *more,
@@ -195,7 +195,7 @@ async def start_peer(
         "--checkpoint-every",
         "15",
         "--priority",
-        "normal",  # # all processes of the swarm get the same priority, so that measurements are fair
+        "normal",  # all processes of the swarm get the same priority, so that measurements are fair
         "--yes",
         *more,
         env={"OMP_NUM_THREADS": str(threads)},

@@ -138,7 +138,7 @@ class Relay:
         task = asyncio.get_running_loop().create_task(self._relay(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # # a task cancelled before it began would not close its connection
+        # a task cancelled before it began would not close its connection
         task.add_done_callback(lambda _: writer.transport.abort())
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -153,7 +153,7 @@ class Relay:
         try:
             async with asyncio.timeout(CONNECT_S):
                 there = await asyncio.open_connection(inside(self._node), here[1], limit=CHUNK, local_addr=from_)
-        except OSError:  # # the node is dead or does not answer; its caller sees the same as without a relay
+        except OSError:  # the node is dead or does not answer; its caller sees the same as without a relay
             writer.transport.abort()
             return
         pipe = _Pipe(caller, self._node, (writer, there[1]))
@@ -182,7 +182,7 @@ class Relay:
                 await writer.drain()
             if not writer.is_closing():
                 writer.write_eof()
-        except OSError:  # # one end broke, so break the other
+        except OSError:  # one end broke, so break the other
             writer.transport.abort()
 
 

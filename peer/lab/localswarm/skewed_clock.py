@@ -32,7 +32,7 @@ def skewed(file: Path, real: Callable[[], float], monotonic: Callable[[], float]
 
 def main() -> None:
     file = Path(sys.argv.pop(1))
-    # # The daemon takes no wall clock as an argument, so replace the process's before any module has imported it.
+    # The daemon takes no wall clock as an argument, so replace the process's before any module has imported it.
     time.time = skewed(file, time.time, time.monotonic)
     runpy.run_module("peer", run_name="__main__")
 

@@ -56,7 +56,7 @@ def tree_time(peers: int, std: float) -> float:
         larger, smaller = (_after(message, within(half)) for half in (leaves - leaves // 2, leaves // 2))
         return larger * smaller
 
-    # # By symmetry the way down has the same distribution as the way up, so double it.
+    # By symmetry the way down has the same distribution as the way up, so double it.
     return 2.0 * step * float(np.sum(1.0 - within(peers)))
 
 

@@ -84,7 +84,7 @@ class Timeline:
         """Return the share of computing time, 0..1, at a bandwidth in bit/s."""
         computed = len(self.due) * self.step_seconds
         taken = computed + self._stalled(self.layer_bits / bandwidth)
-        # # A long delay hides an overloaded link for many periods, but in the long run nothing is faster than the link.
+        # A long delay hides an overloaded link for many periods, but in the long run nothing is faster than the link.
         return computed / max(taken, self.bits / bandwidth)
 
     def _stalled(self, reduction_seconds: float) -> float:

@@ -96,7 +96,7 @@ class MemoryDirectoryHub:
         """Store the record of a peer without a key, unsigned. Return whether it was stored."""
         now, lasting = self.now(), record.expires_at > record.issued_at
         if record.issued_at > now or (record.status is Status.LEAVING and lasting):
-            self._separate_views()  # # readers have to check its dates, and may decide differently
+            self._separate_views()  # readers have to check its dates, and may decide differently
         return self._hold(record, record, places)
 
     def plant(self, run_id: RunId, peer_id: PeerId, raw: bytes) -> None:
@@ -316,7 +316,7 @@ def _merged(found: dict[str, dict[PeerId, PeerRecord]], me: PeerId) -> dict[Peer
     latest = first.copy()
     for records in others:
         latest |= records
-    if len(latest) < sum(map(len, found.values())):  # # a peer is in two buckets: take its later record
+    if len(latest) < sum(map(len, found.values())):  # a peer is in two buckets: take its later record
         for record in chain.from_iterable(records.values() for records in found.values()):
             if latest[record.peer_id].issued_at < record.issued_at:
                 latest[record.peer_id] = record

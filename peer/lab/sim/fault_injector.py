@@ -87,7 +87,7 @@ class FaultInjector:
     def _inject(self, fault: Fault) -> None:
         peer = self._swarm.peers[fault.peer]
         if peer.alive == (fault.kind in COMES_BACK) or peer.lives[-1].finished.is_set() == peer.alive:
-            return  # # a dead peer can only come back, and a peer that finished the run has no faults any more
+            return  # a dead peer can only come back, and a peer that finished the run has no faults any more
         self.injected.append((asyncio.get_running_loop().time(), fault))
         match fault.kind:
             case "kill":
@@ -120,7 +120,7 @@ class FaultInjector:
             case "disk_full":
                 peer.disk.set_full(True)
             case "clock_jump":
-                pass  # # no effect: a peer reads the wall clock only at its start and counts on from there
+                pass  # no effect: a peer reads the wall clock only at its start and counts on from there
             case "loss_burst":
                 self._relink(
                     peer, replace(self._own_link(peer), loss=min(0.99, self._own_link(peer).loss + fault.amount))

@@ -80,7 +80,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
         policy: TransportPolicy = OPEN,
         ban_reason: Callable[[PeerId], str] = lambda peer: "",
     ) -> None:
-        """`why_banned`: returns why the operator banned a peer, for people. Empty: it is not banned."""
+        """`ban_reason`: returns why the operator banned a peer, for people. Empty: it is not banned."""
         super().__init__(network, me, clock)
         self._handler = handler
         self._policy = policy
@@ -101,7 +101,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
     def admit(self, caller: PeerId, *, even_banned: bool = False) -> None:
         """Admit a caller as `peer.transport.server.admission` does, but without rate limits. `even_banned`: a ban does
         not count for this call. Raises PartnerRefused."""
-        if not even_banned and (why := self._why_banned(caller)):
+        if not even_banned and (why := self._ban_reason(caller)):
             raise PartnerRefused(Code.BANNED, why)
         if why := self._policy.reputation.exclusion_reason(caller):
             raise PartnerRefused(Code.STANDING, why)
@@ -346,7 +346,7 @@ class MemoryTransport(MemoryGroup, SmallCalls):
             return bytes(data)
 
         named = index.pieces[piece].nbytes
-        # # the caller computed its timeout from the held bytes, without the weight of the network
+        # the caller computed its timeout from the held bytes, without the weight of the network
         more_s = named * (self._network.weight - 1) / LEAST_RATE
         return await _bounded(call(), timeout_s + max(0.0, more_s), donor.peer_id)
 

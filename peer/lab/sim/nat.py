@@ -65,6 +65,6 @@ def _arrives(sender: Nat | None, to: Nat | None) -> bool:
     if to is None:
         return True
     if to.mapping is not DependsOn.NOTHING:
-        return False  # # the third peer saw another port than the one that is open for the sender
+        return False  # the third peer saw another port than the one that is open for the sender
     seen_right = sender is None or sender.mapping is DependsOn.NOTHING
     return seen_right or to.filtering is not DependsOn.ADDRESS_AND_PORT

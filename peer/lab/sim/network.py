@@ -153,7 +153,7 @@ class Network:
         seconds = self._message_s(stops)
         if seconds < by - loop.time():
             await nap(seconds)
-            if loop.time() > by:  # # the caller's process was stopped meanwhile
+            if loop.time() > by:  # the caller's process was stopped meanwhile
                 raise TimeoutError
         else:
             await _until(seconds, by)

@@ -23,7 +23,7 @@ class RelayNode:
         self.peer_id = node
         self._run = run
         self._directory = MemoryDirectory(run.hub, node, RUN)
-        statements = StatementSync(StatementLog(RUN, OPERATOR.peer_id), lambda event: None)  # # a node keeps no journal
+        statements = StatementSync(StatementLog(RUN, OPERATOR.peer_id), lambda event: None)  # a node keeps no journal
         handler = RequestHandler(statements=statements)
         self.transport = MemoryTransport(run.network, node, handler, VirtualClock())
         self._task: asyncio.Task[None] | None = None

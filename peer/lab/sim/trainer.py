@@ -266,7 +266,7 @@ class VirtualTrainer(ABC):
         if request.until is not None:
             worked = self._account.tallies[request.key.fragment].steps > 0
             if not worked and margin(self._step_seconds, request.round_s, worked=False) == 0.0:
-                soonest = max(soonest, self._steps + 1)  # # a step longer than a round has to be begun all the same
+                soonest = max(soonest, self._steps + 1)  # a step longer than a round has to be begun all the same
             ahead = margin(self._step_seconds, request.round_s, worked=True)
             return max(soonest, self._first_after(request.until - ahead))
         assert request.steps is not None
