@@ -169,7 +169,7 @@ def test_a_daemon_that_cannot_drain_yet_ends_with_0(kind: str) -> None:
     async def main() -> int:
         if kind == "early":
             EARLY_SIGNALS._on_signal(HUP, None)
-        return await until_told_early(daemon(), said.append)
+        return await run_until_early_signal(daemon(), said.append)
 
     assert asyncio.run(main()) == 0
     assert said == ["left: it was told to before there was anything to drain"]

@@ -188,7 +188,7 @@ async def _serve(kind: type[DaemonEnd]) -> None:
 
 def main(kind: type[DaemonEnd] = DaemonEnd) -> None:
     """Run an end of this class."""
-    tune()
+    tune_malloc()
     try:
         import uvloop
     except ImportError:
