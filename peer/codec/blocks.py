@@ -1,11 +1,11 @@
-"""int8, int4 and e3m0: a few bits an element, and one scale for every 128 elements.
+"""Block codecs int8, int4 and e3m0: a few bits per element, and one scale for every 128 elements.
 
-The scale is the block's largest magnitude, as fp32. It is not divided by the number of levels. So it neither underflows
-in a block of denormals nor overflows near the largest fp32.
+The scale is the block's largest magnitude, as fp32. It is not divided by the number of levels, so that it neither
+underflows in a block of denormals nor overflows near the largest fp32.
 
-A payload is tile after tile of 2**18 elements, a tile its scales, then its codes. Four bit codes lie two in a byte, the
-earlier element in the low half. The last tile and its last block may be short. For an odd number of elements, the half
-byte left over is zero and ignored."""
+A payload is a sequence of tiles of 2**18 elements; each tile is its scales followed by its codes. Two 4-bit codes share
+a byte, the earlier element in the low half. The last tile and its last block may be short. With an odd number of
+elements, the unused half byte is zero and is ignored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ BLOCK = 128
 
 
 class Levels(Protocol):
-    """Numbers in [-1, 1] to codes (uint8, below 2**bits) and back, both of any shape."""
+    """The quantization levels of a block codec: maps ratios in [-1, 1] (fp32) to codes (uint8, below 2**bits) and back.
+    Tensors have any shape."""
 
     bits: int
 
@@ -34,8 +35,8 @@ class Levels(Protocol):
 
 
 class Even:
-    """2**bits - 1 evenly spaced levels, as two's complement, rounded to nearest, ties to even. An element is off by at
-    most half a step: scale / (2**bits - 2)."""
+    """2**bits - 1 evenly spaced levels. Codes are two's complement integers, rounded to nearest, ties to even. The
+    error of an element is at most half a step: scale / (2**bits - 2)."""
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
@@ -46,8 +47,8 @@ class Even:
         return torch.bitwise_and(signed.view(torch.uint8), 2**self.bits - 1)
 
     def ratios(self, codes: Tensor) -> Tensor:
-        """Decode codes to ratios. Raises BadPayload for the one code below -1: with it, a large scale would become
-        infinite."""
+        """Decode codes to ratios. Raises BadPayload for the one code whose ratio is below -1, because with a large
+        scale its value would overflow to infinity."""
         unused = 8 - self.bits
         signed = codes.bitwise_left_shift(unused).view(torch.int8).bitwise_right_shift(unused)
         if bool((signed < -self._top).any()):
@@ -56,16 +57,16 @@ class Even:
 
 
 class Powers:
-    """e3m0: a sign (bit 3) and three bits of exponent. 0 is zero, m = 1..7 is 2**(m - 7), rounded to nearest on the
-    linear scale, ties to the even code. An element is off by at most a third of itself, or scale / 128 if that is
-    more."""
+    """The levels of e3m0: a sign (bit 3) and a 3-bit exponent m. m = 0 means zero, m = 1..7 means 2**(m - 7). Rounding
+    is to nearest on the linear scale, ties to the even code. The error of an element is at most a third of its
+    magnitude, or scale / 128 if that is larger."""
 
     bits = 4
 
     def __init__(self) -> None:
         levels = torch.tensor([0.0, *(2.0 ** (m - 7) for m in range(1, 8))])
         middles = (levels[1:] + levels[:-1]) / 2
-        # bucketize puts an exact middle below; above an odd code it has to go up, so that middle moves down by one bit
+        # bucketize rounds an exact middle down. Above an odd code it has to round up, so that middle is one bit lower.
         middles[1::2] = torch.nextafter(middles[1::2], torch.tensor(0.0))
         self._middles = middles
         self._levels = torch.cat([levels, -levels])
@@ -79,7 +80,8 @@ class Powers:
 
 
 class Blocks(InTorch):
-    """A scale for each block of 128 elements, and a code for each element. See Codec for the contract."""
+    """A block codec (contract: `Codec`): one fp32 scale for each block of 128 elements, and one code for each element.
+    `levels` defines what the codes mean."""
 
     def __init__(self, name: str, levels: Levels) -> None:
         assert levels.bits in (4, 8)
@@ -94,8 +96,10 @@ class Blocks(InTorch):
         return b"".join(self._encode_tile(values[start : start + TILE]) for start in range(0, values.numel(), TILE))
 
     def decode(self, payload: Payload, elements: int) -> Tensor:
-        """Decode to a fresh fp32 tensor with finite values. Raises BadPayload: `length`, `scale` for one that is
-        negative, NaN or infinite, `code` for one that is not used."""
+        """Decode to a fresh fp32 tensor of finite values.
+
+        Raises BadPayload: `length`; `scale` for a negative, NaN or infinite scale; `code` for a code that the encoder
+        never writes."""
         raw = from_bytes(self, payload, elements)
         values, at = torch.empty(elements), 0
         for start in range(0, elements, TILE):
@@ -132,7 +136,7 @@ def check_scales(name: str, scales: Tensor) -> None:
 
 
 def _join(codes: Tensor) -> Tensor:
-    """Pack two four bit codes into a byte, the earlier one low."""
+    """Pack two 4-bit codes into a byte, the earlier one in the low half."""
     pairs = pad(codes, (0, len(codes) % 2)).view(-1, 2)
     return pairs[:, 0] | (pairs[:, 1] << 4)
 

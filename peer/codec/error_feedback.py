@@ -1,4 +1,5 @@
-"""Error feedback: what a codec lost of one update is added to the next, so that nothing is lost for good."""
+"""Error feedback for lossy codecs: the error of one encoded update is added to the next update, so that it is sent
+later instead of being lost."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from torch import Tensor
 from peer.codec.plain import Codec
 
 DECAY = 0.95
-"""Part of the error that is kept from one round to the next (SparseLoCo, arXiv 2508.15706)."""
+"""Factor on the error carried from one round to the next (SparseLoCo, arXiv 2508.15706)."""
 
 
 class ErrorFeedback:
-    """The error feedback of one fragment, whose parts may arrive or not."""
+    """The error feedback of one fragment. The fragment is sent in several parts, some of which may not arrive."""
 
     def __init__(self, codec: Codec, decay: float = DECAY) -> None:
         self._codec = codec
@@ -21,13 +22,16 @@ class ErrorFeedback:
         self._residual: Tensor | None = None
 
     def add_to_(self, update: Tensor) -> Tensor:
-        """Add the error that was lost to `update` (flat fp32), in place. Without `settle` in between, a second call
-        gives the same."""
+        """Add the carried error, times the decay, to `update` (flat fp32) in place, and return it. The carried error
+        changes only in `settle`."""
         return update if self._residual is None else update.add_(self._residual, alpha=self._decay)
 
     def settle(self, wanted: Tensor, spans: Sequence[tuple[int, int]]) -> None:
-        """Keep the error of the sent values. `spans`: the spans of elements that arrived, each coded for itself. There
-        the codec's loss is kept, elsewhere everything. `wanted` is overwritten and kept."""
+        """Replace the carried error after a round.
+
+        `wanted` (flat fp32) is the update including feedback, and `spans` the (start, end) ranges of elements that
+        arrived, each encoded separately. Within these ranges the error is what the codec lost, elsewhere the whole
+        update. `wanted` is overwritten and kept."""
         for start, end in spans:
             part = wanted[start:end]
             part.sub_(self._codec.decode(self._codec.encode(part), end - start))

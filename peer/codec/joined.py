@@ -1,8 +1,9 @@
-"""The joined form of a sparse vector: a bit for each element that tells whether it is there, and int8 for those that
-are. Element 0 is the lowest bit of the first byte. The bits behind the last element are zero.
+"""Codec for a sparse vector that several peers contributed to: a bit mask of the elements present, then their values as
+int8.
 
-The values are in the order of their elements, as the codec int8 has them: one scale for 128 of them. An element that is
-not there is zero. So is one that is there and was rounded to zero."""
+Bit 0 of the first byte stands for element 0; the bits after the last element are zero. The values follow in order, as
+the int8 codec encodes them, with one scale per 128 values. An absent element decodes to zero, and so does a present
+element that int8 rounded to zero."""
 
 from __future__ import annotations
 
@@ -19,14 +20,16 @@ VALUES = EVERY["int8"]
 
 
 def encode_joined(values: Tensor) -> bytes:
-    """Encode the elements of a flat fp32 tensor of finite values that are not zero."""
+    """Encode a flat fp32 tensor of finite values. Elements that are zero are left out."""
     there = values != 0
     bits = np.packbits(there.numpy(), bitorder="little")
     return bits.tobytes() + VALUES.encode(values[there])
 
 
 def decode_joined(payload: Payload, into: Tensor) -> None:
-    """Decode into a flat fp32 tensor. Raises BadPayload: `index` for bits behind the last element, else as int8."""
+    """Decode into a flat fp32 tensor, which sets the number of elements.
+
+    Raises BadPayload: `length`, `index` for a bit set after the last element, and the errors of int8."""
     elements, raw = into.numel(), memoryview(payload)
     nbytes = -(-elements // 8)
     if len(raw) < nbytes:

@@ -1,8 +1,8 @@
-"""The codecs in C (`native/`), where this machine has them, in front of those in torch, which define the result.
+"""The codecs in C (`native/`), with the codecs in torch as the reference and fallback.
 
-The implementation is chosen once, on import: the best that the processor has. Torch is chosen without a compiler at
-installation time, on another processor, or for tensors on a GPU. `PEER_KERNELS` = avx2, scalar or torch overrides the
-choice. All give the same bytes and the same floats, bit for bit."""
+The implementation is chosen once, on import: the fastest that this processor supports. Torch is used when no compiler
+was available at installation, on other processors, and for tensors on a GPU. The environment variable `PEER_KERNELS`
+(avx2, scalar or torch) overrides the choice. All implementations give identical bytes and identical floats."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ except ImportError:
     _native = None
 
 REBUILD = "Install a wheel that has them, or a C compiler and then this program again (peer help install which-kernels)"
-"""What brings the kernels."""
+"""Advice for users of an installation without kernels."""
 KINDS = {"int8": 0, "int4": 1, "e3m0": 2, "fp32": 3, "bf16": 4, "topk": 5}
-"""Numbers of the codecs, as in native/module.c."""
+"""Codec name -> number of the codec in native/module.c."""
 REFUSALS = {
     1: (Code.SCALE, "a scale is negative, NaN or infinite"),
     2: (Code.CODE, "a code that this codec does not use"),
     3: (Code.INDEX, "the indices of a chunk do not ascend"),
 }
-"""Verdicts of a kernel on a payload."""
+"""Error code that a kernel returns for a payload -> code and reason of the BadPayload that is raised."""
 
 
 class Native:
-    """A codec by a kernel (contract: Codec). It passes tensors that a kernel cannot take to the codec in torch."""
+    """A codec implemented by a C kernel (contract: `Codec`). Tensors that a kernel cannot handle (not on the CPU, not
+    fp32, not contiguous) are passed to the torch codec."""
 
     def __init__(self, reference: Codec) -> None:
         self.name = reference.name
@@ -82,7 +83,9 @@ def _is_supported(values: Tensor) -> bool:
 
 
 def _choose(wish: str) -> tuple[str, str]:
-    """Choose the implementation and say why. Raises UsageError for a `PEER_KERNELS` that this machine lacks."""
+    """Return the implementation to use and the reason. `wish`: the value of `PEER_KERNELS`, or "best".
+
+    Raises UsageError for an implementation that this machine lacks."""
     if wish == "torch":
         return "torch", "PEER_KERNELS says so"
     if _native is None:
@@ -99,16 +102,17 @@ def _choose(wish: str) -> tuple[str, str]:
 
 
 IMPLEMENTATION, REASON = _choose(os.environ.get("PEER_KERNELS", "best"))
-"""avx2, scalar or torch, and why."""
+"""The implementation in use (avx2, scalar or torch), and the reason for the choice."""
 TILES_AT_ONCE = 2 if IMPLEMENTATION == "torch" else 8
-"""Tiles encoded in one call: about a millisecond, for some codecs in torch ten."""
+"""Tiles encoded in one call. A call then takes about a millisecond, and up to ten with some torch codecs, so that other
+threads wait only briefly."""
 
 
 def fastest(reference: Codec) -> Codec:
-    """Return the codec as this machine runs it."""
+    """Return the fastest implementation of this codec on this machine."""
     return reference if IMPLEMENTATION == "torch" or reference.name not in KINDS else Native(reference)
 
 
 def kernels() -> Any:
-    """Return the module in C, None if it was not built: for tests and benchmarks."""
+    """Return the C module, or None if it was not built. For tests and benchmarks."""
     return _native

@@ -1,4 +1,4 @@
-"""Codecs that keep one number an element: fp32, bf16 and fp16, little endian, in order."""
+"""The codec interface, and the codecs that cast each element: fp32, bf16 and fp16, little endian, in order."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from peer.errors import BadPayload
 
 Payload = bytes | bytearray | memoryview
 TILE = 2**18
-"""Elements worked on at a time: temporaries stay small, and the payload of a tile stands for itself."""
+"""Elements encoded or decoded at a time, so that temporaries stay small. The payload of a tile depends on no other
+tile."""
 
 
 class Measured(Protocol):
-    """A codec whose payload length is known from the number of elements."""
+    """A codec whose payload length follows from the number of elements."""
 
     name: str
 
@@ -26,18 +27,22 @@ class Measured(Protocol):
 
 
 class Codec(Protocol):
-    """Tensors to bytes and back, without state.
+    """Interface of all codecs: flat fp32 tensors to bytes and back, without state.
 
-    `nbytes`: the exact length of the payload of so many elements.
-    `encode`: takes a flat fp32 tensor of finite values (an invariant of the sender: asserted, except by fp32 and bf16,
-    whose user has just looked). The same values always give the same bytes.
-    `decode`: a fresh flat fp32 tensor; the payload is not kept. Raises BadPayload when the length is wrong, and when
-    bytes are none that `encode` can write. Only fp32 and bf16 let NaN and infinity through: their user looks.
-    `add`: into (flat fp32) += weight * what `decode` gives, product and sum rounded one by one, so that it gives the
-    same floats on every machine. `decode_into`: the same without the sum. Both raise as `decode` does; `into` is then
-    worth nothing.
+    `nbytes(elements)`: the exact length of a payload in bytes.
 
-    Payloads of TILE elements and what is left, one after the other, are the payload of the whole."""
+    `encode(values)`: `values` is flat fp32 and finite. The sender guarantees finite values; all codecs but fp32 and
+    bf16 assert it, as the callers of those two have just checked. Equal values always give equal bytes.
+
+    `decode(payload, elements)`: return a fresh flat fp32 tensor; the payload is not kept. Raises BadPayload for a wrong
+    length, and for bytes that `encode` never writes. Only fp32 and bf16 let NaN and infinity through; their callers
+    check.
+
+    `add(payload, into, weight)`: into (flat fp32) += weight * decoded values. Product and sum are rounded separately,
+    so that all machines compute the same floats. `decode_into(payload, into)` overwrites instead. Both raise as
+    `decode` does, and then leave `into` with unusable values.
+
+    The payload of a long tensor is the concatenation of the payloads of its tiles of `TILE` elements."""
 
     name: str
 
@@ -53,7 +58,7 @@ class Codec(Protocol):
 
 
 class InTorch(ABC):
-    """The operations that follow from `decode`."""
+    """Base of the torch codecs: implements `decode_into` and `add` by `decode`."""
 
     @abstractmethod
     def decode(self, payload: Payload, elements: int) -> Tensor: ...
@@ -66,7 +71,7 @@ class InTorch(ABC):
 
 
 class Plain(InTorch):
-    """A cast to `dtype` and back, to nearest, ties to even."""
+    """A codec that casts each element to `dtype` and back, rounding to nearest, ties to even."""
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self.name = name
@@ -86,12 +91,13 @@ class Plain(InTorch):
         into.copy_(self._sent(payload, into.numel()))
 
     def _sent(self, payload: Payload, elements: int) -> Tensor:
-        """Return a copy of the numbers in the type that is sent."""
+        """Return a copy of the payload as a tensor of the sent dtype."""
         return from_bytes(self, payload, elements).view(self._dtype)
 
 
 class Saturating(Plain):
-    """A cast to a `dtype` of small range: what is beyond its largest number becomes that number, never infinity."""
+    """A codec that casts to a `dtype` of small range. Values beyond its largest number become that number instead of
+    infinity."""
 
     def encode(self, values: Tensor) -> bytes:
         assert finite(values), f"{self.name}: values that are not finite cannot be sent"
@@ -99,7 +105,8 @@ class Saturating(Plain):
         return super().encode(values.clamp(-largest, largest))
 
     def _sent(self, payload: Payload, elements: int) -> Tensor:
-        """Return a copy, saturated. Raises BadPayload `not_finite` for NaN and infinity, too."""
+        """Return a copy of the payload as a tensor of the sent dtype. Also raises BadPayload (`not_finite`) for NaN and
+        infinity, which `encode` never writes."""
         values = super()._sent(payload, elements)
         if not finite(values):
             raise BadPayload(Code.NOT_FINITE, f"{self.name}: the payload holds NaN or infinity")
@@ -107,7 +114,7 @@ class Saturating(Plain):
 
 
 def finite(values: Tensor) -> bool:
-    """Whether no element is NaN or infinite. Makes no temporary."""
+    """Return whether no element is NaN or infinite. Allocates no temporary of the tensor's size."""
     if values.numel() == 0:
         return True
     low, high = torch.aminmax(values)
@@ -120,7 +127,8 @@ def to_bytes(values: Tensor) -> bytes:
 
 
 def from_bytes(codec: Measured, payload: Payload, elements: int) -> Tensor:
-    """Return a copy of the payload as a flat uint8 tensor. Raises BadPayload unless it is as long as the codec says."""
+    """Return a copy of the payload as a flat uint8 tensor. Raises BadPayload (`length`) unless the payload has the
+    length that the codec gives for this number of elements."""
     if len(payload) != codec.nbytes(elements):
         raise BadPayload(Code.LENGTH, f"{codec.name}: {len(payload)} bytes for {elements} elements")
     if len(payload) == 0:

@@ -1,5 +1,4 @@
-"""The codecs by name, as this machine runs them. A run may name those of CODECS for its params. The rest is for
-updates, which tolerate a loss that full params do not."""
+"""The codecs by name, each in the fastest implementation of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +8,8 @@ from peer.codec.plain import BF16, FP16, FP32, Codec
 from peer.codec.topk import TOPK
 
 CODECS: dict[str, Codec] = {codec.name: fastest(codec) for codec in (FP32, BF16)}
-"""Codecs that are good enough for full params."""
+"""Codecs precise enough for full params. Manifests may name only these for params."""
 EVERY: dict[str, Codec] = CODECS | {codec.name: fastest(codec) for codec in (FP16, INT8, INT4, E3M0, TOPK)}
+"""All codecs. Those beyond `CODECS` are for updates, which tolerate a loss that full params do not."""
 REFERENCE: dict[str, Codec] = {codec.name: codec for codec in (FP32, BF16, FP16, INT8, INT4, E3M0, TOPK)}
-"""Codecs in torch: all implementations have to equal them."""
+"""The codecs in torch. All other implementations must give the same bytes and floats."""

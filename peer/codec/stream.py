@@ -1,5 +1,6 @@
-"""Streamed payloads that never lie in memory completely. They are encoded tile by tile as they are sent, and decoded
-tile by tile as they arrive. Each tile stands for itself, so any part can be made again after a connection was lost."""
+"""Payloads that are encoded tile by tile while they are sent, and decoded tile by tile as they arrive, so that no
+payload is in memory as a whole. Tiles are encoded independently, so any part can be encoded again after a connection
+broke."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from peer.errors import PartnerLost
 
 
 class Flat(Protocol):
-    """Flat fp32 values that are read slice by slice, such as a tensor. A slice is read only: it may be a view of the
+    """Flat fp32 values that are read in slices, such as a tensor. A slice is read-only: it may be a view of the
     trainer's snapshot or of `outer_params`."""
 
     def numel(self) -> int: ...
@@ -24,8 +25,10 @@ class Flat(Protocol):
 
 
 class PayloadEncoder(ABC):
-    """A `Source` whose payload is made of `values` tile by tile, as it is read. The values are unchanged until it is
-    sent or closed. `nbytes`: the length of the payload of so many elements."""
+    """A `Source` that encodes `values` tile by tile, as they are read.
+
+    `values` must not change until the payload is sent or the source is closed. `nbytes(elements)` gives the length of a
+    payload in bytes."""
 
     def __init__(self, nbytes: Callable[[int], int], values: Flat) -> None:
         self._nbytes = nbytes
@@ -36,7 +39,7 @@ class PayloadEncoder(ABC):
 
     @abstractmethod
     def tiles(self, first: int, end: int) -> bytes:
-        """Return the payload of the tiles from `first` up to `end`."""
+        """Return the payload of the tiles with numbers from `first` up to, not including, `end`."""
 
     @property
     def nbytes(self) -> int:
@@ -51,7 +54,7 @@ class PayloadEncoder(ABC):
         return TILES_AT_ONCE * self._tile_bytes
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes from `offset` on. Raises PartnerLost when it is closed."""
+        """Return `size` bytes of the payload from `offset` on. Raises PartnerLost after `close`."""
         if self._closed:
             raise swap_ended()
         end = offset + size
@@ -66,23 +69,23 @@ class PayloadEncoder(ABC):
         return b"".join(parts)
 
     def _part(self, number: int, offset: int, end: int) -> memoryview:
-        """Return the part of this tile in the bytes from `offset` to `end`."""
+        """Return the part of this tile that lies between the payload offsets `offset` and `end`."""
         if self._last[0] != number:
             self._last = number, self.tiles(number, number + 1)
         begins = number * self._tile_bytes
         return memoryview(self._last[1])[max(0, offset - begins) : end - begins]
 
     def part(self, first: int, end: int) -> Tensor:
-        """Return the values of these tiles."""
+        """Return the values of the tiles from `first` up to, not including, `end`."""
         return self._values[first * TILE : min(end * TILE, self._values.numel())]
 
     def close(self) -> None:
-        """Stop reading the values: they may change now. A later read raises PartnerLost."""
+        """Stop reading the values, which may change from now on. A later `read` raises PartnerLost."""
         self._closed = True
 
 
 class Encoding(PayloadEncoder):
-    """The payload of `values` (flat fp32, finite)."""
+    """The payload of `values` (flat fp32, finite) in any `Codec`."""
 
     def __init__(self, codec: Codec, values: Flat) -> None:
         super().__init__(codec.nbytes, values)
@@ -93,7 +96,9 @@ class Encoding(PayloadEncoder):
 
 
 class PayloadDecoder(ABC):
-    """A `Sink`: takes the payload of so many elements as the bytes come, in order, tile by tile."""
+    """A `Sink` that receives a payload in order and hands complete tiles to `decode_tiles`.
+
+    `nbytes(n)` gives the length in bytes of a payload of n elements; `elements` are expected."""
 
     def __init__(self, nbytes: Callable[[int], int], elements: int) -> None:
         self._nbytes = nbytes(elements)
@@ -104,15 +109,16 @@ class PayloadDecoder(ABC):
 
     @abstractmethod
     def decode_tiles(self, first: int, end: int, payload: memoryview) -> None:
-        """Take all the bytes of these tiles. They are not to be kept. Raises BadPayload for bytes that no encoder
-        writes."""
+        """Process the complete payload of the tiles from `first` up to, not including, `end`. The buffer must not be
+        kept. Raises BadPayload for bytes that no encoder writes."""
 
     @property
     def nbytes(self) -> int:
         return self._nbytes
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
-        """Write bytes of the payload. Raises BadPayload, PartnerLost when it is closed."""
+        """Receive the next bytes of the payload; `offset` is their position. Raises BadPayload, and PartnerLost after
+        `close`."""
         if self._closed:
             raise swap_ended()
         assert offset == self._received, (offset, self._received)
@@ -139,13 +145,13 @@ class PayloadDecoder(ABC):
         self.decode_tiles(first, first - (-len(payload) // self._tile_bytes), payload)
 
     def close(self) -> None:
-        """Stop writing: the target belongs to another now. A later write raises PartnerLost."""
+        """Stop writing to the target, which another user may now change. A later `write` raises PartnerLost."""
         self._closed = True
 
 
 class Decoding(PayloadDecoder):
-    """A sink that decodes into `into` (flat fp32). It is complete when the last byte was written. Until then, or after
-    a BadPayload, `into` holds no usable values."""
+    """A sink that decodes into `into` (flat fp32). It is complete after the last byte. Until then, and after a
+    BadPayload, `into` holds no usable values."""
 
     def __init__(self, codec: Codec, into: Tensor) -> None:
         super().__init__(codec.nbytes, into.numel())
@@ -156,12 +162,12 @@ class Decoding(PayloadDecoder):
         self.decode_slice(payload, self._into[first * TILE : end * TILE])
 
     def decode_slice(self, payload: memoryview, into: Tensor) -> None:
-        """Decode complete tiles."""
+        """Decode the payload of complete tiles into their slice of the target."""
         self._codec.decode_into(payload, into)
 
 
 class Adding(Decoding):
-    """Adds `weight` times what comes to what is there."""
+    """A sink that adds `weight` times the decoded values to `into`."""
 
     def __init__(self, codec: Codec, into: Tensor, weight: float) -> None:
         super().__init__(codec, into)

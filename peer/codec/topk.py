@@ -1,11 +1,11 @@
-"""The top-k codec: the 64 largest of every 4096 elements, two bits each. The rest is not sent, and is zero at the
-receiver.
+"""The top-k codec: sends the 64 largest of every 4096 elements with 2 bits each. All others decode to zero.
 
-A chunk of 4096 elements is 120 bytes: two levels (fp32), 64 indices of 12 bits in ascending order, 64 codes of 2 bits.
-Bit 1 of a code is the sign. Bit 0 says whether the magnitude is in the upper half of those sent. The two levels are the
-mean magnitudes of the lower and the upper half. The last chunk is filled up with zeros.
+A chunk of 4096 elements takes 120 bytes: two levels (fp32), 64 indices of 12 bits in ascending order, and 64 codes of 2
+bits. Bit 1 of a code is the sign. Bit 0 is set if the magnitude is in the upper half of the range of those sent. The
+two levels are the mean magnitudes of the lower and of the upper half. The last chunk is padded with zeros.
 
-The codec is meant for updates, with `peer.codec.error_feedback` in front of it: alone it loses nearly everything."""
+The codec is meant for updates, combined with `peer.codec.error_feedback`: without it, most of an update would be
+lost."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ SHIFTS = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)
 
 
 class TopK(InTorch):
-    """The top-k codec (contract: Codec). The earlier of two elements of equal magnitude is sent. A magnitude in the
-    very middle counts as low. A sent element is off by at most half the spread of the magnitudes sent of its chunk."""
+    """The top-k codec (contract: `Codec`). Of two equal magnitudes, the earlier element is sent. A magnitude exactly in
+    the middle counts as lower half. The error of a sent element is at most half the range of the magnitudes sent in its
+    chunk."""
 
     name = "topk"
 
@@ -42,20 +43,22 @@ class TopK(InTorch):
         return b"".join(_encode_tile(values[start : start + TILE]) for start in range(0, values.numel(), TILE))
 
     def decode(self, payload: Payload, elements: int) -> Tensor:
-        """Decode to a fresh fp32 tensor with finite values. Raises BadPayload: `length`, `scale` for a level that is
-        negative, NaN or infinite, `index` for indices that do not ascend."""
+        """Decode to a fresh fp32 tensor of finite values.
+
+        Raises BadPayload: `length`; `scale` for a negative, NaN or infinite level; `index` for indices that do not
+        ascend."""
         values = torch.zeros(elements)
         indices, signed = self._sent(payload, elements)
         values[indices] = signed
         return values
 
     def add(self, payload: Payload, into: Tensor, weight: float) -> None:
-        """Elements that were not sent stay as they are."""
+        """As in `Codec`. Elements that were not sent keep their value."""
         indices, signed = self._sent(payload, into.numel())
         into[indices] += signed * weight
 
     def _sent(self, payload: Payload, elements: int) -> tuple[Tensor, Tensor]:
-        """Return the elements that are sent: their indices (int64, ascending) and values."""
+        """Return the indices (int64, ascending) and the values of the elements sent."""
         chunks = from_bytes(self, payload, elements).view(-1, CHUNK_BYTES)
         levels = chunks[:, :LEVEL_BYTES].contiguous().view(torch.float32)
         check_scales(self.name, levels)
@@ -81,16 +84,18 @@ def _encode_tile(values: Tensor) -> bytes:
 
 
 def _largest(chunks: Tensor) -> Tensor:
-    """Indices (int64, ascending) of the largest magnitudes of each row. The index is part of what is compared, so no
-    two are equal and the choice does not depend on how they are searched."""
+    """Return the indices (int64, rows x 64, ascending) of the largest magnitudes of each row.
+
+    The sort key contains the index, so no two keys are equal and the result is the same for every sorting algorithm."""
     magnitudes = chunks.abs().view(torch.int32).to(torch.int64)
     keys = (magnitudes << 12) | torch.arange(CHUNK - 1, -1, -1)
     return keys.topk(KEPT, dim=1, sorted=False).indices.sort(1).values
 
 
 def _two_levels(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the means of the lower and the upper half (fp32, rows x 2), and which are in the upper. The input is fp64,
-    so that sums of the largest fp32 do not overflow."""
+    """Return the mean magnitudes of the lower and the upper half (fp32, rows x 2), and a mask of the upper half.
+
+    `magnitudes` is fp64, so that sums of the largest fp32 do not overflow."""
     low, high = magnitudes.aminmax(dim=1, keepdim=True)
     upper = magnitudes > (low + high) / 2
     means = [_sum(magnitudes * half) / half.sum(1).clamp(min=1) for half in (~upper, upper)]
@@ -98,8 +103,8 @@ def _two_levels(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sum(rows: Tensor) -> Tensor:
-    """Sum by adding halves to each other. The order of a sum shows in its last bit, and the same values must give the
-    same bytes on every machine."""
+    """Sum each row by repeatedly adding its second half to its first. The fixed order gives the same last bit on every
+    machine, so that equal values give equal bytes."""
     while rows.shape[1] > 1:
         first, second = rows.chunk(2, dim=1)
         rows = first + second
@@ -107,7 +112,7 @@ def _sum(rows: Tensor) -> Tensor:
 
 
 def _join_indices(indices: Tensor) -> Tensor:
-    """Pack two 12 bit numbers into three bytes, low bits first."""
+    """Pack two 12-bit numbers into three bytes, low bits first."""
     first, second = indices[:, ::2], indices[:, 1::2]
     parts = [first & 255, (first >> 8) | ((second & 15) << 4), second >> 4]
     return torch.stack(parts, 2).to(torch.uint8).flatten(1)
@@ -119,7 +124,7 @@ def _split_indices(packed: Tensor) -> Tensor:
 
 
 def _join_codes(codes: Tensor) -> Tensor:
-    """Four 2 bit codes a byte, low bits first."""
+    """Pack four 2-bit codes into a byte, the first in the low bits."""
     return (codes.view(len(codes), -1, 4) << SHIFTS).sum(2, dtype=torch.uint8)
 
 

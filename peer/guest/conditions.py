@@ -1,4 +1,4 @@
-"""The conditions of `--when`, and what a source says about one of them."""
+"""The conditions that `--when` accepts, and the interfaces by which they are read."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from peer.errors import UsageError
 IDLE, PLUGGED_IN, UNMETERED = "idle", "plugged-in", "unmetered"
 CONDITIONS = (IDLE, PLUGGED_IN, UNMETERED)
 COOL = "cool"
-"""The condition of `--max-temperature`."""
+"""The condition behind `--max-temperature`. `--when` does not accept it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionReading:
-    """Finding of a source. `holds` is None where the system does not tell, and `why` is for a person."""
+    """One reading of a condition. `holds` is None if the system does not provide the fact. `why` is a sentence for a
+    person."""
 
     holds: bool | None
     why: str
-    """The same for as long as the reason is the same."""
+    """Constant while the reason is the same, so that a change of `why` can be reported."""
     measured: str = ""
-    """The number behind it, for a person."""
+    """The measured number, for a person; empty: there is none."""
 
 
 class ConditionSource(Protocol):
-    """Tells about one condition."""
+    """A source that reads one condition."""
 
     async def read(self) -> ConditionReading:
-        """Return what holds now. Never raises, and answers within seconds."""
+        """Return the current reading, within seconds. Never raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServicePlace:
-    """An object of a service on the system's D-Bus, and one of its interfaces."""
+    """The address of an interface on the system's D-Bus: service, object path and interface name."""
 
     service: str
     path: str
@@ -42,17 +43,17 @@ class ServicePlace:
 
 
 class SystemServices(Protocol):
-    """The services of the system that are asked."""
+    """Client of system services."""
 
     async def get(self, place: ServicePlace, name: str) -> Any:
-        """Return a property. Raises FactUnavailable."""
+        """Return the value of a property. Raises FactUnavailable."""
 
     async def call(self, place: ServicePlace, method: str) -> Any:
-        """Return what a method without arguments gives. Raises FactUnavailable."""
+        """Call a method without arguments and return its result. Raises FactUnavailable."""
 
 
 class NoServices:
-    """The `SystemServices` of a system without D-Bus."""
+    """The `SystemServices` of a system without D-Bus: every request raises FactUnavailable."""
 
     async def get(self, place: ServicePlace, name: str) -> Any:
         raise FactUnavailable("this system has no D-Bus")
@@ -62,11 +63,11 @@ class NoServices:
 
 
 class FactUnavailable(Exception):
-    """The system does not tell a fact. The message says why, for a person."""
+    """The system does not provide a fact. The message gives the reason, for a person."""
 
 
 def parse_conditions(text: str) -> tuple[str, ...]:
-    """Parse a list like `idle,plugged-in`. Raises UsageError, which names the word that is none."""
+    """Parse a list such as `idle,plugged-in`. Raises UsageError, which names the unknown word."""
     found: list[str] = []
     for word in text.split(","):
         name = word.strip().lower().replace("_", "-")

@@ -1,4 +1,4 @@
-"""How much of the time the trainer works: its rests between steps, and between the parts of a long step."""
+"""Limits how much of the time the trainer works, by pauses between steps and between the parts of a long step."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from dataclasses import dataclass
 from peer.guest.priority import lower_priority
 
 SHORTEST_REST_S = 0.1
-"""Shorter rests wait until the end of the step."""
+"""Pauses shorter than this are postponed to the end of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerShares:
-    """Shares of the machine that the volunteer gave the trainer."""
+    """The shares of the machine that the volunteer allows the trainer."""
 
     speed: float = 1.0
-    """Share of the time, in (0, 1]."""
+    """Share of the time in which the trainer works, in (0, 1]."""
     gpu: float = 1.0
     """Share of the GPU's time, in (0, 1]."""
     cores: float | None = None
-    """Processor seconds a second; None: as many as its threads can use."""
+    """Processor seconds per second; None: as many as the threads can use."""
     threads: int = 1
     step_seconds: float = 0.0
-    """An inner step takes at least so long, with the rest after it."""
+    """Shortest time of an inner step, including the pause after it."""
     low_priority: bool = False
 
 
 class DutyCycle:
-    """Rests that keep the shares which the volunteer gave. `used`: the processor seconds of this process so far.
+    """Computes the pauses that keep the trainer within its shares. `used` returns the processor seconds of this
+    process.
 
-    It counts all processor time from the end of the last rest on, also that of evaluations."""
+    Counts all processor time since the end of the last pause, including evaluations."""
 
     def __init__(self, shares: TrainerShares, *, on_gpu: bool, used: Callable[[], float] = time.process_time) -> None:
         self._speed = shares.speed * (shares.gpu if on_gpu else 1.0)
@@ -42,38 +43,38 @@ class DutyCycle:
         self._busy_cores = 0.0
         self._low = shares.low_priority
         self.reasons = _reasons(shares, on_gpu=on_gpu)
-        """Measures for the machine's owner, as a person reads them."""
+        """The measures in force, each a sentence for the machine's owner."""
         self.rested()
 
     def begin(self) -> None:
-        """Training is about to begin, and all modules are loaded."""
+        """Start counting, and lower the priority if wanted. Called when all modules are loaded and training begins."""
         if self._low:
             self.reasons.insert(0, lower_priority())
         self.rested()
 
     def rested(self) -> None:
-        """Count from here on."""
+        """Restart the count at the end of a pause."""
         self._since, self._used_before = time.monotonic(), self._used()
 
     def period(self, worked_s: float) -> float:
-        """Return the expected seconds from one step to the next, for a step of so many seconds."""
+        """Return the expected seconds from the start of one step to the next, for a step of `worked_s` seconds."""
         by_cores = 0.0 if self._cores is None else worked_s * self._busy_cores / self._cores
         return max(worked_s / self._speed, self._step_seconds, by_cores)
 
     def rest_s(self, worked_s: float) -> float:
-        """Return the seconds to rest after a step that took so long."""
+        """Return the seconds to pause after a step of `worked_s` seconds."""
         if self._cores is not None and worked_s > 0:
             self._busy_cores = min(float(self._threads), (self._used() - self._used_before) / worked_s)
         return max(worked_s / self._speed - worked_s, self._step_seconds - worked_s, self._owed_s())
 
     def rest_if_due(self) -> None:
-        """Rest between two parts of a step."""
+        """Pause between two parts of a step, if the processor share was exceeded."""
         if (owed_s := self._owed_s()) >= SHORTEST_REST_S:
-            time.sleep(owed_s)  # orders wait for the end of the step anyway
+            time.sleep(owed_s)  # blocks this thread; the daemon's requests are served at the end of the step anyway
             self.rested()
 
     def resting_before(self, ask: Callable[[], bool]) -> Callable[[], bool]:
-        """Return `ask` with a rest before it."""
+        """Return a function that pauses if due and then returns `ask()`."""
 
         def asked() -> bool:
             self.rest_if_due()
@@ -82,7 +83,7 @@ class DutyCycle:
         return asked
 
     def _owed_s(self) -> float:
-        """Seconds without work after which the processor time used would be within its share."""
+        """Return the length of the pause that would bring the processor time used down to its share."""
         if self._cores is None:
             return 0.0
         return max(0.0, (self._used() - self._used_before) / self._cores - (time.monotonic() - self._since))

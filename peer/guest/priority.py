@@ -1,4 +1,4 @@
-"""The priority of a trainer that gives way to the owner's programs."""
+"""Lowers the priority of the trainer, so that the owner's programs go first."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from peer.guest.options import TRAINER_NICE
 
 
 def lower_priority() -> str:
-    """Lower the priority of this process, of its threads and of what they start. Return what was done, for a person.
+    """Lower the priority of this process, its threads and later children, for processor and disk. Return a description
+    of what was done.
 
-    Call it when all is imported: a busy machine hardly serves a nice process, and imports would take minutes."""
+    Call it after all imports: on a busy machine a process of low priority would take minutes for them."""
     done = []
     try:
         for thread in _threads():
@@ -33,7 +34,7 @@ def lower_priority() -> str:
 
 
 def _threads() -> list[int]:
-    """Return the ids that together name this process: on Linux each thread has a priority of its own."""
+    """Return the ids whose priorities make up this process's priority. On Linux each thread has its own."""
     if sys.platform != "linux":
         return [0]
     return [int(task.name) for task in Path("/proc/self/task").iterdir()]

@@ -1,4 +1,5 @@
-"""One condition over time: it is lost at once, and back only when it has held for a while. So nothing flaps."""
+"""Hysteresis for one condition: it is lost at once, and counts as restored only after it has held for some seconds, so
+that training does not start and stop repeatedly."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ import math
 from peer.guest.conditions import ConditionReading
 
 SETTLE_S = 5.0
-"""Seconds that a condition holds before training goes on."""
+"""Seconds that a condition must hold before training resumes."""
 
 
 class SettledCondition:
-    """Condition that is back after `settle_s` seconds. A fact that is not told counts as fulfilled."""
+    """One condition over time. After a loss it is restored once it has held for `settle_s` seconds. A reading whose
+    `holds` is None counts as fulfilled."""
 
     def __init__(self, settle_s: float = SETTLE_S) -> None:
         self._settle_s = settle_s
@@ -20,7 +22,7 @@ class SettledCondition:
         self.reading = ConditionReading(None, "not asked yet")
 
     def update(self, reading: ConditionReading, now: float) -> None:
-        """Take what the source says at `now`, in seconds of any clock that only goes forward."""
+        """Store a reading made at `now`, in monotonic seconds."""
         if reading.holds is False:
             self._blocked, self._back_at = True, math.inf
         elif self._blocked and self._back_at == math.inf:
@@ -30,7 +32,7 @@ class SettledCondition:
         self.reading = reading
 
     def block_reason(self, now: float) -> str:
-        """Return why nothing may be trained, for a person. Empty: it may."""
+        """Return why this condition forbids training, for a person; empty: it does not."""
         if not self._blocked:
             return ""
         if self._back_at == math.inf:
@@ -38,5 +40,5 @@ class SettledCondition:
         return f"{self.reading.why}; goes on when that held for {self._settle_s:.0f} s"
 
     def settles_in(self, now: float) -> float:
-        """Return the seconds until the condition is back. Infinite: nothing is to be waited for."""
+        """Return the seconds until the condition counts as restored; infinite: it is not about to."""
         return max(0.0, self._back_at - now) if self._blocked else math.inf

@@ -1,4 +1,4 @@
-"""Where the conditions of `--when` are read: services of the system bus, and psutil for the battery."""
+"""The sources of the conditions of `--when`: services of the system bus, and psutil for the battery."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NETWORK = ServicePlace(
     "org.freedesktop.NetworkManager", "/org/freedesktop/NetworkManager", "org.freedesktop.NetworkManager"
 )
 METERED, FREE = {1, 3}, {2, 4}
-"""NetworkManager's `Metered`: yes and its guess, no and its guess."""
+"""Values of NetworkManager's `Metered` property: metered (certain or guessed), and not metered (certain or guessed)."""
 SEAT = 3
-"""The place of the seat in a session that logind lists."""
+"""Index of the seat in a session that logind lists."""
 
 
 class IdleSource:
-    """Whether nobody uses this machine, by logind."""
+    """Reads from logind whether the machine is idle: no session with a seat, or all sessions idle."""
 
     def __init__(self, services: SystemServices) -> None:
         self._services = services
@@ -50,7 +50,7 @@ class IdleSource:
 
 
 class PluggedInSource:
-    """Whether this machine has power from a line, by UPower, else by psutil."""
+    """Reads whether the machine runs on mains power, from UPower, or from psutil where there is none."""
 
     def __init__(self, services: SystemServices) -> None:
         self._services = services
@@ -64,7 +64,7 @@ class PluggedInSource:
 
 
 def _by_psutil() -> ConditionReading:
-    sensor = getattr(psutil, "sensors_battery", None)  # not there on every system
+    sensor = getattr(psutil, "sensors_battery", None)  # missing on some systems
     try:
         battery = None if sensor is None else sensor()
     except (OSError, ValueError) as error:
@@ -81,7 +81,7 @@ def _powered(*, plugged: bool) -> ConditionReading:
 
 
 class UnmeteredSource:
-    """Whether the network costs nothing by the byte, by NetworkManager."""
+    """Reads from NetworkManager whether the network is not metered."""
 
     def __init__(self, services: SystemServices) -> None:
         self._services = services
@@ -99,7 +99,7 @@ class UnmeteredSource:
 
 
 def source_of(condition: str, services: SystemServices) -> ConditionSource:
-    """Return the source of a condition of `--when`."""
+    """Create the source of a condition of `--when`."""
     if condition == IDLE:
         return IdleSource(services)
     if condition == PLUGGED_IN:

@@ -1,4 +1,4 @@
-"""Questions to services on the system's D-Bus."""
+"""Client of services on the system's D-Bus."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from jeepney.wrappers import DBusErrorResponse
 from peer.guest.conditions import FactUnavailable, ServicePlace
 
 ANSWER_S = 2.0
-"""Seconds for one question, with the connection if there is none yet."""
+"""Timeout of one request in seconds, including the connection if there is none yet."""
 _BROKEN = (OSError, EOFError, RouterClosed, AuthenticationError, RuntimeError, ValueError)
 
 
 class SystemBus:
-    """One connection, made for the first question and again when it broke. Changes of what was asked for wake a
-    waiter."""
+    """A `SystemServices` over one D-Bus connection, which is opened by the first request and reopened after a failure.
+
+    It is also a `ChangeNotice`: it subscribes to changes of every object that was read."""
 
     def __init__(self) -> None:
         self._connection: DBusConnection | None = None
@@ -30,21 +31,21 @@ class SystemBus:
         self._changes: asyncio.Queue[Any] = asyncio.Queue(1)
 
     async def get(self, place: ServicePlace, name: str) -> Any:
-        """Return a property of a service. Raises FactUnavailable."""
+        """Return the value of a property. Raises FactUnavailable."""
         return (await self._answer(place, Properties(_address(place)).get(name)))[0][1]
 
     async def call(self, place: ServicePlace, method: str) -> Any:
-        """Return what a method without arguments gives. Raises FactUnavailable."""
+        """Call a method without arguments and return its result. Raises FactUnavailable."""
         return (await self._answer(place, new_method_call(_address(place), method)))[0]
 
     async def changed(self, within_s: float) -> None:
-        """Return when a service that was asked says that something changed, or after so many seconds."""
+        """Return when an object that was read reports a change, or after `within_s` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._changes.get()
 
     async def close(self) -> None:
-        """End the connection. The next question makes another. Never raises."""
+        """Close the connection. The next request opens another. Never raises."""
         connection, router = self._connection, self._router
         self._connection = self._router = None
         self._watched.clear()
@@ -81,7 +82,7 @@ class SystemBus:
         return self._router
 
     async def _watch(self, router: DBusRouter, place: ServicePlace) -> None:
-        """Ask to be told of changes of this object, once for each connection."""
+        """Subscribe to changes of this object, once per connection."""
         if place in self._watched:
             return
         rule = MatchRule(
@@ -91,7 +92,7 @@ class SystemBus:
             path=place.path,
         )
         await Proxy(message_bus, router).AddMatch(rule)
-        router.filter(rule, queue=self._changes)  # a change that finds the queue full is told by the one in it
+        router.filter(rule, queue=self._changes)  # a full queue drops this change: the queued one suffices
         self._watched.add(place)
 
 

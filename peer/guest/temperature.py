@@ -1,4 +1,4 @@
-"""The limit of `--max-temperature`: the hottest processor or NVIDIA GPU, in degrees Celsius."""
+"""The condition of `--max-temperature`, read from the hottest processor or NVIDIA GPU in degrees Celsius."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import psutil
 from peer.guest.conditions import ConditionReading
 
 COOLS_BY = 5.0
-"""Degrees below the limit at which training goes on."""
+"""Degrees below the limit at which training resumes."""
 PROCESSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal", "acpitz", "amdgpu")
-"""Sensors of processors. Those of disks and radios have limits of their own."""
+"""Names of processor sensors. Disks and radios are excluded, as they have their own limits."""
 
 
 class TemperatureSensors:
-    """The sensors of this machine. The driver of its GPUs is opened once."""
+    """Reads the temperature sensors of this machine. The GPU driver library is initialized once."""
 
     def __init__(self) -> None:
         self._gpus: list[Any] | None = None
 
     def hottest(self) -> float | None:
-        """Return the highest temperature. None: no sensor tells one."""
+        """Return the highest temperature in degrees Celsius; None: no sensor is readable."""
         return max([*_processors(), *self._of_the_gpus()], default=None)
 
     def _of_the_gpus(self) -> list[float]:
@@ -35,12 +35,12 @@ class TemperatureSensors:
                 pynvml.nvmlInit()
                 self._gpus = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in range(pynvml.nvmlDeviceGetCount())]
             return [float(pynvml.nvmlDeviceGetTemperature(one, pynvml.NVML_TEMPERATURE_GPU)) for one in self._gpus]
-        except pynvml.NVMLError:  # there is no driver, or it does not tell
+        except pynvml.NVMLError:  # no driver, or no readable sensor
             return []
 
 
 def _processors() -> list[float]:
-    sensors = getattr(psutil, "sensors_temperatures", None)  # not there on every system
+    sensors = getattr(psutil, "sensors_temperatures", None)  # missing on some systems
     try:
         told = {} if sensors is None else sensors()
     except (OSError, ValueError):
@@ -49,7 +49,8 @@ def _processors() -> list[float]:
 
 
 class CoolSource:
-    """Whether the machine is cool enough: up to `limit`, and after that only `COOLS_BY` degrees below it."""
+    """Reads whether the machine is cool enough: at most `limit` degrees, and after exceeding it, at most `limit` -
+    `COOLS_BY`. `read` returns the highest temperature."""
 
     def __init__(self, limit: float, read: Callable[[], float | None]) -> None:
         self._limit = limit

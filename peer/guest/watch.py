@@ -1,4 +1,4 @@
-"""Watches the conditions of a volunteer's machine, and tells why nothing may be trained."""
+"""Watches the conditions for training on a volunteer's machine."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from peer.guest.options import GuestOptions
 from peer.guest.settling import SETTLE_S, SettledCondition
 
 LOOK_EVERY_S = 5.0
-"""Between two looks at the sources. Services that tell of a change end the wait at once."""
+"""Seconds between two reads of all sources. A reported change ends the wait early."""
 
 Say = Callable[[str], None]
 
 
 class ChangeNotice(Protocol):
-    """Tells when it is time to look again."""
+    """Wakes the watch when a condition may have changed."""
 
     async def changed(self, within_s: float) -> None:
-        """Return after so many seconds, or sooner when something may have changed."""
+        """Return after `within_s` seconds, or earlier when something may have changed."""
 
     async def close(self) -> None:
-        """Give back what it holds."""
+        """Release connections. Never raises."""
 
 
 class TimerNotice:
-    """A `ChangeNotice` of sources that tell nothing by themselves."""
+    """A `ChangeNotice` that only waits for the time, for sources that report no changes."""
 
     async def changed(self, within_s: float) -> None:
         await asyncio.sleep(within_s)
 
     async def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
 
 class MachineWatch:
@@ -46,8 +46,8 @@ class MachineWatch:
 
     `holds`: unmet condition -> reason. `listeners` are called whenever `holds` changes.
 
-    `sources`: condition -> its source. `notice`: wakes the watch early when a condition may have changed. `now`:
-    monotonic seconds."""
+    `sources`: condition -> its source. `say` prints a line for the volunteer. `notice` wakes the watch early when a
+    condition may have changed. `now`: monotonic seconds."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class MachineWatch:
         self.listeners: list[Callable[[], None]] = []
 
     async def look(self) -> None:
-        """Ask all sources. `holds` is right afterwards."""
+        """Read all sources and update `holds`."""
         for name, source in self._sources.items():
             reading = await source.read()
             self._settled[name].update(reading, self._now())
@@ -79,7 +79,7 @@ class MachineWatch:
         self._notify()
 
     async def run(self) -> None:
-        """Keep `holds` right; for ever, the owner cancels."""
+        """Keep `holds` up to date until cancelled."""
         try:
             while True:
                 await self.look()
@@ -91,7 +91,7 @@ class MachineWatch:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Watch within the context, whose body begins when everything was asked once."""
+        """Watch within the context. Its body begins after the first read of all sources."""
         if not self._sources:
             yield
             return
@@ -114,19 +114,20 @@ class MachineWatch:
             listener()
 
     def report(self) -> dict[str, ConditionReading]:
-        """For `peer status`: what was read last of each condition, with why nothing may be trained where it is lost."""
+        """Return, for `peer status`, the last reading of each condition. The `why` of an unmet condition is its entry
+        in `holds`."""
         return {
             name: replace(one.reading, why=self.holds.get(name, one.reading.why)) for name, one in self._settled.items()
         }
 
 
 def option_of(condition: str) -> str:
-    """Return the option that asks for a condition."""
+    """Return the command-line option that sets a condition."""
     return "--max-temperature" if condition == COOL else f"--when {condition}"
 
 
 def machine_watch(options: GuestOptions, say: Say) -> MachineWatch:
-    """Build the watch of this machine. It loads what it asks with only where something is asked for."""
+    """Create the watch of this machine. Optional libraries are imported only for the conditions in `options`."""
     sources: dict[str, ConditionSource] = {}
     notice: ChangeNotice | None = None
     if options.when:

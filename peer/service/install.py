@@ -1,4 +1,4 @@
-"""Installing, looking at and removing the service of one home."""
+"""Installs, inspects and removes the service of one home."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from peer.user_folders import expand_user, make_private
 from peer.whole_files import replace_file
 
 AGREED = "contract.json"
-"""File in a run's folder with the terms that the volunteer agreed to."""
+"""Name of the file in a run's folder with the terms that the volunteer agreed to."""
 
 
 def plan_for(home: Path, config: Path | None) -> ServicePlan:
-    """Return the plan of a home's service."""
+    """Return the plan of a home's service. `config`: a configuration file other than the user's own."""
     path = expand_user(home).absolute()
     own = None if config is None else config.absolute()
     return ServicePlan(name_of(path), path, path / TICKET_FILE, sys.executable, own)
 
 
 def ticket_of(plan: ServicePlan, given: str | None) -> Ticket:
-    """Return the ticket that was given, else the one of the last installation. Raises TicketError or UsageError."""
+    """Return the given ticket, or the one of the last installation. Raises TicketError or UsageError."""
     if given is not None:
         return Ticket.named(given)
     if not plan.ticket.exists():
@@ -46,7 +46,7 @@ def ticket_of(plan: ServicePlan, given: str | None) -> Ticket:
 
 
 def with_options(plan: ServicePlan, given: tuple[str, ...]) -> ServicePlan:
-    """Return the plan with the options that were given, else with those of the last installation. Raises
+    """Return the plan with the given options, or with those of the last installation if none are given. Raises
     UsageError."""
     if given or not plan.options_file.exists():
         return replace(plan, options=given)
@@ -59,14 +59,14 @@ def with_options(plan: ServicePlan, given: tuple[str, ...]) -> ServicePlan:
 
 
 def ensure_agreed(plan: ServicePlan, ticket: Ticket) -> None:
-    """Raise UsageError unless the volunteer agreed to the run's terms: a service can ask nobody."""
+    """Raise UsageError unless the volunteer has agreed to the run's terms, because a service cannot prompt for them."""
     if not (run_folder(plan, ticket) / AGREED).exists():
         found = "the terms of this run were not agreed to yet, and a service cannot ask"
         raise UsageError(found, "Start once with `peer join TICKET` and read the terms, or add --yes.")
 
 
 def ensure_free(plan: ServicePlan, manager: Systemd) -> None:
-    """Raise HomeBusy when a daemon runs under the home that is not the service itself."""
+    """Raise HomeBusy if the home is used by a daemon other than the service itself."""
     holder = holder_of(plan.home)
     if holder is not None and not manager.state(plan.name).running:
         raise HomeBusy(
@@ -75,9 +75,9 @@ def ensure_free(plan: ServicePlan, manager: Systemd) -> None:
 
 
 def write_files(plan: ServicePlan, ticket: Ticket, manager: Systemd) -> list[Path]:
-    """Write the ticket, for its owner alone, and the service's file; those that were changed.
+    """Write the service's unit file and, readable only by the owner, the ticket. Return the changed files.
 
-    Raises HomeUnusable, and UsageError for a file of that name that is not ours."""
+    Raises HomeUnusable, and UsageError if a unit of this name exists that `peer` did not write."""
     Home(plan.home)
     unit = manager.file(plan.name)
     if unit.exists() and not _is_ours(unit):
@@ -92,9 +92,9 @@ def write_files(plan: ServicePlan, ticket: Ticket, manager: Systemd) -> list[Pat
 
 
 def remove(plan: ServicePlan, manager: Systemd) -> list[Path]:
-    """Drain and stop the service, and delete its files; those that were deleted.
+    """Drain and stop the service and delete its files. Return the deleted files.
 
-    Raises ServiceUnavailable, and UsageError for a file of that name that is not ours."""
+    Raises ServiceUnavailable, and UsageError if the unit was not written by `peer`."""
     unit = manager.file(plan.name)
     if unit.exists():
         if not _is_ours(unit):
@@ -107,7 +107,7 @@ def remove(plan: ServicePlan, manager: Systemd) -> list[Path]:
 
 
 def report(plan: ServicePlan, manager: Systemd) -> dict[str, Any]:
-    """Return what `peer service status` tells, JSON-able."""
+    """Return the output of `peer service status`, JSON-able."""
     unit, log = manager.file(plan.name), log_of(plan)
     state = manager.state(plan.name) if unit.exists() else ServiceState("not installed", running=False, at_login=False)
     return {
@@ -131,13 +131,14 @@ def run_folder(plan: ServicePlan, ticket: Ticket) -> Path:
 
 
 def log_of(plan: ServicePlan) -> Path | None:
-    """Return the log of the service's run, which may not exist yet; None: no service is installed. Raises
-    TicketError."""
+    """Return the log of the service's run, which may not exist yet; None: no service is installed.
+
+    Raises TicketError."""
     return RunFolder(run_folder(plan, ticket_of(plan, None))).log if plan.ticket.exists() else None
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """Return the end of a log. Raises HomeUnusable."""
+    """Return the last `count` lines of a log; none if it does not exist. Raises HomeUnusable."""
     try:
         with log.open(errors="replace") as file:
             return [line.rstrip("\n") for line in deque(file, count)]

@@ -1,4 +1,4 @@
-"""The user's own systemd on Linux."""
+"""Controls services through the user's systemd on Linux."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from peer.service.plan import MARK, RESTART_S, STOP_S, ServicePlan, ServiceState
 from peer.user_folders import config_folder
 
 ASKED = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "ExecMainStatus", "NRestarts", "Result")
+"""Unit properties that `state` reads."""
 ANSWER_S = STOP_S + 30.0
-"""Longest wait for an answer: stopping a service waits until its peer has drained."""
+"""Timeout of a systemctl command in seconds. Stopping a service waits until its peer has drained."""
 ELSEWHERE = (
     "A service needs systemd. Keep `peer join TICKET` running in tmux or screen, or write a service for this system's "
     "own manager that calls it (on macOS a LaunchAgent): peer help leave-running"
@@ -41,17 +42,17 @@ WantedBy=default.target
 
 
 class Systemd:
-    """The service manager of the calling user alone, by `systemctl --user`. `program`: another systemctl, for tests."""
+    """Client of the calling user's service manager, by `systemctl --user`. `program`: another systemctl, for tests."""
 
     def __init__(self, program: str = "systemctl") -> None:
         self._program = program
 
     def file(self, name: str) -> Path:
-        """Return the path of a service's file."""
+        """Return the path of a service's unit file."""
         return config_folder() / "systemd" / "user" / f"{name}.service"
 
     def text(self, plan: ServicePlan) -> bytes:
-        """Return the content of a service's file."""
+        """Return the content of a service's unit file."""
         return UNIT.format(
             mark=MARK,
             home=str(plan.home).replace("%", "%%"),
@@ -62,22 +63,22 @@ class Systemd:
         ).encode()
 
     def ensure_available(self) -> None:
-        """Raise ServiceUnavailable when no systemd answers."""
+        """Raise ServiceUnavailable when systemd does not respond."""
         self._ask("show-environment")
 
     def start(self, name: str) -> None:
-        """Read the service's file again, start it now, in place of what runs, and at every login."""
+        """Reload the unit file, enable the service at login, and start or restart it."""
         self._ask("daemon-reload")
         self._ask("enable", "--quiet", f"{name}.service")
         self._ask("restart", f"{name}.service")
 
     def stop(self, name: str) -> None:
-        """Drain and stop the service, and start it no more. A service that is not there is no error."""
+        """Drain and stop the service, and disable it. Does nothing if there is no such service."""
         if self._facts(name).get("LoadState") == "loaded":
             self._ask("disable", "--quiet", "--now", f"{name}.service")
 
     def state(self, name: str) -> ServiceState:
-        """Ask for the service's state. Raises ServiceUnavailable."""
+        """Return the service's state. Raises ServiceUnavailable."""
         facts = self._facts(name)
         ran = facts.get("LoadState") == "loaded" and facts.get("ActiveState") != "active"
         return ServiceState(
@@ -90,7 +91,7 @@ class Systemd:
         )
 
     def hints(self, name: str) -> list[str]:
-        """Return what a person should know or do beyond that, a sentence each."""
+        """Return advice that goes with the state, one sentence each."""
         lingers = Path("/var/lib/systemd/linger") / (os.environ.get("USER") or str(os.getuid()))
         more = f"Lines from before the log begins: journalctl --user -u {name}.service"
         return [more] if lingers.exists() else [NO_LINGER, more]
@@ -123,7 +124,7 @@ class Systemd:
 
 
 def quoted(word: str) -> str:
-    """Write a word as systemd reads it in a command: its quotes, specifiers and variables are only characters."""
+    """Quote a word for a command line in a unit file, so that quotes, specifiers and variables in it are literal."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
 

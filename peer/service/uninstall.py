@@ -1,6 +1,7 @@
-"""What `peer` has written on this machine for its user, and deleting it.
+"""Finds and deletes what `peer` has written on this machine for its user.
 
-Only names that this program writes are deleted, and links are not followed. A folder with anything else in it stays."""
+Only names that this program writes are deleted, and links are not followed. A folder that contains anything else
+stays."""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ OWN = frozenset(
 )
 """Names in a home that this program writes."""
 FORMER_KEY = re.compile(rf"{re.escape(KEY_FILE)}\.[1-9A-HJ-NP-Za-km-z]{{8}}\Z")
-"""Name of a key that `peer id new` has replaced: the last characters of its peer id follow."""
+"""Name of a key that `peer id new` has replaced. The suffix is the last characters of its peer id."""
 MARKS = (KEY_FILE, "lock", "service.ticket")
-"""A folder with one of these is a home."""
+"""A folder that contains one of these files is recognized as a home."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """One thing that is to be deleted."""
+    """A file or folder to delete, with a description and its size."""
 
     path: Path
     what: str
@@ -47,7 +48,9 @@ class Deletion:
 
 
 def contents_of(home: Path) -> tuple[list[Deletion], list[Path]]:
-    """Return what of a home is ours, with sizes, and what is not. Raises HomeUnusable for a home that is a link."""
+    """Return the deletable contents of a home, and the paths that are not ours.
+
+    Raises HomeUnusable if the home is a link."""
     if home.is_symlink():
         advice = f"Name the folder itself: --home {for_shell(home.resolve())}"
         raise HomeUnusable(f"{home} is a link to {home.readlink()}", advice)
@@ -62,7 +65,7 @@ def contents_of(home: Path) -> tuple[list[Deletion], list[Path]]:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files below a folder. Links count as nothing."""
+    """Return the bytes of a file, or of all files below a folder. Links count as zero."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size if not path.is_symlink() else 0
     total = 0
@@ -74,7 +77,7 @@ def size_of(path: Path) -> int:
 
 
 def delete(things: list[Deletion], home: Path) -> None:
-    """Delete them, and the home if nothing else lies in it. Raises HomeUnusable at the first that cannot be deleted."""
+    """Delete the files and folders, and the home if it is empty then. Raises HomeUnusable at the first failure."""
     for one in things:
         try:
             if one.path.is_dir() and not one.path.is_symlink():
@@ -83,12 +86,12 @@ def delete(things: list[Deletion], home: Path) -> None:
                 one.path.unlink(missing_ok=True)
         except OSError as error:
             raise HomeUnusable(f"cannot delete {one.path}: {error.strerror}", file_advice(error, one.path)) from error
-    with contextlib.suppress(OSError):  # something else lies in it, or it was never there
+    with contextlib.suppress(OSError):  # it is not empty, or does not exist
         home.rmdir()
 
 
 def _is_draft(name: str) -> bool:
-    """Whether a hidden file is one that a crash has left: `.uploads.json.4711`."""
+    """Return whether a hidden file is a temporary one that a crash has left, such as `.uploads.json.4711`."""
     whole, _, pid = name.removeprefix(".").rpartition(".")
     return name.startswith(".") and whole in OWN and pid.isdecimal()
 

@@ -1,4 +1,4 @@
-"""Facts and bounds that client and server of a transport share."""
+"""Configuration that client and server of a transport share."""
 
 from __future__ import annotations
 
@@ -14,46 +14,50 @@ from peer.signed_start import KeyStarts
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """The terms of a run, which a joiner knows from its manifest on."""
+    """The rules of a run for its transport. A joiner has the defaults until it knows the manifest."""
 
     layout_digest: bytes = b""
+    """Digest of the model layout; empty: not known yet."""
     max_payload: int = 0
-    """Bytes of the largest payload or piece taken."""
+    """Largest payload or piece that is accepted, in bytes."""
     codec: str = "bf16"
+    """Name of the codec of swapped payloads."""
     max_clock_offset_s: float = 60.0
+    """Largest difference to another peer's clock that is accepted, in seconds."""
     record: Callable[[], bytes] = lambda: b""
-    """Our own sealed directory record, shown to those we call."""
+    """Returns our own sealed directory record, which is shown to peers that we call."""
     ban_reason: Callable[[PeerId], str] = lambda peer: ""
-    """Why the operator keeps a peer out, for a person; empty: it is not banned."""
+    """Returns why the operator has banned a peer, for a person; empty: it is not banned."""
     uninvited_reason: Callable[[PeerId, bytes], tuple[Code, str] | None] = lambda peer, shown: None
-    """Why a peer that shows this invitation is not let in: a code and a sentence. None: it is."""
+    """Returns why a peer with this invitation is refused, as a code and a sentence; None: it is admitted."""
 
 
 @dataclass(kw_only=True)
 class TransportConfig:
-    """The facts of the run that client and server of a transport share."""
+    """Identity, run and clock of a transport, and the run's terms."""
 
     identity: Identity
     run_id: RunId
     now: Callable[[], float]
+    """Returns the run's time in seconds."""
     wire_min: int
     wire_max: int
     invitation: bytes = b""
-    """Our own. Empty: we have none."""
+    """Our own invitation; empty: none."""
     terms: RunTerms = field(default_factory=RunTerms)
     starts: KeyStarts | None = None
-    """The starts of our key and of others'. None: a guest, who may stand beside a daemon with the same key."""
+    """Known starts of our own key and of others. None for a guest, which may run beside a daemon with the same key."""
     control: ControlMeter = field(default_factory=ControlMeter)
-    """Counts all small calls, of client and server."""
+    """Counts the bytes of all small calls, of client and server."""
 
     def begin_run(self, terms: RunTerms) -> None:
-        """Go by these terms from here on."""
+        """Replace the terms, once the manifest is known."""
         self.terms = terms
 
     def narrow_wire(self, low: int, high: int) -> None:
-        """Speak only these wire versions from here on; those we do not know stay unspoken."""
+        """Restrict the wire versions to those from `low` to `high` that this program implements."""
         self.wire_min, self.wire_max = max(low, WIRE_VERSION), min(high, WIRE_VERSION)
 
     def ban_reason(self, peer: PeerId) -> str:
-        """Why the operator keeps a peer out, for a person; empty: it is not banned."""
+        """Return why the operator has banned a peer, for a person; empty: it is not banned."""
         return self.terms.ban_reason(peer)

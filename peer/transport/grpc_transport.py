@@ -1,6 +1,7 @@
 """The `Transport` interface over gRPC.
 
-The transport says Hello when it has to and bounds every call. It turns every failure into one of three exceptions."""
+The transport says Hello when a call needs it, bounds every call in time, and turns every failure into PartnerLost,
+PartnerRefused or BadPayload."""
 
 from __future__ import annotations
 
@@ -69,12 +70,12 @@ from peer.transport.wire.refusals import translate
 from peer.transport.wire.resumption import Answered, TransferProgress
 
 ASK_RELAY_S = 8.0
-"""Seconds to connect to a relay and hear its answer."""
+"""Timeout in seconds of connecting to a relay and getting its answer."""
 
 
 class GrpcTransport(SmallCalls):
-    """One peer's end of the exchange, client and server. `bind` and `serve` it first (or `start`, which does both), and
-    `close` it in the end."""
+    """One peer's end of the exchange, client and server. Call `bind` and `serve` first (or `start`, which does both),
+    and `close` at the end."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class GrpcTransport(SmallCalls):
         correction: Callable[[], float] = lambda: 0.0,
         starts: KeyStarts | None = None,
     ) -> None:
-        """`correction`: what `now` differs from our raw clock, seconds. `starts`: None for a guest."""
+        """`correction` returns the seconds by which `now` is ahead of our raw clock. `starts`: None for a guest."""
         self._config = TransportConfig(
             identity=identity,
             run_id=run_id,
@@ -129,34 +130,36 @@ class GrpcTransport(SmallCalls):
 
     @property
     def bytes_received(self) -> int:
+        """Bytes of payload frames received since the start."""
         return self._caps.meter.received
 
     @property
     def control(self) -> ControlMeter:
-        """Counter of all small calls."""
+        """Counter of the bytes of all small calls."""
         return self._config.control
 
     def begin_run(self, terms: RunTerms) -> None:
-        """Go by the run's terms, once its manifest is known. Whoever said Hello before says it again under them."""
+        """Apply the run's terms, once its manifest is known. All tokens expire, so that every connection says Hello
+        again under these terms."""
         self._config.begin_run(terms)
         self._pool.drop_tokens()
         self._service.admission.tokens.expire()
 
     def narrow_wire(self, low: int, high: int) -> None:
-        """Speak only these wire versions from now on; those we do not know stay unspoken."""
+        """Restrict the wire versions to those from `low` to `high` that this program implements."""
         self._config.narrow_wire(low, high)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
     def bind(self, host: str, port: int, *more_hosts: str) -> int:
-        """Take one port at all hosts and return it. Nobody is answered there before `serve`.
+        """Reserve one port on all hosts and return it. Callers are served only after `serve`.
 
         Raises AddressError when the port is occupied or a host is not an address of this machine."""
         self._port = self._server.bind(host, port, *more_hosts)
         return self._port
 
     async def serve(self) -> None:
-        """Answer callers from here on. Raises AddressError when there is no socket for gRPC."""
+        """Start serving callers. Raises AddressError when no socket for gRPC can be created."""
         await self._server.serve()
 
     async def start(self, host: str, port: int, *more_hosts: str) -> int:
@@ -166,12 +169,12 @@ class GrpcTransport(SmallCalls):
         return self._port
 
     async def forget_connections(self) -> None:
-        """Drop all connections after a sleep: they are stale, and gRPC notices that late. The next call to each peer
-        dials again."""
+        """Close all connections after the machine slept: they are dead, which gRPC would notice late. Later calls
+        connect again."""
         await self._pool.close()
 
     async def close(self) -> None:
-        """Close all connections and the server. Calls under way end within a second."""
+        """Close all connections and the server. Running calls end within a second."""
         await self._pool.close()
         await self.relays.close()
         await self._server.close()
@@ -201,7 +204,8 @@ class GrpcTransport(SmallCalls):
         return await self._call_client.bounded(call(), to, timeout_s)
 
     async def greet_copy(self, copy: PeerRecord, timeout_s: float) -> None:
-        """Say Hello to another process with our own key, at the endpoints of its record. `KeyStarts` judges its answer.
+        """Say Hello to another process that has our own key, at the endpoints of its record, so that `KeyStarts`
+        compares the two starts.
 
         Raises PartnerLost, PartnerRefused or BadPayload."""
         aside = ConnectionPool(self.dialler)
@@ -265,7 +269,7 @@ class GrpcTransport(SmallCalls):
         told: PeerTimings | None = None,
         needs: float = 0.0,
     ) -> SwapReport:
-        """Swap payloads with a partner. Both sides call this: one dials, the other waits to be dialled."""
+        """Swap payloads with a partner. Both sides call this: one dials (`dial`), the other waits to be dialled."""
         terms = SwapTerms(key, self._config.terms.codec, source, sink, told)
         progress = TransferProgress.dialling(sink.nbytes) if dial else TransferProgress(sink.nbytes)
         try:
@@ -282,7 +286,7 @@ class GrpcTransport(SmallCalls):
     async def _dialled(
         self, partner: PeerRecord, terms: SwapTerms, progress: TransferProgress, timeout_s: float, needs: float
     ) -> SwapReport:
-        """Swap on the dialling side. A relay without room gives way to the next. Raises RelayBusy when none has any."""
+        """Swap on the dialling side. If a relay has no room, try the next. Raises RelayBusy when none has room."""
 
         async def stream(connection: Connection, answered: Answered) -> SwapReport:
             connection.begin_swap(needs)
@@ -308,7 +312,7 @@ class GrpcTransport(SmallCalls):
     # -- relays ------------------------------------------------------------------------------------------------------
 
     def way_to(self, peer: PeerRecord) -> Way | None:
-        """Return the path of the open connection to a peer. None: there is none."""
+        """Return the path of the open connection to a peer; None: there is no connection."""
         held = self._pool.open_connection(peer.peer_id)
         return None if held is None else held.way(mapped=peer.mapped)
 
@@ -316,10 +320,10 @@ class GrpcTransport(SmallCalls):
         return self.relays.broke_by(partner, within_s)
 
     async def hold_reservation(self, relay: PeerRecord, granted: OnGrant) -> None:
-        """Hold a place at a relay, and take the calls that come over it, until it ends.
+        """Hold a place at a relay until it ends, and serve the calls that come over it.
 
-        `granted` is told what the relay says. Raises PartnerLost, PartnerRefused or BadPayload."""
-        aside = ConnectionPool(self.dialler)  # calls that fail elsewhere do not end the reservation
+        `granted` receives the relay's cap and statements. Raises PartnerLost, PartnerRefused or BadPayload."""
+        aside = ConnectionPool(self.dialler)  # a separate pool: failures of other calls must not end the reservation
         try:
             connection = await self._call_client.bounded(aside.get(relay, ASK_RELAY_S), relay, ASK_RELAY_S)
             await self._call_client.bounded(self._call_client.greet(relay, connection), relay, ASK_RELAY_S)
@@ -330,13 +334,13 @@ class GrpcTransport(SmallCalls):
             await aside.close()
 
     def _word(self, peer: PeerId, block: str) -> RelayWord:
-        """Sign from where a closed peer calls this relay."""
+        """Sign a statement of the address block from which a closed peer calls this relay."""
         return new_word(self._config.run_id, peer, block, self._config.now(), KeySigner(self._config.identity).sign)
 
     async def _request_circuit(
         self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float
     ) -> tuple[bytes, str]:
-        """Ask a relay for a circuit; return our slip and the address at which the relay answered."""
+        """Request a circuit from a relay. Return our slip and the address at which the relay answered."""
         known = (self._pool.endpoint_of(relay.peer_id), *self.relays.endpoints_of(relay.peer_id))
         record = record_of(relay, self._config.run_id, known, self._config.now())
         slip = await invoke_relay(self, record, target, ASK_RELAY_S, bulk=bulk, needs=needs)
@@ -345,7 +349,7 @@ class GrpcTransport(SmallCalls):
         return slip, held.address
 
     async def _silence_reason(self, peer: PeerRecord, timeout_s: float) -> str:
-        """Return why a closed peer does not answer over its relays; empty: it does."""
+        """Return why a closed peer does not answer over its relays; empty: it answers."""
         aside = ConnectionPool(self.dialler, self.relays)
         try:
             await self._call_client.bounded(aside.get(peer, timeout_s), peer, timeout_s)
@@ -360,7 +364,7 @@ class GrpcTransport(SmallCalls):
 
 
 def _way_of(callers: CallerTable, mapped: Callable[[], bool], seen_as: str) -> Way:
-    """Return the path by which a partner called us, that gRPC sees as `seen_as`."""
+    """Return the path of a partner's call. `seen_as`: the caller's address as gRPC sees it."""
     way = callers.way(seen_as)
     if way.path is not PathKind.DIRECT:
         return way

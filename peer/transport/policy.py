@@ -1,4 +1,4 @@
-"""The bounds that one peer's end of the exchange keeps to, whatever run it takes part in."""
+"""Limits and preferences of one peer's transport, which do not depend on the run."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from peer.transport.wire.payload_stream import NoBudget, UploadBudget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayPolicy:
-    """What a peer does for closed peers, and what it knows of relays."""
+    """Settings for relaying and for reaching closed peers."""
 
     rate: float | None = None
-    """Bytes per second that are relayed for closed peers; 0: none are. None: see `default_rate`."""
+    """Bytes per second relayed for closed peers; 0: nothing is relayed; None: see `default_rate`."""
     left: Callable[[PeerId, RelayFault], None] = lambda relay, fault: None
-    """Told each relay that is left because it failed us, and why."""
+    """Called with each relay that is no longer used because it failed, and its fault."""
     record_of: Callable[[PeerId], PeerRecord | None] = lambda peer: None
-    """The newest record of a peer that is known. Another peer may name only one of a relay's endpoints, and a peer may
-    change its relays in the middle of a transfer."""
+    """Returns the newest known record of a peer. It is needed because another peer may name only one of a relay's
+    endpoints, and because a peer may change its relays during a transfer."""
     mapped: Callable[[], bool] = lambda: False
-    """Whether others reach us through a port that our router opened."""
+    """Returns whether others reach us through a port that our router opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportPolicy:
-    """The caps, the quota and the reputation of one peer."""
+    """Bandwidth caps, upload quota and reputation of one peer."""
 
     max_upload: float | None = None
     """Bytes per second; None: no cap."""
     max_download: float | None = None
     """Bytes per second; None: no cap."""
     quota: UploadBudget = field(default_factory=NoBudget)
-    """No payload is sent that it does not hold."""
+    """Upload quota. A payload that exceeds it is not sent."""
     reputation: CallerReputation = field(default_factory=NoReputation)
-    """It is told what callers do wrong, and asked whom to turn away."""
+    """Records the faults of callers and decides which callers are refused."""
     invitation: bytes = b""
-    """Our own, shown to all we meet. Empty: we have none."""
+    """Our own invitation, shown to every peer; empty: none."""
     front: FrontLimits = field(default_factory=FrontLimits)
-    """Places for callers."""
+    """Limits on callers."""
     relaying: RelayPolicy = field(default_factory=RelayPolicy)
-    """What is relayed here, and how others reach us."""
+    """Settings for relaying."""
     place: OwnPlace | None = None
-    """The places where we are. None: every address may be dialled."""
+    """Network location of this peer, from which follows what it may dial. None: it may dial every address."""
 
 
 OPEN = TransportPolicy()
-"""No caps, no quota, everybody is welcome."""
+"""A policy without caps, quota or reputation."""

@@ -1,4 +1,4 @@
-"""Signatures of what peers agree on: rosters, shards, receipts."""
+"""Signatures of statements that peers exchange: rosters, shard receipts and swap receipts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from peer.protocol.messages import PeerId
 
 
 class KeySigner:
-    """Signs with the peer's Ed25519 key and verifies by the key that a peer id contains."""
+    """Signs with the peer's Ed25519 key, and verifies with the key that a peer id contains."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -21,7 +21,7 @@ class KeySigner:
 
 
 def holds(peer: PeerId, raw: bytes, signature: bytes) -> bool:
-    """Return whether the peer made this signature with a `KeySigner`. It takes no key of our own."""
+    """Return whether `signature` was made by this peer's `KeySigner` over `raw`. Needs no key of our own."""
     try:
         key = public_key_of(peer)
     except ValueError:

@@ -1,12 +1,12 @@
-"""TLS 1.3 pinned to peer ids, without distributing certificates.
+"""TLS 1.3 that authenticates a server by its peer id, without distributing certificates.
 
-gRPC's TLS takes no Ed25519 leaf, but it takes a P-256 leaf signed by an Ed25519 root. The root certificate of a peer is
-a function of its 32-byte public key alone, as TLS does not verify a trust anchor's own signature. Each peer that knows
-the peer id can therefore rebuild the anchor and pin it.
+gRPC's TLS does not accept an Ed25519 leaf certificate, but accepts a P-256 leaf signed by an Ed25519 root. A peer's
+root certificate is a function of its 32-byte public key, as TLS does not verify the signature of a trust anchor itself.
+Whoever knows the peer id can therefore rebuild the root and trust it alone.
 
-Each root has its own subject name, because equal names break verification. The leaf's subject differs from its issuer,
-because equal names read as self-signed. The leaf is valid for some weeks and is renewed every day. A thief of its key
-can therefore play the peer only for so long."""
+Each root has a distinct subject name, because equal names break verification. The leaf's subject differs from its
+issuer, because otherwise it would count as self-signed. A leaf is valid for some weeks and renewed daily, so a stolen
+leaf key is useful only for that time."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from peer.identity import Identity, public_key_of
 _FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _UNTIL = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
 BACKDATED = datetime.timedelta(days=7)
-"""How far the clock of a caller may be behind the clock of the peer that it calls."""
+"""How far a caller's clock may be behind the clock of the server."""
 VALID = datetime.timedelta(days=30)
-"""How long a leaf is valid from its making on."""
+"""Validity of a leaf, from its creation."""
 RENEWED = datetime.timedelta(days=1)
-"""The age at which a server replaces its leaf."""
+"""Age at which a server replaces its leaf."""
 ALPN = "h2"
-"""The protocol that both sides have to name. gRPC's clients name it alone."""
+"""Protocol that both sides must negotiate, the only one that gRPC offers."""
 _ANYBODY = Ed25519PrivateKey.from_private_bytes(b"\0" * 32)
-"""Key that signs the rebuilt roots. TLS never verifies that signature."""
+"""Key that signs the rebuilt roots. TLS never verifies these signatures."""
 
 
 def _name(common_name: str) -> x509.Name:
@@ -46,12 +46,12 @@ def _name(common_name: str) -> x509.Name:
 
 
 def server_name(public_key: bytes) -> str:
-    """Return the DNS name in a peer's leaf, cut to the 63 characters that a label may have."""
+    """Return the DNS name in a peer's leaf, shortened to fit into a label of 63 characters."""
     return public_key.hex()[:60]
 
 
 def root_of(public_key: bytes) -> bytes:
-    """Return the PEM trust anchor of a peer, made from its 32-byte Ed25519 key."""
+    """Return the trust anchor (PEM) of a peer, from its 32-byte Ed25519 public key."""
     name = _name(public_key.hex())
     certificate = (
         x509.CertificateBuilder()
@@ -68,7 +68,8 @@ def root_of(public_key: bytes) -> bytes:
 
 
 def leaf_for(identity: Identity, now: datetime.datetime) -> tuple[bytes, bytes]:
-    """Make a fresh P-256 key signed by the peer's Ed25519 key; return private key and certificate as PEM."""
+    """Create a P-256 key with a certificate signed by the peer's Ed25519 key. Return the private key and the
+    certificate, both PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = identity.public_key
     certificate = (
@@ -89,7 +90,7 @@ def leaf_for(identity: Identity, now: datetime.datetime) -> tuple[bytes, bytes]:
 
 
 class RenewedLeaf:
-    """The TLS of a server, with a leaf that is renewed. `now`: seconds since the epoch."""
+    """The TLS context of a server, whose leaf certificate is renewed daily. `now`: seconds since the epoch."""
 
     def __init__(self, identity: Identity, now: Callable[[], float] = run_time) -> None:
         self._identity = identity
@@ -98,7 +99,7 @@ class RenewedLeaf:
         self._context = self._fresh()
 
     def context(self) -> ssl.SSLContext:
-        """Return what the next handshake goes by. Its leaf is a day old at most."""
+        """Return the context for the next handshake, with a leaf at most a day old."""
         if self._moment() - self._made >= RENEWED:
             self._made = self._moment()
             self._context = self._fresh()
@@ -112,11 +113,13 @@ class RenewedLeaf:
 
 
 def server_context(private: bytes, certificate: bytes) -> ssl.SSLContext:
-    """Make a server's TLS 1.3 of a private key and a certificate (PEM). It asks for no client certificate: the caller
-    proves its key in its Hello. There are no session tickets, as nobody resumes."""
+    """Create a server's TLS 1.3 context from a private key and a certificate (PEM).
+
+    Client certificates are not requested, because callers prove their key in the Hello. Session tickets are disabled,
+    as no client resumes sessions."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE  # the caller knows which cipher its processor has
+    context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE  # the caller knows which cipher its processor accelerates
     context.num_tickets = 0
     context.set_alpn_protocols([ALPN])
     with _named_file(private + certificate) as name:
@@ -126,8 +129,8 @@ def server_context(private: bytes, certificate: bytes) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _named_file(content: bytes) -> Iterator[str]:
-    """Yield the name of a file with this content, since `ssl` loads keys from named files only. On Linux the file is in
-    memory. Elsewhere it is on the disk until the block ends, readable by its owner alone."""
+    """Yield the name of a file with this content, because `ssl` loads keys only from named files. On Linux the file is
+    in memory. Elsewhere it is a temporary file, readable by its owner alone, which the end of the block deletes."""
     if sys.platform == "linux":
         with os.fdopen(os.memfd_create("leaf", os.MFD_CLOEXEC), "wb") as file:
             file.write(content)
@@ -141,9 +144,9 @@ def _named_file(content: bytes) -> Iterator[str]:
 
 
 def client_context(peer_id: str) -> tuple[ssl.SSLContext, str]:
-    """Return the TLS 1.3 of a caller that accepts this peer alone, and the server's name that belongs to it.
+    """Return a TLS 1.3 context that accepts only this peer, and the server name to use with it.
 
-    Raises ValueError when the peer id holds no key."""
+    Raises ValueError when the peer id contains no key."""
     public = public_key_of(peer_id)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the chain and the name
     context.minimum_version = ssl.TLSVersion.TLSv1_3

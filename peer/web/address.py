@@ -1,5 +1,5 @@
-"""Where a page listens, and the socket for it. It is bound before the daemon starts, so that a taken port is told at
-once."""
+"""The address of a page and its listening socket. The socket is bound before the daemon starts, so that an occupied
+port is reported at once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FREE = "Name another address, e.g. --web 127.0.0.1:0, which takes any free port
 
 @dataclass(frozen=True, slots=True)
 class WebAddress:
-    """An address to listen at. `host` has no brackets."""
+    """A host and port to listen on. `host` has no brackets."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> WebAddress:
-        """Read HOST:PORT or a port alone, which means this machine only. Raises UsageError."""
+        """Parse HOST:PORT, or a port alone for loopback. Raises UsageError."""
         host, _, port = text.strip().rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 65536):
@@ -33,16 +33,18 @@ class WebAddress:
 
     @property
     def local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether the address is loopback, so that only this machine reaches it."""
         return self.host == "localhost" or (_is_ip(self.host) and ipaddress.ip_address(self.host).is_loopback)
 
     def bind(self, what: str = "the page", fix: str = _FREE) -> BoundSocket:
-        """Listen. `what`: is served there. Raises AddressError; `fix`: what a person can do then."""
+        """Open a listening socket. `what` and `fix` go into the error: what is served, and the advice.
+
+        Raises AddressError."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, _, _, _, address = found[0]
             listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-        except OSError as error:  # that a name is not known is one too
+        except OSError as error:  # includes socket.gaierror, for an unknown host name
             taken = error.errno == errno.EADDRINUSE
             why = "another program holds this port" if taken else error.strerror or str(error)
             raise AddressError(
@@ -56,7 +58,7 @@ class WebAddress:
 
 @dataclass(frozen=True, slots=True)
 class BoundSocket:
-    """A socket that listens, and where."""
+    """A listening socket and its address."""
 
     socket: socket.socket
     address: WebAddress
@@ -71,15 +73,16 @@ def _is_ip(host: str) -> bool:
 
 
 def host_of_header(value: str) -> str:
-    """Return the host in a Host header or after the scheme of an Origin, in lower case, without port and brackets."""
+    """Return the host of a Host header, or of an Origin without its scheme: in lower case, without port and
+    brackets."""
     if value.startswith("["):
         return value[1:].partition("]")[0].lower()
     return value.partition(":")[0].lower()
 
 
 def names_this_page(value: str, names: frozenset[str]) -> bool:
-    """Return whether a Host header is ours: an address, `localhost`, or one of `names`.
+    """Return whether a Host header is valid for this page: an IP address, `localhost`, or one of `names`.
 
-    A page elsewhere that makes its own name mean our address (DNS rebinding) has that name in the header."""
+    Protects against DNS rebinding: a foreign page whose name was made to resolve to our address sends that name."""
     host = host_of_header(value)
     return host == "localhost" or host in names or _is_ip(host)

@@ -1,4 +1,5 @@
-"""What a page answers: its files, the account as JSON and as a stream, and the volunteer's commands."""
+"""The ASGI application of a page: its files, the account as JSON and as an event stream, and the volunteer's
+commands."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from peer.web.static_files import StaticFile, read_all
 
 ACTIONS = frozenset({"pause", "resume", "leave"})
 AGAIN_S = 30
+"""Seconds after which a rejected viewer may try again (Retry-After)."""
 _STREAM = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
@@ -35,20 +37,21 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """What the page may do: `act`, for callers who show `token`."""
+    """The commands that a page may run: `handler` runs them for callers that present `token`."""
 
     handler: Handler
     token: str
 
     def knows(self, request: Request) -> bool:
-        """Whether the request shows the token. It takes as long whatever is shown."""
+        """Return whether the request presents the token, compared in constant time."""
         kind, _, shown = request.headers.get("authorization", "").partition(" ")
         right = secrets.compare_digest(shown.strip().encode(), self.token.encode())
         return right and kind.lower() == "bearer"
 
 
 def page_app(index: str, broadcast: Broadcast, actions: Actions | None, names: frozenset[str]) -> ASGIApp:
-    """Return the application. `index`: the static file that is the page. `names`: see `peer.web.guard`."""
+    """Create the application. `index`: name of the static file to serve as `/`. `actions` None: the page is read-only.
+    `names`: see `peer.web.guard`."""
     files = read_all()
     routes = [
         Route("/", _file(files[index])),
@@ -63,7 +66,7 @@ def page_app(index: str, broadcast: Broadcast, actions: Actions | None, names: f
 
 
 class EventStream:
-    """Streams the account to one viewer as server-sent events, until either leaves."""
+    """Endpoint that streams the account to one viewer as server-sent events, until either side closes."""
 
     def __init__(self, broadcast: Broadcast) -> None:
         self._broadcast = broadcast
@@ -80,12 +83,12 @@ class EventStream:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _STREAM})
             if await self._stream(viewer, receive, send):
-                await send({"type": "http.response.body", "body": b""})  # evicted: the browser asks again by itself
+                await send({"type": "http.response.body", "body": b""})  # evicted: the browser reconnects by itself
         finally:
             self._broadcast.leave(viewer)
 
     async def _stream(self, viewer: Viewer, receive: Receive, send: Send) -> bool:
-        """Send frames until the page closes or the viewer goes. Return whether it lost its place before."""
+        """Send frames until the page closes or the viewer disconnects. Return whether the viewer was evicted."""
         sending = asyncio.create_task(self._send(send))
         ends = [sending, asyncio.create_task(_gone(receive)), asyncio.create_task(viewer.evicted.wait())]
         try:
@@ -122,7 +125,7 @@ def _snapshot(broadcast: Broadcast) -> Answer:
 
 def _token_check(actions: Actions) -> Answer:
     async def answer(request: Request) -> Response:
-        """Tell whether a token is right."""
+        """Return whether the presented token is valid."""
         return _json({"known": True}) if actions.knows(request) else _unauthorized()
 
     return answer
@@ -141,7 +144,7 @@ def _action(command: str, actions: Actions) -> Answer:
 
 
 def _arguments(request: Request) -> dict[str, Any]:
-    """Raises UsageError."""
+    """Return the arguments of a command from the query. Raises UsageError."""
     given = request.query_params.get("for_s")
     if given is None:
         return {}

@@ -1,4 +1,4 @@
-"""Bounds for what a page shows. Names, ids and sentences of it come from strangers."""
+"""Bounds the data that a page shows. Names, ids and sentences in it come from strangers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MOST_DEPTH = 6
 
 
 def bounded(value: Any, items: int = MOST_ITEMS, depth: int = MOST_DEPTH) -> Any:
-    """Return a JSON-able copy: long texts and lists are cut, what is nested too deeply and numbers without a value are
-    None."""
+    """Return a JSON-able copy of `value`. Long texts and lists are cut. Data nested deeper than `depth`, NaN and
+    infinity become None."""
     match value:
         case None | bool() | int():
             return value

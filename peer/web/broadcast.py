@@ -1,8 +1,8 @@
-"""One account of the daemon for all who look at its page. It is rendered once a second for everybody, and only what
-changed is sent.
+"""Sends the daemon's account to all browsers that show its page. The account is rendered once per second for all of
+them, and only changed parts are sent.
 
-The account has named parts. Each is one server-sent event, so that a browser that comes, or was slow, gets every part
-that is newer than what it has, and no more."""
+An account has named parts, each a server-sent event. A browser that connects, or was slow, gets exactly the parts that
+are newer than those it has."""
 
 from __future__ import annotations
 
@@ -15,36 +15,40 @@ from peer.protocol.block_places import BlockPlaces
 from peer.protocol.endpoints import block_of_host
 
 PULSE_S = 1.0
+"""Seconds between two renderings while someone views the page."""
 IDLE_PULSE_S = 5.0
-"""While nobody looks, the account is still made now and then: it collects the curve."""
+"""Seconds between two renderings without viewers. The account is still rendered because it collects the curve."""
 PING_S = 15.0
-"""Something is sent at least so often, so that both ends notice a dead connection."""
+"""Longest time without data on a stream, so that both ends notice a dead connection."""
 MOST_VIEWERS = 100
 
 Account = Callable[[], Mapping[str, Any]]
+"""Returns the current account: part name -> JSON-able value."""
 
 
 class Viewer:
-    """One browser that looks."""
+    """One browser that receives the stream."""
 
     def __init__(self) -> None:
         self.evicted = asyncio.Event()
-        """Set when its place went to a viewer of another address."""
+        """Set when its place was given to a viewer of another address."""
 
 
 class Broadcast:
-    """Renders `account()` while `run` is awaited. `now`: a monotonic clock, seconds.
+    """Renders `account()` and distributes it to viewers, while `run` is awaited. `now`: monotonic seconds.
 
-    Viewers have places, which are shared among address blocks."""
+    The number of viewers is limited; places are shared among address blocks."""
 
     def __init__(self, account: Account, now: Callable[[], float], most_viewers: int = MOST_VIEWERS) -> None:
         self._account = account
         self._now = now
         self._viewers: BlockPlaces[Viewer] = BlockPlaces(most_viewers)
         self._frames: dict[str, tuple[int, bytes]] = {}
+        """Part name -> version at which it changed, and its event."""
         self._joined: dict[int, bytes] = {}
+        """Version -> all frames newer than it, so that viewers at the same version share one buffer."""
         self._whole = b""
-        """The account as JSON; empty: it has changed since it was made."""
+        """The account as JSON; empty: outdated."""
         self._version = 0
         self._rendered_at: float | None = None
         self._news: asyncio.Future[None] | None = None
@@ -53,23 +57,23 @@ class Broadcast:
 
     @property
     def viewers(self) -> int:
-        """How many look now."""
+        """Number of current viewers."""
         return len(self._viewers)
 
     async def run(self) -> None:
-        """For ever; the owner cancels."""
+        """Render periodically until cancelled."""
         while True:
             self._render(PULSE_S if self.viewers else IDLE_PULSE_S)
             await asyncio.sleep(PULSE_S)
 
     def close(self) -> None:
-        """End every viewer's stream, with what is newest."""
+        """Send the latest state to every viewer and end all streams."""
         self._render(0.0)
         self._closed = True
         self._wake()
 
     def enter(self, host: str) -> Viewer | None:
-        """Give a viewer from this address a place, until `leave`. None: there are too many, or the page closes."""
+        """Give a viewer from this address a place until `leave`. Return None if there is none, or the page closes."""
         if self._closed:
             return None
         viewer = Viewer()
@@ -79,11 +83,11 @@ class Broadcast:
         return viewer if placing.admitted else None
 
     def leave(self, viewer: Viewer) -> None:
-        """Free the place of a viewer who goes."""
+        """Free the place of a viewer."""
         self._viewers.leave(viewer)
 
     def snapshot(self) -> bytes:
-        """Return the whole account as JSON, at most `PULSE_S` old. It is made once, however many ask."""
+        """Return the whole account as JSON, at most `PULSE_S` old. The result is shared by all requests."""
         self._render(PULSE_S)
         if not self._whole:
             parts = (
@@ -94,14 +98,14 @@ class Broadcast:
         return self._whole
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Yield server-sent events for one viewer until `close`, first all parts, then those that change."""
+        """Yield server-sent events for one viewer until `close`: first all parts, then those that change."""
         seen = 0
         self._render(PULSE_S)
         while True:
             if self._version > seen:
                 newer, seen = self._since(seen), self._version
                 yield newer
-                continue  # it may have taken a while
+                continue  # the viewer may have been slow: check for newer parts
             if self._closed:
                 return
             self._news = self._news or asyncio.get_running_loop().create_future()
@@ -119,7 +123,7 @@ class Broadcast:
         if self._closed or self._broken or (self._rendered_at is not None and now - self._rendered_at < older_than_s):
             return
         self._rendered_at = now
-        self._broken = True  # an account that raises is a defect: it is told, and not asked again
+        self._broken = True  # stays set if the account raises: the defect is reported once
         fresh = {name: _frame(name, value) for name, value in self._account().items()}
         self._broken = False
         changed = {name: frame for name, frame in fresh.items() if self._frames.get(name, (0, b""))[1] != frame}
@@ -137,5 +141,5 @@ class Broadcast:
 
 
 def _frame(name: str, value: Any) -> bytes:
-    """One event. JSON in ASCII has no line breaks."""
+    """Encode a part as a server-sent event. ASCII JSON contains no line breaks, which would end the event."""
     return f"event: {name}\ndata: {json.dumps(value, separators=(',', ':'), allow_nan=False)}\n\n".encode("ascii")

@@ -1,4 +1,4 @@
-"""A curve of bounded length over a run of any length."""
+"""Curves of bounded length, for runs of any length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ MOST_POINTS = 400
 
 
 class ThinnedCurve:
-    """Points with a growing x. When it is full, every other point goes, and later ones are taken half as often."""
+    """A curve with increasing x and at most `most` points. When it is full, every other point is dropped and new points
+    are accepted half as often."""
 
     def __init__(self, most: int = MOST_POINTS) -> None:
         assert most >= 2
@@ -21,7 +22,7 @@ class ThinnedCurve:
         self.points: list[tuple[float, float]] = []
 
     def add(self, x: float, y: float | None) -> None:
-        """Take a point, unless it has no value or is too near to the last one."""
+        """Add a point, unless y is None or not finite, or x is too close to the last point."""
         if y is None or not math.isfinite(y) or (self.points and x - self.points[-1][0] < self._gap):
             return
         self.points.append((x, y))
@@ -31,7 +32,7 @@ class ThinnedCurve:
 
 
 def thinned(points: Sequence[T], most: int = MOST_POINTS) -> list[T]:
-    """Return at most `most` of the points, evenly, the first and the last one always."""
+    """Return at most `most` of the points, evenly spaced, including the first and the last."""
     if len(points) <= most:
         return list(points)
     step = (len(points) - 1) / (most - 1)

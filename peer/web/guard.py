@@ -1,4 +1,4 @@
-"""The rules that every request to a page passes, and the headers that every answer has."""
+"""Checks that every request to a page passes, and headers that every response carries."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ HEADERS = {
 }
 _RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 READING = frozenset({"GET", "HEAD"})
+"""Methods that change nothing, for which the Origin is not checked."""
 
 
 class Guard:
-    """Passes on requests that name this page. `names`: host names beside addresses and `localhost`, in lower case."""
+    """ASGI middleware that rejects requests addressed to another host name, and cross-origin requests that act.
+
+    `names`: accepted host names besides IP addresses and `localhost`, in lower case."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
         self._app = app

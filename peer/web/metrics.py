@@ -1,4 +1,4 @@
-"""The page of a daemon's metrics, for Prometheus: `/metrics`, and `/healthz` for whoever asks whether it lives."""
+"""The metrics endpoint of a daemon: `/metrics` for Prometheus and `/healthz` for liveness checks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MetricsPage:
 
     @contextlib.asynccontextmanager
     async def opened(self, source: PageSource, say: Say) -> AsyncIterator[str]:
-        """Serve within the context; the page's address."""
+        """Serve within the context, which yields the URL of the metrics."""
         from peer.web.server import serving_app
 
         assert source.metrics is not None
@@ -40,7 +40,7 @@ class MetricsPage:
 
 
 def metrics_app(metrics: DaemonMetrics, names: frozenset[str]) -> ASGIApp:
-    """Return the application. `names`: see `peer.web.guard`."""
+    """Create the application. `names`: see `peer.web.guard`."""
     from starlette.applications import Starlette
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import Route

@@ -1,4 +1,4 @@
-"""A daemon's page, opened and closed with it. Its libraries are loaded when it opens, and only then."""
+"""A daemon's web page, open while the daemon runs. Its libraries are imported only when it opens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class WebPage:
 
     @contextlib.asynccontextmanager
     async def opened(self, source: PageSource, say: Say) -> AsyncIterator[str]:
-        """Serve within the context; the page's address. Raises HomeUnusable."""
+        """Serve within the context, which yields the page's URL. Raises HomeUnusable when the token file is
+        unusable."""
         from peer.web.app import Actions, page_app
         from peer.web.broadcast import Broadcast
         from peer.web.public import PublicAccount
@@ -51,7 +52,7 @@ class WebPage:
 
 
 def _announcement(url: str, home: Path, secret: str) -> str:
-    """The line that names the page. The token stands in it for a person at a terminal alone: logs are kept."""
+    """Return the line that announces the page. It contains the token only on a terminal, because logs are kept."""
     if not secret:
         return f"page: {url}"
     if sys.stdout.isatty():
@@ -60,6 +61,6 @@ def _announcement(url: str, home: Path, secret: str) -> str:
 
 
 def _report_defect(task: asyncio.Task[None]) -> None:
-    """A page that fails is a defect, and no reason to stop training."""
+    """Report an error of the page to the loop's exception handler. Training continues without the page."""
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": "the page's account failed", "exception": error})

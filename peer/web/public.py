@@ -1,4 +1,4 @@
-"""The account on a run's public page, made of what the operator's node knows of the run. Lists are bounded."""
+"""The account on a run's public page, from the operator's node's view of the run. Lists are bounded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SHOWN_AMENDMENTS = 50
 
 
 class PublicAccount:
-    """Call it for the account as it is now. `wall`: seconds since the epoch."""
+    """Callable that returns the current account. `wall`: seconds since the epoch."""
 
     def __init__(self, source: PageSource, wall: Callable[[], float] = time.time) -> None:
         self._source = source
         self._wall = wall
 
     def __call__(self) -> Mapping[str, Any]:
-        """Return the parts by name."""
+        """Return the account: part name -> JSON-able value."""
         status = self._source.report()
         view, kept = status.view, status.kept
         parts: dict[str, Any] = {
@@ -46,10 +46,11 @@ class PublicAccount:
                 "amendments": to_json(view.amendments[-SHOWN_AMENDMENTS:]),
                 "dropped": view.dropped,
             }
-        ticket = "" if view is None else view.join.ticket  # ours, and its own length is bounded
+        ticket = "" if view is None else view.join.ticket  # not bounded below: it is our own and of limited length
         return {name: bounded(part) for name, part in parts.items()} | {"join": {"ticket": ticket}}
 
     def _peer(self, line: PeerLine) -> dict[str, Any]:
-        """Write when a peer was heard of as a time: it stays the same while nothing is heard."""
+        """Return a peer's line with the time of the last contact in place of its age, which would change on every call
+        and be sent again."""
         told: dict[str, Any] = to_json(line)
         return told | {"seen": round(self._wall() - told.pop("seen_s_ago"))}

@@ -1,8 +1,8 @@
-"""uvicorn inside the daemon's own event loop: as one task, without its signal handlers and its logs.
+"""Runs uvicorn as a task in the daemon's event loop, without its signal handlers and logs.
 
-Strangers may reach every page, so nothing that a caller holds is without a bound. A connection has a place, and places
-are shared among address blocks. Each request has to be complete within a deadline, the first one and every later one.
-A caller that does not take what it asked for is cut off."""
+Pages may be reachable by strangers, so everything a caller holds is bounded. Connections are limited, with places
+shared among address blocks. Each request has to be complete within a deadline. A caller that does not read its response
+is disconnected."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ from peer.web.address import BoundSocket
 
 MOST_CONNECTIONS = 256
 MOST_HEAD = 16384
-"""Bytes of a request's line and headers."""
+"""Largest request line plus headers, in bytes."""
 REQUEST_S = 10.0
-"""For a complete request, from accept or from the end of the answer before it."""
+"""Timeout of a complete request in seconds, from accept or from the end of the previous response."""
 KEEP_ALIVE_S = 5
-"""A connection on which nothing comes for so long after an answer is closed."""
+"""Seconds after a response after which an idle connection is closed."""
 TAKE_S = 30.0
-"""A caller whose connection takes nothing for so long is cut off."""
+"""Seconds after which a caller that does not read its response is disconnected."""
 GRACE_S = 2
-"""For answers under way at the end, seconds."""
+"""Seconds that running responses get at shutdown."""
 START_S, STOP_S = 5.0, 4.0
+"""Timeouts of starting and stopping the server, in seconds."""
 _LOG = logging.getLogger("peer.web")
 _LOG.setLevel(logging.ERROR)  # strangers must not be able to write into the daemon's log
 _READ = frozenset({h11.DONE, h11.MUST_CLOSE, h11.CLOSED})
-"""States of a caller whose request is complete."""
+"""States of h11 in which the caller's request is complete."""
 
 
 class PageServer(uvicorn.Server):
-    """A server that leaves the process's signals alone."""
+    """A uvicorn server that does not handle the process's signals."""
 
     def end(self) -> None:
-        """Tell it to stop, within `GRACE_S`."""
+        """Make `serve` stop within `GRACE_S`."""
         self.should_exit = True
 
     @contextlib.contextmanager
@@ -54,7 +55,7 @@ class PageServer(uvicorn.Server):
 
 
 class BoundedConnection(H11Protocol):
-    """One connection. It has one of `places` as long as it is open."""
+    """An HTTP connection with deadlines that occupies one of `places` while it is open."""
 
     def __init__(self, places: BlockPlaces[BoundedConnection], **given: Any) -> None:
         super().__init__(**given)
@@ -87,7 +88,7 @@ class BoundedConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         self._expect_request()
-        super().on_response_complete()  # a request that was sent meanwhile begins here
+        super().on_response_complete()  # starts a pipelined request, if there is one
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -105,7 +106,8 @@ class BoundedConnection(H11Protocol):
         self._until_request = self.loop.call_later(REQUEST_S, self._late)
 
     def _late(self) -> None:
-        """Cut the caller off, after some time for what is left of the last answer. `close` would wait for ever."""
+        """Disconnect the caller. If it has yet to read part of the last response, it first gets `TAKE_S`, because
+        `close` would wait for it without a limit."""
         if self.transport.get_write_buffer_size():
             self._until_request = self.loop.call_later(TAKE_S, self.transport.abort)
         else:
@@ -121,9 +123,9 @@ class BoundedConnection(H11Protocol):
 async def serving_app(
     app: ASGIApp, bound: BoundSocket, end_streams: Callable[[], None] = lambda: None
 ) -> AsyncIterator[None]:
-    """Serve within the context. `end_streams` is called at its end, and has to end the answers that go on for ever.
+    """Serve within the context. `end_streams` is called on exit and has to end all endless responses.
 
-    An error of the server is told to the loop's exception handler: a page is no reason to stop training."""
+    Errors of the server go to the loop's exception handler, so that a failing page does not stop training."""
     server = PageServer(_config(app))
     task = asyncio.create_task(server.serve(sockets=[bound.socket]), name="page")
     task.add_done_callback(_report_defect)

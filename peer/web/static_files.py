@@ -1,4 +1,4 @@
-"""The files of the pages, read once and served from memory. There are no others, so no path leads elsewhere."""
+"""The static files of the pages, read once and served from memory, so that no request path reaches the file system."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".s
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file as it is sent."""
+    """A static file: content, media type and ETag."""
 
     body: bytes
     media_type: str
     tag: str
 
     def answer(self, request: Request) -> Response:
-        """Return the file, or that the browser has it already."""
+        """Return the file, or status 304 if the browser has the current version."""
         headers = {"ETag": self.tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == self.tag:
             return Response(status_code=304, headers=headers)
@@ -30,7 +30,7 @@ class StaticFile:
 
 
 def read_all(folder: Path = FOLDER) -> dict[str, StaticFile]:
-    """Read the files by name. Those of other kinds, such as licences, are not served."""
+    """Return file name -> file. Files of other types, such as licences, are left out."""
     found = {}
     for path in sorted(folder.iterdir()):
         if media_type := TYPES.get(path.suffix):

@@ -1,4 +1,5 @@
-"""The token of a volunteer's page: random, in a file of the home for its owner alone. Whoever shows it may act."""
+"""The secret token of a volunteer's page, in a file of the home that only its owner can read. A request that presents
+the token may run commands."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _MOST_CHARACTERS = 100
 
 
 def load_or_create(home: Path) -> str:
-    """Return the token of a home. One that others could read, or that is damaged, is replaced.
+    """Return the token of a home. Replaces a token that is damaged or readable by others.
 
     Raises HomeUnusable."""
     path = home / FILE
@@ -29,6 +30,7 @@ def load_or_create(home: Path) -> str:
 
 
 def _load(path: Path) -> str:
+    """Return the stored token; empty: there is none that is private and well-formed."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

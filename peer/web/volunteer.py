@@ -1,6 +1,6 @@
-"""The account on a volunteer's page, made of the status and of the journal's events.
+"""The account on a volunteer's page, from the daemon's status and journal events.
 
-It names no address, path or process of anybody. Lists are bounded."""
+It contains no network address, path or process id. Lists are bounded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN_FINDINGS = 20
 
 
 class VolunteerAccount:
-    """Call it for the account as it is now. `wall`: seconds since the epoch."""
+    """Callable that returns the current account. `wall`: seconds since the epoch."""
 
     def __init__(self, source: PageSource, wall: Callable[[], float] = time.time) -> None:
         self._source = source
@@ -36,7 +36,7 @@ class VolunteerAccount:
         source.listen(self.on_event)
 
     def on_event(self, event: Event, t: float) -> None:
-        """Keep the last rounds, as a listener of the journal."""
+        """Store the last rounds. A listener of the journal."""
         if isinstance(event, RoundEnded):
             self._rounds.append(
                 {
@@ -53,7 +53,7 @@ class VolunteerAccount:
             )
 
     def __call__(self) -> Mapping[str, Any]:
-        """Return the parts by name."""
+        """Return the account: part name -> JSON-able value."""
         status = self._source.report()
         progress, training = status.progress, status.training
         self._curve.add(-1.0 if progress is None else progress.round, None if training is None else training.loss)
@@ -123,7 +123,7 @@ def _bytes(status: DaemonStatus) -> dict[str, Any]:
 
 
 def _partners(status: DaemonStatus) -> list[dict[str, Any]]:
-    shown = sorted(status.peers or (), key=lambda peer: peer.status != "training")  # the proven ones stay first
+    shown = sorted(status.peers or (), key=lambda peer: peer.status != "training")  # stable: proven peers stay first
     return [
         {
             "peer_id": peer.peer_id,

@@ -1,4 +1,4 @@
-"""Codes of the block codecs: where ties go, and what is refused."""
+"""The block codecs: rounding of ties, and payloads that are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads made and taken in pieces are the payloads made and taken whole."""
+"""Payloads encoded and decoded in pieces equal those processed as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With error feedback, what is not sent now is sent later."""
+"""Error feedback: what a codec loses in one round is sent in a later one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The joined form of a sparse vector: what it holds, its bytes, and what it refuses."""
+"""The codec for joined sparse vectors: values, bytes, and payloads that are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels a process uses can be chosen from outside, before it loads them."""
+"""PEER_KERNELS selects the kernels of a process before they are loaded."""
 
 from __future__ import annotations
 

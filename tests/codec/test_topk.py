@@ -1,4 +1,4 @@
-"""Which elements topk sends, with which magnitude, and what it refuses."""
+"""The top-k codec: the elements and magnitudes sent, and payloads that are rejected."""
 
 from __future__ import annotations
 

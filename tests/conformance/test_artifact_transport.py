@@ -1,4 +1,4 @@
-"""Artifacts over both transports: what is held, pieces of exactly their length, and a fetch from several peers."""
+"""Artifacts over both transports: which are held, pieces of the right length, and fetching from several peers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[Network], Awaitable[End]]:
 
 
 def gives(end: End, folder: Path, *files: bytes) -> ArtifactShelf:
-    """Have a peer give these files, as an operator's node does."""
+    """Make a peer offer these files, as an operator's node does."""
     cache, sources = ArtifactCache(folder / end.record.peer_id, 10**9), {}
     for number, data in enumerate(files):
         path = folder / f"{end.record.peer_id}-{number}"

@@ -1,4 +1,4 @@
-"""One suite for every codec."""
+"""Conformance suite for every codec."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ SMALLEST = 2.0**-149
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
-    """On a busy machine torch's threads wait for each other far longer than they work."""
+    """Limit torch to one thread, because on a busy machine its threads wait for each other far longer than they
+    work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -34,8 +35,8 @@ def _one_thread() -> Iterator[None]:
 
 
 class OfPartner(InTorch):
-    """Modulo as a Codec: the receiver's own values are near the last ones sent, and it asks for what they do not tell.
-    Without a spread the integers are the finest."""
+    """The lattice codec as a `Codec`: the receiver's own values are near the last ones sent, and it requests the blocks
+    that they do not determine. Without a spread the steps are the finest."""
 
     def __init__(self, modulo: Modulo) -> None:
         self.name, self.nbytes = modulo.name, modulo.nbytes
@@ -72,13 +73,14 @@ def in_rows(values: Tensor, width: int) -> Tensor:
 
 
 def scales(values: Tensor) -> Tensor:
-    """For each element, the largest magnitude of its block."""
+    """Return for each element the largest magnitude of its block."""
     blocks = in_rows(values, BLOCK).abs()
     return blocks.amax(1, keepdim=True).expand_as(blocks).reshape(-1)[: len(values)]
 
 
 def topk_bound(values: Tensor) -> Tensor:
-    """Not sent: off by itself, and no larger than the least sent. Sent: off by half the spread of those sent."""
+    """Return the error bound of each element: its own magnitude if it was not sent, else half the range of those
+    sent."""
     rows = in_rows(values, CHUNK).abs()
     sent = rows.topk(KEPT, dim=1).values
     least, most = sent[:, -1:], sent[:, :1]

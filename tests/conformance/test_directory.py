@@ -1,6 +1,5 @@
-"""One suite for both directories: the DHT (three p2pd processes on 127.0.0.1) and its twin in memory.
-
-A scenario is written once, against `Bench`. The DHT's swarm is started once for the module, on a loop of its own."""
+"""Conformance suite for both directories: the DHT (three p2pd processes on 127.0.0.1) and the in-memory one. Scenarios
+are written once, against `Bench`. The DHT is started once for the module, on a loop of its own."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class Directory(Protocol):
 
 
 class Bench:
-    """Three peers of `RUN`, one of `OTHER_RUN`, and a hostile one that stores whatever it likes."""
+    """Three peers of `RUN`, one of `OTHER_RUN`, and a hostile one that stores anything."""
 
     identities: list[Identity]
     directories: Sequence[Directory]
@@ -62,15 +61,15 @@ class Bench:
         raise NotImplementedError
 
     async def store(self, raw: bytes, owner: Identity) -> bool:
-        """Ask the honest nodes to hold these bytes as the record of `owner`; whether any did."""
+        """Ask the honest nodes to store these bytes as the record of `owner`. Return whether any did."""
         raise NotImplementedError
 
     async def plant(self, raw: bytes, owner: Identity) -> None:
-        """Have the hostile node answer with these bytes as the record of `owner`."""
+        """Make the hostile node answer with these bytes as the record of `owner`."""
         raise NotImplementedError
 
     async def pause(self) -> None:
-        """Let a moment pass, real or virtual."""
+        """Let a moment of real or virtual time pass."""
         raise NotImplementedError
 
     def record(self, identity: Identity, **changes: Any) -> PeerRecord:
@@ -145,7 +144,7 @@ class DhtBench(Bench):
             directory._helper.node._holders.lost(bucket_key(RUN))  # the next look asks all nodes, the hostile one too
 
     def claim_the_last_word(self) -> None:
-        """Have the hostile node say that what it holds expires never, though it holds next to nothing."""
+        """Make the hostile node claim that its few entries never expire."""
         storage = self.hostile._dht.protocol.storage
         storage.__init__()
         assert storage.store(int.from_bytes(slot(bucket_key(RUN))), DictionaryDHTValue(), math.inf)

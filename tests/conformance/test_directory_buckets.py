@@ -1,6 +1,5 @@
-"""A crowd in both directories: full buckets split, everybody is found where they belong, and what is left merges.
-
-In the DHT the crowd announces through one p2pd, and one reader looks through another; time is a clock of ours."""
+"""A crowd in both directories: full buckets split, all peers are found in their bucket, and small buckets merge. In the
+DHT the crowd announces through one p2pd and a reader uses another; the clock can be set."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class Directory(Protocol):
 
 
 class Crowd:
-    """Peers of one run; the last of them looks through a node of its own."""
+    """The peers of one run. The last of them reads through a node of its own."""
 
     def __init__(self) -> None:
         self.ahead = 0.0

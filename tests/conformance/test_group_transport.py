@@ -1,4 +1,4 @@
-"""One suite for a group's calls on both transports: gRPC over loopback TLS, and the in-memory network."""
+"""Conformance suite for a group's calls on both transports: gRPC over loopback TLS, and the in-memory network."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TIMEOUT = 10.0
 
 
 class Mean(BufferSink):
-    """Where a member takes a result."""
+    """The sink into which a member receives a result."""
 
     named: tuple[int, ...] = (-1,)
 
@@ -55,7 +55,7 @@ class Mean(BufferSink):
 
 
 class Place(UploadSlot):
-    """A seat that answers what the test tells it to."""
+    """An upload slot that answers as the test sets."""
 
     def __init__(self, expected: int, answer: ShardResult | PartnerRefused | asyncio.Future[ShardResult]) -> None:
         self.buffer = BufferSink(expected) if expected else None
@@ -105,7 +105,7 @@ class Members:
 
 @dataclass
 class Owner:
-    """A handler with nothing but a group, and parts to give."""
+    """A handler with only a group, and parts to send."""
 
     group: Any = field(default_factory=Members)
     parts: list[bytes] = field(default_factory=list)
@@ -143,7 +143,7 @@ async def grpc_end(network: Network, identity: Identity | None = None) -> End:
 
 
 async def relayed_end(network: Network, identity: Identity | None = None) -> End:
-    """A closed peer. Others call it over a relay of its own."""
+    """Create a closed peer that others call over its relay."""
     end, relay = await grpc_end(network, identity), await grpc_end(network)
     granted = asyncio.Event()
     holding = end.transport.hold_reservation(relay.record, lambda rate, word: granted.set())
@@ -370,7 +370,7 @@ async def test_a_dead_peer_is_lost(one: End, other: End) -> None:
 
 @pytest.mark.parametrize("codec", ["fp32", "int4"])
 def test_real_groups_exchange_over_it(make: Any, codec: str) -> None:
-    """Three members, one of which cannot be dialled; what they get is the same to the bit."""
+    """Three members, one of which cannot be dialled, get bit-identical results."""
 
     async def main() -> None:
         network = Network(link=Link("near", 100e6, 100e6, 0.0005))
@@ -398,7 +398,7 @@ def test_real_groups_exchange_over_it(make: Any, codec: str) -> None:
 
 @pytest.mark.parametrize("count", [3, 7])
 def test_sparse_results_have_their_own_length(make: Any, count: int) -> None:
-    """Three relay, seven join. What they get is the same to the bit."""
+    """Results of three contributors are relayed, of seven joined. All members get identical bits."""
     elements = 3 * 4096
 
     async def main() -> None:

@@ -1,5 +1,5 @@
-"""The codecs in C give the bytes and the floats of those in torch, bit for bit; on every set of kernels this machine
-can run."""
+"""The codecs in C give the same bytes and floats as those in torch, for every set of kernels that this machine
+supports."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def normal(elements: int, seed: int = 0) -> Tensor:
 
 
 def values_of(elements: int) -> list[Tensor]:
-    """Plain ones, ones of many orders of magnitude and near the largest fp32, zeros of both signs, and ones that lie on
-    the ties or next to them."""
+    """Return ordinary values, values of many orders of magnitude and near the largest fp32, zeros of both signs, and
+    ties with their neighbours."""
     exponents = torch.randint(-80, 60, (elements,), generator=torch.Generator().manual_seed(elements))
     steps = torch.arange(elements) % 509 - 254
     ties = [steps / 254, steps.sign() * 1.5 * 2.0 ** -(steps.abs() % 11), steps.sign() * 2.0 ** -(steps.abs() % 13)]

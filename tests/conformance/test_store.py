@@ -1,4 +1,4 @@
-"""One suite over every store of checkpoints."""
+"""Conformance suite for every checkpoint store."""
 
 import errno
 import json
@@ -29,7 +29,7 @@ def store(request, tmp_path) -> CheckpointStore:
 
 
 def tensors(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """With every odd value fp32 has: the bits must come back, not the numbers."""
+    """Return tensors with all special values of fp32, whose bits must be preserved."""
     noise = torch.Generator().manual_seed(seed)
     params, momentum = torch.randn(5000, generator=noise), torch.randn(5000, generator=noise)
     params[:5] = torch.tensor([0.0, -0.0, 1e-45, 3.4e38, float("inf")])

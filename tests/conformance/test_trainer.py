@@ -1,5 +1,7 @@
-"""What every trainer promises, played on the fake one, the tiny one and a real process. Starting that takes seconds,
-so there all scenes are played in one life; each begins with a trainer at rest that has nothing outstanding."""
+"""Conformance suite for all trainers: the fake one, the tiny one and a real process.
+
+Starting a process takes seconds, so all scenes share one. Each scene begins with a trainer at rest that has no
+outstanding work."""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ PATIENCE_S = 360.0
 
 
 class Straight(Protocol):
-    """An inner loop that nobody interrupts."""
+    """An inner loop without interruptions."""
 
     params: torch.Tensor
 
@@ -58,7 +60,7 @@ class Straight(Protocol):
 
 @dataclass
 class Stage:
-    """A trainer with two fragments, and what the scenes need to know of it."""
+    """A trainer with two fragments, and the values that the scenes need."""
 
     trainer: Trainer
     clock: Clock
@@ -77,7 +79,7 @@ class Stage:
 
     @property
     def exact(self) -> bool:
-        """Time is virtual: what is read between two calls can be foretold."""
+        """Whether time is virtual, so that counts between two calls are predictable."""
         return isinstance(self.trainer, VirtualTrainer)
 
     async def work(
@@ -101,7 +103,7 @@ class Stage:
         return torch.full((self.layout.fragment_elements(fragment),), value)
 
     def counted(self) -> tuple[int, tuple[int, ...]]:
-        """(steps, base of each fragment in tokens)."""
+        """Return steps, and the base of each fragment in tokens."""
         counters = self.trainer.counters()
         assert counters.tokens == counters.steps * self.tokens
         return counters.steps, counters.base
@@ -111,7 +113,7 @@ class Stage:
             await self.clock.sleep(STEP_S / 8)
 
     async def settle(self) -> None:
-        """At rest, in a new round, with nothing outstanding."""
+        """Bring the trainer to rest in a new round, with nothing outstanding."""
         self.trainer.hold()
         for task in self.waits:
             await task
@@ -280,7 +282,7 @@ async def a_shift_moves_the_params_and_not_the_base(stage: Stage) -> None:
 
 
 async def a_state_is_weighed_before_the_start(stage: Stage) -> None:
-    """The same windows for the same seed; the state that training begins from is another one."""
+    """Equal seeds give equal windows. The state from which training starts is another one."""
     wild = 3 * torch.randn(stage.first.shape, generator=torch.Generator().manual_seed(1))
     await stage.trainer.stop()
     found = await stage.trainer.weigh(stage.first, 7, 60.0)
@@ -299,7 +301,7 @@ async def a_state_is_weighed_before_the_start(stage: Stage) -> None:
 
 
 async def a_probe_only_looks(stage: Stage) -> None:
-    """With a partner that sends what we have, all is as good as our own; nothing of a probe stays."""
+    """A partner that sends our own values scores as well as we do, and a probe leaves no trace."""
     work = await stage.work(0, hold=True)
     before = await stage.trainer.evaluate(None)
     start, end = stage.layout.fragment_span(0)
@@ -360,7 +362,7 @@ async def a_result_may_come_after_the_next_snapshot(stage: Stage) -> None:
 
 
 async def a_result_due_with_its_fragment_is_merged_first(stage: Stage) -> None:
-    """A delay of a whole sync_every."""
+    """The merge delay is a whole sync_every."""
     first = await stage.work(0, hold=False)
     result = stage.constant(0, 0.5)
     waiting = stage.begin(stage.apply(first, result, Merge(0.0, after_steps=stage.steps)))
@@ -434,8 +436,8 @@ SCENES: tuple[Scene, ...] = (
 
 
 async def the_path_is_that_of_a_straight_loop(stage: Stage) -> None:
-    """Four rounds with results of every alpha merged in between; bit for bit, so each at its very step. The requests
-    come when the trainer is in their round already."""
+    """Four rounds with results of every alpha merged in between give the same bits as a loop without interruptions, so
+    each result is merged at exactly its step. Requests arrive when the trainer has already reached their round."""
     assert stage.straight is not None
     plan = [(0, 0.5), (1, 0.0), (0, 1.0), (1, None)]
     taken: list[torch.Tensor] = []
@@ -481,7 +483,7 @@ async def both_calls_hear_of_its_death_and_it_starts_again(stage: Stage) -> None
 
 
 async def a_save_with_a_snapshot_out_goes_on_from_the_old_base(stage: Stage) -> None:
-    """The result is lost with the process; what was done is still outstanding."""
+    """The result is lost with the process; the work is still outstanding."""
     _, base = stage.counted()
     first = await stage.work(0, 3, hold=False)
     second = await stage.work(1, 4, hold=True)

@@ -1,4 +1,4 @@
-"""One suite for both transports: gRPC over loopback TLS, and the in-memory network."""
+"""Conformance suite for both transports: gRPC over loopback TLS, and the in-memory network."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ TIMEOUT = 10.0
 
 @dataclass
 class Owner:
-    """A handler that answers what the test tells it to."""
+    """A handler that answers as the test sets."""
 
     answer: Answer = field(default_factory=lambda: Answer(Verdict.LOCKED))
     swap_answer: Answer = field(default_factory=lambda: Answer(Verdict.LOCKED))
@@ -164,7 +164,7 @@ async def grpc_end(network: Network) -> End:
 
 
 async def relayed_end(network: Network) -> End:
-    """A closed peer. Others call it over a relay of its own."""
+    """Create a closed peer that others call over its relay."""
     end, relay = await grpc_end(network), await grpc_end(network)
     granted = asyncio.Event()
     holding = asyncio.create_task(end.transport.hold_reservation(relay.record, lambda rate, word: granted.set()))
@@ -221,7 +221,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[Network], Awaitable[End]]:
 
 @contextlib.asynccontextmanager
 async def two(make: Any, rate: float = 100e6) -> AsyncIterator[tuple[End, End]]:
-    """Two connected peers; the first one has the smaller id, so it dials in swaps."""
+    """Create two connected peers. The first has the smaller id, so it dials in swaps."""
     network = Network(link=Link("near", rate, rate, 0.0005))
     ends = sorted([await make(network), await make(network)], key=lambda end: end.record.peer_id)
     try:
@@ -252,7 +252,7 @@ async def swap_both(
     timeout_s: float = TIMEOUT,
     low_dials: bool = True,
 ) -> tuple[Any, Any, BufferSink, BufferSink]:
-    """Both sides at once; a side's result is its report or its exception."""
+    """Swap on both sides at once. The result of a side is its report or its exception."""
     to_low, to_high = sizes or (len(other), len(one))
     low_sink, high_sink = BufferSink(to_low), BufferSink(to_high)
     results = await asyncio.gather(
@@ -465,7 +465,7 @@ LARGE = bytes(range(256)) * 20_000
 
 
 class Breaking(BufferSink):
-    """Calls when half of it is here; no byte comes twice."""
+    """A sink that runs a function when half of the bytes have arrived, and rejects repeated bytes."""
 
     def __init__(self, nbytes: int, halfway: Callable[[], None]) -> None:
         super().__init__(nbytes)

@@ -1,5 +1,7 @@
-"""`python -m tests.fuzz --inputs 1000000 --target all --jobs 2`: every target in a process of its own, a line each.
-`--target T --seed S --index I` runs one input again and shows it. Exit code 1: something was found."""
+"""Command line of the fuzzer.
+
+`python -m tests.fuzz --inputs 1000000 --target all --jobs 2` runs every target in its own process and prints a line for
+each. `--target T --seed S --index I` runs one input again and shows it. Exit code 1: there are findings."""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ def _options() -> argparse.Namespace:
 
 
 def _in_a_process(name: str, options: argparse.Namespace) -> Outcome:
-    """A process of its own: memory is measured from a fresh start, and a crash costs one line."""
+    """Run a target in a process of its own, so that memory is measured from a fresh start and a crash affects only this
+    target."""
     command = [sys.executable, "-m", "tests.fuzz", "--json", "--target", name, "--seed", str(options.seed)]
     command += ["--inputs", str(options.inputs), "--seconds", str(options.seconds)]
     alone = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
@@ -74,7 +77,7 @@ def _lines(outcome: Outcome, seed: int) -> Iterator[str]:
 
 
 def _replay(name: str, seed: int, index: int) -> int:
-    """Shows the bytes and what comes of them; a finding is raised."""
+    """Print one input and its outcome. Raises if it is a finding."""
     prepare()
     data = input_at(target(name), seed, index)
     print(f"{len(data)} bytes: {data[:2000]!r}\nhex: {data[:2000].hex()}", flush=True)

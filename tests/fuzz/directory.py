@@ -1,4 +1,4 @@
-"""Targets: what comes out of the DHT, and addresses."""
+"""Fuzz targets: DHT entries and addresses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWN_SLOT = slot(bucket_key(RUN))
 
 
 def sign_again(raw: bytes) -> bytes:
-    """A record's body, properly signed. What is no SignedRecord is taken for a body."""
+    """Return a record with a valid signature over its body. Bytes that are no SignedRecord are used as the body."""
     try:
         body = pb.SignedRecord.FromString(raw).body or raw
     except DecodeError:
@@ -44,7 +44,7 @@ def signed(body: bytes) -> bytes:
 
 
 def change_body(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: Sequence[bytes]) -> None:
-    """Of a SignedRecord, a field of its body; signed again."""
+    """Change one field in the body of a SignedRecord, and sign it again."""
     try:
         body = bytearray(pb.SignedRecord.FromString(bytes(data)).body)
     except DecodeError:
@@ -72,7 +72,7 @@ def _bin(data: bytes) -> bytes:
 
 
 def gate() -> Target:
-    """An entry of the DHT as a node is asked to store it: expiry, subkey, value."""
+    """Pass an entry to the check for storing it in the DHT: expiry, subkey, value."""
 
     def run(raw: bytes) -> None:
         parts = split(raw, 3)
@@ -97,7 +97,7 @@ def gate() -> Target:
 
 
 def address() -> Target:
-    """A text as every parser of addresses sees it."""
+    """Pass a text to every parser of addresses."""
 
     def run(raw: bytes) -> None:
         text = raw.decode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""Targets: files of our own that a crash, a bad disk or another program may have changed."""
+"""Fuzz targets: our own files, after a crash, a disk error or changes by another program."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def seal(state: object) -> bytes:
 
 
 def seal_again(raw: bytes) -> bytes:
-    """The digest of a state.json made right, whatever it says."""
+    """Return a state.json with a valid digest."""
     try:
         return seal(json.loads(raw)["state"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -83,7 +83,7 @@ def state_file() -> Target:
 
 
 def tensors() -> Target:
-    """A safetensors file behind a right digest, without a disk: in memory, under a name that can be opened."""
+    """Load a safetensors file with a valid digest, from memory."""
     handle = os.memfd_create("tensors")
     path = Path(f"/proc/self/fd/{handle}")
 
@@ -98,7 +98,7 @@ def tensors() -> Target:
 
 
 def _length(raw: bytes) -> bytes:
-    """The header's length made right where its end can be found."""
+    """Set the header's length to a valid value, if the end of the header can be found."""
     end = raw.rfind(b"}}") + 2
     return struct.pack("<Q", max(end - 8, 0)) + raw[8:]
 
@@ -109,7 +109,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def checkpoint() -> Target:
-    """state.json and tensors of a folder, found by the store and loaded."""
+    """Load state.json and tensors of a folder through the checkpoint store."""
     store = CheckpointStore(Path(_folder().name))
     folder = store.folder / "checkpoint-7"
     folder.mkdir(exist_ok=True)
@@ -126,6 +126,7 @@ def checkpoint() -> Target:
         assert params.shape == momentum.shape
 
     def mend(raw: bytes) -> bytes:
+        """Correct the public half."""
         outer = (*split(raw, 2), b"", b"")[1]
         return join(sealed(outer), outer)
 
@@ -134,7 +135,7 @@ def checkpoint() -> Target:
 
 
 def _any(kind: type[events.Event]) -> events.Event:
-    """One of this kind, so that a new kind or type of field is met without anybody thinking of it."""
+    """Return an instance of this event kind. Derived from its fields, so that new kinds are covered automatically."""
     hints = {field.name: str(field.type) for field in fields(kind)}
     return kind(**{name: VALUES[hint] for name, hint in hints.items()})
 
@@ -163,12 +164,12 @@ def _lines() -> list[bytes]:
 
 
 def _unsure(totals: Totals) -> str:
-    """A loss that is infinite is written as null, like NaN."""
+    """Replace infinities by NaN, as both are written as null."""
     return repr(totals).replace("-inf", "nan").replace("inf", "nan")
 
 
 def journal() -> Target:
-    """A journal is replayed whatever is in it; what it adds up to can be written and read again."""
+    """Replay a journal. The resulting totals can be written and read again."""
 
     def run(raw: bytes) -> None:
         totals, skipped = Totals(), 0
@@ -191,7 +192,7 @@ def journal() -> Target:
 
 
 def counters() -> Target:
-    """The trainer's counter file; beside a trainer at work a base may be past the tokens for a moment."""
+    """Read the trainer's counter file. While a trainer runs, a base may briefly exceed the tokens."""
 
     def run(raw: bytes) -> None:
         words = parse_words(raw, 2)

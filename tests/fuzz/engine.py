@@ -1,5 +1,5 @@
-"""Runs one target over seeded inputs and measures it. Everything is a function of (target, seed, index): a finding is
-replayed by naming the three."""
+"""Runs one fuzz target over seeded inputs and measures it. Inputs are a function of (target, seed, index), so these
+three reproduce a finding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_FINDINGS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One decoder as a function of bytes."""
+    """A decoder as a function of bytes, with its corpus and its expected errors."""
 
     name: str
     run: Callable[[bytes], None]
@@ -58,7 +58,7 @@ class Finding:
 
 @dataclass
 class Outcome:
-    """Of many inputs of one target."""
+    """The outcome of many inputs of one target."""
 
     target: str
     inputs: int = 0
@@ -81,11 +81,11 @@ class Outcome:
 
 
 class Hang(BaseException):
-    """The timer went off. Not an Exception: no decoder may take it for bad input."""
+    """The timeout expired. A BaseException, so that no decoder treats it as bad input."""
 
 
 def input_at(target: Target, seed: int, index: int, rng: Random | None = None) -> bytes:
-    """The bytes of one input."""
+    """Return the bytes of the input with this index."""
     rng = rng or Random()
     rng.seed((seed << 72) | (zlib.crc32(target.name.encode()) << 40) | index)
     data = mutate(rng, target.corpus, target.tokens, target.limit, target.special)
@@ -95,7 +95,8 @@ def input_at(target: Target, seed: int, index: int, rng: Random | None = None) -
 
 
 def verdict_of(target: Target, data: bytes) -> str:
-    """`""` when taken, else the refusal's name, with its code where it has one. What is a finding is raised."""
+    """Return `""` if the input is accepted, otherwise the name of the expected error with its code. Raises for a
+    finding."""
     signal.setitimer(signal.ITIMER_PROF, HANG_S)
     try:
         target.run(data)
@@ -108,13 +109,13 @@ def verdict_of(target: Target, data: bytes) -> str:
 
 
 def prepare() -> None:
-    """Before `verdict_of`: the timer raises Hang, and decoders keep their warnings to themselves."""
+    """Set up for `verdict_of`: the timer raises Hang, and warnings of decoders are suppressed."""
     signal.signal(signal.SIGPROF, _alarm)
     logging.disable(logging.CRITICAL)
 
 
 def fuzz(target: Target, seed: int, count: int, seconds: float = float("inf")) -> Outcome:
-    """`count` inputs from index 0, or as many as fit into `seconds`. Main thread only."""
+    """Run `count` inputs from index 0 on, or as many as fit into `seconds`. Main thread only."""
     prepare()
     for valid in target.corpus:
         assert verdict_of(target, valid) == "", f"{target.name} refuses its own corpus: {valid!r}"

@@ -1,4 +1,4 @@
-"""Targets: what the members of a group send each other over gRPC."""
+"""Fuzz targets: messages between the members of a group."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROSTER = Roster(RUN, KEY, ME, BASE, PAIR, (ME,))
 
 
 def roster() -> Target:
-    """The bytes that a leader signs."""
+    """Decode the bytes that a leader signs."""
 
     def run(raw: bytes) -> None:
         got = parse_roster(raw)
@@ -61,7 +61,7 @@ def join_asked() -> Target:
 
 
 def join_answer() -> Target:
-    """An answer to a join, and the roster in it."""
+    """Decode the reply to a join, and its roster."""
     seal = KeySigner(OWNER)
 
     def run(raw: bytes) -> None:
@@ -83,7 +83,7 @@ def join_answer() -> Target:
 
 
 def contribution() -> Target:
-    """The first frame of a contribution."""
+    """Decode the first frame of a contribution."""
 
     def run(raw: bytes) -> None:
         opening, max_rate = opening_of(raw)
@@ -105,7 +105,7 @@ def contribution() -> Target:
 
 
 def owners_answer() -> Target:
-    """A frame of a shard's owner."""
+    """Decode a frame of a shard's owner."""
 
     def run(raw: bytes) -> None:
         reply = contribute_reply_of(raw)
@@ -125,7 +125,7 @@ def owners_answer() -> Target:
 
 
 def sparse_result() -> Target:
-    """Contributors, and a result that relays or joins their parts. Signatures are not looked at."""
+    """Decode the contributors and a result that relays or joins their parts. Signatures are not checked."""
     elements, result = 20_000, SparseResult(EVERY["topk"])
 
     def made(count: int) -> bytes:
@@ -148,7 +148,7 @@ def sparse_result() -> Target:
 
 
 def held() -> Target:
-    """Which state a donor says it has."""
+    """Decode the base that a donor holds."""
 
     def run(raw: bytes) -> None:
         base = base_of(pb.HeldReply.FromString(raw).base)

@@ -1,4 +1,4 @@
-"""Targets: HTTP/2 of a caller and of a server, walked before gRPC sees it, beside what `hyperframe` reads of it."""
+"""Fuzz targets: HTTP/2 of callers and servers, compared with how `hyperframe` parses it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GREETING = PREFACE + SettingsFrame(0, {1: 4096, 4: 65535}).serialize() + WindowU
 
 
 def walked(parts: list[bytes], kind: type[FrameWalker] = FrameWalker) -> bytes:
-    """What passes of bytes that arrive so. Raises FrameRefused."""
+    """Return the bytes that pass the frame walker. Raises FrameRefused."""
     walker, passed = kind(UNBOUNDED, 0.0), b""
     walker.answered()
     for part in parts:
@@ -49,7 +49,7 @@ def walked(parts: list[bytes], kind: type[FrameWalker] = FrameWalker) -> bytes:
 
 
 def in_pieces(raw: bytes) -> list[bytes]:
-    """The same bytes in pieces; where they are cut follows from the bytes."""
+    """Cut the bytes into pieces, at places that depend on the bytes."""
     rng, parts = Random(raw), list[bytes]()
     while raw:
         size = rng.choice((1, 1, 2, 9, 24, 60))
@@ -59,7 +59,7 @@ def in_pieces(raw: bytes) -> list[bytes]:
 
 
 def frames_of(passed: bytes, preface: bytes = PREFACE) -> list[Frame]:
-    """The frames that passed, as `hyperframe` reads them. The last one, of DATA, may be incomplete."""
+    """Parse the bytes that passed with `hyperframe`. The last DATA frame may be incomplete."""
     assert preface.startswith(passed[: len(preface)])
     frames, pos = list[Frame](), len(preface)
     while pos < len(passed):
@@ -74,7 +74,8 @@ def frames_of(passed: bytes, preface: bytes = PREFACE) -> list[Frame]:
 
 
 def checked(raw: bytes, kind: type[FrameWalker], preface: bytes) -> list[Frame]:
-    """The frames that pass: the beginning of what came, in any pieces, of kinds that gRPC sends, and readable."""
+    """Check the frames that pass: a prefix of the input, independent of the pieces, readable, and of types that gRPC
+    sends."""
     passed = walked(in_pieces(raw), kind)
     assert raw.startswith(passed)
     assert walked([raw[:60], raw[60:]] if len(raw) > 60 else [raw], kind) == passed, "however it arrives"
@@ -104,7 +105,7 @@ def checked(raw: bytes, kind: type[FrameWalker], preface: bytes) -> list[Frame]:
 
 
 def http2() -> Target:
-    """What passes of a caller consists of frames that a gRPC client sends, in their order."""
+    """Check that a caller's frames that pass are frames that a gRPC client sends, in that order."""
 
     def run(raw: bytes) -> None:
         opened = 0
@@ -132,7 +133,7 @@ def http2() -> Target:
 
 
 def http2_answers() -> Target:
-    """The same of a server, whose frames of a call may come in any number."""
+    """Check the same for a server, whose frames of a call may come in any number."""
 
     def run(raw: bytes) -> None:
         checked(raw, AnswerWalker, b"")

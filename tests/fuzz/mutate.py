@@ -1,4 +1,4 @@
-"""Valid bytes in, damaged bytes out: the mutations a seeded `Random` chooses from."""
+"""Mutations of valid bytes, chosen by a seeded `Random`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _HUGE = 2**14
 def mutate(
     rng: Random, corpus: Sequence[bytes], tokens: Sequence[bytes], limit: int, special: Change | None = None
 ) -> bytes:
-    """One input of at most `limit` bytes: two in a hundred are random, the others a member of the corpus changed once
-    or a few times. `tokens`: pieces worth inserting. `special`: a change that knows the format, for every second input;
-    the others come on top of it now and then."""
+    """Return one input of at most `limit` bytes. Two percent are random; the others are a member of the corpus with one
+    or a few changes. `tokens`: pieces worth inserting. `special`: a change that preserves the format, applied to every
+    second input."""
     if rng.random() < 0.02:
         return rng.randbytes(rng.randrange(min(limit, 300)))
     data = bytearray(corpus[int(rng.random() * len(corpus))])
@@ -72,7 +72,7 @@ def duplicate(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: Seq
 
 
 def repeat(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: Sequence[bytes]) -> None:
-    """A short piece, now and then very often: what is nested or listed without end."""
+    """Repeat a short piece, sometimes very often, for decoders of nested or listed data."""
     start = _at(rng, data)
     piece = data[start : start + 1 + int(rng.random() * 12)]
     times = _HUGE if rng.random() < 0.02 else 1 + int(rng.random() * 40)
@@ -85,7 +85,7 @@ def splice(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: Sequen
 
 
 def overwrite_length(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: Sequence[bytes]) -> None:
-    """An integer of 1 to 8 bytes in either order, or a varint, of a size that tempts."""
+    """Overwrite an integer of 1 to 8 bytes, in either byte order, or a varint, with an extreme size."""
     value, size = rng.choice(LENGTHS), 1 << int(rng.random() * 4)
     order: Literal["little", "big"] = "little" if rng.random() < 0.7 else "big"
     field = varint(value) if rng.random() < 0.3 else (value % (1 << 8 * size)).to_bytes(size, order)
@@ -102,7 +102,7 @@ def insert_token(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: 
 
 
 def replace_literal(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: Sequence[bytes]) -> None:
-    """Of a text, one number, string or word by another."""
+    """Replace one number, string or word of a text by another."""
     if not (found := [match.span() for match in _LITERAL.finditer(data, 0, 4096)]):
         return overwrite_length(rng, data, corpus, tokens)
     start, end = found[int(rng.random() * len(found))]
@@ -117,7 +117,7 @@ CHANGES: tuple[Change, ...] = (
 
 
 def varint(value: int) -> bytes:
-    """As protobuf writes an integer."""
+    """Encode an integer as protobuf does."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

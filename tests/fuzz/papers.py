@@ -1,4 +1,4 @@
-"""Targets: what an operator hands out, and the control socket."""
+"""Fuzz targets: documents of an operator, and the control socket."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def manifest() -> Target:
 
 
 def overrides() -> Target:
-    """The text of a manifest and one `--set`, with a NUL between; what comes out is TOML again."""
+    """Parse a manifest and one `--set`, separated by NUL. The result is valid TOML."""
 
     def run(raw: bytes) -> None:
         text, _, setting = raw.decode(errors="replace").partition("\0")
@@ -63,7 +63,7 @@ def overrides() -> Target:
 
 
 def amendment() -> Target:
-    """What a chain takes is signed, of this run, and its successor."""
+    """Pass an amendment to a chain. Those accepted are signed, of this run, and the next in order."""
 
     def first(change: Change, **fields: Any) -> bytes:
         return StatementLog(RUN, OWNER.peer_id).amend(OWNER, 3, change, "plateau", **fields).raw
@@ -98,7 +98,7 @@ def amendment() -> Target:
 
 
 def paper() -> Target:
-    """What a log takes is signed, of this run, and read the same again."""
+    """Pass a paper to a log. Those accepted are signed, of this run, and unchanged when read again."""
     node = Identity.generate()
     log = StatementLog(RUN, OWNER.peer_id)
     given = delegate(OWNER, RUN, node.peer_id, ["start"], 0)
@@ -118,7 +118,7 @@ def paper() -> Target:
 
 
 def statement_line() -> Target:
-    """A line of a file, of either family: what a log takes, it writes as a line that is read the same again."""
+    """Pass a line of a file to a log. Statements accepted are unchanged when written and read again."""
     node = Identity.generate()
     log = StatementLog(RUN, OWNER.peer_id)
     log.add(given := delegate(OWNER, RUN, node.peer_id, ["digests"], 0))
@@ -150,7 +150,7 @@ def statement_line() -> Target:
 
 
 def ticket() -> Target:
-    """What decodes is encoded to the very same word again."""
+    """Decode a ticket. A valid one encodes to the same text."""
 
     def run(raw: bytes) -> None:
         text = raw.decode(errors="surrogateescape")

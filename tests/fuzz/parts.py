@@ -1,5 +1,5 @@
-"""Several byte strings as one, for decoders that take more than one: each with two bytes of length before it. Splitting
-is lenient, for anything may come."""
+"""Packs several byte strings into one, for decoders with several inputs. Each is preceded by its length (two bytes).
+Unpacking accepts any bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def split(data: bytes, most: int = 64) -> list[bytes]:
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that waits for nothing, without a loop."""
+    """Run a coroutine that never waits, without an event loop."""
     while True:
         try:
             coroutine.send(None)

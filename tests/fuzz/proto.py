@@ -1,5 +1,5 @@
-"""A mutation that knows protobuf's wire format: one field is changed and every length around it stays right, so that
-what is behind the parser is met."""
+"""Mutations of protobuf messages: one field changes while all enclosing lengths stay valid, so that the code behind the
+parser is reached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Field = tuple[int, int, bytes]
 
 
 def fields_of(data: bytes) -> list[Field] | None:
-    """None: not a message of these three wire types."""
+    """Return the fields of a message; None: it is not a message of the supported wire types."""
     found, at = [], 0
     while at < len(data):
         tag = _varint_at(data, at)

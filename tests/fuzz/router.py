@@ -1,4 +1,4 @@
-"""Targets: what the router of this network says, through the process that asks it."""
+"""Fuzz targets: answers of the router, through the child process that queries it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fuzz.engine import Target
 
 
 def router_answer() -> Target:
-    """Nothing is refused by an error: every answer is a mapping or a refusal, and both are bounded and harmless."""
+    """Decode an answer. No error is raised: every answer becomes a mapping or a refusal, both bounded and printable."""
 
     def run(raw: bytes) -> None:
         answer = answer_of(raw)

@@ -1,4 +1,4 @@
-"""Targets: what peers say of themselves to a node of the run."""
+"""Fuzz targets: summaries that peers send to a node of the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ME, PARTNER = Signing(OWNER), Signing(Identity(Ed25519PrivateKey.from_private_by
 
 
 def _sign_again(raw: bytes) -> bytes:
-    """A summary's body, properly signed. What is no SignedSummary is taken for a body."""
+    """Return a summary with a valid signature over its body. Bytes that are no SignedSummary are used as the body."""
     try:
         body = pb.SignedSummary.FromString(raw).body or raw
     except DecodeError:
@@ -49,7 +49,7 @@ def _change_body(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: 
 
 
 def summary() -> Target:
-    """A summary, and the view that holds it."""
+    """Decode a summary and add it to the view."""
 
     def run(raw: bytes) -> None:
         said = unseal_summary(raw, RUN)

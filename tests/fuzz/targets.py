@@ -1,4 +1,4 @@
-"""All targets by name. Each is made when asked for: some import torch, one has a folder."""
+"""All fuzz targets by name, created on demand, because some import torch and one uses a folder."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ MAKERS = {
 
 @functools.cache
 def target(name: str) -> Target:
-    """Raises KeyError for an unknown name."""
+    """Create a target. Raises KeyError for an unknown name."""
     made: Target = MAKERS[name]()
     return made

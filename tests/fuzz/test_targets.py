@@ -1,4 +1,4 @@
-"""Every target for a moment, the same inputs each time. The long run is `make fuzz`."""
+"""Runs every fuzz target briefly, with the same inputs each time. `make fuzz` runs them for longer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INPUTS = {"checkpoint": 400, "journal": 1500}
 
 @pytest.fixture(autouse=True)
 def _alarm() -> Iterator[None]:
-    """The timer's signal, and the silence of the log, are ours for a test only."""
+    """Restore the timer's signal handler and the logging level after a test."""
     before = signal.getsignal(signal.SIGPROF)
     engine.prepare()
     yield

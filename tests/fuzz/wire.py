@@ -1,4 +1,4 @@
-"""Targets: what a partner sends over gRPC."""
+"""Fuzz targets: messages of a partner over gRPC."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Refused(Exception):
 
 
 def mend_frame(raw: bytes) -> bytes:
-    """With the length and checksum of its body."""
+    """Correct the length and the checksum of a frame."""
     if len(raw) < HEADER.size:
         return raw
     body = raw[HEADER.size :]
@@ -90,7 +90,7 @@ def _frames(data: bytes, *sizes: int) -> list[bytes]:
 
 
 def payload() -> Target:
-    """A whole stream of frames into a sink."""
+    """Receive a stream of frames into a sink."""
 
     def run(raw: bytes) -> None:
         reader, sink = PayloadReader(NBYTES), BufferSink(NBYTES)
@@ -118,7 +118,7 @@ def _in_a_frame(rng: Random, data: bytearray, corpus: Sequence[bytes], tokens: S
 
 
 def swap_open() -> Target:
-    """The first frame of a stream, and whether its terms are ours."""
+    """Decode the first frame of a stream, and compare its terms with ours."""
     caps = Caps(Pacer(None), Pacer(None), Meter())
     terms = SwapTerms(RoundKey(7, 0), "bf16", BytesSource(b"x" * NBYTES), BufferSink(NBYTES))
 
@@ -136,7 +136,7 @@ def swap_open() -> Target:
 
 
 def swap_again() -> Target:
-    """Openings of a partner that calls again and again, and its parting; between two of them more is sent."""
+    """Process openings of a partner that reconnects repeatedly, and its farewell, with data in between."""
     caps, number = Caps(Pacer(None), Pacer(None), Meter()), 77
     data = b"x" * NBYTES
 
@@ -200,7 +200,7 @@ def piece_request() -> Target:
 
 
 def artifacts() -> Target:
-    """Read the question for artifacts, and the answer to two of them."""
+    """Decode a request for artifacts, and the reply for two of them."""
 
     def run(raw: bytes) -> None:
         try:
@@ -216,7 +216,7 @@ def artifacts() -> Target:
 
 
 def codec() -> Target:
-    """Codec, elements, payload: decoded and looked at for values that are not finite."""
+    """Decode a payload of a codec, and check that the values are finite."""
     names = sorted(CODECS)
 
     def run(raw: bytes) -> None:
@@ -237,14 +237,14 @@ def codec() -> Target:
 
 
 class _Nobody:
-    """A handler that has nothing."""
+    """A handler with nothing to offer."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
 
 
 def hello() -> Target:
-    """Both messages of a caller, up to the token."""
+    """Serve both messages of a caller's Hello."""
     terms = RunTerms(layout_digest=DIGEST)
     facts = TransportConfig(
         identity=OWNER, run_id=RUN, now=lambda: NOW, wire_min=WIRE_VERSION, wire_max=WIRE_VERSION, terms=terms
@@ -283,7 +283,7 @@ def hello() -> Target:
 
 
 def hello_reply() -> Target:
-    """A challenge: the clock in it may correct ours."""
+    """Process a challenge, whose clock may correct ours."""
 
     def run(raw: bytes) -> None:
         reply = pb.HelloReply.FromString(raw)
@@ -314,7 +314,7 @@ def refusal() -> Target:
 
 
 def state_index() -> Target:
-    """A donor's description of its state, compared with our layout."""
+    """Decode a donor's description of its state, and compare it with our layout."""
     index = StateSnapshot(torch.zeros(LAYOUT.elements), LAYOUT, 5).index
 
     def run(raw: bytes) -> None:
@@ -333,7 +333,7 @@ def state_index() -> Target:
 
 
 def piece() -> Target:
-    """A digest, and the bytes of a piece."""
+    """Check a piece against its digest."""
 
     def run(raw: bytes) -> None:
         check_piece(raw[32:], Piece(0, 1, 64, raw[:32]), 0)
@@ -348,7 +348,7 @@ def piece() -> Target:
 
 
 def seen_as() -> Target:
-    """What gRPC says of where a caller calls from: its own words for an address, but the caller's address."""
+    """Parse a caller's address in gRPC's notation."""
 
     def run(raw: bytes) -> None:
         host = host_of_caller(raw.decode(errors="surrogateescape"))
@@ -368,7 +368,7 @@ def seen_as() -> Target:
 
 
 def reserve_reply() -> Target:
-    """What a relay tells a closed peer: its cap, a slip, and its word on our address."""
+    """Decode a relay's message to a closed peer: cap, slip, and statement of our address."""
 
     def run(raw: bytes) -> None:
         reply = _reply_of(raw)
@@ -388,7 +388,7 @@ def reserve_reply() -> Target:
 
 
 def relay_preamble() -> Target:
-    """The first bytes of a connection to the front: the end of a circuit, or gRPC's."""
+    """Decode the first bytes of a connection to the front, of a circuit or of gRPC."""
 
     def run(raw: bytes) -> None:
         if (slip := decode_preamble(raw)) is None:
@@ -400,7 +400,7 @@ def relay_preamble() -> Target:
 
 
 def relay_told() -> Target:
-    """The address of the other end, as a relay tells it: what is punched to is an address with a port."""
+    """Decode the other end's address from a relay. Only an address with a port is punched to."""
 
     def run(raw: bytes) -> None:
         endpoint = seen_endpoint(raw[:MAX_ADDRESS].decode("ascii", "replace"))

@@ -1,4 +1,4 @@
-"""Raw callers that ask for artifacts wrongly, and donors of artifacts that lie, on real connections."""
+"""Invalid requests for artifacts by raw callers, and donors that lie about artifacts, on real connections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DIGEST = blake3(DATA).digest()
 
 
 class CountingHandler(RequestHandler):
-    """Counts how often a piece is read from the disk."""
+    """Counts reads of pieces from disk."""
 
     def __init__(self, artifacts: ArtifactShelf) -> None:
         super().__init__(artifacts=artifacts)
@@ -53,7 +53,7 @@ class CountingHandler(RequestHandler):
 
 
 class Victim:
-    """A real server that gives one artifact. It may lie about it."""
+    """A real server with one artifact, about which it may lie."""
 
     def __init__(self, folder: Path, shelf: ArtifactShelf | None = None) -> None:
         self.identity = Identity.generate()
@@ -176,7 +176,7 @@ def test_a_caller_without_a_place_costs_no_read(tmp_path: Path, monkeypatch: pyt
 
 
 class LyingShelf(ArtifactShelf):
-    """Holds everything, and gives what the test says."""
+    """Claims to hold everything, and sends what the test sets."""
 
     def __init__(self, piece: Callable[[int], bytes]) -> None:
         self._piece = piece
@@ -228,7 +228,7 @@ def test_a_huge_claimed_size_is_refused_before_anything_is_allocated(tmp_path: P
 
 
 class OtherServer:
-    """A server of our own making: it answers every call as the test says."""
+    """A separate server that answers every call as the test sets."""
 
     def __init__(self, reply: bytes | None) -> None:
         self.identity, self._reply = Identity.generate(), reply
@@ -246,7 +246,7 @@ class OtherServer:
 
 
 async def answered(reply: bytes | None, tmp_path: Path, asked: int) -> list[bool]:
-    """Ask a peer that says Hello as ours do, and answers the question for artifacts in its own way."""
+    """Request artifacts from a peer with a valid Hello and its own answer."""
     own = OtherServer(reply)
     facts = TransportConfig(identity=own.identity, run_id=RUN, now=RunClock().now, wire_min=1, wire_max=WIRE_VERSION)
     honest = ExchangeService(facts, RequestHandler(), Caps(Pacer(None), Pacer(None), Meter()))

@@ -1,4 +1,4 @@
-"""A raw gRPC client against the real server: what it must not get, and what must not happen to the server."""
+"""A raw gRPC client against the real server: it must not obtain anything, nor harm the server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KEY = RoundKey(1, 0)
 
 
 class Owner:
-    """Agrees to everything and counts what reached it."""
+    """A handler that accepts everything and counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -69,7 +69,7 @@ class Owner:
 
 
 class Victim:
-    """A served peer, and ways to talk to it without our client."""
+    """A serving peer, and access to it without our client."""
 
     def __init__(self, reputation: CallerReputation | None = None) -> None:
         self.identity, self.owner = Identity.generate(), Owner()
@@ -124,7 +124,7 @@ async def failure(call: Any) -> grpc.aio.AioRpcError:
 
 
 async def drained(call: Any) -> grpc.aio.AioRpcError:
-    """Read a call to its end; how it ended."""
+    """Read a call to its end. Return how it ended."""
     try:
         while await call.read() is not grpc.aio.EOF:
             continue
@@ -228,7 +228,7 @@ async def test_a_proof_made_for_another_server_is_worth_nothing(victim: Victim) 
 
 
 async def send_all(call: Any, frames: list[bytes]) -> None:
-    """Write until the server hangs up."""
+    """Write until the server disconnects."""
     try:
         for frame in frames:
             await call.write(frame)
@@ -300,7 +300,7 @@ async def test_messages_beyond_the_limit_are_not_taken(victim: Victim) -> None:
 
 
 def low_identity(victim: Victim) -> Identity:
-    """A caller whose id is the smaller one: the side that dials."""
+    """Return an identity with the smaller id, the side that dials."""
     while True:
         identity = Identity.generate()
         if identity.peer_id < victim.identity.peer_id:
@@ -314,7 +314,7 @@ def partner_record(identity: Identity) -> PeerRecord:
 
 @attack
 async def test_a_call_that_nobody_reads_takes_in_no_more_than_its_window(victim: Victim) -> None:
-    """Without a bound of its own gRPC takes 4 MiB ahead of a call that nobody reads, and soon hundreds."""
+    """Without our limit, gRPC buffers 4 MiB for a call that is not read, and soon hundreds."""
     victim.owner.verdict = Verdict.LATER  # parked: what follows the opening is not read
     caller, written = low_identity(victim), 0
     async with victim.channel() as channel:

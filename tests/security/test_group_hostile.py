@@ -1,5 +1,5 @@
-"""A raw gRPC client against a served member of a group: wrong bytes are refused, counted against their sender, and
-leave nothing behind; a desk takes no more than it has room for."""
+"""A raw gRPC client against a serving member of a group: invalid bytes are refused, recorded against their sender, and
+leave nothing behind. A reducer accepts no more than it has room for."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Place(UploadSlot):
 
 
 class Group:
-    """Gives everybody a place and counts what reached it."""
+    """A handler that gives every member a place and counts its calls."""
 
     def __init__(self) -> None:
         self.joins, self.completed = 0, 0
@@ -72,7 +72,7 @@ class Group:
 
 
 class Attack:
-    """A caller with a token, who writes what it likes."""
+    """A caller with a token that writes arbitrary bytes."""
 
     def __init__(self, victim: Victim, conduct: Reputation, channel: Any, token: bytes, caller: Identity) -> None:
         self.group: Group = victim.owner.group  # type: ignore[attr-defined]
@@ -209,7 +209,7 @@ def test_a_frame_header_alone_is_no_opening() -> None:
     attack(test)
 
 
-# -- the owner's desk --------------------------------------------------------------------------------------------------
+# -- the owner's reducer -----------------------------------------------------------------------------------------------
 
 MEMBERS = tuple(PeerId(name) for name in "abcd")
 
@@ -290,7 +290,7 @@ def test_too_few_contributors_make_no_result() -> None:
 
 
 def brought(place: UploadSlot, *values: float, share: float = 1.0) -> None:
-    """Its payload comes, up to this part of it."""
+    """Deliver its payload, up to this part of it."""
     writer, payload = PayloadWriter(), encoded(*values)
     assert place.sink is not None
     assert place.reader is not None

@@ -1,5 +1,5 @@
-"""Everything a hostile peer may send ends in a typed refusal, a line in the journal, and a lower standing of its
-sender; and the round goes on without it."""
+"""Invalid input from a hostile peer ends in a typed refusal, a line in the journal, and a lower reputation of its
+sender. The round continues without it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ROUND_S = 20.0
 
 
 class Owner:
-    """Agrees to everything; `verdict` answers swaps."""
+    """A handler that accepts everything. `verdict` answers swaps."""
 
     def __init__(self) -> None:
         self.verdict = Verdict.LOCKED
@@ -85,7 +85,7 @@ class Owner:
 
 
 class Victim:
-    """A served peer with a journal and a clock that can be moved."""
+    """A serving peer with a journal and a clock that can be set."""
 
     def __init__(self) -> None:
         self.identity, self.owner, self.events, self.ahead = Identity.generate(), Owner(), list[Event](), 0.0
@@ -103,7 +103,7 @@ class Victim:
         return HostileCaller(self.endpoint, self.me, RUN, identity)
 
     def blamed(self, caller: HostileCaller) -> list[str]:
-        """Codes of the journal's lines about this caller's key."""
+        """Return the codes of the journal's lines about this caller."""
         return [event.code for event in self.events if isinstance(event, StandingLowered) and event.peer == caller.me]
 
     def refused_addresses(self) -> list[tuple[str, str]]:
@@ -414,7 +414,7 @@ def simulate(spoil: Callable[[SimulatedSwarm, PeerId], None], rounds: int = 8) -
 
 
 def constant(value: float) -> Callable[[SimulatedSwarm, PeerId], None]:
-    """The first peer sends one value instead of its params."""
+    """Make the first peer send a constant in place of its params."""
     payload = np.full(LAYOUT.elements, value, dtype="<f4").tobytes()
 
     def spoil(swarm: SimulatedSwarm, liar: PeerId) -> None:

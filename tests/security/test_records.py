@@ -1,4 +1,4 @@
-"""What a stranger can put into a record, and into a node of the DHT: nothing that is not his own, whole and of now."""
+"""What a stranger can put into a record or into a DHT node: only its own, complete and current record."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def record(owner: Identity = OWNER, **changes: Any) -> PeerRecord:
 
 
 def signed_body(owner: Identity = OWNER, **changes: Any) -> bytes:
-    """A record that is properly signed, whatever its body says."""
+    """Return a record with a valid signature over an arbitrary body."""
     body = pb.RecordBody.FromString(pb.SignedRecord.FromString(seal(record(owner), owner)).body)
     for name, value in changes.items():
         if isinstance(value, list):
@@ -183,7 +183,7 @@ def test_a_signature_made_for_another_purpose_is_worth_nothing() -> None:
 
 
 def packed(raw: bytes) -> bytes:
-    """As MessagePack has it."""
+    """Encode a value as MessagePack."""
     return b"\xc4" + bytes([len(raw)]) + raw if len(raw) < 256 else b"\xc5" + len(raw).to_bytes(2, "big") + raw
 
 
@@ -192,7 +192,7 @@ def entry(rec: PeerRecord, owner: Identity = OWNER) -> tuple[bytes, bytes, bytes
 
 
 def _beside(bits: str) -> str:
-    """The bucket of the others."""
+    """Return a bucket that contains the other records."""
     return bits[:-1] + "10"[int(bits[-1])]
 
 

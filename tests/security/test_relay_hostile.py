@@ -1,5 +1,5 @@
-"""What strangers try at a relay over real gRPC, TLS and sockets: they get nothing relayed, and the relay's own
-exchanges go on."""
+"""Attacks of strangers on a relay over real gRPC, TLS and sockets: nothing is relayed for them, and the relay's own
+exchanges continue."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Peer:
 
 
 class Street:
-    """A relay, and a closed peer that has a place there."""
+    """A relay, and a closed peer with a place there."""
 
     def __init__(self, relay: Peer, home: Peer, stack: contextlib.AsyncExitStack) -> None:
         self.relay, self.home, self._stack = relay, home, stack
@@ -87,7 +87,7 @@ class Street:
     async def call(
         self, said: bytes = b"", host: str = "127.0.0.1"
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A plain connection to the relay's port."""
+        """Open a plain connection to the relay's port."""
         there, _, port = self.relay.endpoint.rpartition(":")
         reader, writer = await asyncio.open_connection(there, int(port), local_addr=(host, 0))
         self._stack.callback(lambda: writer.transport.abort())
@@ -123,13 +123,13 @@ async def is_over(reader: asyncio.StreamReader) -> bool:
 
 
 async def asked(caller: HostileCaller, token: bytes, target: PeerId) -> bytes:
-    """Ask for a circuit; the slip. Raises Refused."""
+    """Request a circuit. Return the slip. Raises Refused."""
     reply = await caller.unary("Relay", token, pb.RelayRequest(target=target).SerializeToString())
     return pb.RelayReply.FromString(reply).slip
 
 
 async def reserved(caller: HostileCaller, token: bytes) -> Refused:
-    """Ask for a place; how that ended."""
+    """Request a place. Return how that ended."""
     call = caller.open("Reserve", token)
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         await call.write(b"")
@@ -286,7 +286,7 @@ def test_the_relay_itself_calls_its_closed_peer_too() -> None:
 
 
 def _resident() -> int:
-    """Bytes that this process has in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 

@@ -1,5 +1,5 @@
-"""A relay that reads what it passes, garbles, drops or holds it, or swaps two circuits: it learns nothing, it changes
-nothing, and it is left."""
+"""A relay that reads, alters, drops or delays what it forwards, or mixes up two circuits: it learns nothing, changes
+nothing, and is given up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STALL_S, SLOW_S = 0.7, 0.6
 
 
 class Peer:
-    """A production transport, with the relays that it left."""
+    """A production transport, with the relays that it gave up."""
 
     def __init__(self) -> None:
         self.identity, self.owner = Identity.generate(), Owner()
@@ -71,13 +71,13 @@ class Street:
 
     @property
     def closed(self) -> PeerRecord:
-        """The closed peer's record, which names the liar first."""
+        """Return the closed peer's record, which names the lying relay first."""
         return replace(self.home.record, endpoints=(), reachable=False, relays=self._relays)
 
     _relays: tuple[RelayAddress, ...] = ()
 
     async def swap(self, caller: Peer, round_: int) -> tuple[SwapReport, SwapReport]:
-        """Swap between a caller and the closed peer. Checks that both have what the other one sent."""
+        """Swap between a caller and the closed peer. Check that both received the other's payload."""
         key, rng = RoundKey(round_, 0), random.Random(round_)
         one, other = rng.randbytes(NBYTES), rng.randbytes(NBYTES)
         sinks = BufferSink(NBYTES), BufferSink(NBYTES)
@@ -132,7 +132,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def first_named_wins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the relay that is named first win, however busy the machine is."""
+    """Make the relay that is named first win, however busy the machine is."""
     with monkeypatch.context() as patched:
         patched.setattr(connections, "STAGGER_S", TIMEOUT_S)
         yield
@@ -216,7 +216,7 @@ def test_where_there_is_no_other_relay_a_swap_fails_and_its_content_is_never_wro
 def test_one_that_was_honest_for_long_and_begins_to_lie_is_named_at_the_first_call(
     how: str, codes: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it did well before does not count: nothing goes over it any more, so nothing more would be found."""
+    """Past success does not count: nothing goes over it any more, so later calls would not detect it."""
 
     async def main() -> None:
         async with asyncio.timeout(90), street() as here:
@@ -240,7 +240,7 @@ def test_one_that_was_honest_for_long_and_begins_to_lie_is_named_at_the_first_ca
 
 
 def test_calls_over_a_relay_that_begins_to_stall_go_over_another_one() -> None:
-    """The connection stands, and nothing comes over it: a caller must not go on to ask there in each round."""
+    """The connection stays open but delivers nothing. Callers must not use it again in every round."""
 
     async def main() -> None:
         async with asyncio.timeout(90), street() as here:

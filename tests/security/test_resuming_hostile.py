@@ -1,4 +1,4 @@
-"""What a partner may say when it calls again for a swap that broke off, and what it gets."""
+"""What a partner may send when it resumes a broken swap, and what it gets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ THEIRS = b"theirs" * 1000
 
 
 class Owner:
-    """Swaps with everybody."""
+    """A handler that accepts every swap."""
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return Answer(Verdict.LOCKED)
@@ -95,7 +95,7 @@ async def stream(caller: HostileCaller, token: bytes, have: int = 0, number: int
 
 
 async def taken(call: Any, upto: int) -> int:
-    """Read until so many bytes of the payload have come, from its beginning; how many."""
+    """Read until so many bytes of the payload have arrived. Return the number."""
     at = 0
     while at < upto:
         frame = unpack(await call.read())
@@ -104,7 +104,7 @@ async def taken(call: Any, upto: int) -> int:
 
 
 async def begin(victim: Victim, caller: HostileCaller, token: bytes, upto: int = 1_000_000) -> int:
-    """A swap of which the caller takes so much before it hangs up."""
+    """Start a swap from which the caller reads so much before it disconnects."""
     async with stream(caller, token) as call:
         got = await taken(call, upto)
     await victim.until(lambda: all(slot.serving is None for slot in victim.slots.values()))
@@ -190,7 +190,7 @@ async def test_far_less_than_was_sent_is_not_sent_again(victim: Victim, caller: 
 
 @pytest.mark.parametrize("number", [0, NUMBER + 1, 2**64 - 1])
 def test_another_number_is_another_swap(number: int) -> None:
-    """Of one that was started anew; nobody is blamed."""
+    """The partner may have restarted, so no fault is recorded."""
 
     @attack
     async def attempt(victim: Victim, caller: HostileCaller, token: bytes) -> None:
@@ -226,7 +226,7 @@ async def test_nobody_else_can_go_on_with_it(victim: Victim, caller: HostileCall
 async def test_who_calls_again_and_again_holds_one_place_and_is_left(
     victim: Victim, caller: HostileCaller, token: bytes
 ) -> None:
-    """Each call while the one before is still open."""
+    """Each call is made while the previous one is open."""
     victim.transport._caps.up.rate = 1e5  # little is on its way before the next call
     ours, calls, most = victim.swap(caller), list[Any](), 0
     limits = victim.transport._service.admission.limits

@@ -1,4 +1,4 @@
-"""What a partner may do with the further streams of a swap, and what strangers may."""
+"""What a partner may do with the additional streams of a swap, and what strangers may."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support.hostile_client import HostileCaller, ended
 
 
 def stripe(number: int, swap: int = NUMBER, round_: int = 1) -> bytes:
-    """The first frame of a further stream."""
+    """Return the first frame of an additional stream."""
     body = pb.SwapOpen(round=round_, swap=swap, stripe=number)
     return pack(Kind.OPEN, 0, body.SerializeToString())
 
 
 @contextlib.asynccontextmanager
 async def begun(caller: HostileCaller, token: bytes, stripes: int = MOST_STRIPES) -> AsyncIterator[Any]:
-    """A swap's first stream, both sides open; the victim takes as many streams as we say that we take."""
+    """Start a swap up to the OPEN of both sides. The victim accepts as many streams as we announce."""
     call = caller.open("Swap", token)
     body = pb.SwapOpen(round=1, codec="bf16", nbytes=len(THEIRS), swap=NUMBER, stripes=stripes)
     await call.write(pack(Kind.OPEN, 0, body.SerializeToString()))
@@ -103,7 +103,7 @@ async def test_of_somebody_else(victim: Victim, caller: HostileCaller, token: by
 
 @attack
 async def test_the_same_twice(victim: Victim, caller: HostileCaller, token: bytes) -> None:
-    """The second does not take the first one's place."""
+    """The second stream does not replace the first."""
     ours = victim.swap(caller)
     async with begun(caller, token) as call:
         first = await opened(caller, token, stripe(1))
@@ -135,7 +135,7 @@ def test_more_are_announced_than_agreed(count: int) -> None:
 
 
 def test_they_are_announced_and_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stream breaks, and nobody comes back."""
+    """The stream breaks and the partner does not return."""
     monkeypatch.setattr(streams, "STALL_S", 0.3)
 
     @attack
@@ -165,7 +165,7 @@ async def test_who_agreed_to_one_gets_no_more(victim: Victim, caller: HostileCal
 
 @attack
 async def test_what_came_over_them_is_gone_with_the_swap(victim: Victim, caller: HostileCaller, token: bytes) -> None:
-    """No call of theirs is served any more, and no place is taken."""
+    """No call is served any more, and no place is occupied."""
     ours, calls = victim.swap(caller), list[Any]()
     async with begun(caller, token):
         for number in range(1, MOST_STRIPES):

@@ -1,4 +1,4 @@
-"""Artifacts over real connections obey caps and quotas, and stand back for training's exchanges."""
+"""Artifact uploads over real connections obey caps and quotas, and give way to training's exchanges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIMEOUT = 25.0
 
 
 class Swapping(RequestHandler):
-    """Swaps with everybody, and gives artifacts."""
+    """A handler that accepts every swap and offers artifacts."""
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return Answer(Verdict.LOCKED)
@@ -59,7 +59,7 @@ async def three(folder: Path, policy: TransportPolicy) -> AsyncIterator[list[tup
 
 
 async def fetched(of: PeerRecord, by: GrpcTransport) -> float:
-    """Fetch the artifact; return when it was here."""
+    """Fetch the artifact. Return the time at which it was complete."""
     assert await by.fetch_artifact(of, DIGEST, 0, len(DATA), TIMEOUT) == DATA
     return asyncio.get_running_loop().time()
 

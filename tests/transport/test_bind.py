@@ -1,4 +1,4 @@
-"""A transport takes its port before it answers there: its owner makes all parts in between."""
+"""A transport binds its port before it serves, because its owner creates all other parts in between."""
 
 from __future__ import annotations
 

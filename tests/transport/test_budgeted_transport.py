@@ -1,4 +1,4 @@
-"""Two real transports, one of which may send no more."""
+"""Two real transports, one of which has used up its upload quota."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ USED = "today's upload of 5 GB is used"
 
 
 class Willing(RequestHandler):
-    """Swaps with everybody, and has a state."""
+    """A handler that accepts every swap and has a state."""
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
         return Answer(Verdict.LOCKED)
@@ -52,7 +52,7 @@ class Willing(RequestHandler):
 
 
 class Used(UploadBudget):
-    """Holds nothing more. `told`: whether joiners hear of it before they ask for a piece."""
+    """An exhausted quota. `told`: whether joiners are refused before they request a piece."""
 
     def __init__(self, *, told: bool = True, on: bool = True) -> None:
         self._told = told

@@ -1,4 +1,4 @@
-"""The leaf of a server: short-lived, backdated, renewed, and still pinned to the peer's key."""
+"""The leaf certificate of a server: short-lived, backdated, renewed, and bound to the peer's key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY_S = 86_400.0
 
 
 def certificate_shown(port: int) -> x509.Certificate:
-    """Return the leaf that a server shows now to anybody who connects."""
+    """Return the leaf that a server presents now."""
     return x509.load_pem_x509_certificate(ssl.get_server_certificate(("127.0.0.1", port), timeout=5).encode())
 
 
@@ -55,12 +55,12 @@ def test_a_server_shows_a_new_leaf_when_the_last_one_is_a_day_old() -> None:
 
 
 async def reaches(port: int, identity: Identity) -> bool:
-    """Tell whether a caller that pins this identity gets a connection."""
+    """Return whether a caller that accepts only this identity can connect."""
     return not await dial_check(PeerId(identity.peer_id), f"127.0.0.1:{port}", 10.0)
 
 
 def test_a_stolen_leaf_is_worthless_after_a_month() -> None:
-    """The server's clock is back in time, so it shows what a thief would show of today's leaf later."""
+    """The server's clock is set back, so that it presents the leaf that a thief would present later."""
 
     async def scene(age_s: float) -> bool:
         identity = Identity.generate()

@@ -1,4 +1,4 @@
-"""What the transport does on the operator's word: who is banned hears why, and a wire range shuts others out."""
+"""Effects of the operator's statements on the transport: bans, with their reasons, and the range of wire versions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Other(RequestHandler):
 async def two(
     ours_shown: bytes = b"", theirs_shown: bytes = b""
 ) -> AsyncIterator[tuple[GrpcTransport, PeerId, GrpcTransport, PeerRecord]]:
-    """Us, and another peer that we can dial; and the invitations that each shows."""
+    """Run our transport and another peer that we can dial, with their invitations."""
     now = RunClock().now
     me, them = Identity.generate(), Identity.generate()
     ours = GrpcTransport(me, RUN, RequestHandler(), now, TransportPolicy(invitation=ours_shown))
@@ -135,7 +135,7 @@ def test_who_said_hello_before_the_terms_were_known_says_it_again_under_them() -
 
 
 def test_a_token_does_not_spare_a_peer_the_next_hello(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An expired peer that takes its old tokens for ever is found out by those that call it."""
+    """A peer whose invitation has expired must not continue with old tokens: its callers say Hello again."""
     over = [False]
 
     def uninvited_reason(peer: PeerId, shown: bytes) -> tuple[str, str] | None:

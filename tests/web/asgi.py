@@ -15,7 +15,7 @@ OWN = "127.0.0.1:4880"
 
 @dataclass
 class Answer:
-    """What came back."""
+    """A complete HTTP response."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ def scope(method: str, target: str, headers: Mapping[str, str] | list[tuple[str,
 
 
 class Visit:
-    """One request that may go on: `answer` grows, `leave` is what a closed browser does."""
+    """A request with an open-ended response: `answer` grows, and `leave` acts as a browser that closes."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ async def call(
     headers: Mapping[str, str] | list[tuple[str, str]] | None = None,
     client: str = "127.0.0.1",
 ) -> Answer:
-    """The complete answer. `headers`: by default the page's own name."""
+    """Make a request and return the complete response. `headers`: by default the page's own host name."""
     visit = Visit(app, target, method, headers, client)
     async with asyncio.timeout(60):
         await visit.task

@@ -1,4 +1,4 @@
-"""What a page is told is bounded, and holds no addresses."""
+"""The accounts that pages show are bounded and contain no network addresses."""
 
 from __future__ import annotations
 

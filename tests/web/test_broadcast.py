@@ -1,4 +1,4 @@
-"""One account for all viewers: made once a pulse, sent where it changed."""
+"""One account for all viewers: rendered once per pulse, and only changes are sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from peer.web.broadcast import IDLE_PULSE_S, Broadcast
 
 
 class Source:
-    """An account that counts how often it is made, and a clock."""
+    """An account that counts its renderings, and a clock."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Any] = {"a": 1, "b": [1, 2]}

@@ -1,4 +1,4 @@
-"""The page of the metrics: behind the same guard as the page for browsers."""
+"""The metrics endpoint, which has the same guard as the page for browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read a page, who may act on it, and what every answer has."""
+"""Who may read a page, who may run commands on it, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROOF = {"Host": OWN, "Authorization": f"Bearer {TOKEN}"}
 
 
 class Daemon:
-    """Notes what it is told to do."""
+    """Records the commands that it receives."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
@@ -138,7 +138,7 @@ def test_every_answer_has_the_strict_headers(target: str, method: str, headers: 
     ],
 )
 def test_a_name_that_is_not_ours_is_refused(host: str, let_in: bool) -> None:
-    """A stranger's page whose name was made to mean this machine's address."""
+    """DNS rebinding: a stranger's host name that was made to resolve to this machine."""
     assert (answered("/api/snapshot", headers={"Host": host}).status == 200) is let_in
 
 

@@ -1,4 +1,4 @@
-"""A page on a real socket: it leaves the process alone, ends in time, and strangers cannot hold it."""
+"""A page on a real socket: it leaves signals alone, stops in time, and strangers cannot exhaust it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.web.test_accounts import nothing, report
 
 
 def opened(home: Path, check: Callable[[int, list[str]], Awaitable[None]]) -> list[str]:
-    """Run `check(port, said)` beside a volunteer's page."""
+    """Run `check(port, said)` while a volunteer's page is open."""
     said: list[str] = []
 
     async def main() -> None:

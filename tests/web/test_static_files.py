@@ -1,4 +1,4 @@
-"""The pages need nothing from elsewhere, and write what strangers say as text."""
+"""The pages load nothing from other hosts, and insert text of strangers only as text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_module_imports_what_there_is_and_names_elements_that_exist(path: Path
 
 
 def test_every_peer_id_in_a_table_can_be_copied() -> None:
-    """A short id is shown by `peerCell`, or in a cell that copies what it stands for."""
+    """A short id is shown by `peerCell`, or in a cell that copies the full id."""
     for page in ("run.js", "volunteer.js"):
         text = (FOLDER / page).read_text()
         assert "peerCell(one.peer_id)" in text

@@ -1,22 +1,22 @@
-"""The lattice codec: full params at a few bits, for a receiver whose own params are close to them (two partners of a
-pair).
+"""The lattice codec: full params at a few bits per value, for a receiver whose own params are close to them, such as
+the other partner of a pair.
 
-A block of 128 values is rounded to integers times a step, of `bits` + 8 bits each. Only the low `bits` of each integer
-are sent. Of all the integers with these low bits, the receiver takes the one nearest to its own value. So the range
-costs nothing, and the two need no common base. This is quantization modulo a lattice, as in Moniqua (arXiv 2002.11787)
-and SwarmSGD (1910.12308).
+Each value of a block of 128 is rounded to an integer times a step. The integers have `bits` + 8 bits, of which only the
+low `bits` are sent. The receiver takes the integer with these low bits that is nearest to its own value. The magnitude
+of the params therefore costs no bits, and the two peers need no common base. This is quantization modulo a lattice, as
+in Moniqua (arXiv 2002.11787) and SwarmSGD (1910.12308).
 
-A check of the high bytes tells the receiver which blocks it guessed wrong: there the two were further apart than the
-sender thought. The receiver asks for the high bytes of these blocks, one byte a value. The decoded values depend
-neither on the receiver's own values nor on the blocks asked for.
+A checksum of the high bytes tells the receiver which blocks it reconstructed wrongly, because the params were further
+apart than the sender expected. The receiver requests the high bytes of these blocks, one byte per value. The decoded
+values depend neither on the receiver's own values nor on which blocks were requested.
 
-The sender chooses the step by `spread`, the largest difference to the receiver that it expects in a block. Up to that,
-and up to the block's own largest magnitude, a block is never asked for. The step is at least that magnitude / (127 *
-2**bits), so that the high part is one byte. It is at most that of plain rounding to `bits` bits. With 7 bits the
-payload stays below bf16 even if every block is asked for.
+The sender chooses the step from `spread`, the largest difference to the receiver that it expects in a block. A block
+whose differences stay below `spread` and below the block's own largest magnitude never has to be requested. The step is
+at least that magnitude / (127 * 2**bits), so that the high part fits into one byte. It is at most the step of plain
+rounding to `bits` bits. With 7 bits, a payload is smaller than bf16 even if every block is requested.
 
-A payload is the steps (bf16, one a block), the checks (uint16, one a block), and the low bits of all values. The low
-bits are one bit stream, low bits first. All is little endian. The last block may be short."""
+A payload is the steps (bf16, one per block), the checksums (uint16, one per block), and the low bits of all values as
+one bit stream, low bits first. Everything is little endian. The last block may be short."""
 
 from __future__ import annotations
 
@@ -36,24 +36,29 @@ from peer.codes import Code
 from peer.errors import BadPayload
 
 HEAD_BYTES = 4
-"""Bytes of a block's step and check."""
+"""Bytes of a block's step and checksum."""
 ROWS = TILE // BLOCK
 """Blocks in a tile."""
 TOP = 127
-"""The largest high part. -TOP is the least."""
+"""The largest high part; the smallest is -TOP."""
 HUGE = torch.finfo(torch.float32).max
 MULTIPLIERS = torch.from_numpy(np.frombuffer(blake3(b"peer modulo 1").digest(2 * BLOCK), "<u2").astype(np.int32) | 1)
-"""Multipliers of the high parts in a block's check: fixed, as if drawn at random, and odd. One wrong high part is
-always found, and two that are off by one as well. Anything else is missed about once in 2**16."""
+"""Multipliers of the high parts in a block's checksum: fixed pseudo-random odd numbers. A single wrong high part is
+always detected, and so are two that are off by one. Other errors are missed with a probability of about 2**-16."""
 
 
 Heads: TypeAlias = tuple[Tensor, Tensor]
+"""The steps (fp32) and checksums (int16) of a payload, one per block."""
 LowsOf: TypeAlias = Callable[[slice, Tensor], Tensor]
+"""Function (block range, mask of blocks in it) that returns the low parts (uint8) of the selected blocks."""
 
 
 class Modulo:
-    """The lattice codec. It is not a Codec: decoding takes the receiver's own values. Every tensor of values is flat
-    fp32 and finite (asserted). Every set of blocks is a flat bool tensor with an element for each block."""
+    """The lattice codec with `bits` bits per value. It is not a `Codec`, because decoding needs the receiver's own
+    values.
+
+    Tensors of values are flat fp32 and finite (asserted). A set of blocks is a flat bool tensor with one element per
+    block."""
 
     def __init__(self, bits: int) -> None:
         assert 3 <= bits <= 8
@@ -64,8 +69,8 @@ class Modulo:
         return HEAD_BYTES * count_blocks(elements) + self.low_bytes(elements)
 
     def encode(self, values: Tensor, spread: Tensor | float) -> bytes:
-        """Encode values. `spread` is not negative: a number, or one for each block. The same arguments always give the
-        same bytes."""
+        """Encode values. `spread`: the largest expected difference to the receiver, one number or one per block; not
+        negative. Equal arguments always give equal bytes."""
         assert finite(values), f"{self.name}: values that are not finite cannot be sent"
         spreads = torch.as_tensor(spread, dtype=torch.float32).expand(count_blocks(values.numel()))
         heads = self.encode_heads(values, spreads)
@@ -74,7 +79,7 @@ class Modulo:
         return b"".join([heads, *(self.encode_lows(values[at : at + TILE], steps[rows_at(at)]) for at in starts)])
 
     def encode_heads(self, values: Flat, spreads: Tensor) -> bytes:
-        """Encode the first part of a payload: steps and checks. `spreads`: one for each block."""
+        """Encode the first part of a payload, the steps and checksums. `spreads`: one per block."""
         assert finite(spreads)
         assert not bool((spreads < 0).any())
         steps, checks = (torch.empty(len(spreads), dtype=kind) for kind in (torch.bfloat16, torch.int16))
@@ -85,25 +90,25 @@ class Modulo:
         return to_bytes(steps) + to_bytes(checks)
 
     def encode_lows(self, values: Tensor, steps: Tensor) -> bytes:
-        """Encode the low bits of a tile: the part after the heads."""
+        """Encode the low bits of a tile, which follow the heads in a payload. `steps`: one per block of the tile."""
         return self._join(_integers(_in_blocks(values), steps).view(-1)[: values.numel()])
 
     def steps_of(self, payload: Payload, elements: int) -> Tensor:
-        """fp32, of an own payload, or of its heads alone."""
+        """Return the steps (fp32, one per block) of a payload that this peer encoded, or of its heads alone."""
         raw = bytearray(payload[: 2 * count_blocks(elements)])
         return torch.frombuffer(raw, dtype=torch.bfloat16).to(torch.float32) if raw else torch.empty(0)
 
     def decode(self, payload: Payload, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Decode into a fresh tensor, as `decode_into`. Return the values and the undetermined blocks."""
+        """Decode into a fresh tensor. Return the values and the undetermined blocks, as `decode_into` does."""
         values = torch.empty_like(own)
         return values, self.decode_into(payload, own, values)
 
     def decode_into(self, payload: Payload, own: Tensor, values: Tensor) -> Tensor:
-        """Write the sender's values to `values`, as far as `own` (the receiver's, left as it is) determines them.
-        Return the undetermined blocks: their values are the receiver's own until `decode_blocks_`.
+        """Decode the sender's values into `values`, guided by the receiver's `own` values, which are not changed.
 
-        Raises BadPayload: `length`, `scale` for a step that is negative, NaN or infinite. All written values are
-        finite."""
+        Return the undetermined blocks. In these, `values` holds the receiver's own values until `decode_blocks_`.
+
+        Raises BadPayload: `length`; `scale` for a negative, NaN or infinite step. All values written are finite."""
         assert values.shape == own.shape, (values.shape, own.shape)
         assert finite(own), f"{self.name}: own values that are not finite"
         raw = from_bytes(self, payload, own.numel())
@@ -116,7 +121,7 @@ class Modulo:
         return failed
 
     def decode_tile(self, own: Tensor, lows: Tensor, steps: Tensor, checks: Tensor, values: Tensor) -> Tensor:
-        """Decode one tile, as `decode_into`. `lows`: of its complete blocks, from `read_lows`."""
+        """Decode one tile, as `decode_into`. `lows`: its low parts from `read_lows`, in complete blocks."""
         near = _in_blocks(own)
         highs = self._nearest(near, lows, steps)
         failed = (_check(highs) != checks) & (steps > 0)
@@ -125,9 +130,10 @@ class Modulo:
         return failed
 
     def encode_blocks(self, values: Flat, payload: Payload, wanted: Tensor) -> bytes:
-        """Encode the sender's answer to a request: the missing part of the `wanted` blocks. `payload`, or its heads
-        alone, was made of `values`. The answer is 128 bytes a block, in order. The last block is filled up with
-        zeros."""
+        """Encode the answer to a receiver's request: the high parts of the `wanted` blocks of `values`.
+
+        `payload` is the payload made of `values`, or its heads alone. The answer has 128 bytes per block, in order; a
+        short last block is padded with zeros."""
         assert wanted.shape == (count_blocks(values.numel()),)
         steps = self.steps_of(payload, values.numel())
         answer = []
@@ -138,10 +144,10 @@ class Modulo:
         return b"".join(answer)
 
     def decode_blocks_(self, values: Tensor, payload: Payload, wanted: Tensor, answer: Payload) -> None:
-        """Fill the `wanted` blocks of `values`, in place, from what the sender answered about its `payload`.
+        """Complete the `wanted` blocks of `values` in place, from the sender's `answer` about its `payload`.
 
-        Raises BadPayload: `length`; `check` when the answer does not fit what was sent before: `values` is then of no
-        use. Temporaries are of a tile, and the payload."""
+        Temporaries have the size of a tile, apart from a copy of the payload. Raises BadPayload: `length`; `check` when
+        the answer does not match the checksums of the payload. `values` is then unusable."""
         raw = from_bytes(self, payload, values.numel())
         heads = self.heads(raw, values.numel())
         self.complete_(
@@ -149,7 +155,7 @@ class Modulo:
         )
 
     def complete_(self, values: Tensor, heads: Heads, wanted: Tensor, lows: LowsOf, answer: Payload) -> None:
-        """Complete the chosen blocks of a tile, as `decode_blocks_`. `lows`: of these blocks."""
+        """Complete the `wanted` blocks of `values`, as `decode_blocks_`. `lows` returns their low parts."""
         assert wanted.shape == (count_blocks(values.numel()),)
         if len(answer) != BLOCK * int(wanted.sum()):
             raise BadPayload(Code.LENGTH, f"{self.name}: {len(answer)} bytes for {int(wanted.sum())} blocks")
@@ -166,15 +172,17 @@ class Modulo:
             at += size
 
     def _steps(self, blocks: Tensor, spreads: Tensor) -> Tensor:
-        """bf16, rounded up: the integers stay in their range, and the spread in the window. Zero for a block of zeros,
-        or of values so small that the step underflows (below 2**-136 with 7 bits), which are decoded as zeros."""
+        """Return the steps (bf16), rounded up so that the integers stay in their range and the spread in its window.
+
+        The step is zero for a block of zeros, and for values so small that the step underflows (below 2**-136 with 7
+        bits). Such values decode to zero."""
         largest, room = blocks.abs().amax(1), 2 ** (self.bits - 1) - 1
         steps = (spreads / room).maximum(largest / (TOP * 2**self.bits)).minimum(largest / room)
         upper: Tensor = (steps.view(torch.int32) + 0xFFFF) >> 16
         return upper.to(torch.int16).view(torch.bfloat16)
 
     def _nearest(self, near: Tensor, lows: Tensor, steps: Tensor) -> Tensor:
-        """Return the high parts (int32) that bring the integers nearest to `near`."""
+        """Return the high parts (int32) with which the integers are nearest to the values `near`."""
         return (near / _divisors(steps)).sub_(lows).div_(2**self.bits).round_().clamp_(-TOP, TOP).to(torch.int32)
 
     def _values(self, highs: Tensor, lows: Tensor, steps: Tensor) -> Tensor:
@@ -182,11 +190,12 @@ class Modulo:
         return (integers * steps.unsqueeze(1)).clamp_(-HUGE, HUGE)
 
     def low_bytes(self, elements: int) -> int:
-        """Return the part of a payload after the heads."""
+        """Return the bytes of the low parts of so many elements."""
         return -(-elements * self.bits // 8)
 
     def heads(self, raw: Tensor, elements: int) -> Heads:
-        """Steps (fp32) and checks (int16), of a payload or its heads alone. Raises BadPayload."""
+        """Return the steps (fp32) and checksums (int16) of a payload, or of its heads alone. Raises BadPayload
+        (`scale`)."""
         blocks = count_blocks(elements)
         steps = raw[: 2 * blocks].view(torch.bfloat16).to(torch.float32)
         check_scales(self.name, steps)
@@ -204,7 +213,7 @@ class Modulo:
         return self.read_lows(packed, last - first)
 
     def read_lows(self, packed: np.ndarray[Any, np.dtype[np.uint8]], elements: int) -> Tensor:
-        """Return the low parts (uint8) of complete blocks. The last is filled up with zeros."""
+        """Unpack the low parts (uint8, blocks x 128) of complete blocks. A short last block is padded with zeros."""
         bits = np.unpackbits(packed, count=elements * self.bits, bitorder="little").reshape(-1, self.bits)
         whole = np.zeros((elements, 8), np.uint8)  # packing rows of eight as one is several times faster
         whole[:, : self.bits] = bits
@@ -216,12 +225,12 @@ def count_blocks(elements: int) -> int:
 
 
 def rows_at(element: int) -> slice:
-    """Return the blocks of the tile that begins there."""
+    """Return the range of blocks in the tile that begins at this element."""
     return slice(element // BLOCK, element // BLOCK + ROWS)
 
 
 def encode_request(wanted: Tensor) -> bytes:
-    """Encode a set of blocks as a bit for each, low bits first."""
+    """Encode the set of blocks that a receiver requests: one bit per block, low bits first."""
     return np.packbits(wanted.numpy(), bitorder="little").tobytes()
 
 
@@ -251,12 +260,12 @@ def _integers(blocks: Tensor, steps: Tensor) -> Tensor:
 
 
 def _check(highs: Tensor) -> Tensor:
-    """int16, one a row. The sums stay below 2**31."""
+    """Return the checksum (int16) of each row of high parts. The sums stay below 2**31."""
     return (highs * MULTIPLIERS).sum(1, dtype=torch.int32).to(torch.int16)
 
 
 def tiles_with(wanted: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Return each tile with a wanted block: its blocks, and which of them are wanted."""
+    """Yield each tile that contains a wanted block: its range of blocks, and the mask of the wanted ones in it."""
     for first in range(0, len(wanted), ROWS):
         rows = slice(first, first + ROWS)
         if bool(wanted[rows].any()):

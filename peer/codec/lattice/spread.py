@@ -1,8 +1,9 @@
-"""The expected distance of a partner's params, block by block: the `spread` of `peer.codec.lattice.codec`.
+"""Estimates, for each block, how far a partner's params are from one's own: the `spread` of `peer.codec.lattice.codec`.
 
-Two things are known. One's own update after the last outer step differs from an independent one of the same size by
-sqrt(2) times itself. The last partners' distances were measured. The first alone is not enough: outer_params differ as
-well. While the learning rate falls, they go on differing by the rest of larger updates."""
+Two facts are known. If both partners made independent updates of the same size since the last outer step, their params
+differ by sqrt(2) times one's own update. And the distances to the last partners were measured. The first fact alone is
+not enough, because the partners' outer_params differ as well, and while the learning rate falls they still differ by
+what remains of earlier, larger updates."""
 
 from __future__ import annotations
 
@@ -18,17 +19,18 @@ from peer.codec.plain import TILE
 from peer.codec.stream import Flat
 
 FACTOR = 6.0
-"""Largest expected difference over the rms of a block's differences. Among 128 draws of a normal distribution the
-largest is about three times the rms."""
+"""Largest expected difference in a block, as a multiple of the block's rms difference. The largest of 128 normally
+distributed values is about three times their rms."""
 KEPT = 0.8
-"""Part of the known distance that is kept in a round with a smaller difference."""
+"""Factor by which a measured distance decays in a round with a smaller one."""
 GROWTH = 4.0
-"""At most, in a round: a partner that is far off, or says so, must not make the next ones coarse."""
+"""Largest factor by which the estimate grows in a round, so that a partner that is, or claims to be, far away does not
+coarsen the steps of the next exchanges."""
 
 
 class Distance:
-    """The known distance of one fragment. Tensors are flat fp32 of its length, spreads and rms one number a block. It
-    is kept in memory only: after a restart it begins with the own update."""
+    """The distance estimate of one fragment. Values are flat fp32 of the fragment's length; spreads and rms have one
+    number per block. The estimate is in memory only and after a restart begins with the own update."""
 
     def __init__(self) -> None:
         self._seen: Tensor | None = None
@@ -38,7 +40,7 @@ class Distance:
         return self._expected(params, outer_params).mul_(FACTOR)
 
     def learn(self, own: Flat, partner: Tensor, outer_params: Tensor) -> None:
-        """After an exchange, before the outer step: the partner's params as decoded."""
+        """Update the estimate after an exchange, before the outer step. `partner`: the partner's params as decoded."""
         most = self._expected(own, outer_params).mul_(GROWTH)
         seen = rms_apart(own, partner).minimum(most)
         self._seen = seen if self._seen is None else seen.maximum(KEPT * self._seen)
@@ -49,10 +51,13 @@ class Distance:
 
 
 def rms_apart(a: Flat, b: Flat) -> Tensor:
-    """Return the root mean square of a - b in each block of 128. Where squares overflow, inf becomes the largest fp32.
-    Temporaries are of a tile. The missing part of a short last block does not count."""
+    """Return the root mean square of a - b in each block of 128.
+
+    A short last block counts only its own elements. Where squares overflow, the result is the largest fp32. Temporaries
+    have the size of a tile."""
     assert a.numel() == b.numel()
-    found = torch.empty(count_blocks(a.numel()))  # one, for results between temporaries would keep their memory apart
+    # allocated once: small results allocated between the temporaries would fragment memory
+    found = torch.empty(count_blocks(a.numel()))
     for at in range(0, a.numel(), TILE):
         tile = slice(at, min(at + TILE, a.numel()))
         found[rows_at(at)] = _rms(a[tile] - b[tile])

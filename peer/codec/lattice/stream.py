@@ -1,5 +1,5 @@
-"""Streamed lattice payloads (`peer.codec.lattice.codec`), made as they are sent and decoded as they arrive. Memory
-holds the heads, 4 bytes for 128 values, and a tile."""
+"""Lattice payloads (`peer.codec.lattice.codec`) that are encoded while they are sent and decoded as they arrive. Memory
+holds the heads (4 bytes per 128 values) and one tile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from peer.codec.stream import Flat, PayloadDecoder, PayloadEncoder, swap_ended
 
 
 class ModuloEncoding:
-    """A `Source`: `heads`, as `Modulo.encode_heads` made them of `values`, and the low bits tile by tile."""
+    """A `Source` of a lattice payload: `heads`, which `Modulo.encode_heads` made of `values`, then the low bits,
+    encoded tile by tile."""
 
     def __init__(self, codec: Modulo, values: Flat, heads: bytes) -> None:
         self._heads = heads
@@ -32,20 +33,20 @@ class ModuloEncoding:
         return self._lows.grain
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the payload. Raises PartnerLost when it is closed."""
+        """Return `size` bytes of the payload from `offset` on. Raises PartnerLost after `close`."""
         head = self._heads[offset : offset + size]
         return head + self._lows.read(max(0, offset - len(self._heads)), size - len(head))
 
     def close(self) -> None:
-        """Stop reading the values: they may change now."""
+        """Stop reading the values, which may change from now on."""
         self._lows.close()
 
 
 class ModuloDecoding:
-    """A `Sink` that decodes into `into` (flat fp32), guided by `own` (as long, left as it is).
+    """A `Sink` that decodes into `into` (flat fp32), guided by `own` (same length, not changed).
 
-    It is complete when the last byte was written. Then `failed` has True for each undetermined block, where `into`
-    holds the own values until `complete`. After a BadPayload `into` holds no usable values."""
+    It is complete after the last byte. Then `failed` is True for each undetermined block, in which `into` holds the own
+    values until `complete`. After a BadPayload, `into` holds no usable values."""
 
     def __init__(self, codec: Modulo, own: Flat, into: Tensor) -> None:
         assert into.shape == (own.numel(),), (into.shape, own.numel())
@@ -64,7 +65,7 @@ class ModuloDecoding:
         return self._lows.failed
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write bytes of the payload. Raises BadPayload (`scale`), PartnerLost when it is closed."""
+        """Receive the next bytes of the payload. Raises BadPayload (`scale`), and PartnerLost after `close`."""
         if self._closed:
             raise swap_ended()
         view, missing = memoryview(data), HEAD_BYTES * count_blocks(self._own.numel()) - len(self._head)
@@ -78,13 +79,13 @@ class ModuloDecoding:
             self._lows.write(offset - len(self._head), view)
 
     def complete(self, answer: Payload) -> None:
-        """Fill the failed blocks from what the sender answered. Raises BadPayload as `Modulo.decode_blocks_` does."""
+        """Complete the failed blocks from the sender's answer. Raises BadPayload as `Modulo.decode_blocks_` does."""
         assert self._lows is not None
         lows = self._lows
         self._codec.complete_(self._into, lows.heads, lows.failed, lambda rows, chosen: lows.kept[rows.start], answer)
 
     def close(self) -> None:
-        """`into` is another's now."""
+        """Stop writing to `into`, which another user may now change."""
         self._closed = True
 
     def _open(self) -> None:
@@ -93,6 +94,8 @@ class ModuloDecoding:
 
 
 class _LowsOut(PayloadEncoder):
+    """Source of the low bits."""
+
     def __init__(self, codec: Modulo, values: Flat, steps: Tensor) -> None:
         super().__init__(codec.low_bytes, values)
         self._codec = codec
@@ -106,6 +109,8 @@ class _LowsOut(PayloadEncoder):
 
 
 class _LowsIn(PayloadDecoder):
+    """Sink of the low bits, which decodes each tile with the `head` received before."""
+
     def __init__(self, codec: Modulo, own: Flat, into: Tensor, head: bytearray) -> None:
         super().__init__(codec.low_bytes, own.numel())
         self._codec = codec
@@ -114,7 +119,7 @@ class _LowsIn(PayloadDecoder):
         self.heads = codec.heads(torch.from_numpy(np.frombuffer(head, np.uint8)), own.numel())
         self.failed = torch.zeros(count_blocks(own.numel()), dtype=torch.bool)
         self.kept: dict[int, Tensor] = {}
-        """The low parts of the blocks that failed, by the first block of their tile."""
+        """Low parts of the blocks that failed, keyed by the first block of their tile. `complete` needs them."""
 
     def decode_tiles(self, first: int, end: int, payload: memoryview) -> None:
         for number in range(first, end):

@@ -1,1 +1,4 @@
-"""What peers ask of each other: one module a call, with its messages, the side that asks and the side that answers."""
+"""The calls between peers, one module per call: its messages, the client side and the server side.
+
+`call` defines what a call is, and `registry` collects all calls: begin there. The client side is a function `invoke`
+(`invoke_x` where a module has several calls), the server side a function `serve`."""

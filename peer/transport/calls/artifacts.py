@@ -1,4 +1,4 @@
-"""Artifacts: ask a peer which of some artifacts it would give us."""
+"""Artifacts: the call that asks a peer which of some artifacts it would send us."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from peer.v1 import exchange_pb2 as pb
 
 
 async def invoke(channel: Channel, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]:
+    """Return for each digest whether the peer would send this artifact. Peers of older versions, which do not know the
+    call, would send none."""
     assert len(digests) <= MAX_ARTIFACTS
     try:
         reply = await channel.unary(holder, ARTIFACTS, pb.ArtifactsRequest(digests=digests), timeout_s)
@@ -31,7 +33,7 @@ async def serve(services: CallServices, caller: AuthenticatedCaller, request: pb
 
 
 def digests_of(request: pb.ArtifactsRequest) -> list[bytes]:
-    """Decode which artifacts are asked about. Raises BadPayload."""
+    """Decode the requested digests. Raises BadPayload."""
     digests: Sequence[bytes] = request.digests
     if len(digests) > MAX_ARTIFACTS:
         raise BadPayload(Code.REQUEST, f"{len(digests)} artifacts are asked about; at most {MAX_ARTIFACTS} may be")
@@ -41,7 +43,7 @@ def digests_of(request: pb.ArtifactsRequest) -> list[bytes]:
 
 
 def held_of(reply: pb.ArtifactsReply, asked: int) -> list[bool]:
-    """Decode which artifacts are held, of so many that were asked about. Raises BadPayload."""
+    """Decode the reply to a request for so many artifacts (`asked`). Raises BadPayload."""
     if len(reply.held) != asked:
         raise BadPayload(Code.ARTIFACTS, f"{len(reply.held)} answers to {asked} questions")
     return list(reply.held)

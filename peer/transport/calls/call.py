@@ -1,11 +1,11 @@
-"""What a call is, whatever carries it: gRPC between machines, or the simulator's network.
+"""The definition of a call, for every transport: gRPC between machines, and the simulator's network.
 
-A call has one request and one reply. Its module holds all of it: the function that asks, which takes and returns
-values, the function that serves, and a `Call` that names both messages. `peer.transport.calls.registry` finds it there;
-servers then offer it, count its bytes and limit its callers.
+A call has one request and one reply. Its module contains the client function, which takes and returns values, the
+server function, and a `Call` that names both messages. `peer.transport.calls.registry` finds the `Call`; servers then
+serve it, count its bytes and limit its callers.
 
-A call of several messages is a `StreamedCall`, and `peer.transport.server.listener` says what serves it. Hello, Reserve
-and Discard have their modules here. Those that carry payloads share too much for that, in `peer.transport.wire`."""
+A call with several messages is a `StreamedCall`, which `peer.transport.server.listener` connects to its handler. Hello,
+Reserve and Discard have modules here. Calls that carry payloads share their code, which is in `peer.transport.wire`."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ from peer.transport.server.state_uploads import StateUploads
 SERVICE = "peer.v1.Exchange"
 
 Q = TypeVar("Q", bound=Message)
+"""A request message."""
 A = TypeVar("A", bound=Message)
+"""A reply message."""
 
 
 class DialBackService(Protocol):
-    """As `peer.transport.server.dial_back.DialBack`. The simulator has another one."""
+    """Interface of `peer.transport.server.dial_back.DialBack`, which the simulator replaces."""
 
     async def probe(self, caller: PeerId, host: str, endpoints: list[str], port: int) -> Probed: ...
 
 
 class IndirectProbeService(Protocol):
-    """As `peer.transport.server.indirect_probe.IndirectProbe`. The simulator has another one."""
+    """Interface of `peer.transport.server.indirect_probe.IndirectProbe`, which the simulator replaces."""
 
     async def vouch(
         self, caller: PeerId, about: PeerId, record: PeerRecord | None, heard_ago_s: float | None
@@ -45,7 +47,7 @@ class IndirectProbeService(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallServices:
-    """What served calls answer from."""
+    """The parts of a peer from which the server functions of calls answer."""
 
     handler: Handler
     uploads: StateUploads
@@ -57,34 +59,35 @@ class CallServices:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedCaller:
-    """The peer that made a served call. Its key is proven, and it is within the limits of small calls."""
+    """The peer that made a served call. It has proven its key and is within the limits on small calls."""
 
     peer: PeerId
     origin: str
-    """Where it calls from, as gRPC writes addresses."""
+    """Address from which it calls, in gRPC's notation."""
     block: str
-    """The address block of that."""
+    """Address block of `origin`."""
     proven: bool
+    """Whether it is a proven peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Q, A]):
-    """A call with one request and one reply. Its caller shows a token, which a Hello gave it.
+    """A call with one request and one reply. The caller presents a token that it got in a Hello.
 
-    `serve` returns the reply. It raises PartnerRefused to refuse, and BadPayload for what no honest peer sends, which
-    costs the caller some of its standing."""
+    `serve` returns the reply. It raises PartnerRefused to refuse, and BadPayload for a request that no honest peer
+    sends, which lowers the caller's reputation."""
 
     request: type[Q]
-    """Its name and "Request"."""
+    """Type of the request. Its name is the call's name and "Request"."""
     reply: type[A]
     serve: Callable[[CallServices, AuthenticatedCaller, Q], Awaitable[A]]
     purpose: Purpose
-    """What its bytes are counted as."""
+    """Category under which its bytes are counted."""
     even_banned: bool = False
-    """Whether a peer that the operator keeps out may make it."""
+    """Whether banned peers may make this call."""
     waits: bool = False
-    """Whether its deadline passes now and then, as `serve` waits for others. The simulator sets a timer for such calls
-    alone."""
+    """Whether `serve` may wait for others so long that the caller's deadline passes. The simulator sets timers only for
+    such calls."""
 
     @property
     def name(self) -> str:
@@ -97,8 +100,8 @@ class Call(Generic[Q, A]):
 
 @dataclass(frozen=True, slots=True)
 class StreamedCall:
-    """A call of several messages. `purpose`: what its bytes are counted as; None: it carries payloads, or measures a
-    line."""
+    """A call with several messages. `purpose`: category under which its bytes are counted; None for calls that carry
+    payloads or measure a line, which are not control traffic."""
 
     name: str
     purpose: Purpose | None = None
@@ -114,17 +117,17 @@ CONTRIBUTE = StreamedCall("Contribute")
 
 
 class Channel(ABC):
-    """One peer's end of a transport, as far as calls need it."""
+    """The part of a transport that calls need."""
 
     @abstractmethod
     async def unary(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> A:
-        """Make a call, after a Hello where one is due. Raises PartnerLost, PartnerRefused or BadPayload alone."""
+        """Make a call, after a Hello if one is due. Raises only PartnerLost, PartnerRefused or BadPayload."""
 
     @abstractmethod
     async def unary_aside(self, to: PeerRecord, call: Call[Q, A], request: Q, timeout_s: float) -> tuple[A, str]:
-        """As `unary`, over a connection of its own. Return the reply, and the endpoint that was called."""
+        """As `unary`, over a separate new connection. Return the reply and the endpoint that was called."""
 
     @property
     @abstractmethod
     def port(self) -> int:
-        """The port at which we are called."""
+        """The port on which this peer is called."""

@@ -1,7 +1,8 @@
-"""Discard: measure the upload of this machine's line. Another peer counts bytes of ours, and throws them away.
+"""Discard: the call that measures the upload rate of this machine's line. The other peer counts our bytes and discards
+them.
 
-A newcomer does so before it joins, so its key is new. The limits of the served side therefore hold for address blocks,
-and for all callers together."""
+A newcomer measures before it joins, with a key that is still unknown. The server's limits therefore apply per address
+block and to all callers together."""
 
 from __future__ import annotations
 
@@ -30,21 +31,22 @@ from peer.v1 import exchange_pb2 as pb
 
 DISCARD = StreamedCall("Discard")
 SENDING_S = 4.0
-"""Seconds after which no further chunk is sent. What is under way then still has to arrive."""
+"""Seconds after which no further chunk is sent. The bytes on their way still have to arrive."""
 PLACES = 2
-"""Measurements at once."""
+"""Measurements served at once."""
 WITHIN_S = 30.0
-"""Seconds that one may take."""
+"""Timeout of a measurement on the server, in seconds."""
 OF_BLOCK = Rate(DISCARD_BYTES / 60, 4 * DISCARD_BYTES)
-"""Bytes that the callers of one address block may have thrown away."""
+"""Bytes that the callers of one address block may send."""
 OF_ALL = Rate(DISCARD_BYTES / 20, 8 * DISCARD_BYTES)
-"""Bytes that all callers together may."""
+"""Bytes that all callers together may send."""
 EVERYBODY = "everybody"
+"""Key of the token bucket of all callers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineRate:
-    """Bytes that crossed the line, and the seconds that they took."""
+    """Bytes that arrived, and the seconds they took."""
 
     nbytes: int
     seconds: float
@@ -55,16 +57,16 @@ class LineRate:
 
 
 class UploadTest:
-    """Sends bytes to other peers for the sake of the time that they take."""
+    """The client side: sends bytes to a peer and measures how long they take."""
 
     def __init__(self, call_client: CallClient, caps: Caps) -> None:
         self._call_client = call_client
         self._caps = caps
 
     async def measure(self, to: PeerRecord, timeout_s: float, nbytes: int = DISCARD_BYTES) -> LineRate:
-        """Send at most `nbytes` within our own upload cap, and return what arrived in which time.
+        """Send at most `nbytes` within our own upload cap, and return how many arrived in which time.
 
-        Raises PartnerLost, PartnerRefused (`unknown_call` by a peer of an older version) or BadPayload."""
+        Raises PartnerLost, PartnerRefused (`unknown_call` from a peer of an older version) or BadPayload."""
         return await self._call_client.with_token(to, lambda connection: self._send(connection, nbytes), timeout_s)
 
     async def _send(self, connection: Connection, nbytes: int) -> LineRate:
@@ -84,6 +86,7 @@ class UploadTest:
 
 
 def _count(raw: bytes | None, sent: int) -> int:
+    """Decode the reply: the number of bytes that arrived of those `sent`. Raises PartnerLost or BadPayload."""
     if raw is None:
         raise PartnerLost("the measurement ended without an answer")
     try:
@@ -96,7 +99,7 @@ def _count(raw: bytes | None, sent: int) -> int:
 
 
 class DiscardService:
-    """Method of the gRPC service."""
+    """The server side: a method of the gRPC service."""
 
     def __init__(self, admission: Admission, caps: Caps) -> None:
         self._admission = admission
@@ -106,7 +109,7 @@ class DiscardService:
         self._of_all: TokenBuckets[str] = TokenBuckets(OF_ALL)
 
     async def discard(self, _: object, context: Context) -> None:
-        """Read a caller's bytes to their end, at most `DISCARD_BYTES`, and tell how many they were."""
+        """Read a caller's bytes, at most `DISCARD_BYTES`, and reply with their number."""
         async with self._admission.admitted(context) as caller:
             block = block_of_network(caller.address)
             await self._take(block, context)
@@ -121,7 +124,8 @@ class DiscardService:
                 await refuse(context, Code.TIMEOUT, f"a measurement takes {WITHIN_S:.0f} s at most")
 
     async def _take(self, block: str, context: Context) -> None:
-        """Count a whole measurement, whose bytes are not known beforehand. Refuse one that is too many."""
+        """Charge a whole measurement to the limits, as its size is not known in advance. Refuses the call when a limit
+        is exceeded."""
         now = self._admission.now()
         wait_s = self._of_all.lacks_s(EVERYBODY, now, DISCARD_BYTES) or self._of_block.take(block, now, DISCARD_BYTES)
         if wait_s > 0:
@@ -129,7 +133,7 @@ class DiscardService:
         self._of_all.take(EVERYBODY, now, DISCARD_BYTES)
 
     async def _read(self, caller: Caller, context: Context) -> int:
-        """Return how many bytes came. Our own download cap holds for them."""
+        """Return the number of bytes received. Our own download cap applies to them."""
         received = 0
         while received < DISCARD_BYTES:
             async with asyncio.timeout(STEP_TIMEOUT_S):

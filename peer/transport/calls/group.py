@@ -1,5 +1,5 @@
-"""JoinRound: take part in a round of a group, which the peer that is asked leads, or knows who does. Held: ask a member
-which state of a fragment it has now."""
+"""JoinRound: the call by which a member joins a round of a group at its leader, or learns from another member who
+leads. Held: the call that asks a member for the base of a fragment that it holds now."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from peer.transport.wire.validation import reach_of
 from peer.v1 import exchange_pb2 as pb
 
 MAX_WAIT_S = 10.0
-"""Seconds that one call may ask to be held, at most."""
+"""Longest time in seconds for which a caller may ask the server to delay its reply."""
 
 
 async def invoke_join_round(channel: Channel, leader: PeerRecord, join: Join, timeout_s: float) -> JoinReply:
@@ -40,6 +40,7 @@ async def serve_join_round(
 
 
 def join_request(join: Join) -> pb.JoinRoundRequest:
+    """Encode a request to join a round."""
     key = join.key
     return pb.JoinRoundRequest(
         round=key.round,
@@ -54,7 +55,7 @@ def join_request(join: Join) -> pb.JoinRoundRequest:
 
 
 def join_of(request: pb.JoinRoundRequest) -> Join:
-    """Decode a request. Raises BadPayload."""
+    """Decode a request to join a round. Raises BadPayload."""
     if request.round >= MAX_ROUND or not 0 <= request.wait_s < 1e6:
         raise BadPayload(Code.REQUEST, "a round or a time that cannot be")
     key = RoundKey(request.round, request.fragment)
@@ -80,7 +81,7 @@ def join_reply(reply: JoinReply) -> pb.JoinRoundReply:
 
 
 def join_reply_of(message: pb.JoinRoundReply) -> JoinReply:
-    """Decode a reply. Raises BadPayload."""
+    """Decode the reply. Raises BadPayload."""
     try:
         told = JoinStatus(message.told)
     except ValueError:
@@ -104,7 +105,7 @@ async def serve_held(services: CallServices, caller: AuthenticatedCaller, reques
 
 
 def group_of(services: CallServices) -> GroupHandler:
-    """Raises PartnerRefused."""
+    """Return the handler of group calls. Raises PartnerRefused if this peer takes part in no group."""
     if (group := services.handler.group) is None:
         raise PartnerRefused(Code.NO_GROUP, "this peer takes part in no group (yet)")
     return group
@@ -125,5 +126,5 @@ def base_of(message: pb.GroupBase) -> Base:
 
 
 JOIN_ROUND = Call(pb.JoinRoundRequest, pb.JoinRoundReply, serve_join_round, Purpose.GROUPS, waits=True)
-# members ask it with little patience, also of peers that are gone
+# callers use a short deadline, as the peer may be gone: `waits` makes the simulator set a timer for it
 HELD = Call(pb.HeldRequest, pb.HeldReply, serve_held, Purpose.GROUPS, waits=True)

@@ -1,7 +1,8 @@
-"""Hello: prove to each other who we are, and get a token for all further calls. Opening, challenge, proof, token.
+"""Hello: the first call on a connection. Both peers prove their keys, and the caller gets a token for further calls.
+Its steps are opening, challenge, proof and token.
 
-Hello is the only call without a token. It proves that the caller owns its key, that both sides speak a common wire
-version, and that they take part in the same run. The caller measures the other's clock by it."""
+It is the only call without a token. It verifies that the caller owns its key, that both sides share a wire version, and
+that they take part in the same run. The caller also measures the other's clock."""
 
 from __future__ import annotations
 
@@ -32,20 +33,21 @@ HELLO = StreamedCall("Hello", Purpose.HELLO)
 HELLO_DOMAIN = b"peer hello v1"
 """Domain of the signatures in Hellos; see `peer.identity`."""
 A_DAY_S = 86400.0
-"""Seconds that two clocks may differ while the manifest is not known. No manifest allows more."""
+"""Seconds that two clocks may differ until the manifest is known. No manifest allows more."""
 KEPT_CALLERS = 64
+"""Most hosts of callers that are stored until `take_callers`."""
 RECORD_FRESH_S = 30.0
-"""Seconds. A record issued longer than this before the clock of its Hello is a replay, as callers seal it for the
-Hello."""
+"""Seconds. A caller seals its record for each Hello, so a record issued longer than this before its Hello is a
+replay."""
 
 
 async def say_hello(
     connection: Connection, to: PeerRecord, config: TransportConfig, correction: Callable[[], float]
 ) -> Welcome:
-    """Prove our key to a peer; keep its token and round trip with the connection.
+    """Prove our key to a peer. Stores the token and the round trip in the connection.
 
     `correction` returns the seconds by which `config.now` is ahead of our raw clock. Raises PartnerLost when the Hello
-    ends in the middle, BadPayload for an impossible clock or a peer that is not invited, and errors of the stream."""
+    is interrupted, BadPayload for an impossible clock or an uninvited peer, and errors of the stream."""
     terms, starts = config.terms, config.starts
     method = connection.control.stream_stream(
         HELLO.path, request_serializer=config.control.encoder(Purpose.HELLO, pb.HelloRequest.SerializeToString)
@@ -69,7 +71,7 @@ async def say_hello(
         challenge = _expect(decoded, await stream.read(), "challenge", to.peer_id)
         if (found := terms.uninvited_reason(to.peer_id, challenge.invitation)) is not None:
             raise BadPayload(*found)
-        after = config.now() - correction() + corrected  # another Hello may have moved the correction meanwhile
+        after = config.now() - correction() + corrected  # a concurrent Hello may have changed the correction
         offset = offset_of(challenge, before, after, terms.max_clock_offset_s if terms.layout_digest else A_DAY_S)
         server_key = public_key_of(to.peer_id)
         message = proof_message(config.run_id, server_key, challenge.nonce)
@@ -87,7 +89,8 @@ async def say_hello(
 
 
 def _expect(decoded: Callable[[bytes], pb.HelloReply], raw: object, step: str, who: str) -> Any:
-    """Return this step of a Hello. `raw`: what was read; gRPC's mark of the end is no bytes. Raises PartnerLost."""
+    """Return the message of this step of a Hello. `raw`: the message read, or gRPC's end-of-stream marker. Raises
+    PartnerLost for any other step."""
     try:
         reply = decoded(raw) if isinstance(raw, bytes) else None
     except DecodeError:
@@ -98,10 +101,11 @@ def _expect(decoded: Callable[[bytes], pb.HelloReply], raw: object, step: str, w
 
 
 def offset_of(challenge: pb.HelloChallenge, before: float, after: float, limit_s: float) -> float:
-    """Return the other peer's clock minus ours in seconds, from our times at both ends of the call.
+    """Return the other peer's clock minus ours in seconds. `before` and `after`: our time when the call began and
+    ended.
 
-    Raises BadPayload when the offset is not finite or beyond `limit_s`. Offsets correct our clock, and NaN would stop
-    it for good."""
+    Raises BadPayload when the offset is not finite or beyond `limit_s`. Offsets correct our clock, and a NaN would
+    break it permanently."""
     offset = challenge.clock - (before + after) / 2
     if not abs(offset) <= limit_s:
         raise BadPayload(
@@ -111,17 +115,18 @@ def offset_of(challenge: pb.HelloChallenge, before: float, after: float, limit_s
 
 
 def proof_message(run_id: RunId | bytes, server_key: bytes, nonce: bytes) -> bytes:
-    """Return the bytes that a caller signs: they name the run, the server that asked, and its challenge."""
+    """Return the bytes that a caller signs. They name the run, the server and the server's challenge, so that the
+    signature is useless elsewhere."""
     return run_id + server_key + nonce
 
 
 class Handshake:
-    """Serves Hellos, and gives tokens to callers that prove their key."""
+    """The server side of Hello: gives tokens to callers that prove their key."""
 
     def __init__(
         self, config: TransportConfig, admission: Admission, handler: Handler, called: Callable[[PeerId, str], None]
     ) -> None:
-        """`called` is told each caller that gets a token, and from where it calls."""
+        """`called` is called with each caller that gets a token, and its address."""
         self._config = config
         self._called = called
         self._admission = admission
@@ -129,12 +134,12 @@ class Handshake:
         self._callers: dict[str, None] = {}
 
     def take_callers(self) -> tuple[str, ...]:
-        """Return the hosts of the last callers that proved a key, at most `KEPT_CALLERS`, and forget them."""
+        """Return the hosts of recent callers that proved a key, at most `KEPT_CALLERS`, and clear the list."""
         callers, self._callers = tuple(self._callers), {}
         return callers
 
     async def serve(self, _: Any, context: Context) -> None:
-        """Serve a Hello: its opening, our challenge, the caller's proof, our token."""
+        """Serve a Hello: receive the opening, send a challenge, check the proof, send a token."""
         async with self._admission.greeting(context):
             await self._greet(context)
 
@@ -172,7 +177,7 @@ class Handshake:
             starts.judge(proof.other_start)
             if named:
                 self._admission.tokens.expire_starts(caller, named)
-        if caller != self._config.identity.peer_id:  # else another process with our key, and no peer to be known
+        if caller != self._config.identity.peer_id:  # otherwise it is another process with our own key
             await self._learn(opened, caller, context)
             self._admission.greeted(context, caller)
             origin = await self._admission.origin(context)
@@ -192,7 +197,8 @@ class Handshake:
             await self._admission.turn_away(context, Code.REQUEST, "the message cannot be read")
 
     def _refusal_before_proof(self, opened: pb.HelloOpen) -> tuple[Code, str] | None:
-        """Return why the Hello ends without a proof: a code and a reason."""
+        """Return why the Hello is refused before the caller has proven its key, as a code and a reason; None: it
+        continues."""
         config = self._config
         if opened.wire_min > config.wire_max or opened.wire_max < config.wire_min:
             return Code.WIRE_VERSION, f"wire versions {config.wire_min} to {config.wire_max} are spoken here; update"
@@ -205,7 +211,8 @@ class Handshake:
         return None
 
     def _refusal_after_proof(self, opened: pb.HelloOpen) -> tuple[Code, str] | None:
-        """Return why the caller is turned away once its key is proven: a code and a reason."""
+        """Return why the caller is refused after it has proven its key, as a code and a reason; None: it is
+        admitted."""
         if opened.run_id != self._config.run_id:
             return Code.WRONG_RUN, "this peer takes part in another run"
         ours = self._config.terms.layout_digest
@@ -214,13 +221,13 @@ class Handshake:
         return None
 
     async def _learn(self, opened: pb.HelloOpen, caller: PeerId, context: Context) -> None:
-        """Take the record that the caller shows of itself."""
+        """Check the directory record that the caller presents, and pass it to the handler."""
         if not opened.record:
             return
         try:
             record = open_record(opened.record, self._config.run_id, self._config.now())
         except InvalidRecord as bad:
-            if bad.code in (Code.EXPIRED, Code.FUTURE):  # its clock is off, within what is allowed
+            if bad.code in (Code.EXPIRED, Code.FUTURE):  # its clock is wrong, but within the limit
                 return
             await self._admission.turn_away(context, Code.RECORD, f"your record: {bad.reason} ({bad.code})", caller)
         if record.peer_id != caller:

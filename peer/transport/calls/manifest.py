@@ -1,4 +1,4 @@
-"""Manifest: fetch the manifest of the run, with the operator's signature."""
+"""Manifest: the call that fetches the manifest of the run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from peer.v1 import exchange_pb2 as pb
 
 
 async def invoke(channel: Channel, to: PeerRecord, timeout_s: float) -> tuple[bytes, bytes]:
+    """Return the bytes of the manifest and the operator's signature."""
     reply = await channel.unary(to, MANIFEST, pb.ManifestRequest(), timeout_s)
     return reply.manifest, reply.signature
 

@@ -1,4 +1,4 @@
-"""Offer: ask a peer to exchange with us in a round, or take that back."""
+"""Offer: the call that proposes a swap in a round to a peer, or withdraws a proposal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Amendments and Papers: fetch what the operator signed, as far as we lack it."""
+"""Amendments and Papers: the calls that fetch statements signed by the operator that we lack."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from peer.v1 import exchange_pb2 as pb
 async def invoke_amendments(
     channel: Channel, to: PeerRecord, held: int, head: bytes, timeout_s: float
 ) -> list[tuple[bytes, bytes]]:
+    """Return the (bytes, signature) of amendments that we lack. `held`: how many we have. `head`: digest of the last of
+    them."""
     reply = await channel.unary(to, AMENDMENTS, pb.AmendmentsRequest(held=held, head=head), timeout_s)
     return [(amendment.raw, amendment.signature) for amendment in reply.amendments]
 
@@ -25,6 +27,7 @@ async def serve_amendments(
 
 
 async def invoke_papers(channel: Channel, to: PeerRecord, held: Sequence[bytes], timeout_s: float) -> list[bytes]:
+    """Return the papers that we lack. `held`: digests of those that we have."""
     return list((await channel.unary(to, PAPERS, pb.PapersRequest(held=held), timeout_s)).papers)
 
 
@@ -34,6 +37,6 @@ async def serve_papers(
     return pb.PapersReply(papers=services.handler.on_papers(request.held))
 
 
-# a banned peer learns from the amendments why it is banned
+# banned peers may make this call, because the amendments tell them why they are banned
 AMENDMENTS = Call(pb.AmendmentsRequest, pb.AmendmentsReply, serve_amendments, Purpose.AMENDMENTS, even_banned=True)
 PAPERS = Call(pb.PapersRequest, pb.PapersReply, serve_papers, Purpose.PAPERS)

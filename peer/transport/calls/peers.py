@@ -1,4 +1,4 @@
-"""Peers: show a peer our own record, and fetch those that it knows."""
+"""Peers: the call that shows our own directory record to a peer, and fetches records that it knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probe: ask a peer to dial us back, at the address that it sees us calling from."""
+"""Probe: the call that asks a peer to dial us back, at the address from which it sees us call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peer.v1 import exchange_pb2 as pb
 
 async def invoke(channel: Channel, by: PeerRecord, endpoints: tuple[str, ...], timeout_s: float) -> Probed:
     request = pb.ProbeRequest(endpoints=endpoints[:MAX_ENDPOINTS], port=channel.port)
-    # the open connection may go over another version of IP
+    # a new connection, because the open one may use another IP version than these endpoints
     reply, asked_at = await channel.unary_aside(by, PROBE, request, timeout_s)
     tried = tuple(endpoint[:270] for endpoint in reply.tried[:MAX_ENDPOINTS])
     return Probed(tried, tuple(e for e in tried if e in reply.answered), reply.reason[:500], asked_at)

@@ -1,4 +1,5 @@
-"""Receipt: give the partner of a swap our signature for its own. Shown: ask which receipts others signed for a peer."""
+"""Receipt: the call in which the partners of a swap exchange their signatures about it. Shown: the call that asks a
+peer for the receipts that others signed for it."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from peer.v1 import exchange_pb2 as pb
 async def invoke_receipt(
     channel: Channel, partner: PeerRecord, signed: SignedOpinion, timeout_s: float
 ) -> SignedOpinion | None:
+    """Send what we signed about a swap. Return what the partner signed; None: nothing."""
     key = signed.key
     request = pb.ReceiptRequest(
         round=key.round, fragment=key.fragment, opinion=opinion_message(signed.opinion), signature=signed.signature
@@ -62,14 +64,14 @@ def opinion_of(sent: pb.SwapOpinion) -> SwapOpinion:
 
 
 def receipt_request_of(request: pb.ReceiptRequest) -> SignedOpinion:
-    """Decode what a partner signed about a swap. Raises BadPayload."""
+    """Decode the opinion that a partner signed. Raises BadPayload."""
     if len(request.signature) != SIGNATURE_BYTES or request.round > MAX_ROUND:
         raise BadPayload(Code.RECEIPT, f"a signature has {SIGNATURE_BYTES} bytes, and a round at most {MAX_ROUND}")
     return SignedOpinion(RoundKey(request.round, request.fragment), opinion_of(request.opinion), request.signature)
 
 
 def receipt_of(reply: pb.ReceiptReply, key: RoundKey) -> SignedOpinion | None:
-    """Decode the answer to what we signed about a swap. Raises BadPayload."""
+    """Decode the partner's reply to our receipt for the swap `key`; None: it signed nothing. Raises BadPayload."""
     if not reply.signature:
         return None
     if len(reply.signature) != SIGNATURE_BYTES:
@@ -78,7 +80,7 @@ def receipt_of(reply: pb.ReceiptReply, key: RoundKey) -> SignedOpinion | None:
 
 
 def shown_of(reply: pb.ShownReply) -> list[ShownReceipt]:
-    """Decode the receipts that a peer shows. Raises BadPayload."""
+    """Decode the receipts that a peer presents. Their signatures are not checked here. Raises BadPayload."""
     if len(reply.receipts) > MAX_SHOWN:
         raise BadPayload(Code.RECEIPT, f"{len(reply.receipts)} receipts; at most {MAX_SHOWN} are shown")
     shown = []

@@ -1,4 +1,4 @@
-"""All calls with one request and one reply."""
+"""The registry of all calls with one request and one reply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peer.transport.calls.call import Call
 
 @cache
 def every_call() -> tuple[Call[Any, Any], ...]:
-    """Return the calls that the modules of this package define, by name."""
+    """Return all `Call`s defined in the modules of this package, sorted by name."""
     found: dict[str, Call[Any, Any]] = {}
     for module in pkgutil.iter_modules(calls.__path__, f"{calls.__name__}."):
         values = vars(importlib.import_module(module.name)).values()

@@ -1,4 +1,4 @@
-"""Relay: ask a relay for a circuit to a closed peer that has a place there."""
+"""Relay: the call that requests a circuit from a relay, to a closed peer with a place there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from peer.v1 import exchange_pb2 as pb
 async def invoke(
     channel: Channel, relay: PeerRecord, target: PeerId, timeout_s: float, *, bulk: bool, needs: float
 ) -> bytes:
-    """Return our slip of the circuit. `bulk`: it carries payloads. `needs`: bytes per second each way; 0: not known."""
+    """Return our slip of the circuit. `bulk`: whether it will carry payloads. `needs`: bytes per second in each
+    direction; 0: not known."""
     return (await channel.unary(relay, RELAY, pb.RelayRequest(target=target, bulk=bulk, needs=needs), timeout_s)).slip
 
 

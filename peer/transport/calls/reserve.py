@@ -1,4 +1,5 @@
-"""Reserve: a closed peer holds a place at a relay for as long as this call lasts, and is told of circuits."""
+"""Reserve: the call by which a closed peer holds a place at a relay. The place lasts as long as the call, over which
+the relay announces circuits."""
 
 from __future__ import annotations
 
@@ -25,15 +26,16 @@ from peer.v1 import exchange_pb2 as pb
 
 RESERVE = StreamedCall("Reserve", Purpose.OTHER)
 ALIVE_EVERY_S = 25.0
-"""Seconds between two signs of life to a closed peer. Home routers forget a silent connection after some minutes at
-the earliest (RFC 5382 asks for two hours)."""
+"""Seconds between two heartbeats of the relay to a closed peer. Home routers drop the state of an idle connection after
+some minutes at the earliest (RFC 5382 requires two hours)."""
 SILENT_S = 1.6 * ALIVE_EVERY_S
-"""Seconds without a sign of life after which a relay counts as lost."""
+"""Seconds without a heartbeat after which the relay counts as lost."""
 
 OnGrant = Callable[[float, RelayWord | None], None]
-"""Told a relay's cap, in bytes per second, and its word on where we call from; None: as before."""
+"""Called with a relay's cap in bytes per second, and its signed statement of the address block from which we call. None
+for the statement: unchanged."""
 SignWord = Callable[[PeerId, str], RelayWord]
-"""Signs from which address block a closed peer calls."""
+"""Signs the statement from which address block a closed peer calls."""
 
 
 async def hold(
@@ -41,8 +43,8 @@ async def hold(
 ) -> None:
     """Hold a reservation until the relay ends it, which raises an error of the stream, PartnerLost or BadPayload.
 
-    `granted` is told what the relay says, whenever it says something. `called` is told the slip of each circuit that
-    waits for us. `control` counts what comes."""
+    `granted` is called for every message of the relay. `called` is called with the slip of each circuit that waits for
+    us. `control` counts the bytes."""
     method = connection.control.unary_stream(RESERVE.path, response_deserializer=control.decoder(Purpose.OTHER, bytes))
     stream = method(b"", metadata=metadata(connection))
     with CancelOnExit(stream):
@@ -62,7 +64,7 @@ async def hold(
 
 
 def _reply_of(raw: bytes) -> pb.ReserveReply:
-    """Raises BadPayload."""
+    """Decode a message of the relay. Raises BadPayload."""
     try:
         reply = pb.ReserveReply.FromString(raw)
     except DecodeError:
@@ -73,7 +75,7 @@ def _reply_of(raw: bytes) -> pb.ReserveReply:
 
 
 def _word_of(reply: pb.ReserveReply) -> RelayWord | None:
-    """Raises BadPayload."""
+    """Return the relay's statement of our address block; None: the message has none. Raises BadPayload."""
     if not reply.HasField("word"):
         return None
     word = RelayWord(reply.word.block, reply.word.until, reply.word.signature)
@@ -83,17 +85,17 @@ def _word_of(reply: pb.ReserveReply) -> RelayWord | None:
 
 
 class ReserveService:
-    """Methods of the gRPC service."""
+    """The server side: a method of the gRPC service."""
 
     def __init__(self, relay_server: RelayServer, admission: Admission, word: SignWord) -> None:
-        """`word`: signs from which address block a closed peer calls."""
+        """`word` signs the statement from which address block a closed peer calls."""
         self._relay_server = relay_server
         self._admission = admission
         self._word = word
 
     async def reserve(self, _: object, context: Context) -> None:
-        """Hold a place for a closed peer as long as its call lasts, and tell it of circuits. A peer that is banned
-        meanwhile loses it."""
+        """Hold a place for a closed peer during its call, and announce circuits to it. The place ends when the peer is
+        banned."""
         async with self._admission.admitted(context) as caller:
             assert caller.peer is not None
             await self._admission.request(context, caller.peer)
@@ -109,8 +111,8 @@ class ReserveService:
             await refuse(context, Code.BUSY, "your place at this relay went to another peer")
 
     async def _tell(self, held: Reservation, block: str, context: Context) -> None:
-        """Tell of circuits and give signs of life, until the place is lost or the peer is out. A closed peer that
-        reads nothing loses it. `block`: the one that it calls from."""
+        """Announce circuits and send heartbeats until the place is lost or the peer excluded. A peer that does not read
+        loses the place. `block`: the address block from which it calls."""
         word: RelayWord | None = None
         lost = asyncio.create_task(held.lost.wait())
         try:

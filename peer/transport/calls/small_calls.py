@@ -17,7 +17,8 @@ from peer.transport.calls.vouch import invoke as invoke_vouch
 
 
 class SmallCalls(Channel):
-    """What a transport offers once it carries a request and brings the reply; see `peer.ports.transport`."""
+    """Base of transports: implements the methods of `peer.ports.transport` that are calls with one request and one
+    reply. A subclass only has to carry the messages."""
 
     offer = invoke_offer
     probe = invoke_probe

@@ -1,4 +1,4 @@
-"""State: ask a donor which snapshot of its state it would give us."""
+"""State: the call that asks a donor which snapshot of its state it would send us."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ MAX_PIECE_COUNT = 2**20
 async def invoke(
     channel: Channel, donor: PeerRecord, timeout_s: float, fresh: bool = False, wanted: str = ""
 ) -> StateIndex:
+    """Return the donor's description of a snapshot. `fresh`: of its present state, rather than one it offered before.
+    `wanted`: the snapshot of this name, if the donor still keeps it."""
     request = pb.StateRequest(fresh=fresh, wanted=wanted)
     return index_of(await channel.unary(donor, STATE, request, timeout_s))
 
@@ -34,7 +36,7 @@ async def serve(services: CallServices, caller: AuthenticatedCaller, request: pb
 
 
 def index_of(reply: pb.StateReply) -> StateIndex:
-    """Decode a donor's description of its snapshot. It is bounded, but not yet compared with our layout. Raises
+    """Decode a donor's description of its snapshot. Sizes are bounded, but not yet compared with our layout. Raises
     BadPayload."""
     if len(reply.pieces) > MAX_PIECE_COUNT or len(reply.snapshot) > MAX_SNAPSHOT_NAME:
         raise BadPayload(Code.STATE, "a state beyond all bounds is described")

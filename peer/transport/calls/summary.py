@@ -1,4 +1,4 @@
-"""Summary: give a node of the run our signed summary."""
+"""Summary: the call that sends our signed summary to a node of the operator."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from peer.transport.calls.call import AuthenticatedCaller, Call, CallServices, C
 from peer.v1 import exchange_pb2 as pb
 
 MAX_WORD = 32
+"""Most characters of a reason that are read."""
 
 
 async def invoke(channel: Channel, to: PeerRecord, raw: bytes, timeout_s: float) -> str:
+    """Return why the node dropped the summary; empty: it was stored. Peers of older versions, which do not know the
+    call, count as `UNWANTED`."""
     try:
         reply = await channel.unary(to, SUMMARY, pb.SummaryRequest(summary=raw), timeout_s)
     except PartnerRefused as refusal:

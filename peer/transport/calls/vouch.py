@@ -1,4 +1,4 @@
-"""Vouch: ask a peer whether it reaches another one, which does not answer us."""
+"""Vouch: the call that asks a peer whether it reaches another peer, which does not answer us."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Calls to other peers, bounded, with a Hello where one is due. Every failure becomes one of three exceptions."""
+"""Makes calls to other peers: bounded in time, with a Hello where one is due. Every failure becomes PartnerLost,
+PartnerRefused or BadPayload."""
 
 from __future__ import annotations
 
@@ -29,23 +30,24 @@ from peer.transport.wire.resumption import Answered, TransferProgress, retry_tra
 
 T = TypeVar("T")
 BROKE_OFF, SILENT = "a transfer over it broke off", "a call over it was lost"
+"""Faults of a relay, for a person."""
 
 
 class RelayObserver(Circuits, Protocol):
-    """Told how relays do their part, as far as calls show it."""
+    """Receives the outcome of calls and transfers, by which relays are judged."""
 
     def answered(self, relay: PeerId, other: PeerId, why: str) -> None:
-        """Note the end of a small call to a peer over a relay. `why`: it was lost; empty: the peer has answered."""
+        """Record the end of a small call to `other` over a relay. `why`: why it was lost; empty: the peer answered."""
 
     def ended(self, other: PeerId, way: Way, why: str) -> None:
-        """Note the end of a stream of a transfer. `why`: it broke; empty: it is complete."""
+        """Record the end of a stream of a transfer. `why`: why it broke; empty: it is complete."""
 
     def latest(self, to: PeerRecord) -> PeerRecord:
-        """Return the record of a peer with the relays that it names by now."""
+        """Return the peer's record with the relays that it names now."""
 
 
 class CallClient:
-    """Makes the calls of one peer. All of them raise PartnerLost, PartnerRefused or BadPayload alone."""
+    """Makes the calls of one peer. All of them raise only PartnerLost, PartnerRefused or BadPayload."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class CallClient:
         correction: Callable[[], float],
         relays: RelayObserver,
     ) -> None:
-        """`correction`: what `config.now` differs from our raw clock, seconds."""
+        """`correction` returns the seconds by which `config.now` is ahead of our raw clock."""
         self._config = config
         self._pool = pool
         self._dialler = dialler
@@ -71,7 +73,7 @@ class CallClient:
         timeout_s: float,
         pool: ConnectionPool | None = None,
     ) -> A:
-        """As `peer.transport.calls.call.Channel.unary`. `pool`: other connections to make the call over."""
+        """As `peer.transport.calls.call.Channel.unary`. `pool`: the connections to use in place of our own pool's."""
         control = self._config.control
         decoded = control.decoder(call.purpose, call.reply.FromString)
 
@@ -83,11 +85,11 @@ class CallClient:
             async with self._small_call(to, connection):
                 raw = await multicallable(request, metadata=metadata(connection), timeout=timeout_s)
             connection.observe_round_trip(time.monotonic() - began)
-            if raw is None:  # status OK without a reply message
+            if raw is None:  # the call ended with status OK but without a reply message
                 raise BadPayload(Code.ANSWER, f"{to.peer_id} did not answer {call.name}")
             try:
                 return decoded(raw)
-            except DecodeError:  # gRPC would log it, and return None
+            except DecodeError:  # decoded here, because gRPC would log the error and return None
                 raise BadPayload(
                     Code.ANSWER, f"{to.peer_id} answered {call.name} with what is no {call.reply.__name__}"
                 ) from None
@@ -102,8 +104,8 @@ class CallClient:
         pool: ConnectionPool | None = None,
         got: Callable[[Connection], None] = lambda connection: None,
     ) -> T:
-        """Make a call, after a Hello if there is no token yet. A call whose token has run out is made a second time.
-        `got` is told the connection before anything is said over it."""
+        """Run `call` on a connection to the peer, after a Hello if there is no valid token. If the peer reports that
+        the token has expired, say Hello and run `call` again. `got` is called with the connection first."""
         connections = self._pool if pool is None else pool
         used: Connection | None = None
 
@@ -127,7 +129,7 @@ class CallClient:
             try:
                 return await attempt(connection)
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNAVAILABLE:  # another call may have a newer connection by now
+                if error.code() is grpc.StatusCode.UNAVAILABLE:  # another call may have opened a newer one
                     await connections.drop(to.peer_id, connection)
                 raise translate(error, to.peer_id) from None
 
@@ -139,6 +141,7 @@ class CallClient:
             raise
 
     async def greet(self, to: PeerRecord, connection: Connection) -> Welcome:
+        """Say Hello over this connection. The clock of a peer that our ticket names counts as the operator's."""
         async with self._small_call(to, connection), connection.hello_lock:
             welcome = await say_hello(connection, to, self._config, self._correction)
         self._dialler.record_seen_as(to.peer_id, welcome.seen_as)
@@ -146,7 +149,7 @@ class CallClient:
 
     @contextlib.asynccontextmanager
     async def _small_call(self, to: PeerRecord, connection: Connection) -> AsyncIterator[None]:
-        """Note whether the peer answers, if the call in the block goes over a relay."""
+        """If the call in the block goes over a relay, report whether the peer answered."""
         began, lost = time.monotonic(), False
         try:
             yield
@@ -170,6 +173,7 @@ class CallClient:
             self._relays.answered(connection.relay, to.peer_id, why)
 
     async def bounded(self, call: Awaitable[T], to: PeerRecord, timeout_s: float) -> T:
+        """Await a call for at most `timeout_s` seconds, and translate its errors."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await call
@@ -187,8 +191,8 @@ class CallClient:
             raise PartnerLost(f"{to.peer_id}: the connection was closed ({error})") from error
 
     async def resumed(self, to: PeerRecord, stream: Stream[T], progress: TransferProgress, timeout_s: float) -> T:
-        """Run a transfer over as many connections as it takes. One that does not begin over a relay is tried over the
-        others."""
+        """Run a transfer over as many connections as necessary. If it fails to begin over a relay, try the peer's other
+        relays."""
         used: Connection | None = None
         target = to
 
@@ -208,7 +212,7 @@ class CallClient:
             nonlocal used
             if used is not None:
                 self._relays.ended(to.peer_id, used.way(), BROKE_OFF)
-            used = None  # a next attempt that comes to no connection is no fault of this one
+            used = None  # if the next attempt gets no connection, this one is not reported again
 
         async def forget() -> None:
             broken = used
@@ -241,7 +245,7 @@ class CallClient:
 def _is_wanted() -> bool:
     """Return whether the current task is really being cancelled.
 
-    gRPC also raises CancelledError when it breaks off a part of a call. Passed on, that one would end the caller's task
-    silently."""
+    gRPC also raises CancelledError when it aborts a part of a call. If that passed on, the caller's task would end
+    without an error."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""The gRPC channels to other peers: their options, and whether they are ready."""
+"""Creates gRPC channels to other peers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from peer.transport.front.dialling import DiallingFront
 
 MAX_MESSAGE = 2**20 + 2**16
 AHEAD = USUAL_CHUNK
-"""Bytes that a stream may send ahead of the reader; a sender keeps the larger of this and its chunk under way.
+"""Bytes that a stream may send ahead of the reader. A sender has the larger of this and its chunk in flight.
 
-The window is small because a server holds that much for each of its callers. `peer.transport.server.read_slots` bounds
-the messages beyond it. Both directions have the same window: window updates wait behind the data of the other
-direction, and on a slow line the smaller window would starve."""
+The window is small because a server buffers that much for each of its callers. `peer.transport.server.read_slots`
+bounds messages that are larger. Both directions have the same window, because window updates queue behind the data of
+the other direction, so that on a slow line the direction with the smaller window would starve."""
 CHANNEL_OPTIONS = [
-    # gRPC's bandwidth probe would let every stream send hundreds of MiB ahead, whatever the largest message is.
-    # Without the probe, a stream sends this much ahead, or the one message that is being read.
+    # gRPC's bandwidth probe would let every stream send hundreds of MiB ahead, regardless of the largest message.
+    # Without the probe, a stream sends at most `AHEAD` bytes ahead, or the one message that is being read.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", AHEAD),
     ("grpc.max_receive_message_length", MAX_MESSAGE),
@@ -31,20 +31,21 @@ CHANNEL_OPTIONS = [
 ]
 
 MakeChannel = Callable[[bool], grpc.aio.Channel]
-"""Makes one more channel, for bulk or not, not yet connected."""
+"""Creates another channel, not yet connected. The argument says whether it is for bulk transfers."""
 
 
 async def channels_to(front: DiallingFront, control: str, bulk: str) -> MakeChannel:
-    """Return what makes channels that lead through the front to these addresses: for control, and for bulk.
+    """Return a factory of channels that go through the front to these addresses, one for control and one for bulk.
 
-    Raises OSError when no socket is to be had."""
+    Raises OSError when no socket can be created."""
     for_control = await front.lead_to(control)
     for_bulk = for_control if bulk == control else await front.lead_to(bulk)
     return lambda is_bulk: grpc.aio.insecure_channel(for_bulk if is_bulk else for_control, options=CHANNEL_OPTIONS)
 
 
 async def is_ready(channel: grpc.aio.Channel, timeout_s: float) -> bool:
-    """Return whether the channel connects in time. A refused connection or a wrong key ends the wait at once."""
+    """Return whether the channel connects within `timeout_s`. Returns False at once when the connection is refused or
+    the key is wrong."""
     try:
         async with asyncio.timeout(timeout_s):
             state = channel.get_state(try_to_connect=True)

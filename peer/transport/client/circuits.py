@@ -1,4 +1,4 @@
-"""What the pool of connections asks of the relays."""
+"""The interface between the pool of connections and the relays."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from peer.transport.relay.tunnel import RelayTunnel
 
 
 class Circuits(Protocol):
-    """The way to closed peers."""
+    """Access to closed peers over relays."""
 
     def tunnel(self, relay: RelayAddress, target: PeerId) -> RelayTunnel:
-        """Make a tunnel to a closed peer over this relay, not started."""
+        """Create a tunnel to a closed peer over this relay. It is not started."""
 
     def standing(self, relays: Iterable[PeerId], to: PeerId) -> Sequence[PeerId]:
-        """Return which of these relays are to be used for a peer, the best first."""
+        """Return the relays to use for a peer, best first."""
 
     def known(self, peer: PeerId) -> PeerRecord | None:
-        """Return the newest record of a peer that is known."""
+        """Return the newest known record of a peer."""
 
     def may_punch(self, target: PeerId) -> bool:
-        """Return whether a punched connection to a closed peer may be had."""
+        """Return whether hole punching to a closed peer may succeed."""
 
     def failed(self, relay: PeerId, other: PeerId, fault: RelayFault) -> None:
-        """Note that a relay did not lead to a peer."""
+        """Record that a relay failed to connect us to a peer."""
 
     def tried(self, relay: PeerId, found: Mapping[PeerId, RelayFault | None]) -> None:
-        """Note which peers, that are there, did not answer over a relay, and how. None: it answered."""
+        """Record test results of a relay: for each reachable peer, how the relay failed; None: the peer answered over
+        it."""

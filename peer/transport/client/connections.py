@@ -1,7 +1,7 @@
-"""Connections to other peers, pinned to their keys.
+"""Connections to other peers, authenticated by their keys, and the pool of them.
 
-A connection has one channel for control calls and one for bulk transfers, so that control never waits behind bulk. It
-opens more channels where a swap takes several streams."""
+A connection has one channel for control calls and one for bulk transfers, so that control calls never wait behind bulk
+data. It opens additional channels for swaps over several streams."""
 
 from __future__ import annotations
 
@@ -31,19 +31,21 @@ from peer.transport.front.dialling import DiallingFront
 from peer.transport.relay.tunnel import RelayTunnel
 
 MAX_PEERS = 64
+"""Most open connections of a pool."""
 PREPARE_S = 8.0
-"""Seconds to find out the path of payloads to a closed peer: a circuit, a try to punch, and a TLS handshake."""
+"""Timeout in seconds of determining the path of payloads to a closed peer: a circuit, an attempt to punch, and a TLS
+handshake."""
 STAGGER_S = 0.25
 """Seconds between the first attempts at two addresses (RFC 8305, section 5)."""
 SLOW_S = 3.0
-"""Seconds without an answer over a relay that count as its failure, though somebody else answers or the caller gives
-up."""
+"""Seconds without an answer over a relay that count as a failure of the relay, even if another relay answers or the
+caller gives up."""
 HELLO_EVERY_S = 600.0
-"""Seconds after which a peer has to show again that it may take part, whatever it says of its token."""
+"""Seconds after which a peer has to say Hello and show its permission again, even if its token is still valid."""
 
 
 class Connection:
-    """Channels to one endpoint of one peer, so that control calls never wait behind a bulk transfer."""
+    """Channels to one endpoint of one peer."""
 
     def __init__(
         self,
@@ -53,9 +55,9 @@ class Connection:
         address: str = "",
         tunnel: RelayTunnel | None = None,
     ) -> None:
-        """`endpoint`: as the peer's record names it, or `RELAYED` and the relay's peer id. `front`: the one to which
-        the channels lead. `address`: the IP address and port that answered. `tunnel`: the one to a closed peer. Front
-        and tunnel end with the connection."""
+        """`endpoint`: as in the peer's record, or `RELAYED` and the relay's peer id. `front`: the front through which
+        the channels go. `address`: the IP address and port that answered. `tunnel`: the tunnel to a closed peer.
+        `close` also closes front and tunnel."""
         self.endpoint = endpoint
         self.address = address or endpoint
         self._front = front
@@ -63,18 +65,18 @@ class Connection:
         self.control = channel(False)
         self.bulk = channel(True)
         self.hello_lock = asyncio.Lock()
-        """Held during a Hello, so that there is one at a time."""
+        """Held during a Hello, so that there is only one at a time."""
         self.token = b""
-        """Token that the last Hello earned; empty when there is none."""
+        """Token from the last Hello; empty: none."""
         self._greeted = -math.inf
         self.round_trip_s = math.inf
-        """Seconds of the shortest round trip measured."""
+        """Shortest round trip measured, in seconds."""
         self.stripes = 1
-        """Streams that the last swap used."""
+        """Number of streams that the last swap used."""
         self._channel = channel
         self._extra: list[grpc.aio.Channel] = []
         self._users = 0
-        """Transfers under way."""
+        """Running transfers."""
         self._releases_circuit = False
         self._preparing: asyncio.Task[None] | None = None
 
@@ -87,19 +89,19 @@ class Connection:
         return not self.token or time.monotonic() - self._greeted >= HELLO_EVERY_S
 
     def drop_token(self) -> None:
-        """Forget a token that has run out, so that the next call says Hello first."""
+        """Discard an expired token, so that the next call says Hello first."""
         self.token = b""
 
     def observe_round_trip(self, seconds: float) -> None:
-        """Take note how long the answer to a small call took."""
+        """Record the round trip of a small call, in seconds."""
         self.round_trip_s = min(self.round_trip_s, seconds)
 
     def observe_stripes(self, streams: int) -> None:
-        """Take note how many streams a swap used."""
+        """Record the number of streams that a swap used."""
         self.stripes = streams
 
     def stripe(self, number: int) -> grpc.aio.Channel:
-        """Return the channel for an additional stream of a swap, numbered from 1."""
+        """Return the channel for an additional stream of a swap. Additional streams are numbered from 1."""
         while len(self._extra) < number:
             self._extra.append(self._channel(True))
         return self._extra[number - 1]
@@ -110,7 +112,7 @@ class Connection:
         try:
             for channel in (self.control, self.bulk, *self._extra):
                 await channel.close()
-        finally:  # also when the caller gives up
+        finally:  # also when cancelled
             await self._end_paths()
 
     async def _end_paths(self) -> None:
@@ -121,7 +123,7 @@ class Connection:
                 await self._tunnel.close()
 
     def way(self, *, mapped: bool = False) -> Way:
-        """Return the path of its transfers. `mapped`: whether the peer's record says that its router opened a port."""
+        """Return the path of transfers. `mapped`: whether, by the peer's record, its router opened a port for it."""
         if self._tunnel is not None:
             return self._tunnel.way
         if mapped:
@@ -129,20 +131,21 @@ class Connection:
         return Way(why=f"it answers at {self.endpoint}")
 
     def begin_swap(self, needs: float) -> None:
-        """Take what a swap needs, bytes per second each way; 0: not known. What it holds of a relay is given back."""
+        """Prepare for a swap. `needs`: bytes per second in each direction; 0: unknown. If known, the relay's circuit is
+        released after the swap."""
         self._releases_circuit = needs > 0
         if self._tunnel is not None:
             self._tunnel.expect(needs)
 
     async def ready_for_bulk(self, timeout_s: float) -> None:
-        """Wait until a circuit for bulk is open. Raises PartnerLost when the relay opens none in time."""
+        """Wait until the circuit for bulk is open. Raises PartnerLost when the relay does not open it in time."""
         if self._tunnel is not None and not await is_ready(self.bulk, timeout_s):
             why = self._tunnel.trouble or f"it opened no circuit for bulk within {timeout_s:.0f} s"
             raise PartnerLost(f"{self.endpoint}: {why}")
 
     @contextlib.asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """Keep the channels for bulk during the block, which carries a transfer."""
+        """Count a transfer during the block, so that the bulk channels stay open."""
         self._users += 1
         try:
             yield
@@ -153,11 +156,11 @@ class Connection:
 
     @property
     def has_transfer(self) -> bool:
-        """Whether a transfer is under way. The peer may change its addresses meanwhile."""
+        """Whether a transfer is running. Then the connection is kept even if the peer changes its addresses."""
         return self._users > 0
 
     def prepare(self) -> None:
-        """Begin to find out the path of payloads, so that no swap has to wait for a try to punch."""
+        """Start to determine the path of payloads, so that no swap has to wait for an attempt to punch."""
         self._preparing = asyncio.create_task(self._prepare(), name="path")
 
     async def _prepare(self) -> None:
@@ -165,7 +168,7 @@ class Connection:
             await self._release_circuit()
 
     async def _release_circuit(self) -> None:
-        """Give back what payloads hold of a relay, unless a transfer is under way: the next opens a new circuit."""
+        """Release the relay's bulk circuit unless a transfer is running. The next transfer opens a new one."""
         if self._tunnel is None or self._users or self._tunnel.way.path is not PathKind.RELAYED:
             return
         used, self._extra = [self.bulk, *self._extra], []
@@ -175,20 +178,20 @@ class Connection:
 
     @property
     def no_room(self) -> str:
-        """Why the relay has no room for the swap at hand; empty: it has, or there is none."""
+        """Why the relay has no room for the current swap; empty: it has room, or the connection uses no relay."""
         return "" if self._tunnel is None else self._tunnel.no_room
 
     @property
     def relay(self) -> PeerId | None:
-        """The relay whose part it takes. None: it has none."""
+        """The relay that the connection uses; None: it uses none."""
         return None if self._tunnel is None else PeerId(self.endpoint.removeprefix(RELAYED))
 
 
 class ConnectionPool:
-    """Pool of at most `MAX_PEERS` connections. It closes the least recently used one first."""
+    """At most `MAX_PEERS` connections. Closes the least recently used one when another is added."""
 
     def __init__(self, dialler: Dialler, circuits: Circuits | None = None) -> None:
-        """`circuits`: the way to closed peers; None: they are not called."""
+        """`circuits`: access to closed peers; None: they cannot be called."""
         self._open: OrderedDict[PeerId, Connection] = OrderedDict()
         self._dialler = dialler
         self._circuits = circuits
@@ -198,7 +201,7 @@ class ConnectionPool:
     async def get(self, to: PeerRecord, timeout_s: float) -> Connection:
         """Return the open connection to a peer, or connect to the first of its endpoints and relays that answers.
 
-        Raises PartnerLost; NotDialled when none of them was dialled."""
+        Raises PartnerLost, or NotDialled when no address was dialled."""
         held = self._open.get(to.peer_id)
         named = held is not None and (held.endpoint in to.endpoints or held.relay in {r.peer_id for r in to.relays})
         if held is not None and (named or held.has_transfer):
@@ -241,7 +244,8 @@ class ConnectionPool:
         raise PartnerLost(f"{to.peer_id}: cannot connect to {tried}{''.join(f' ({why})' for why in trouble[:1])}")
 
     def _near(self, to: PeerRecord, refused: list[NotDialled]) -> tuple[str, ...]:
-        """Return the endpoints to dial: those of our own network where nobody can dial the peer from outside."""
+        """Return the endpoints to dial. Of a peer that cannot be dialled from outside, these are only the private
+        ones."""
         if not to.endpoints:
             return ()
         try:
@@ -254,7 +258,7 @@ class ConnectionPool:
         return interleaved(e for e in near if to.reachable or not to.relays or is_private(host_of(e)))
 
     def relays_of(self, to: PeerRecord) -> list[RelayAddress]:
-        """Return the relays to try, the best first, without those that failed us lately while there are others."""
+        """Return the relays to try, best first, without those that failed recently unless there are no others."""
         if to.reach is Reach.DIRECT or self._circuits is None:
             return []
         kept = self._circuits.standing((relay.peer_id for relay in to.relays), to.peer_id)
@@ -262,7 +266,8 @@ class ConnectionPool:
         return [named[relay] for relay in kept]
 
     def retire_over(self, relay: PeerId) -> set[PeerId]:
-        """Let all calls over a relay begin anew, but the transfers that are under way. Return whom they called."""
+        """Close the connections over a relay on which no transfer is running, so that later calls connect anew. Return
+        all peers that were connected over it."""
         peers = {peer for peer, held in self._open.items() if held.relay == relay}
         for peer in peers:
             if not (held := self._open[peer]).has_transfer:
@@ -272,13 +277,13 @@ class ConnectionPool:
         return peers
 
     async def _retire(self, connection: Connection) -> None:
-        """Close a connection once the small calls that are under way over it have ended."""
+        """Close a connection after the time that small calls running on it may still take."""
         await asyncio.sleep(SLOW_S)
         self._retired.discard(connection)
         await connection.close()
 
     def open_connection(self, peer: PeerId) -> Connection | None:
-        """Return the open connection to a peer."""
+        """Return the open connection to a peer; None: there is none."""
         return self._open.get(peer)
 
     def endpoint_of(self, peer: PeerId) -> str:
@@ -287,16 +292,16 @@ class ConnectionPool:
         return "" if held is None else held.endpoint
 
     async def drop(self, peer: PeerId, failed: Connection | None = None) -> None:
-        """Close a connection that failed: the peer may come back at the same address with another TLS key.
+        """Close a connection that failed, because the peer may return at the same address with another TLS key.
 
-        `failed` names the connection, so that a newer one of another call stays open. None closes any."""
+        `failed`: the connection that failed, so that a newer one is left open; None: close whichever is open."""
         held = self._open.get(peer)
         if held is not None and failed in (None, held):
             del self._open[peer]
             await held.close()
 
     def drop_tokens(self) -> None:
-        """Say Hello again at the next call to each peer."""
+        """Discard all tokens, so that the next call to each peer says Hello."""
         for connection in self._open.values():
             connection.drop_token()
 
@@ -311,8 +316,8 @@ class ConnectionPool:
         await asyncio.gather(*(connection.close() for connection in ending))
 
     def _finish_in_background(self, trying: asyncio.Future[Connection | None]) -> None:
-        """Let an attempt over a relay go on for some seconds, though another one has won. A relay that stalls would
-        never be found out, if it were given up whenever it is slower."""
+        """Let an attempt over a relay continue for `SLOW_S` after another attempt has won, so that a relay that stalls
+        is detected. Otherwise an attempt over it would always be cancelled first."""
 
         async def linger() -> None:
             try:
@@ -326,13 +331,14 @@ class ConnectionPool:
         self.run_in_background(linger())
 
     def run_in_background(self, trying: Coroutine[Any, Any, None]) -> None:
-        """Run this to its end, or until the pool is closed."""
+        """Run a coroutine as a task that `close` cancels."""
         task = asyncio.create_task(trying, name="slow relay")
         self._lingering.add(task)
         task.add_done_callback(self._lingering.discard)
 
     async def store(self, peer: PeerId, connection: Connection) -> Connection:
-        """Store a new connection to a peer, unless another call has stored one meanwhile. Return the stored one."""
+        """Add a new connection to the pool, unless another call has added one to this peer. Return the one in the
+        pool."""
         if (other := self._open.get(peer)) is not None:
             await connection.close()
             return other
@@ -345,8 +351,8 @@ class ConnectionPool:
         return connection
 
     async def _connect(self, peer: PeerId, endpoint: str, timeout_s: float, address: str) -> Connection | None:
-        """Connect to `address`, which is one that `endpoint` stands for. Raises PartnerLost for a peer id without a
-        key."""
+        """Connect to `address`, an IP address and port to which `endpoint` resolves; None: the peer did not answer
+        there. Raises PartnerLost for a peer id that contains no key."""
         front = _front_to(peer)
         try:
             connection = Connection(endpoint, front, await channels_to(front, address, address), address)
@@ -358,7 +364,8 @@ class ConnectionPool:
     async def _relayed(
         self, peer: PeerId, relay: RelayAddress, timeout_s: float, trouble: list[str]
     ) -> Connection | None:
-        """Connect over a relay. `trouble` is told why that fails, and the relay is blamed."""
+        """Connect over a relay; None: it failed. Then the reason is appended to `trouble` and the fault recorded
+        against the relay."""
         assert self._circuits is not None
         began, tunnel = time.monotonic(), self._circuits.tunnel(relay, peer)
         try:
@@ -372,7 +379,7 @@ class ConnectionPool:
             raise
         if ready is None:
             trouble.append(tunnel.trouble or "nobody answered over it with the peer's key")
-            if not tunnel.refused:  # an honest relay refuses a peer that has no place there any more
+            if not tunnel.refused:  # a refusal is no fault: the peer may have lost its place at an honest relay
                 self._blame(relay, peer, RelayFault(Code.BROKEN, trouble[-1]))
         return ready
 
@@ -383,9 +390,10 @@ class ConnectionPool:
     async def connect_over(
         self, peer: PeerId, relay: RelayAddress, timeout_s: float, tunnel: RelayTunnel | None = None
     ) -> Connection | None:
-        """Connect over a relay, and blame nobody. `tunnel`: the one to use. None: the peer did not answer with its key.
+        """Connect over a relay without recording faults. `tunnel`: the tunnel to use; None: a new one. Return None if
+        the peer did not answer with its key.
 
-        Raises OSError when no socket is to be had."""
+        Raises OSError when no socket can be created."""
         assert self._circuits is not None
         tunnel, front = tunnel or self._circuits.tunnel(relay, peer), _front_to(peer)
         try:
@@ -406,11 +414,11 @@ def _front_to(peer: PeerId) -> DiallingFront:
 
 
 async def _ready_or_closed(connection: Connection, timeout_s: float) -> Connection | None:
-    """Return the connection once it is ready. None: it is not in time, and closed."""
+    """Return the connection once it is ready. If it is not ready in time, close it and return None."""
     ready = False
     try:
         ready = await is_ready(connection.control, timeout_s)
     finally:
-        if not ready:  # also when the caller gives up: gRPC would go on to dial a channel that is left open
+        if not ready:  # also when cancelled: gRPC keeps dialling for an open channel
             await connection.close()
     return connection if ready else None

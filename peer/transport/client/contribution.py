@@ -1,11 +1,10 @@
-"""The member's side of one contribution to a shard, and of its result.
+"""The member's side of one contribution to a shard, and of fetching the shard's result.
 
-A contribution takes as many streams as it needs (`peer.transport.wire.resumption`). On each stream both sides first
-tell how many verified bytes they hold, and each is sent the rest.
+A contribution uses as many streams as it needs (`peer.transport.wire.resumption`). On each stream, both sides first
+send how many verified bytes they hold, and each then receives the rest.
 
-On failure: a broken stream is followed by another one while the owner supports that, for at most ten
-seconds. Then the contribution fails with the first error. An owner that gives two different results is reported for bad
-payload."""
+On failure: if the owner supports resumption, a broken stream is followed by another one for at most ten seconds. Then
+the contribution fails with the first error. An owner that sends two different results causes BadPayload."""
 
 from __future__ import annotations
 
@@ -64,7 +63,8 @@ async def contribute(
 
 
 async def _if_connected(connected: Latch, call: Awaitable[T]) -> T:
-    """Return the result of the call, which may take long. Raise PartnerSilent when `connected` is not set in time."""
+    """Return the result of the call, which may take long. Raises PartnerSilent when `connected` is not set within
+    `STALL_S`."""
     running = asyncio.ensure_future(call)
     try:
         either: set[asyncio.Future[Any]] = {running, connected.future}
@@ -77,7 +77,7 @@ async def _if_connected(connected: Latch, call: Awaitable[T]) -> T:
 
 
 class ContributionCall:
-    """One contribution under way. Without a `source` it only fetches the result."""
+    """A running contribution, over all its streams. Without a `source` it only fetches the result."""
 
     def __init__(self, opening: ContributionHeader, source: Source | None, sink: ResultSink, caps: Caps) -> None:
         self.progress = TransferProgress(0, secrets.randbits(63) + 1, patient=False)
@@ -86,7 +86,7 @@ class ContributionCall:
         self._sink = sink
         self._caps = caps
         self._result: tuple[tuple[int, ...], bytes, int] | None = None
-        """Contributors named in the result, its signature and its bytes, once it has begun."""
+        """Named contributors, signature and size in bytes of the result, once it has begun."""
 
     async def stream(self, connection: Connection, answered: Answered) -> None:
         """Run one stream until the result is complete. Raises BadPayload, PartnerLost or an error of the stream."""
@@ -100,7 +100,7 @@ class ContributionCall:
                 await self._part(stream)
 
     async def _until_result(self, stream: Any, answered: Answered) -> None:
-        """Send our part when the owner asks for it; return when the result begins."""
+        """Send our contribution when the owner requests it. Return when the result begins."""
         read, sending, met = reader(stream), None, False
         try:
             while True:
@@ -113,12 +113,12 @@ class ContributionCall:
                     sending = asyncio.create_task(self._send(stream, self._source, reply))
                 if reply.step == "result":
                     self._begin(reply)
-                    if sending is not None:  # cancelling its last write would end the call
+                    if sending is not None:  # not cancelled, because cancelling its last write would end the call
                         await asyncio.wait({sending}, timeout=STALL_S)
                     return
         finally:
             if sending is not None:
-                await cancel_and_wait(sending)  # a broken connection shows on our reading side as well
+                await cancel_and_wait(sending)  # its error is dropped: when the connection breaks, reading fails too
 
     async def _send(self, stream: Any, source: Source, reply: pb.ContributeReply) -> None:
         await send_payload(
@@ -126,9 +126,9 @@ class ContributionCall:
         )
 
     def _begin(self, reply: pb.ContributeReply) -> None:
-        """Take note that the result begins or continues.
+        """Record that the result begins or continues. Raises BadPayload if it differs from the one begun before.
 
-        From here on nothing is sent: the result may be written over our own part."""
+        Nothing is sent from now on, because the result may be written over the memory of our contribution."""
         result = tuple(reply.named), reply.signature, reply.nbytes
         if self._result is None:
             self._sink.begins(*result)
@@ -138,7 +138,7 @@ class ContributionCall:
         self._result, self._source = result, None
 
     async def _part(self, stream: Any) -> None:
-        """Tell the owner that the result is complete here, and wait until the owner has read that."""
+        """Confirm to the owner that the result is complete, and wait until the owner has read that."""
         with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
             async with asyncio.timeout(STALL_S):
                 await stream.write(self.progress.farewell(sent_all=True))
@@ -147,6 +147,7 @@ class ContributionCall:
 
 
 async def _reply(read: Read) -> bytes:
+    """Read the next message. Raises PartnerSilent after `STALL_S`, PartnerLost at the end of the stream."""
     try:
         async with asyncio.timeout(STALL_S):
             raw = await read()

@@ -1,4 +1,4 @@
-"""Checks whether a peer answers at an address with its key, for other peers that ask."""
+"""Checks whether a peer answers with its key at an address, on behalf of other peers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from peer.transport.tls import ALPN, client_context
 
 
 async def dial_check(peer: PeerId, endpoint: str, timeout_s: float) -> str:
-    """Return why the peer does not answer at an endpoint with its key, for a person. An empty string means that it
-    does. It keeps to no budget: see `checked_dial`."""
+    """Return why the peer does not answer with its key at an endpoint, for a person; empty: it does.
+
+    Observes no budget of dials; see `checked_dial`."""
     context, name = client_context(peer)
     try:
         async with asyncio.timeout(timeout_s):
@@ -34,7 +35,8 @@ async def dial_check(peer: PeerId, endpoint: str, timeout_s: float) -> str:
 
 
 async def checked_dial(dialler: Dialler, peer: PeerId, endpoint: str, timeout_s: float) -> str:
-    """As `dial_check`, for an address out of a record. Raises NotDialled when it may not be dialled now."""
+    """As `dial_check`, for an address from a directory record: within the budget of dials. Raises NotDialled when the
+    address may not be dialled now."""
     why = "no answer"
 
     async def connect(address: str) -> bool | None:

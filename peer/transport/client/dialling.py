@@ -1,7 +1,7 @@
-"""The one place from which other peers are dialled.
+"""Decides which addresses of peers are dialled. All dials go through here.
 
-It leaves out private addresses of peers that are no neighbours, resolves names once, and keeps to the budget of dials
-that nobody answers."""
+The private addresses of peers in other networks are skipped, names are resolved once, and unanswered dials are limited
+by a budget."""
 
 from __future__ import annotations
 
@@ -22,59 +22,61 @@ from peer.protocol.swarm.nearness import MAX_WORDS, Whereabouts, address_of, dia
 
 RESOLVE_S = 2.0
 WAIT_S = 0.5
-"""Seconds that a dial waits for others of the same address, host or block: they cost nothing if they are answered."""
+"""Seconds that a dial without budget waits for running dials to the same address, host or block. Those that are
+answered return their budget."""
 T = TypeVar("T")
 Connect = Callable[[str], Awaitable[T | None]]
-"""Connects to an IP address and port. None: the named key did not answer there."""
+"""Connects to an IP address and port. Returns None if the peer's key did not answer there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPlace:
-    """The places where a peer is, for the choice of addresses that it dials."""
+    """Where this peer is in the network, which decides which addresses it may dial."""
 
     endpoints: Callable[[], Iterable[str]]
-    """Our own."""
+    """Returns our own endpoints."""
     ticket: tuple[str, ...] = ()
-    """The hosts that our ticket names, or those that we announce if we are the ticket's node. Empty: its ticket names
-    the hosts of our endpoints."""
+    """Hosts that our ticket names; on the node that the ticket names, the hosts that it announces. Empty: the hosts of
+    our endpoints."""
     trusted: frozenset[PeerId] = frozenset()
-    """The keys that our ticket names. They are dialled without a budget."""
+    """Keys that our ticket names. They are dialled without a budget."""
 
 
 class Dialler:
     """Decides which addresses are dialled, and how often."""
 
     def __init__(self, place: OwnPlace | None = None, now: Callable[[], float] = time.monotonic) -> None:
-        """`place` None: every address is near."""
+        """`place` None: all addresses may be dialled."""
         self._place = place
         self._now = now
         self._budget = DialBudget()
         self._seen_from: OrderedDict[PeerId, str] = OrderedDict()
+        """Peer -> host from which it last saw us call."""
         self._under_way: Counter[str] = Counter()
-        """Dials of each address, host and block that have not ended."""
+        """Number of running dials by address, host and block."""
         self._dial_ended = Condition()
 
     def trusts(self, peer: PeerId) -> bool:
-        """Whether our ticket names this key."""
+        """Return whether our ticket names this key."""
         return self._place is not None and peer in self._place.trusted
 
     def dialable(self, peer: PeerId, endpoints: Sequence[str]) -> tuple[str, ...]:
-        """Return the endpoints of a peer's record that may be dialled. Raises NotDialled if there is none."""
+        """Return the endpoints of a peer's record that may be dialled. Raises NotDialled if there are none."""
         found = tuple(endpoints) if self._place is None else dialable(endpoints, self._whereabouts(self._place))
         if not found:
             raise NotDialled(f"{peer}: not dialled: {', '.join(endpoints)} is private, and it is no neighbour")
         return found
 
     async def dial(self, peer: PeerId, endpoint: str, connect: Connect[T]) -> T | None:
-        """Call `connect` with the addresses that an endpoint stands for, until one answers. Return what it made.
+        """Call `connect` for each address of an endpoint until one answers. Return its result; None: none answered.
 
-        None: none answered. Raises NotDialled when the budget has no dial of any."""
+        Raises NotDialled when the budget allows no dial of any address."""
         if address_of(host_of(endpoint)) is not None:
             return await self._within_budget(peer, endpoint, connect)
         return await self._within_budget(peer, endpoint, lambda name: self._by_name(peer, name, connect))
 
     def record_seen_as(self, by: PeerId, seen_as: str) -> None:
-        """Note from where a peer sees us call, as gRPC writes it."""
+        """Record the address from which a peer sees us call, in gRPC's notation."""
         if host := host_of_caller(seen_as):
             self._seen_from[by] = host
             self._seen_from.move_to_end(by)
@@ -82,24 +84,24 @@ class Dialler:
                 self._seen_from.popitem(last=False)
 
     def record_call(self, peer: PeerId, seen_as: str) -> None:
-        """Note that a peer that proved its key called us from there, as gRPC writes it."""
+        """Record that a peer that proved its key called us from this address, in gRPC's notation."""
         if host := host_of_caller(seen_as):
             self._budget.called(peer, host)
 
     def answered_hosts(self, peer: PeerId) -> Collection[str]:
-        """Return the hosts at which the key of a peer has answered us."""
+        """Return the hosts at which this peer's key has answered us."""
         return self._budget.answered_hosts(peer)
 
     def seen_hosts(self) -> tuple[str, ...]:
-        """Return the public hosts that others see us call from."""
+        """Return the public hosts from which others see us call."""
         return seen_hosts(self._seen_from, frozenset() if self._place is None else self._place.trusted)
 
     def announceable(self, endpoints: Sequence[str]) -> tuple[str, ...]:
-        """Return those of our own endpoints that our public record may name."""
+        """Return those of our own endpoints that may appear in our public record."""
         return tuple(endpoints) if self._place is None else shown(endpoints, self._whereabouts(self._place))
 
     def private_run(self) -> bool:
-        """Tell whether the run lies in a private network."""
+        """Return whether the run is inside a private network."""
         return self._place is not None and self._whereabouts(self._place).private_run
 
     def _whereabouts(self, place: OwnPlace) -> Whereabouts:
@@ -134,11 +136,12 @@ class Dialler:
             return made
         finally:
             self._under_way.subtract(scopes)
-            self._under_way += Counter()  # without those at 0
+            self._under_way += Counter()  # drops entries at 0
             self._dial_ended.notify_all()
 
     async def _admitted(self, peer: PeerId, endpoint: str) -> None:
-        """Take a dial. Wait a little for one that is given back. Raises NotDialled."""
+        """Charge a dial to the budget. If it is used up, wait up to `WAIT_S` for a running dial to return its share.
+        Raises NotDialled."""
         until = self._now() + WAIT_S
         while (short := self._budget.take(peer, endpoint, self._now())) is not None:
             left_s = until - self._now()
@@ -148,7 +151,7 @@ class Dialler:
 
 
 async def resolve(endpoint: str) -> list[str]:
-    """Return an address of each family that a name has, as endpoints; none: it has none."""
+    """Resolve an endpoint's name. Return one endpoint per address family; none if the name has no address."""
     host, _, port = endpoint.rpartition(":")
     try:
         async with asyncio.timeout(RESOLVE_S):

@@ -1,8 +1,8 @@
-"""A peer did not answer over a relay: it is asked again over that relay and over its others, at the same time.
+"""Finds out why a peer did not answer over a relay: it is called again over that relay and, at the same time, over its
+other relays.
 
-If it answers over another one, it is there, and is called over that one from now on. If it does not over the first one,
-that relay is to blame, and some of the other peers that we call over it are asked in the same way
-(`peer.protocol.relay.testimony`)."""
+If it answers over another relay, later calls use that one. If it then does not answer over the first relay, that relay
+is suspected, and some other peers that we call over it are tested in the same way (`peer.protocol.relay.testimony`)."""
 
 from __future__ import annotations
 
@@ -23,31 +23,32 @@ from peer.transport.client.circuits import Circuits
 from peer.transport.client.connections import SLOW_S, STAGGER_S, Connection, ConnectionPool
 
 WITNESSES = 3
-"""Other peers that are asked about a relay, at most."""
+"""Most other peers that are called to test a relay."""
 SILENT_HERE = RelayFault(Code.SILENT, "a peer was silent over it, and answered over another relay")
+"""Fault of a relay over which a peer was silent that answered over another relay."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What became of a call to a peer over the relay in question."""
+    """Result of a test call to a peer over the suspected relay."""
 
     answered: bool
     fault: RelayFault | None = None
-    """None where it says nothing of the relay: that one is gone itself, or refused."""
+    """The relay's fault. None where the result says nothing about the relay: it is gone itself, or it refused."""
 
 
 class RelayFaultFinder:
-    """Looks for the fault when peers do not answer over a relay. Its tasks are the pool's."""
+    """Finds the fault when peers do not answer over a relay. Its tasks run in the background of `pool`."""
 
     def __init__(self, pool: ConnectionPool, circuits: Circuits) -> None:
         self._pool = pool
         self._circuits = circuits
         self._sought = set[tuple[PeerId, PeerId]]()
-        """Peers that are being asked again, with the relay in question."""
+        """Running tests: (peer, suspected relay)."""
 
     def seek(self, to: PeerRecord, used: Connection, *, silent: bool) -> None:
-        """Begin to look whether a peer answers, of which a call was lost over a relay. `silent`: the connection stands,
-        and nothing came over it."""
+        """Start testing whether a peer answers, after a call to it over a relay was lost. `silent`: the connection
+        stayed open, but nothing arrived."""
         if used.relay is None or (to.peer_id, used.relay) in self._sought:
             return
         over = next((one for one in to.relays if one.peer_id == used.relay), None)
@@ -76,7 +77,7 @@ class RelayFaultFinder:
             self._sought.discard((peer, over.peer_id))
 
     async def _witnesses(self, peers: set[PeerId], over: RelayAddress) -> dict[PeerId, RelayFault | None]:
-        """Ask some other peers about the relay. Return what those testify that are there."""
+        """Test the relay with some other peers. Return the results of those that are reachable."""
         some = random.sample(sorted(peers), min(WITNESSES, len(peers)))
         answers = await asyncio.gather(*(self._witness(peer, over) for peer in some))
         return {
@@ -96,8 +97,8 @@ class RelayFaultFinder:
     async def _asking(
         self, peer: PeerId, over: RelayAddress, others: Sequence[RelayAddress], there: Callable[[], None] = lambda: None
     ) -> AsyncIterator[tuple[asyncio.Task[float | None], asyncio.Task[_Answer]]]:
-        """Ask a peer over the other relays, and over the one in question. Both end with the block. `there`: called when
-        it answers over another one."""
+        """Call a peer over its other relays and over the suspected one, during the block. `there` is called when the
+        peer answers over another relay."""
         elsewhere = asyncio.create_task(self._elsewhere(peer, others, there), name="asked elsewhere")
         again = asyncio.create_task(self._ask(peer, over, elsewhere), name="asked again")
         try:
@@ -107,12 +108,12 @@ class RelayFaultFinder:
             await cancel_and_wait(elsewhere)
 
     async def _elsewhere(self, peer: PeerId, others: Sequence[RelayAddress], there: Callable[[], None]) -> float | None:
-        """Return in how many seconds a peer answers over one of these relays, and keep that connection. None: it does
-        not."""
+        """Return the seconds until a peer answers over one of these relays, and store that connection; None: it does
+        not answer."""
         began = time.monotonic()
         ways = [partial(self._pool.connect_over, peer, relay, SLOW_S) for relay in others]
         found: Connection | None = None
-        with contextlib.suppress(OSError):  # we have no sockets left, and learn nothing
+        with contextlib.suppress(OSError):  # no socket left: the test has no result
             found = await first_of(ways, STAGGER_S, lambda late: late.close())
         if found is None:
             return None
@@ -122,7 +123,8 @@ class RelayFaultFinder:
         return answered_s
 
     async def _ask(self, peer: PeerId, over: RelayAddress, elsewhere: asyncio.Task[float | None]) -> _Answer:
-        """Call a peer over a new circuit of this relay, and wait as long as the relay's own answer lets expect."""
+        """Call a peer over a new circuit of the suspected relay. The time allowed follows from how fast the relay
+        itself answers."""
         began, tunnel = time.monotonic(), self._circuits.tunnel(over, peer)
         trying = asyncio.create_task(self._pool.connect_over(peer, over, MOST_PATIENCE_S + SLOW_S, tunnel))
         try:
@@ -134,7 +136,7 @@ class RelayFaultFinder:
             ended = trying.done()
             try:
                 made = trying.result() if ended else None
-            except OSError:  # we have no sockets left, and learn nothing
+            except OSError:  # no socket left: the test has no result
                 return _Answer(False)
             if made is not None:
                 await made.close()

@@ -1,4 +1,4 @@
-"""Streamed calls, on the caller's side."""
+"""The client side of the streamed calls Swap and FetchPiece."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
 Stream = Callable[[Connection, Answered], Awaitable[T]]
-"""Function that runs one stream of a transfer, which may take several."""
+"""Runs one stream of a transfer, which may take several."""
 
 
 class CancelOnExit:
-    """Cancels a call that its block leaves unfinished, so that no part of the call stays behind."""
+    """Context manager that cancels a call that is unfinished at the end of the block, so that gRPC frees it."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -42,11 +42,12 @@ class CancelOnExit:
 
 
 def metadata(connection: Connection) -> tuple[tuple[str, bytes], ...]:
+    """Return the gRPC metadata with the connection's token."""
     return ((TOKEN_KEY, connection.token),)
 
 
 def reader(stream: Any) -> Callable[[], Awaitable[bytes | None]]:
-    """Return a function that reads the next message of a stream, or None at its end.
+    """Return a function that reads the next message of a stream, and returns None at its end.
 
     The function raises AioRpcError when the stream ended with a failure."""
 
@@ -62,7 +63,7 @@ def reader(stream: Any) -> Callable[[], Awaitable[bytes | None]]:
 
 
 async def _status(call: Any) -> grpc.aio.AioRpcError:
-    """Return the error that a call ended with."""
+    """Return the error with which a call ended."""
     details = await call.details()
     return grpc.aio.AioRpcError(
         await call.code(), await call.initial_metadata(), await call.trailing_metadata(), details
@@ -72,7 +73,7 @@ async def _status(call: Any) -> grpc.aio.AioRpcError:
 async def swap(
     connection: Connection, answered: Answered, *, terms: SwapTerms, progress: TransferProgress, caps: Caps
 ) -> SwapReport:
-    """Run one stream of a swap, and the additional streams next to it, on the dialling side.
+    """Run one stream of a swap, with its additional streams, on the dialling side.
 
     Raises BadPayload, PartnerLost or an error of the stream."""
     stream = connection.bulk.stream_stream(SWAP.path)(metadata=metadata(connection))
@@ -99,7 +100,8 @@ async def swap(
 
 
 def _stripe(call: Any, progress: TransferProgress) -> Stripe:
-    """Make one additional stream of a swap. Its failure is not the swap's: the swap continues over fewer streams."""
+    """Wrap an additional stream of a swap. Its failure raises PartnerLost, after which the swap continues over fewer
+    streams."""
     read_on = reader(call)
 
     async def read() -> bytes | None:
@@ -113,7 +115,7 @@ def _stripe(call: Any, progress: TransferProgress) -> Stripe:
             await call.write(frame)
         except grpc.aio.AioRpcError as error:
             raise _stripe_lost(error, progress) from None
-        except (grpc.aio.UsageError, asyncio.InvalidStateError):  # the call had ended already
+        except (grpc.aio.UsageError, asyncio.InvalidStateError):  # the call has already ended
             raise _stripe_lost(await _status(call), progress) from None
 
     return Stripe(read, write)

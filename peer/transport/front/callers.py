@@ -1,4 +1,4 @@
-"""The callers at the front: their places, what they cost by address block, and the address behind each connection that
+"""The callers at the front: their places, what they cost per address block, and the address behind each connection that
 gRPC sees."""
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from peer.protocol.token_bucket import Rate
 from peer.protocol.wire.http2 import Allowance, FrameRates
 
 FILES_EACH = 3
-"""Open files of one caller: its socket, and both ends of the connection inside."""
+"""Open files per caller: its socket, and both ends of the connection inside."""
 FILES_KEPT = 640
-"""Open files that are left to the rest of the process. Each of 64 peers that it calls takes five or eight."""
+"""Open files left to the rest of the process. Each of the 64 peers that it may call takes five to eight."""
 MAX_BLOCKS = 2048
-"""Address blocks whose use is remembered."""
+"""Most address blocks whose use is stored."""
 FREE_FRAMES = 32.0
-"""Frames of a connection that its block does not pay for: enough to say Hello and to call a few times."""
+"""Frames per connection that are not charged to its block: enough for a Hello and a few calls."""
 
 
 HANDSHAKES, FRAMES = Rate(300.0, 300.0), Rate(1600.0, 4000.0)
-"""Of all strangers together; about a third of a processor."""
+"""TLS handshakes, and frames, of all strangers together; about a third of a processor."""
 
 
 class CallerRank(enum.Enum):
     """What is known of a caller."""
 
     UNKNOWN = enum.auto()
+    """It has not proven a key."""
     KEYED = enum.auto()
-    """It has proven a key. Keys are free."""
+    """It has proven a key. Keys cost nothing."""
     PROVEN = enum.auto()
     """It has proven the key of a proven peer."""
 
@@ -46,39 +47,41 @@ RATES = {
     CallerRank.KEYED: FrameRates(control=Rate(200.0, 400.0), small=Rate(200.0, 1000.0), data=Rate(2.0**20, 2.0**16)),
     CallerRank.PROVEN: FrameRates(control=Rate(400.0, 800.0), small=Rate(400.0, 2000.0), data=Rate(2.0**21, 2.0**17)),
 }
-"""What one connection may send, by its caller's rank. A Hello takes five frames and some KiB of DATA; the most
-calls that a peer makes are `peer.transport.server.rate_limits.CALLS`."""
+"""What one connection may send, by its caller's rank. A Hello takes five frames and some KiB of DATA. The most calls
+that a peer makes are `peer.transport.server.rate_limits.CALLS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontLimits:
-    """The bounds of a front."""
+    """The limits of a front."""
 
     connections: int = 384
-    """Callers at once."""
+    """Most callers at once."""
     reserve: int = 64
-    """Places among them that strangers never get."""
+    """Places among them reserved for proven peers."""
     of_key: int = 16
-    """Connections with which one proven key keeps its places. Two connections with all their stripes are ten."""
+    """Connections for which one proven key may use reserved places. Two connections with all additional streams are
+    ten."""
     greet_s: float = 30.0
-    """Seconds in which a caller has to prove a key, by a Hello or by a token."""
+    """Seconds in which a caller has to prove a key, by a Hello or a token."""
     linger_s: float = 5.0
-    """Seconds for the second end of a connection to close after the first."""
+    """Seconds in which the second end of a connection has to close after the first."""
     connect_s: float = 5.0
-    """Seconds for the connection inside."""
+    """Timeout of connecting to gRPC, in seconds."""
     buffer: int = 2**16
-    """Bytes held for a receiver before its sender has to wait. One read may be held on top."""
+    """Bytes buffered for a receiver before its sender is paused. One read may be buffered in addition."""
     handshakes: Rate = HANDSHAKES
-    """TLS handshakes of all strangers; the blocks that call share them, and each may have a burst."""
+    """TLS handshakes of all strangers. The calling blocks share the rate; each may have a whole burst."""
     frames: Rate = FRAMES
-    """Frames of all strangers beyond those that are free, shared in the same way."""
+    """Frames of all strangers beyond `FREE_FRAMES`, shared in the same way."""
     wait_s: float = 2.0
-    """Longest wait for a handshake. A caller that would wait longer is turned away."""
+    """Longest wait for a handshake in seconds. A caller that would wait longer is rejected."""
     held: int = 2**26
-    """Bytes that callers without an admitted call hold together, in the front and in gRPC. The largest goes first."""
+    """Bytes that callers without an admitted call may occupy together, in the front and in gRPC. Beyond that the
+    largest is closed."""
 
     def within(self, files: float) -> FrontLimits:
-        """Return the limits of a process that may open so many files: with few, there are fewer callers."""
+        """Return the limits for a process that may open `files` files. Few files mean fewer callers."""
         fits = max(8, int(min(files, 2**20) - FILES_KEPT) // FILES_EACH)
         if fits >= self.connections:
             return self
@@ -86,8 +89,8 @@ class FrontLimits:
 
 
 class FrontCaller:
-    """One connection of a caller. `address` is as gRPC writes it, like `ipv4:192.0.2.7:55312`. `hang_up` ends the
-    connection at once, and `changed` is called when its rank or its admitted calls change."""
+    """One connection of a caller. `address` is in gRPC's notation, like `ipv4:192.0.2.7:55312`. `hang_up` closes the
+    connection immediately. `changed` is called when its rank or its number of admitted calls changes."""
 
     def __init__(
         self,
@@ -96,50 +99,50 @@ class FrontCaller:
         way: Way | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`way`: the path of its connection; None: it called an address of ours."""
+        """`way`: the path of its connection; None: it dialled an address of ours."""
         self.address = address
         self.hang_up = hang_up
         self.way = way or Way()
         self.changed = changed
         self.seen_as = ""
-        """Name of our end of the connection inside, as gRPC writes it; empty: there is none yet."""
+        """Name of our end of the connection to gRPC, in gRPC's notation; empty: not connected yet."""
         self.key: PeerId | None = None
-        """The key that was proven over this connection first."""
+        """The first key that was proven over this connection."""
         self.kept_for: PeerId | None = None
-        """The proven peer for which the connection keeps its place."""
+        """The proven peer for which the connection occupies a reserved place."""
         self.calls = 0
-        """Admitted calls under way."""
+        """Running admitted calls."""
         self.frames = 0.0
-        """Frames that it sent beyond those that bytes pay for."""
+        """Frames sent, less those for which enough bytes were transferred (`take_spent` of the frame walker)."""
         self.block = block_of_host(host_of_caller(address))
 
     @property
     def rank(self) -> CallerRank:
-        """What is known of it."""
+        """What is known of the caller."""
         if self.kept_for is not None:
             return CallerRank.PROVEN
         return CallerRank.UNKNOWN if self.key is None else CallerRank.KEYED
 
     def connected(self, seen_as: str) -> None:
-        """Note the name of our end inside."""
+        """Record the name of our end of the connection to gRPC."""
         self.seen_as = seen_as
 
     def show(self, key: PeerId) -> bool:
-        """Take a key that was proven over this connection; return whether it is the first one."""
+        """Record a key proven over this connection. Return whether it is the first one."""
         self.key = self.key or key
         return self.key == key
 
     def count(self, frames: float) -> None:
-        """Note that it sent so many frames more."""
+        """Count frames that it sent."""
         self.frames += frames
 
     def calling(self, more: int) -> None:
-        """Note that so many admitted calls more are under way."""
+        """Change the number of running admitted calls by `more`."""
         self.calls += more
         self.changed()
 
     def keep_for(self, key: PeerId) -> None:
-        """Keep the place for this proven peer."""
+        """Record that its place is reserved for this proven peer."""
         self.kept_for = key
 
 
@@ -153,24 +156,27 @@ class _Block:
 
 
 class CallerTable:
-    """All callers of one front. A caller counts from the moment it is accepted, before TLS."""
+    """All callers of one front. A caller is counted from accept on, before TLS."""
 
     def __init__(self, limits: FrontLimits | None = None) -> None:
         self.limits = limits or FrontLimits()
         self._places: BlockPlaces[FrontCaller] = BlockPlaces(self.limits.connections, self.limits.reserve)
         self._inside: dict[str, FrontCaller] = {}
+        """Name of our end of the connection to gRPC -> caller."""
         self._proven: Counter[PeerId] = Counter()
         self._blocks: OrderedDict[str, _Block] = OrderedDict()
         self._calling = 0
-        """Blocks that have callers."""
+        """Number of blocks that have callers."""
         self._held: dict[FrontCaller, int] = {}
+        """Caller -> bytes that it occupies."""
         self._held_together = 0
 
     def __len__(self) -> int:
         return len(self._places)
 
     def enter(self, caller: FrontCaller, now: float = 0.0) -> bool:
-        """Return whether there is a place for this caller. The one that loses its place to it is hung up on."""
+        """Give this caller a place, and return whether there is one. A caller that loses its place for it is
+        disconnected."""
         placing = self._places.enter(caller, caller.block)
         if placing.evicted is not None:
             self._forget(placing.evicted)
@@ -183,25 +189,26 @@ class CallerTable:
         return placing.admitted
 
     def connected(self, caller: FrontCaller, seen_as: str) -> None:
-        """Note how gRPC names this caller."""
+        """Record the address by which gRPC sees this caller."""
         if caller in self._places:
             caller.connected(seen_as)
             self._inside[seen_as] = caller
 
     def leave(self, caller: FrontCaller) -> None:
-        """Free the place of a caller that is gone."""
+        """Free the place of a caller that disconnected."""
         if caller not in self._places:
             return
-        if caller.kept_for is not None:  # one that is kept is never evicted
+        if caller.kept_for is not None:  # callers in reserved places are never evicted
             self._proven[caller.kept_for] -= 1
-            self._proven += Counter()  # drops those that have none left
+            self._proven += Counter()  # drops entries at 0
         self._places.leave(caller)
         self._forget(caller)
 
     # -- what callers cost ---------------------------------------------------------------------------------------------
 
     def handshake_wait_s(self, caller: FrontCaller, now: float) -> float:
-        """Return the seconds that a caller has to wait for its TLS handshake. Infinity: too many of its block wait."""
+        """Return the seconds that a caller has to wait for its TLS handshake; infinity: too many of its block are
+        waiting."""
         handshakes = self._share(caller, now).handshakes
         if handshakes.owes_s(now) > self.limits.wait_s:
             return math.inf
@@ -209,8 +216,10 @@ class CallerTable:
         return handshakes.owes_s(now)
 
     def charge_frames(self, caller: FrontCaller, frames: float, now: float) -> bool:
-        """Charge frames to the caller's block; return whether the caller may go on. Those of a proven peer and the
-        first of each caller are free, so that a block that is used up takes nobody's Hello."""
+        """Charge frames to the caller's block. Return whether the caller may continue.
+
+        Proven peers and the first `FREE_FRAMES` of each caller are not charged, so that an exhausted block does not
+        prevent Hellos."""
         caller.count(frames)
         if caller.rank is CallerRank.PROVEN or caller.frames <= FREE_FRAMES or not frames:
             return True
@@ -219,8 +228,9 @@ class CallerTable:
         return share.level >= 0
 
     def record_held(self, caller: FrontCaller, nbytes: int) -> None:
-        """Note the bytes that a caller holds. Beyond `FrontLimits.held` the caller that holds most is hung up on. Those
-        with an admitted call and those of a proven peer do not count: their calls are bounded elsewhere."""
+        """Record the bytes that a caller occupies. Beyond `FrontLimits.held` in total, the caller that occupies most is
+        disconnected. Callers with an admitted call and proven peers do not count, because their calls are bounded
+        elsewhere."""
         if caller not in self._places:
             return
         if caller.calls or caller.rank is CallerRank.PROVEN:
@@ -233,38 +243,39 @@ class CallerTable:
             largest.hang_up()
 
     def _share(self, caller: FrontCaller, now: float) -> _Block:
-        """Return what the caller's block may use: an equal share of what all that call may use together."""
+        """Return the usage of the caller's block, with its rates set to an equal share among all blocks that have
+        callers."""
         block = self._blocks[caller.block]
         for allowance, rate in ((block.handshakes, self.limits.handshakes), (block.frames, self.limits.frames)):
-            allowance.owes_s(now)  # by the share of until now
+            allowance.owes_s(now)  # settles the time until now at the old rate
             allowance.change(replace(rate, per_s=rate.per_s / max(1, self._calling)))
         return block
 
     # -- who gRPC's callers are ----------------------------------------------------------------------------------------
 
     def origin(self, seen_as: str) -> str | None:
-        """Return a caller's own address, for the one that gRPC sees. None: it did not come through this front."""
+        """Return the address of the caller that gRPC sees as `seen_as`; None: it did not come through this front."""
         caller = self._inside.get(seen_as)
         return None if caller is None else caller.address
 
     def way(self, seen_as: str) -> Way:
-        """Return the path of the connection that gRPC sees so."""
+        """Return the path of the connection that gRPC sees as `seen_as`."""
         caller = self._inside.get(seen_as)
         return Way() if caller is None else caller.way
 
     def is_proven(self, seen_as: str) -> bool:
-        """Return whether a proven peer has shown its key over this connection."""
+        """Return whether this connection has a reserved place of a proven peer."""
         caller = self._inside.get(seen_as)
         return caller is not None and caller.kept_for is not None
 
     def greeted(self, seen_as: str, key: PeerId, *, proven: bool) -> None:
-        """Note that the caller proved this key. A proven peer's connection goes to the reserve at once."""
+        """Record that the caller that gRPC sees as `seen_as` proved this key. A proven peer gets a reserved place."""
         caller = self._inside.get(seen_as)
         if caller is not None:
             self.shown(caller, key, proven=proven)
 
     def shown(self, caller: FrontCaller, key: PeerId, *, proven: bool) -> None:
-        """Note whose connection it is, as `greeted` does."""
+        """As `greeted`, for a known caller."""
         before, first = caller.rank, caller.show(key)
         if proven and first and caller.kept_for is None and self._proven[key] < self.limits.of_key:
             caller.keep_for(key)
@@ -287,7 +298,7 @@ class CallerTable:
             caller.calling(-1)
 
     def _forget(self, caller: FrontCaller) -> None:
-        """Forget what is known of a connection that is ending."""
+        """Remove all data of a connection that is ending."""
         if self._inside.get(caller.seen_as) is caller:
             del self._inside[caller.seen_as]
         self._held_together -= self._held.pop(caller, 0)
@@ -301,7 +312,7 @@ class CallerTable:
 
 
 def seen_as(name: object) -> str:
-    """Return the name of a socket's remote end as gRPC writes it; empty when there is none."""
+    """Return a socket address in gRPC's notation; empty when there is none."""
     if not isinstance(name, tuple) or len(name) < 2:
         return ""
     host, port = str(name[0]), int(name[1])

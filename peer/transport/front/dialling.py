@@ -1,7 +1,7 @@
-"""The dialling front: gRPC's client reaches a peer through it, and sees only frames of the peer that were walked.
+"""The dialling front: gRPC's client reaches a peer through it, and receives only frames that were checked.
 
-A hostile server can do to gRPC's client what a hostile client can do to its server. So the front is the one that
-connects, checks the peer's key and ends TLS; gRPC calls a unix socket."""
+A hostile server can harm gRPC's client as a hostile client can harm its server. So the front connects, verifies the
+peer's key and terminates TLS; gRPC connects to a unix socket."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from peer.transport.front.tls_end import TlsEnd
 from peer.transport.tls import client_context
 
 CONNECT_S = 20.0
-"""Seconds to connect and to end the TLS handshake, as gRPC has them."""
+"""Timeout of connecting and of the TLS handshake in seconds, the same as gRPC's."""
 CLOSE_S = 0.3
-"""Seconds for what gRPC and the front still hold to be sent, once the channels are closed."""
+"""Seconds for sending what gRPC and the front still buffer, after the channels are closed."""
 RATES = FrameRates(control=Rate(400.0, 800.0), small=Rate(400.0, 2000.0), data=Rate(0.0, 0.0))
-"""What one server may send: twice what the calls of a peer ask for (`peer.transport.server.rate_limits.CALLS`)."""
+"""What one server may send: twice what the calls of a peer require (`peer.transport.server.rate_limits.CALLS`)."""
 
 
 class DiallingFront:
-    """The way of gRPC's channels to one peer. `close` it after them."""
+    """Connects gRPC's channels to one peer. `close` it after the channels."""
 
     def __init__(self, peer: PeerId) -> None:
-        """Raises ValueError when the peer id holds no key."""
+        """Raises ValueError when the peer id contains no key."""
         self.limits = FrontLimits()
         self._tls, self._server_name = client_context(peer)
         self._listening: list[tuple[asyncio.Server, InnerSocket]] = []
@@ -42,8 +42,8 @@ class DiallingFront:
         return time.monotonic()
 
     async def lead_to(self, address: str) -> str:
-        """Return where gRPC is to call, so that each of its connections leads to this IP address and port, if the peer
-        answers there. Raises OSError when no socket is to be had."""
+        """Return a unix address for gRPC. Each connection to it is forwarded to the IP address and port `address`, if
+        the peer answers there. Raises OSError when no socket can be created."""
         inside = InnerSocket()
         try:
             listening = inside.listen()
@@ -57,21 +57,21 @@ class DiallingFront:
         return inside.address
 
     def tls(self) -> TlsEnd:
-        """Return the TLS of a new connection, which trusts the peer's key alone."""
+        """Return the TLS state of a new connection, which accepts only the peer's key."""
         return TlsEnd(self._tls, self._server_name)
 
     def began(self, session: DialledSession) -> bool:
-        """Take note of a connection of gRPC's; return whether it may have one."""
+        """Register a connection from gRPC. Return whether it is accepted."""
         self._sessions.add(session)
         return not self._closed
 
     def gone(self, session: DialledSession) -> None:
-        """Take note that both connections are closed."""
+        """Unregister a session whose connections are both closed."""
         self._sessions.discard(session)
 
     async def close(self) -> None:
-        """Take no more connections. Those that stand end once gRPC has closed its channels, or after a while; those
-        that are still being made, or were refused, end at once."""
+        """Accept no more connections. Established ones end when gRPC has closed its channels, or after `CLOSE_S`; all
+        others are closed at once."""
         self._closed = True
         try:
             await close_servers([server for server, _ in self._listening])
@@ -89,7 +89,8 @@ class DiallingFront:
 
 
 class DialledSession(Session):
-    """A connection of gRPC's to a peer. The peer is dialled when gRPC has called, and gRPC waits for the handshake."""
+    """A connection from gRPC to a peer. The peer is dialled when gRPC has connected, and gRPC waits for the
+    handshake."""
 
     owner: DiallingFront
 
@@ -97,15 +98,15 @@ class DialledSession(Session):
         super().__init__(owner, AnswerWalker(RATES, owner.now()))
         self._address = address
         self._early = b""
-        """What gRPC said before the handshake was over."""
+        """Data that gRPC sent before the handshake was complete."""
 
     @property
     def stands(self) -> bool:
-        """Whether the peer has shown its key, and neither end has closed."""
+        """Whether the peer has proven its key and neither end has closed."""
         return self._tls is not None and self._tls.established and not self._over
 
     def made(self, end: SessionEnd) -> None:
-        """Dial the peer, or begin TLS with it."""
+        """Dial the peer when gRPC has connected; start TLS when the peer has."""
         super().made(end)
         if end is self.outer:
             if not self._over:
@@ -120,7 +121,7 @@ class DialledSession(Session):
         self._connecting.add_done_callback(self._connected)
 
     async def _connect(self) -> None:
-        """Connect to the peer. Raises OSError, or TimeoutError."""
+        """Connect to the peer. Raises OSError or TimeoutError."""
         host, port = host_of(self._address), port_of(self._address)
         async with asyncio.timeout(CONNECT_S):
             await asyncio.get_running_loop().create_connection(lambda: self.outer, host, port)

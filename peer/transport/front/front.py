@@ -1,4 +1,4 @@
-"""The accepting front: it accepts the public sockets, and lets gRPC see nothing but frames that it has walked."""
+"""The accepting front: accepts callers on the public sockets, and forwards only checked frames to gRPC."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from peer.transport.relay.wire import MARK, PREAMBLE_BYTES, decode_preamble
 from peer.transport.tls import RenewedLeaf
 
 CLOSE_S = 1.0
+"""Longest wait in seconds for connections to close."""
 BACKLOG = 256
 RETRY_S = 0.02
-"""Seconds between two tries to connect to gRPC while its backlog is full."""
+"""Seconds between attempts to connect to gRPC while its backlog is full."""
 HELD_EACH = 2**17
-"""Bytes that a caller holds once it is connected inside, beside its buffers: OpenSSL's state and gRPC's of a connection
-(`benchmarks/front.py`)."""
+"""Bytes that each caller occupies in addition to its buffers once it is connected to gRPC: the connection state of
+OpenSSL and gRPC (`benchmarks/front.py`)."""
 
 
 class _CircuitProtocol(asyncio.StreamReaderProtocol):
-    """Reads an end of a circuit, and tells of its end."""
+    """Reads an end of a circuit, and calls `gone` when it closes."""
 
     def __init__(self, reader: asyncio.StreamReader, gone: Callable[[], None]) -> None:
         super().__init__(reader)
@@ -44,7 +45,7 @@ class _CircuitProtocol(asyncio.StreamReaderProtocol):
 
 
 class AcceptingFront:
-    """The front of one server. `open` it first, and `close` it in the end."""
+    """The front of one server. `open` it first, and `close` it at the end."""
 
     def __init__(
         self,
@@ -54,8 +55,8 @@ class AcceptingFront:
         is_proven: Callable[[PeerId], bool] = lambda peer: False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`leaf`: what callers are shown. `relay_server`: takes the ends of relayed circuits; None: there are none.
-        `is_proven`: whether a peer is proven to us. `now`: seconds of any origin."""
+        """`leaf`: TLS context presented to callers. `relay_server` takes the ends of relayed circuits; None: nothing is
+        relayed. `is_proven`: whether a peer is proven to us. `now`: seconds from any origin."""
         self.limits: FrontLimits = callers.limits
         self.rates = RATES
         self.now = now
@@ -70,19 +71,19 @@ class AcceptingFront:
         self._closed = False
 
     async def open(self, sockets: Sequence[socket.socket], inside: InnerSocket) -> None:
-        """Accept callers from these sockets, which belong to the front from here on. `inside`: where gRPC listens."""
+        """Accept callers on these sockets, which the front then owns. `inside`: the socket on which gRPC listens."""
         self._inside = inside
         loop = asyncio.get_running_loop()
         for one in sockets:
             self._servers.append(await loop.create_server(self._session, sock=one, backlog=BACKLOG))
 
     async def stop_listening(self) -> None:
-        """Accept nobody any more; the connections stay."""
+        """Accept no more callers. Existing connections stay open."""
         self._closed = True
         await close_servers(self._servers)
 
     async def close(self) -> None:
-        """Drop all connections, and stop listening."""
+        """Close all connections, and stop listening."""
         await self.stop_listening()
         for session in list(self._sessions):
             session.abort()
@@ -95,15 +96,15 @@ class AcceptingFront:
     def _session(self) -> asyncio.BaseProtocol:
         return FrontSession(self).outer
 
-    # -- asked by the sessions -----------------------------------------------------------------------------------------
+    # -- called by the sessions ----------------------------------------------------------------------------------------
 
     def accepted(self, session: FrontSession) -> bool:
-        """Give the caller a place, and some time to prove a key. False: all places are taken."""
+        """Give the caller a place, and limit the time until it proves a key. Return False if all places are taken."""
         self._sessions.add(session)
         if session.caller is None:
             assert session.outer.transport is not None
             address = seen_as(session.outer.transport.get_extra_info("peername"))
-            if not address:  # it has left already
+            if not address:  # it has already disconnected
                 return False
             session.serve(FrontCaller(address, session.abort, changed=session.rank_changed))
         caller = session.caller
@@ -114,9 +115,10 @@ class AcceptingFront:
         return True
 
     def take_circuit(self, session: FrontSession, early: bytes) -> bool:
-        """Take the ends of circuits, once their preamble is complete. A false slip ends the connection."""
+        """Return whether a connection is an end of a circuit. When its preamble is complete, pass it to the relay
+        server; an invalid slip closes the connection."""
         if self._relay_server is None or session.caller is None or session.caller.way != Way():
-            return False  # a circuit does not lead to another one
+            return False  # circuits cannot be nested
         if not early.startswith(MARK[: len(early)]):
             return False
         if len(early) >= PREAMBLE_BYTES:
@@ -128,7 +130,7 @@ class AcceptingFront:
         return True
 
     def _begin_circuit(self, session: FrontSession, circuit: Circuit, caller: bool, rest: bytes) -> None:
-        """Hand an end of a circuit to the relay server. `caller`: whether it is the caller's end."""
+        """Pass an end of a circuit to the relay server. `caller`: whether it is the caller's end."""
         owner = circuit.caller.owner if caller else circuit.target.owner
         assert session.caller is not None
         assert self._relay_server is not None
@@ -139,12 +141,12 @@ class AcceptingFront:
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         transport.resume_reading()
-        reader.feed_data(rest)  # last, as a full reader pauses the connection
+        reader.feed_data(rest)  # must come last, because a full reader pauses the connection
         stream = Stream.of(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
         self._relay_server.arrived(circuit, stream, session.caller.address, caller=caller)
 
     async def serve_circuit(self, stream: Stream, way: Way) -> None:
-        """Serve a caller that came over a circuit, to its end. It counts as one of the relay's network."""
+        """Serve a caller that came over a circuit, until it disconnects. It counts towards the relay's network."""
         session = FrontSession(self)
         session.serve(FrontCaller(f"{RELAYED}{way.via}", session.abort, way, session.rank_changed))
         transport = cast(asyncio.Transport, stream.writer.transport)
@@ -162,21 +164,21 @@ class AcceptingFront:
         return self._callers.handshake_wait_s(session.caller, self.now())
 
     def tls(self) -> TlsEnd:
-        """Return the TLS of a new connection."""
+        """Return the TLS state of a new connection."""
         return TlsEnd(self._leaf.context())
 
     def charge_frames(self, session: FrontSession, frames: float) -> bool:
-        """Charge frames to the caller's block; return whether it may go on."""
+        """Charge frames to the caller's block. Return whether the caller may continue."""
         assert session.caller is not None
         return self._callers.charge_frames(session.caller, frames, self.now())
 
     def record_held(self, session: FrontSession, nbytes: int) -> None:
-        """Take note of the bytes that a caller holds here, or lately left with gRPC."""
+        """Record the bytes that a caller occupies here, or recently passed to gRPC."""
         assert session.caller is not None
         self._callers.record_held(session.caller, HELD_EACH + nbytes)
 
     def connect(self, session: FrontSession) -> asyncio.Task[None]:
-        """Start the connection to gRPC."""
+        """Start connecting to gRPC."""
         return asyncio.create_task(self._connect(session), name="front")
 
     async def _connect(self, session: FrontSession) -> None:

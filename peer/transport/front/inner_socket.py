@@ -1,9 +1,9 @@
-"""The socket between a front and gRPC, to which nothing else leads.
+"""The private socket between a front and gRPC.
 
-It is a unix socket in a folder of our own, of mode 0700, so that no other user's program can call past the front. On
-Linux it loses its name as soon as one side listens, and the other side connects through a descriptor: no path is too
-long, and a daemon that is killed leaves nothing behind. Other systems have no descriptors of that kind. There the
-socket keeps its name until `close`."""
+It is a unix socket in a folder of mode 0700, so that programs of other users cannot bypass the front. On Linux the name
+is removed as soon as one side listens, and the other side connects through a file descriptor: paths cannot become too
+long, and a killed daemon leaves nothing behind. Other systems cannot connect through a descriptor. There the socket
+keeps its name until `close`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ import tempfile
 from pathlib import Path
 
 LONGEST_FOLDER = 80
-"""Bytes of the folder's path. A socket's path has 103 at most on macOS."""
+"""Longest path of the folder in bytes. A socket's path has at most 103 on macOS."""
 BACKLOG = 16
-"""Connections of gRPC's client that wait: one for each of its channels."""
+"""Connections of gRPC's client that may wait: one for each of its channels."""
 
 
 class InnerSocket:
-    """Where gRPC's server listens: give it `address`, `seal` once it listens. Where a front listens for gRPC's client:
-    `listen`, and give it `address`. `close` it in the end."""
+    """A private unix socket. For gRPC's server: let it listen on `address`, then call `seal`; the front calls
+    `connect`. For gRPC's client: the front calls `listen`, and the client connects to `address`. Call `close` at the
+    end."""
 
     def __init__(self, *, nameless: bool = sys.platform == "linux") -> None:
-        """`nameless`: whether the socket loses its name. Raises OSError when there is no folder for temporary files, no
-        more file may be opened, or the folder's path is too long for a socket that keeps its name."""
+        """`nameless`: whether the socket's name is removed. Raises OSError when there is no temporary folder, no file
+        can be opened, or the path is too long for a socket that keeps its name."""
         self._numbers = itertools.count(1)
         self._nameless = nameless
         self._closed = False
@@ -49,11 +50,11 @@ class InnerSocket:
 
     @property
     def address(self) -> str:
-        """Where gRPC is to listen, or to call what listens."""
+        """The address for gRPC to listen on or to connect to."""
         return f"unix:{self._named if self._socket is None else f'/proc/self/fd/{self._socket}'}"
 
     def listen(self) -> socket.socket:
-        """Listen here for gRPC, and return the socket. Raises OSError."""
+        """Listen for gRPC, and return the listening socket. Raises OSError."""
         listening = socket.socket(socket.AF_UNIX)
         try:
             listening.setblocking(False)
@@ -66,13 +67,13 @@ class InnerSocket:
         return listening
 
     def seal(self) -> None:
-        """Keep the socket at which one side listens by a descriptor, and take its name away. Raises OSError."""
+        """Open a descriptor of the listening socket, and remove its name. Raises OSError."""
         if self._nameless:
             self._socket = os.open(self._named, os.O_PATH | os.O_CLOEXEC)
             self._remove()
 
     def _remove(self) -> None:
-        """Take the name and the folder away, and the descriptor by which the folder is named."""
+        """Remove the name and the folder, and close the folder's descriptor."""
         if self._removed:
             return
         self._removed = True
@@ -84,8 +85,8 @@ class InnerSocket:
             os.close(self._folder)
 
     def connect(self) -> tuple[socket.socket, str]:
-        """Connect to gRPC; return our end, and how gRPC names it. Raises OSError; BlockingIOError while gRPC has too
-        many connections to take."""
+        """Connect to gRPC. Return our end, and its name in gRPC's notation. Raises OSError, and BlockingIOError while
+        gRPC's backlog is full."""
         number = next(self._numbers)
         ours = socket.socket(socket.AF_UNIX)
         try:
@@ -100,14 +101,14 @@ class InnerSocket:
             try:
                 ours.connect(str(self._named))
             finally:
-                path.unlink()  # gRPC still learns it from the connection
+                path.unlink()  # gRPC reads the name from the connection
             return ours, f"unix:{path}"
         except BaseException:
             ours.close()
             raise
 
     def close(self) -> None:
-        """Take away what is left. A second call does nothing."""
+        """Remove everything that is left. May be called repeatedly."""
         if self._closed:
             return
         self._closed = True

@@ -1,6 +1,6 @@
-"""One connection to another machine: TLS and the walk of its frames on the way in, TLS on the way out, gRPC behind it.
+"""One connection to another machine: decrypts and checks its frames for gRPC, and encrypts gRPC's answers.
 
-A caller's connection inside begins once the caller has said its SETTINGS. Each direction waits for its receiver: beyond
+A caller is connected to gRPC once it has sent its SETTINGS. Each direction waits for its receiver: beyond
 `FrontLimits.buffer` nothing more is read for it."""
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from peer.transport.front.callers import CallerRank, FrontCaller, FrontLimits
 from peer.transport.front.tls_end import MAX_RECORD, TlsEnd, TlsRefused
 
 READ = 2**18
-"""Bytes read at a time of a caller with an admitted call, and of gRPC."""
+"""Largest read in bytes, from gRPC and from callers with an admitted call."""
 FIRST_READ = 2**14
-"""Bytes read at a time of any other caller."""
+"""Largest read in bytes from any other caller."""
 TLS_RECORD = 22
-"""First byte of a caller that speaks TLS."""
+"""First byte of a connection that starts with TLS."""
 
 
 class Scratch(threading.local):
-    """Memory that all sessions of a loop read into, one after the other, and that none keeps. Each thread has its own,
-    as it has its own loop."""
+    """Buffers for reading that all sessions of a thread's event loop share, because no session keeps data in them
+    between callbacks."""
 
     def __init__(self) -> None:
         self.read = memoryview(bytearray(READ))
@@ -36,12 +36,12 @@ SCRATCH = Scratch()
 
 
 class SessionOwner(Protocol):
-    """The one that made a session, and is told of it."""
+    """The front that owns a session and is notified of its events."""
 
     limits: FrontLimits
 
     def now(self) -> float:
-        """Return seconds of any origin."""
+        """Return seconds from any origin."""
 
 
 class CallerOwner(SessionOwner, Protocol):
@@ -50,32 +50,33 @@ class CallerOwner(SessionOwner, Protocol):
     rates: dict[CallerRank, FrameRates]
 
     def accepted(self, session: FrontSession) -> bool:
-        """Return whether the caller that has just connected has a place."""
+        """Give the caller that has just connected a place. Return whether there is one."""
 
     def take_circuit(self, session: FrontSession, early: bytes) -> bool:
-        """Return whether this caller does not want TLS, by its first bytes. More of them may be needed to tell."""
+        """Return whether this caller, by its first bytes, is an end of a circuit instead of TLS. It is called again
+        with more bytes while they are incomplete."""
 
     def handshake_wait_s(self, session: FrontSession) -> float:
         """Return the seconds that a caller waits for its TLS handshake; infinity: too many of its block wait."""
 
     def tls(self) -> TlsEnd:
-        """Return the TLS of a new connection."""
+        """Return the TLS state of a new connection."""
 
     def connect(self, session: FrontSession) -> asyncio.Task[None]:
-        """Start the connection to gRPC, for `session.inner`. The task raises OSError or TimeoutError."""
+        """Start connecting `session.inner` to gRPC. The task raises OSError or TimeoutError."""
 
     def charge_frames(self, session: FrontSession, frames: float) -> bool:
-        """Charge frames to the caller's block; return whether it may go on."""
+        """Charge frames to the caller's block. Return whether the caller may continue."""
 
     def record_held(self, session: FrontSession, nbytes: int) -> None:
-        """Take note of the bytes that a caller holds here, or lately left with gRPC."""
+        """Record the bytes that a caller occupies here, or recently passed to gRPC."""
 
     def gone(self, session: FrontSession) -> None:
-        """Take note that both connections are closed."""
+        """Called when both connections are closed."""
 
 
 class SessionEnd(asyncio.BufferedProtocol):
-    """One of the two connections of a session."""
+    """One of the two connections of a session, as an asyncio protocol."""
 
     def __init__(self, session: Session, received: Callable[[memoryview], None]) -> None:
         self._session = session
@@ -83,7 +84,7 @@ class SessionEnd(asyncio.BufferedProtocol):
         self._waits = set[str]()
         self.transport: asyncio.Transport | None = None
         self.full = False
-        """Whether more is to be sent here than the connection takes."""
+        """Whether the write buffer is full."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -108,73 +109,74 @@ class SessionEnd(asyncio.BufferedProtocol):
         self._session.lost(self)
 
     def pause(self, reason: str) -> None:
-        """Read nothing more until `resume` for the same reason."""
+        """Stop reading until `resume` with the same reason."""
         self._waits.add(reason)
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume(self, reason: str) -> None:
-        """Read on, unless there is another reason to wait."""
+        """Resume reading, unless it is paused for another reason."""
         self._waits.discard(reason)
         if not self._waits and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is read here."""
+        """Whether reading is paused."""
         return bool(self._waits)
 
     @property
     def held(self) -> int:
-        """Bytes that are to be sent here."""
+        """Bytes in the write buffer."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def send(self, data: bytes) -> None:
-        """Send, if the connection still stands."""
+        """Send data if the connection is open."""
         if data and self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
     def close(self) -> None:
-        """Close the connection once all is sent."""
+        """Close the connection after the buffered data is sent."""
         if self.transport is not None:
             self.transport.close()
 
     def abort(self) -> None:
-        """Drop the connection at once, with all that was to be sent."""
+        """Close the connection at once, discarding buffered data."""
         if self.transport is not None:
             self.transport.abort()
 
 
 class Session:
-    """A connection to another machine, and one inside. When one of them ends, the other has `linger_s` to send what it
-    holds."""
+    """A connection to another machine (`outer`) and one to gRPC (`inner`). When one of them ends, the other has
+    `linger_s` to send its buffered data."""
 
     def __init__(self, owner: SessionOwner, frames: FrameWalker) -> None:
-        """`frames`: walks what the other machine sends."""
+        """`frames` checks the frames that the other machine sends."""
         self.owner = owner
         self.outer = SessionEnd(self, self._from_outside)
         self.inner = SessionEnd(self, self._from_grpc)
         self.closed = asyncio.get_running_loop().create_future()
         """Done when both connections are closed."""
         self.refused = ""
-        """Why the front hung up; empty: it did not."""
+        """Why the front closed the connection; empty: it did not."""
         self._tls: TlsEnd | None = None
         self._frames = frames
         self._connecting: asyncio.Task[None] | None = None
-        """Makes the second connection."""
+        """Task that opens the second connection."""
         self._timers: list[asyncio.TimerHandle] = []
         self._pause: asyncio.TimerHandle | None = None
         self._overdrawn = False
-        """Whether nothing is read because the other machine has sent too much."""
+        """Whether reading is paused because the other machine exceeded its rate."""
         self._open = 0
         self._over = False
+        """Whether the session is closing."""
 
     def other(self, end: SessionEnd) -> SessionEnd:
         """Return the other end."""
         return self.inner if end is self.outer else self.outer
 
     def abort(self) -> None:
-        """Drop both connections at once."""
+        """Close both connections at once."""
         self._over = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -182,23 +184,23 @@ class Session:
         self.inner.abort()
 
     def abort_after(self, seconds: float, unless: Callable[[], bool] = lambda: False) -> None:
-        """Drop both connections after a time, unless something holds by then."""
+        """Close both connections after a time, unless `unless()` is true then."""
         self._timers.append(asyncio.get_running_loop().call_later(seconds, self._abort_unless, unless))
 
     def read_size(self, end: SessionEnd) -> int:
-        """Return how much is read at a time."""
+        """Return the largest read from this end in bytes."""
         return READ
 
-    # -- told by the ends ----------------------------------------------------------------------------------------------
+    # -- called by the ends --------------------------------------------------------------------------------------------
 
     def made(self, end: SessionEnd) -> None:
-        """Take note of a connection."""
+        """Called by an end when it has connected."""
         self._open += 1
-        if self._over:  # the other end left meanwhile
+        if self._over:  # the other end has closed in the meantime
             self.abort()
 
     def lost(self, end: SessionEnd) -> None:
-        """Close the other end once it has sent what it holds."""
+        """Called by an end when it has closed. Closes the other end after its buffered data is sent."""
         self._open -= 1
         first, self._over = not self._over, True
         if self._connecting is not None and not self._connecting.done():
@@ -215,7 +217,7 @@ class Session:
             self._decrypt(data)
 
     def _decrypt(self, data: memoryview) -> None:
-        """Pass on what the other machine sent, as far as its frames are complete and allowed."""
+        """Decrypt data from the other machine, and pass complete and allowed frames to gRPC."""
         assert self._tls is not None
         now, plain = self.owner.now(), SCRATCH.plain
         try:
@@ -235,11 +237,11 @@ class Session:
             self._pause_for(waits_s)
 
     def _pass(self, passed: list[memoryview | bytes]) -> None:
-        """Send to gRPC what may pass."""
-        self.inner.send(b"".join(passed))  # a copy, as the next read overwrites what it was read into
+        """Send checked frames to gRPC."""
+        self.inner.send(b"".join(passed))  # join copies, because the next read overwrites the scratch buffer
 
     def _excess(self) -> str:
-        """Return why the other machine sent more than all may that are like it; empty: it did not."""
+        """Return why the other machine is disconnected for exceeding a shared limit; empty: it did not exceed one."""
         return ""
 
     def _from_grpc(self, data: memoryview) -> None:
@@ -250,7 +252,7 @@ class Session:
         self._frames.sent(len(data))
 
     def _refuse(self, reason: str) -> None:
-        """Hang up, with the alert that TLS has for it."""
+        """Close the connection to the other machine, with a TLS alert."""
         self.refused = reason
         if self._tls is not None:
             self.outer.send(self._tls.close())
@@ -262,7 +264,7 @@ class Session:
         self.abort_after(self.owner.limits.linger_s)
 
     def _pause_for(self, seconds: float) -> None:
-        """Read nothing more for a time; infinity: until more is known of the other end."""
+        """Stop reading for some seconds; infinity: until the rank of the other end changes."""
         self._overdrawn = True
         self.outer.pause("overdrawn")
         if self._pause is not None:
@@ -274,13 +276,13 @@ class Session:
             self._pause = asyncio.get_running_loop().call_later(seconds, self._resume)
 
     def _resume(self) -> None:
-        """Read on after a wait."""
+        """Resume reading after `_pause_for`."""
         self._overdrawn = False
         if not self._over:
             self.outer.resume("overdrawn")
 
     def _ended(self) -> None:
-        """Take note that both connections are closed."""
+        """Called when both connections are closed."""
 
     def _abort_unless(self, unless: Callable[[], bool]) -> None:
         if not unless():
@@ -302,7 +304,7 @@ class Session:
 
 
 class FrontSession(Session):
-    """The session of a caller, which the front has accepted."""
+    """The session of a caller that the front accepted."""
 
     owner: CallerOwner
 
@@ -311,16 +313,16 @@ class FrontSession(Session):
         self.caller: FrontCaller | None = None
         self._rank = CallerRank.UNKNOWN
         self._early = bytearray()
-        """What the caller said before the front knows what it wants, or before gRPC is connected."""
+        """Data that the caller sent before its protocol was known, or before gRPC was connected."""
         self._reported = False
-        """Whether the last report was of some bytes."""
+        """Whether the last report to the owner was of more than 0 bytes."""
 
     def serve(self, caller: FrontCaller) -> None:
-        """Take note whose connection it is."""
+        """Set the caller of this session."""
         self.caller = caller
 
     def take(self, transport: asyncio.Transport, first: bytes) -> None:
-        """Serve a connection that stands already, of which these bytes were read."""
+        """Serve an existing connection, from which `first` has already been read."""
         transport.set_protocol(self.outer)
         self.outer.connection_made(transport)
         if first and not self._over:
@@ -329,7 +331,7 @@ class FrontSession(Session):
             transport.resume_reading()
 
     def release(self) -> asyncio.Transport:
-        """Give the caller's connection away, which nobody reads for the moment. Its taker tells of its end."""
+        """Give up the caller's connection and return it, paused. The new owner has to report its end."""
         assert self.outer.transport is not None
         self._over = True
         self._early.clear()
@@ -338,7 +340,7 @@ class FrontSession(Session):
         return self.outer.transport
 
     def rank_changed(self) -> None:
-        """Go by what is known of the caller now: a key, or an admitted call, has come or gone."""
+        """Apply the limits for the caller's present rank and number of admitted calls."""
         assert self.caller is not None
         if self.caller.rank is not self._rank:
             self._rank = self.caller.rank
@@ -349,11 +351,11 @@ class FrontSession(Session):
         self._report()
 
     def read_size(self, end: SessionEnd) -> int:
-        """Return how much is read at a time."""
+        """Return the largest read from this end in bytes."""
         return FIRST_READ if end is self.outer and not self._frames.admitted else READ
 
     def made(self, end: SessionEnd) -> None:
-        """Ask for a place for the caller, or take note of the connection inside."""
+        """Request a place for the caller when it connects."""
         super().made(end)
         if end is self.outer and not self.owner.accepted(self):
             self.abort()
@@ -368,7 +370,7 @@ class FrontSession(Session):
             self._report()
 
     def _begin(self, data: memoryview) -> None:
-        """Find out what the caller wants from its first bytes. TLS may have to wait for its turn."""
+        """Determine from its first bytes which protocol the caller speaks, and start TLS, perhaps after a wait."""
         self._early += data
         if self._early[0] != TLS_RECORD:
             if not self.owner.take_circuit(self, bytes(self._early)):
@@ -385,13 +387,13 @@ class FrontSession(Session):
             self._greet()
 
     def _greet(self) -> None:
-        """Begin the TLS handshake with what the caller said first."""
+        """Start the TLS handshake with the data received so far."""
         first, self._early = bytes(self._early), bytearray()
         self._decrypt(memoryview(first))
         self._report()
 
     def _pass(self, passed: list[memoryview | bytes]) -> None:
-        """Send to gRPC what may pass, and connect to it once the caller has said its SETTINGS."""
+        """Send checked frames to gRPC. Connect to it once the caller has sent its SETTINGS."""
         if self.inner.transport is not None:
             super()._pass(passed)
             return
@@ -410,13 +412,14 @@ class FrontSession(Session):
         self._report()
 
     def _resume(self) -> None:
-        """Read on after a wait. A caller whose handshake waited begins with what it said first."""
+        """Resume reading, and start a handshake that had to wait."""
         super()._resume()
         if not self._over and self._tls is not None and not self._tls.established and self._early:
             self._greet()
 
     def _report(self) -> None:
-        """Report what the caller holds, unless an admitted call answers for it."""
+        """Report the bytes that the caller occupies. With an admitted call they are bounded elsewhere, so 0 is reported
+        once."""
         if not self._over and self.caller is not None and (self._reported or not self._frames.admitted):
             self._reported = not self._frames.admitted
             buffers = self.outer.held + self.inner.held + len(self._early) + self._frames.held
@@ -426,7 +429,7 @@ class FrontSession(Session):
         self.owner.gone(self)
 
     def _connected(self, connecting: asyncio.Task[None]) -> None:
-        """Send what the caller said first. Either connection may be lost by now."""
+        """Send the early data to gRPC. Either connection may be lost by now."""
         failed = connecting.cancelled() or connecting.exception() is not None
         if failed or self._over:
             self.abort()

@@ -1,4 +1,4 @@
-"""One end of a TLS 1.3 connection without I/O: ciphertext in, plaintext out, and the reverse."""
+"""One end of a TLS 1.3 connection without I/O: converts between ciphertext and plaintext."""
 
 from __future__ import annotations
 
@@ -11,50 +11,51 @@ from peer.transport.tls import ALPN
 RECORD_HEADER = 5
 CHANGE, ALERT, HANDSHAKE, APPLICATION = 20, 21, 22, 23
 MAX_RECORD = 2**14 + 256
-"""Bytes of a record's body (RFC 8446, section 5.2)."""
+"""Largest body of a record in bytes (RFC 8446, section 5.2)."""
 PIECE = 2**16
-"""Ciphertext handed to OpenSSL at a time, whose buffer for it grows to that size and never shrinks."""
+"""Ciphertext passed to OpenSSL at a time. OpenSSL's buffer grows to that size and never shrinks."""
 MAX_GREETING = 2**14
-"""Ciphertext of a caller's handshake. That of gRPC has less than 2 KiB."""
+"""Largest handshake of a caller in bytes of ciphertext. gRPC's has less than 2 KiB."""
 SILENT = 16
-"""Encrypted records that bring no data, such as updates of a key. gRPC sends the end of its handshake, and an alert."""
+"""Encrypted records without data that are allowed, such as key updates. gRPC sends the end of its handshake, and an
+alert."""
 
 
 class TlsRefused(Exception):
-    """The other end does not speak TLS as gRPC does. Its connection has to end."""
+    """The other end violates the limits, or does not use TLS as gRPC does. Its connection has to be closed."""
 
 
 class TlsEnd:
-    """The TLS of one connection. What it wants to send itself is in `outgoing` after each call."""
+    """The TLS state of one connection. After each call, `outgoing` returns what TLS itself has to send."""
 
     def __init__(self, context: ssl.SSLContext, server_name: str | None = None) -> None:
-        """`server_name`: of the server that is called; None: this end is the server."""
+        """`server_name`: name of the server, for a client; None: this end is the server."""
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=server_name is None, server_hostname=server_name)
         self.established = False
-        """Whether the handshake is over."""
+        """Whether the handshake is complete."""
         self.ended = False
-        """Whether the other end has said that it sends no more."""
+        """Whether the other end has closed its direction."""
         self._header = bytearray()
-        """The header of the record under way, as far as it has come."""
+        """Bytes received of the header of the current record."""
         self._body = 0
-        """Bytes that are still to come of the record under way."""
+        """Bytes of the current record still to come."""
         self._complete = 0
-        """Records that have come and are not decrypted yet."""
+        """Complete records that are not decrypted yet."""
         self._greeting = 0
         self._silent = -SILENT
-        """Encrypted records that brought no data, beyond those that are allowed."""
+        """Encrypted records without data, minus those that are allowed."""
 
     def begin(self) -> None:
-        """Start the handshake, as the end that calls."""
+        """Start the handshake, as the client."""
         self._handshake()
 
     def outgoing(self) -> bytes:
-        """Return what TLS itself has to send: of a handshake, an alert, or the answer to an update of a key."""
+        """Return what TLS itself has to send: a handshake message, an alert, or the answer to a key update."""
         return self._out.read() if self._out.pending else b""
 
     def receive(self, data: memoryview, into: memoryview) -> int:
-        """Decrypt what came into `into`, which has room for it and one record more; return the bytes of plaintext.
+        """Decrypt `data` into `into`, which must have room for it and one more record. Return the bytes of plaintext.
 
         Raises TlsRefused."""
         filled = 0
@@ -70,7 +71,8 @@ class TlsEnd:
         return filled
 
     def _read(self, into: memoryview) -> int:
-        """Decrypt the records that are complete, one a call of OpenSSL, which raises an error beyond the last."""
+        """Decrypt the complete records. One call of OpenSSL per record, as it raises an error when it runs out of
+        records."""
         filled = 0
         try:
             while self._complete > 0:
@@ -81,7 +83,7 @@ class TlsEnd:
                     break
                 filled += nbytes
                 self._silent -= 1
-        except ssl.SSLWantReadError:  # some brought no data
+        except ssl.SSLWantReadError:  # some records contained no data
             self._complete = 0
         except ssl.SSLError as error:
             raise TlsRefused(str(error)) from None
@@ -89,14 +91,14 @@ class TlsEnd:
 
     def encrypt(self, data: memoryview) -> bytes:
         """Return the ciphertext of `data`."""
-        while data:  # one record at a time
+        while data:  # OpenSSL writes one record at a time
             data = data[self._tls.write(data) :]
         return self._out.read()
 
     def close(self) -> bytes:
         """Return the alert that closes this direction; empty when there is no connection to close."""
         if self.established:
-            with contextlib.suppress(ssl.SSLError):  # it waits for the other end's alert, or the connection broke
+            with contextlib.suppress(ssl.SSLError):  # the other end's alert is still missing, or the connection broke
                 self._tls.unwrap()
         return self.outgoing()
 
@@ -113,7 +115,7 @@ class TlsEnd:
         return True
 
     def _walk(self, data: memoryview) -> None:
-        """Count the records that begin in `data`."""
+        """Parse the record headers in `data`, and count complete records. Raises TlsRefused for an invalid header."""
         if not self.established:
             if self._greeting > MAX_GREETING:
                 raise TlsRefused("too long a handshake")

@@ -1,11 +1,12 @@
-"""A process that asks the router by UPnP: `python -m peer.transport.port_mapping.igd_child JOB`.
+"""UPnP client program: `python -m peer.transport.port_mapping.igd_child JOB`.
 
-It limits its memory and its time, asks, and answers by one line of JSON. Only `peer.transport.port_mapping.router`
-starts it.
+Limits its own memory and time, asks the router, and prints the answer as one line of JSON. Started only by
+`peer.transport.port_mapping.router`.
 
-Any machine of the network can answer the search for a router, and name the address of its description (LOCATION). So
-nothing is fetched but from the default gateway, which passes on every packet of ours anyway: an answer has to come from
-its address and to name it, and so does the description that it serves. `miniupnpc` would fetch whatever was named."""
+Any machine of the network can answer the search for a router, with any address for its description (LOCATION).
+Descriptions are therefore fetched only from the default gateway, which forwards all our packets in any case: the answer
+has to come from its address and to name that address, and so does the control URL in the description. `miniupnpc` alone
+would fetch any address that is named."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 MEMORY = 256 * 2**20
-"""Bytes of address space: ten times what this process takes."""
+"""Limit of the address space in bytes, ten times what this program needs."""
 SEARCH_S = 2.0
-"""Seconds for a router to answer. It may wait for a second before it does (UPnP Device Architecture 1.1, MX of 1 s)."""
+"""Seconds to wait for routers. They may delay an answer by a second (UPnP Device Architecture 1.1, MX of 1 s)."""
 SSDP = ("239.255.255.250", 1900)
 SEARCH = 'M-SEARCH * HTTP/1.1\r\nHOST: 239.255.255.250:1900\r\nST: {kind}\r\nMAN: "ssdp:discover"\r\nMX: 1\r\n\r\n'
 KINDS = tuple(
@@ -43,16 +44,19 @@ MOST_LOCATIONS = 4
 LOCATION = re.compile(rb"^LOCATION:[ \t]*(\S{1,500})[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 ROUTES = Path("/proc/net/route")
 HAS_GATEWAY = 2
+"""Flag RTF_GATEWAY of a route in /proc/net/route."""
 NAME = "peer"
-"""The name that the router's pages show beside the port."""
+"""Name that the router's user interface shows for the port."""
 MOST_WORDS = 500
 TAKEN = ("ConflictInMappingEntry", "ConflictWithOtherMechanisms")
+"""Errors of a router whose port is in use, after which the next port is tried."""
 FOR_EVER = "OnlyPermanentLeasesSupported"
+"""Error of a router that accepts only permanent leases."""
 Answer = dict[str, Any]
 
 
 class Igd(Protocol):
-    """The part of `miniupnpc.UPnP` that is used. Its methods raise bare `Exception`s with the router's words."""
+    """The part of `miniupnpc.UPnP` that is used. Its methods raise plain `Exception`s with the router's message."""
 
     lanaddr: str
 
@@ -70,11 +74,11 @@ class Igd(Protocol):
 
 
 class Refused(Exception):
-    """The router is not there, or does not do what it was asked."""
+    """There is no router, or it does not do what was requested."""
 
 
 def answer(job: Answer, igd: Igd, locations: Sequence[str]) -> Answer:
-    """Do a job. The answer holds `refused` where the router did not do it. `locations`: of `search`."""
+    """Execute a job. If it failed, the answer contains `refused`. `locations`: the result of `search`."""
     found: Answer = {}
     try:
         found["router"] = _find(igd, locations, job["hosts"])
@@ -87,8 +91,10 @@ def answer(job: Answer, igd: Igd, locations: Sequence[str]) -> Answer:
 
 
 def search(host: str | None, gateways: Container[str], to: tuple[str, int] = SSDP) -> list[str]:
-    """Ask this network for routers by SSDP, from our address `host`. Return where those among `gateways` have their
-    descriptions, at most `MOST_LOCATIONS`. Takes `SEARCH_S`. Raises OSError when this machine has no such network."""
+    """Search this network for routers by SSDP, from our address `host`. Return the locations of the descriptions of
+    those among `gateways`, at most `MOST_LOCATIONS`.
+
+    Takes up to `SEARCH_S`. Raises OSError when this machine has no such network."""
     found: dict[str, None] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.bind((host or "", 0))
@@ -110,15 +116,14 @@ def search(host: str | None, gateways: Container[str], to: tuple[str, int] = SSD
 
 
 def location_of(said: bytes, sender: str) -> str:
-    """Return the address of the description that an answer to a search names; empty if it is not on the sender's own
-    host."""
+    """Return the location of the description named in an answer; empty if it is not on the sender's own host."""
     named = LOCATION.search(said)
     location = named[1].decode("ascii", "replace") if named is not None else ""
     return location if _is_on(location, sender) else ""
 
 
 def _is_on(url: str, host: str) -> bool:
-    """Return whether a URL is one of HTTP on this host, and on a port of it that may be asked."""
+    """Return whether this is an HTTP URL on this host, with an acceptable port."""
     try:
         parts = urllib.parse.urlsplit(url)
         return parts.scheme == "http" and parts.hostname == host and parts.username is None and parts.port != 0
@@ -127,7 +132,7 @@ def _is_on(url: str, host: str) -> bool:
 
 
 class PrivateHosts:
-    """Holds each address of a private network: the gateways, where a system does not say which they are."""
+    """Container of all private addresses. Used as the gateways on systems that do not list them."""
 
     def __contains__(self, host: object) -> bool:
         try:
@@ -152,12 +157,12 @@ def gateways() -> Container[str]:
 
 
 def _find(igd: Igd, locations: Sequence[str], hosts: list[str]) -> str:
-    """Have the first of these descriptions read whose router can be asked, and return the router's address."""
+    """Select the first router whose control URL is on its own host. Return its address. Raises Refused."""
     why = "no router in this network answers UPnP"
     for location in locations:
         host = urllib.parse.urlsplit(location).hostname or ""
         try:
-            url = igd.selectigd(location)  # fetches the description, and asks the router nothing yet
+            url = igd.selectigd(location)  # only fetches the description
         except Exception:  # noqa: BLE001 - the library has no other
             url = None
         if url is None:
@@ -174,12 +179,12 @@ def _find(igd: Igd, locations: Sequence[str], hosts: list[str]) -> str:
 def _address(igd: Igd) -> str:
     try:
         return igd.externalipaddress()[:MOST_WORDS]
-    except Exception:  # noqa: BLE001 - the library has no other; a port may be open all the same
+    except Exception:  # noqa: BLE001 - the library raises only this; the port may be open nevertheless
         return ""
 
 
 def _open(igd: Igd, job: Answer) -> Answer:
-    """Open the first port that no other machine or program has."""
+    """Open the first of the job's ports that is free. Raises Refused."""
     inner, lease_s = job["inner"], job["lease_s"]
     why = ""
     for port in job["ports"]:
@@ -197,7 +202,7 @@ def _open(igd: Igd, job: Answer) -> Answer:
 
 
 def _add(igd: Igd, port: int, inner: int, lease_s: int) -> str:
-    """Return why the router did not open a port; empty: it says that it did."""
+    """Request a port mapping. Return why the router refused; empty: it reports success."""
     try:
         igd.addportmapping(port, "TCP", igd.lanaddr, inner, NAME, "", lease_s)
     except Exception as error:  # noqa: BLE001 - the library has no other
@@ -206,7 +211,8 @@ def _add(igd: Igd, port: int, inner: int, lease_s: int) -> str:
 
 
 def _opened(igd: Igd, port: int, inner: int, lease_s: int) -> Answer:
-    """Tell the lease that was given. Some routers open a port and do not list it."""
+    """Return the port and the lease that was granted, as the router lists it. Some routers open a port without listing
+    it."""
     entry = igd.getspecificportmapping(port, "TCP")
     if entry is not None and (entry[0], entry[1]) != (igd.lanaddr, inner):
         raise Refused(f"the router said yes, and leads port {port} to {entry[0]}")
@@ -215,7 +221,7 @@ def _opened(igd: Igd, port: int, inner: int, lease_s: int) -> Answer:
 
 
 def _close(igd: Igd, port: int, inner: int) -> Answer:
-    """Close a port that leads to us."""
+    """Close a port, if it leads to us."""
     if _leads_elsewhere(igd, port, inner):
         return {"closed": 0}
     try:
@@ -233,7 +239,7 @@ def _leads_elsewhere(igd: Igd, port: int, inner: int) -> bool:
 
 def main() -> None:
     job = json.loads(sys.argv[1])
-    signal.alarm(math.ceil(job["seconds"]) + 1)  # whoever started this may be gone
+    signal.alarm(math.ceil(job["seconds"]) + 1)  # the parent process may be gone
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

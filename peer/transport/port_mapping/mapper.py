@@ -1,4 +1,4 @@
-"""Keeps a port open at the router while this peer needs one, and gives it back at the end."""
+"""Keeps a port open at the router while this peer needs one, and closes it at the end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from peer.protocol.swarm.port_lease import Errand, PortLease, RouterRefusal, Sur
 from peer.transport.port_mapping.router import Router
 
 TICK_S = 2.0
+"""Seconds between two checks of the lease."""
 ASK_S = 20.0
-"""Seconds for one errand. To find that there is no router takes six of them."""
+"""Timeout of one request to the router in seconds. Finding that there is no router takes six seconds."""
 GIVE_BACK_S = 4.0
-"""Seconds for giving the port back at the end. A router that is slower closes the port when the lease is over."""
+"""Timeout of closing the port at the end, in seconds. If the router is slower, the lease expires there."""
 
 
 class PortMapper:
@@ -35,7 +36,7 @@ class PortMapper:
         notify: Callable[[int, str], None],
         store: Callable[[int], None],
     ) -> None:
-        """`inner`: our own port."""
+        """`inner`: our own listening port, to which the router forwards."""
         self._lease = lease
         self._inner = inner
         self._router = router
@@ -47,27 +48,27 @@ class PortMapper:
         self._ending: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, in a task that `close` ends."""
+        """Start a task that runs until `close`."""
         assert self._running is None
         self._running = asyncio.create_task(self._run())
 
     def endpoints(self) -> tuple[str, ...]:
-        """Return where others may try the router's port: nothing of it is proven."""
+        """Return the endpoints of the router's port, which others may try. It is not proven that they work."""
         endpoint = self._lease.endpoint(self._surroundings().seen)
         return (endpoint,) if endpoint else ()
 
     def carries(self) -> bool:
-        """Whether others reach this peer through the router's port, and nowhere else."""
+        """Return whether others reach this peer through the router's port and in no other way."""
         return self._lease.carries(self._surroundings())
 
     def report(self) -> KnownFact:
-        """For `peer status`. `value` None: a port is held, and nobody has got through it."""
+        """Return the fact for `peer status`. `value` None: a port is open, but no one has connected through it yet."""
         here = self._surroundings()
         value = None if self._lease.held is not None and not self._lease.carries(here) else self._lease.carries(here)
         return KnownFact(value, self._lease.why(here, self._clock.now()))
 
     async def close(self) -> None:
-        """Give the port back, within `GIVE_BACK_S`. A second call waits for the first."""
+        """Close the router's port, within `GIVE_BACK_S`. A second call waits for the first."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
         await asyncio.shield(self._ending)
@@ -77,7 +78,7 @@ class PortMapper:
             await cancel_and_wait(self._running)
             await self._give_back(GIVE_BACK_S)
             if not self._running.cancelled():
-                self._running.result()  # it never ends by itself: this raises
+                self._running.result()  # the task ends only by an error, which this raises
 
     async def _run(self) -> None:
         while True:

@@ -1,7 +1,7 @@
-"""The router of this network, asked by UPnP IGD to open a port. Its answers are words of a stranger.
+"""The router of this network, controlled by UPnP IGD. Its answers are untrusted.
 
-The package `miniupnpc` asks it, in a process of its own. That library blocks, takes its time from the router, and reads
-foreign XML in C. A process ends at its deadline whatever the router does, and what breaks in it breaks nothing here."""
+The package `miniupnpc` is used in a process of its own, because it blocks, its duration depends on the router, and it
+parses foreign XML in C. The process is killed at its deadline, and its crashes do not affect the daemon."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ PROGRAM = "peer.transport.port_mapping.igd_child"
 LIBRARY = "miniupnpc"
 MOST_ANSWER_BYTES = 4096
 MOST_WORDS = 200
-"""Characters of a router's words that are passed on."""
+"""Most characters of a router's message that are passed on."""
 MAX_LEASE_S = 604800
-"""The longest lease of UPnP (WANIPConnection:2, section 2.3.18)."""
+"""Longest lease of UPnP in seconds (WANIPConnection:2, section 2.3.18)."""
 
 
 class Router(Protocol):
-    """A router that may open a port. Neither call raises, and each ends within its `timeout_s`."""
+    """A router that may open a port. The methods never raise, and return within their `timeout_s`."""
 
     async def open(
         self, ports: Sequence[int], inner: int, lease_s: float, timeout_s: float
     ) -> PortMapping | RouterRefusal:
-        """Open the first of these ports that is free for connections to our port `inner`, or renew it."""
+        """Open, or renew, the first of these ports that is free, and forward it to our port `inner`."""
 
     async def close(self, port: int, inner: int, timeout_s: float) -> str:
-        """Close a port, if it leads to our port `inner`. Return why that failed, else an empty text."""
+        """Close a port if it leads to our port `inner`. Return why that failed; empty: it is closed."""
 
 
 class IgdRouter:
-    """The `Router` that answers UPnP in this network."""
+    """The `Router` of this network that answers UPnP."""
 
     def __init__(self, hosts: Sequence[str] = ()) -> None:
-        """`hosts`: the IPv4 addresses at which we listen; empty: at all of this machine."""
+        """`hosts`: IPv4 addresses on which we listen; empty: all addresses of this machine."""
         self._hosts = list(hosts)
 
     async def open(
@@ -62,7 +62,7 @@ class IgdRouter:
 
 
 def missing_library_reason() -> str:
-    """Return why this program cannot ask a router; empty: it can."""
+    """Return why this program cannot use UPnP; empty: it can."""
     if importlib.util.find_spec(LIBRARY) is not None:
         return ""
     how = install_command([LIBRARY])
@@ -70,7 +70,7 @@ def missing_library_reason() -> str:
 
 
 def answer_of(raw: bytes) -> dict[str, Any] | RouterRefusal:
-    """Read the answer of the process that asked. Never raises."""
+    """Decode the answer of the child process. Never raises."""
     if len(raw) > MOST_ANSWER_BYTES:
         return RouterRefusal("the router's answer is too long")
     try:
@@ -85,7 +85,7 @@ def answer_of(raw: bytes) -> dict[str, Any] | RouterRefusal:
 
 
 def mapping_of(answer: dict[str, Any]) -> PortMapping | RouterRefusal:
-    """Return what an answer says was opened. An address that is none counts as not given."""
+    """Decode the port mapping in an answer. An invalid external address counts as not given."""
     port, lease_s = answer.get("port"), answer.get("lease_s")
     if not _is_within(port, 1, 65535) or not _is_within(lease_s, 0, MAX_LEASE_S):
         return RouterRefusal("the router named a port or a lease that does not exist")
@@ -94,7 +94,7 @@ def mapping_of(answer: dict[str, Any]) -> PortMapping | RouterRefusal:
 
 
 def clean(words: object) -> str:
-    """Return a router's words on one line, bounded, and harmless for a terminal."""
+    """Return a router's message on one line, shortened, and without control characters."""
     return harmless(" ".join(str(words)[:MOST_WORDS].split()))[:MOST_WORDS]
 
 
@@ -108,7 +108,8 @@ def _is_within(number: object, least: int, most: int) -> TypeGuard[int]:
 
 
 async def _ask(job: dict[str, Any], timeout_s: float) -> dict[str, Any] | RouterRefusal:
-    """Have a fresh process ask the router. It is gone afterwards, also when the caller is cancelled."""
+    """Run the child process for a job and return its answer. The process has ended afterwards, even after
+    cancellation."""
     try:
         process = await start_python(
             PROGRAM,
@@ -117,7 +118,7 @@ async def _ask(job: dict[str, Any], timeout_s: float) -> dict[str, Any] | Router
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env=os.environ | {"MALLOC_ARENA_MAX": "1"},
-            start_new_session=True,  # Ctrl+C is for us: a port is still to be given back
+            start_new_session=True,  # shields it from Ctrl+C, because the port still has to be closed
         )
     except OSError as error:
         return RouterRefusal(f"no process to ask a router could be started: {error.strerror}")
@@ -138,7 +139,7 @@ async def _ask(job: dict[str, Any], timeout_s: float) -> dict[str, Any] | Router
 
 
 async def _all_of(stream: asyncio.StreamReader) -> bytes:
-    """Read to the end, or one byte more than an answer may have."""
+    """Read to the end of the stream, at most one byte more than the longest answer."""
     try:
         return await stream.readexactly(MOST_ANSWER_BYTES + 1)
     except asyncio.IncompleteReadError as whole:
@@ -146,8 +147,8 @@ async def _all_of(stream: asyncio.StreamReader) -> bytes:
 
 
 async def _gone(process: asyncio.subprocess.Process) -> None:
-    """Wait until a process that ended or was killed is gone."""
+    """Wait until a process that ended or was killed is reaped."""
     assert process.stdout is not None
-    while await process.stdout.read(MOST_ANSWER_BYTES):  # asyncio waits for the end of a pipe that nobody reads
+    while await process.stdout.read(MOST_ANSWER_BYTES):  # drained, because `wait` waits for the end of the pipe
         pass
     await process.wait()

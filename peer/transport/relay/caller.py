@@ -1,4 +1,4 @@
-"""The caller's side of circuits: it asks a relay for one, and agrees with the target on the path."""
+"""The caller's side of circuits: requests one from a relay, and negotiates the path with the target."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from peer.transport.relay.wire import preamble, read_address
 AGAIN_S = 0.05
 """Seconds between two dials of one hole punch."""
 MOST_DIALS = 8
-"""Dials of one hole punch to a peer that has answered at that host before, which cost the budget nothing."""
+"""Most dials of one hole punch. This limits dials to a peer that answered at that host before, which cost no budget."""
 CONNECT_S = 8.0
-"""Seconds to connect to the relay. TCP sends a lost first packet again after 1, 3 and 7 s."""
+"""Timeout of connecting to the relay, in seconds. TCP retransmits a lost first packet after 1, 3 and 7 s."""
 
 Ask = Callable[[RelayAddress, PeerId, bool, float], Awaitable[tuple[bytes, str]]]
-"""Asks a relay for a circuit to a peer, for bulk or not; returns our slip and the relay's IP address with its port.
-Raises PartnerLost, PartnerRefused or BadPayload."""
+"""Requests a circuit to a peer from a relay: (relay, target, for bulk or not, needed bytes per second). Returns our
+slip, and the relay's IP address with its port. Raises PartnerLost, PartnerRefused or BadPayload."""
 
 
 class CircuitCaller:
@@ -50,10 +50,10 @@ class CircuitCaller:
         needs: float = 0.0,
         answered: Callable[[float], None] = lambda asked_s: None,
     ) -> tuple[Stream, Way]:
-        """Open a circuit, and return its stream and path. Only one for bulk is worth the wait for a punched one.
-        `answered` is told in how many seconds the relay gave us the circuit.
+        """Open a circuit and return its stream and path. Only circuits for bulk try to punch, because of the delay.
+        `answered` is called with the seconds that the relay took to provide the circuit.
 
-        Raises PartnerLost, PartnerRefused or BadPayload when the relay or the target does not do its part."""
+        Raises PartnerLost, PartnerRefused or BadPayload when the relay or the target fails."""
         began = self._now()
         slip, address = await self._ask(relay, target, bulk, needs)
         answered(self._now() - began)
@@ -75,7 +75,7 @@ class CircuitCaller:
         return through, Way(PathKind.RELAYED, relay.peer_id, why or unpunched)
 
     def _punch(self, through: Stream, target: PeerId, seen: str, *, bulk: bool) -> tuple[Punch | None, str]:
-        """Return how to punch, or None with the reason why not."""
+        """Return the function that punches, or None and the reason for not punching."""
         if not bulk:
             return None, "small calls stay with the relay"
         if host_of(seen) in self._dialler.seen_hosts():
@@ -85,10 +85,10 @@ class CircuitCaller:
 
 
 def punch_to(dialler: Dialler, through: Stream, peer: PeerId, seen: str) -> Punch:
-    """Return what punches to a peer that the relay sees at `seen`, within the budget of dials of that address.
+    """Return a function that punches to a peer that the relay sees at `seen`, within that address's budget of dials.
 
-    The relay chooses that address, and could name anybody's. So an attempt that is refused costs the budget as much as
-    any other packet, and only a peer that answers gives its dial back."""
+    The relay reports that address and could report any other. Refused attempts therefore cost the budget as much as any
+    packet, and only a peer that answers returns its dial."""
 
     async def punch(check: Check) -> Stream:
         refused = False
@@ -123,6 +123,6 @@ def punch_to(dialler: Dialler, through: Stream, peer: PeerId, seen: str) -> Punc
 
 
 def seen_endpoint(seen_as: str) -> str:
-    """Return `host:port` for an address as gRPC writes it; empty for anything else."""
+    """Return `host:port` for an address in gRPC's notation; empty for anything else."""
     host, _, port = host_of_caller(seen_as), *seen_as.rpartition(":")[1:]
     return join_host(host, int(port)) if host and port.isdigit() and 0 < int(port) < 65536 else ""

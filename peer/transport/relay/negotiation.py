@@ -1,4 +1,5 @@
-"""How the two ends of a circuit agree on a punched connection, or on the relay's (`peer.transport.relay.wire`)."""
+"""Negotiation between the two ends of a circuit: whether to use a punched connection or the relay
+(`peer.transport.relay.wire`)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from peer.transport.relay.punch import PUNCH_S
 from peer.transport.relay.wire import AGREED, CARRY, DECLINED, NONCE_BYTES, PUNCH, PUNCHED, STEP_S, read_exactly
 
 Check = Callable[[Stream], Awaitable[bool]]
-"""Returns whether the end that we want answers on a new connection. Raises PartnerLost when nobody says anything."""
+"""Returns whether the expected peer answers on a new connection. Raises PartnerLost when nothing arrives."""
 Punch = Callable[[Check], Awaitable[Stream]]
 """Opens a punched connection that passes the check. Raises PartnerLost."""
 DECLINES = "the other end wants no punched connection"
@@ -22,10 +23,9 @@ OPENED_NOTHING = f"punching opened nothing within {PUNCH_S:.0f} s"
 
 
 async def agree_as_caller(through: Stream, punch: Punch | None) -> tuple[Stream, str]:
-    """Return the connection that both ends use: a punched one, or `through` and why it is that one. `punch` None: no
-    other is tried.
+    """Return the connection to use: a punched one, or `through` and the reason. `punch` None: do not try to punch.
 
-    Raises PartnerLost when the relay or the target falls silent."""
+    Raises PartnerLost when the relay or the target stops answering."""
     why = ""
     if punch is not None:
         direct, why = await _try_as_caller(through, punch)
@@ -37,7 +37,7 @@ async def agree_as_caller(through: Stream, punch: Punch | None) -> tuple[Stream,
 
 
 async def _try_as_caller(through: Stream, punch: Punch) -> tuple[Stream | None, str]:
-    """Return a punched connection over which the target showed the nonce; None, with the reason: there is none in
+    """Return a punched connection over which the target echoed the nonce; None and the reason if there is none in
     time."""
     nonce = secrets.token_bytes(NONCE_BYTES)
 
@@ -61,7 +61,7 @@ async def _try_as_caller(through: Stream, punch: Punch) -> tuple[Stream | None, 
 
 
 async def agree_as_target(through: Stream, punch: Punch | None) -> Stream:
-    """Return the connection that the caller chose: a punched one, or `through`. `punch` None: it is declined.
+    """Return the connection that the caller chose: a punched one, or `through`. `punch` None: decline to punch.
 
     Raises PartnerLost when the caller chooses neither in time."""
     wish = await read_exactly(through.reader, 1, STEP_S)
@@ -79,7 +79,7 @@ async def agree_as_target(through: Stream, punch: Punch | None) -> Stream:
 
 
 async def _choice(through: Stream, punch: Punch, nonce: bytes) -> Stream | None:
-    """Return the punched connection if the caller chose it. None: it chose the relay. Raises PartnerLost."""
+    """Return the punched connection if the caller chose it; None if it chose the relay. Raises PartnerLost."""
     carrying = asyncio.create_task(_carried(through))
     punching = asyncio.create_task(_offered(punch, nonce))
     chosen = False
@@ -97,26 +97,26 @@ async def _choice(through: Stream, punch: Punch, nonce: bytes) -> Stream | None:
         pass
     finally:
         if not chosen:
-            punching.add_done_callback(_drop)  # a caller may have chosen both
+            punching.add_done_callback(_drop)  # a faulty caller may choose both
         await cancel_and_wait(carrying)
         await cancel_and_wait(punching)
     raise PartnerLost("the caller chose neither the relay nor a punched connection")
 
 
 def _drop(punching: asyncio.Task[Stream]) -> None:
-    """End a punched connection that is not used."""
+    """Close a punched connection that is not used."""
     if not punching.cancelled() and punching.exception() is None:
         punching.result().abort()
 
 
 async def _carried(through: Stream) -> None:
-    """Wait for the caller's word that it uses the relay. Raises PartnerLost when it says anything else."""
+    """Wait until the caller chooses the relay. Raises PartnerLost when it sends anything else."""
     if await read_exactly(through.reader, 1, PUNCH_S + STEP_S) != CARRY:
         raise PartnerLost("the caller speaks another protocol")
 
 
 async def _offered(punch: Punch, nonce: bytes) -> Stream:
-    """Open a punched connection, show the nonce back, and wait for the caller's choice. Raises PartnerLost."""
+    """Open a punched connection, echo the nonce, and wait until the caller chooses it. Raises PartnerLost."""
 
     async def knows(opened: Stream) -> bool:
         if await read_exactly(opened.reader, NONCE_BYTES, PUNCH_S) != nonce:

@@ -1,4 +1,4 @@
-"""Two byte streams of which each gets what the other receives."""
+"""Forwards bytes between two streams, in both directions."""
 
 from __future__ import annotations
 
@@ -8,57 +8,57 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 CHUNK = 2**14
-"""Most bytes passed on at a time. A relay holds few of them for each circuit."""
+"""Most bytes forwarded at a time, and so the memory that a relay uses per direction of a circuit."""
 BUFFER = 2**16
-"""Bytes held for a receiver before its sender has to wait."""
+"""Bytes buffered for a receiver before its sender is paused."""
 LINGER_S = 5.0
-"""Seconds for the second direction to end after the first."""
+"""Seconds in which the second direction has to end after the first."""
 
 Turn = Callable[[int], Awaitable[None]]
-"""Waits until so many bytes may be passed on."""
+"""Waits until so many bytes may be forwarded."""
 
 
 async def at_once(nbytes: int) -> None:
-    """Let bytes pass without a wait."""
+    """A `Turn` that never waits."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """One end: a connection with its reader and its writer."""
+    """A connection with its reader and writer."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     @classmethod
     def of(cls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stream:
-        """Take a connection with a bounded buffer."""
+        """Create a stream whose write buffer is limited to `BUFFER`."""
         writer.transport.set_write_buffer_limits(high=BUFFER)
         return cls(reader, writer)
 
     def send(self, data: bytes) -> None:
-        """Send, if the connection still stands. One that broke tells so to its reader."""
+        """Send data if the connection is open. A broken connection is reported to its reader."""
         if not self.writer.is_closing():
             self.writer.write(data)
 
     def close(self) -> None:
-        """Close the connection once all is sent, for which it has `LINGER_S`."""
+        """Close the connection after the buffered data is sent, but within `LINGER_S`."""
         if not self.writer.is_closing():
             self.writer.close()
             asyncio.get_running_loop().call_later(LINGER_S, self.abort)
 
     def abort(self) -> None:
-        """Drop the connection at once."""
+        """Close the connection immediately."""
         self.writer.transport.abort()
 
 
 async def join_streams(
     one: Stream, other: Stream, *, turn: Turn = at_once, chunk: int = CHUNK, idle_s: float, total_s: float
 ) -> None:
-    """Pass bytes both ways until both directions have ended, and close both connections.
+    """Forward bytes in both directions until both have ended, then close both connections.
 
-    `turn` waits before each chunk of at most `chunk` bytes; the pipe ends when it raises PartnerRefused. It also ends
-    after `idle_s` without a byte, and after `total_s`. A broken connection ends it as a closed one does; nothing is
-    raised but cancellation."""
+    `turn` is awaited before each chunk of at most `chunk` bytes is sent; the streams are closed if it raises
+    PartnerRefused. They are also closed after `idle_s` without a byte, and after `total_s`. A broken connection counts
+    as closed. Nothing is raised except cancellation."""
     loop = asyncio.get_running_loop()
     until, last_at = loop.time() + total_s, loop.time()
 
@@ -68,12 +68,12 @@ async def join_streams(
             while data := await source.reader.read(chunk):
                 await turn(len(data))
                 if target.writer.is_closing():
-                    return  # it broke, and its own direction tells
+                    return  # the target broke, which the other pump notices
                 target.writer.write(data)
                 last_at = loop.time()
                 await target.writer.drain()
         if not target.writer.is_closing():
-            with contextlib.suppress(OSError):  # it broke, and its own direction tells
+            with contextlib.suppress(OSError):  # the target broke, which the other pump notices
                 target.writer.write_eof()
 
     pumps = {asyncio.create_task(pump(one, other)), asyncio.create_task(pump(other, one))}

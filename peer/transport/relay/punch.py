@@ -1,7 +1,8 @@
-"""TCP connections that both ends open at the same moment, through the routers of both (RFC 5128, section 3.4).
+"""Hole punching by TCP simultaneous open: both ends connect at the same moment, each through its own router (RFC 5128,
+section 3.4).
 
-Each end connects from the port of its connection to the relay. A router that keeps one mapping for a port then shows
-the other end the address that the relay saw. The first packet of each end opens its own router for the other's."""
+Each end connects from the port of its connection to the relay. A router that uses one mapping per port then shows the
+other end the same address as the relay saw. The first packet of each end opens its own router for the other end."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from peer.protocol.endpoints import join_host
 from peer.transport.relay.pipe import Stream
 
 PUNCH_S = 2.0
-"""Seconds to open a punched connection. Then the relay carries on."""
+"""Seconds to open a punched connection. After that the relay is used."""
 
 
 def reusable(family: int, host: str = "", port: int = 0) -> socket.socket:
-    """Return a socket, not connected, whose port another connection may use as well. Raises OSError."""
+    """Return an unconnected socket whose port another connection may share. Raises OSError."""
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
@@ -33,7 +34,7 @@ def reusable(family: int, host: str = "", port: int = 0) -> socket.socket:
 
 
 async def connected(host: str, port: int, timeout_s: float) -> Stream:
-    """Connect to a host from a port that can be punched from later. Raises PartnerLost."""
+    """Connect to a host from a port from which punching is possible later. Raises PartnerLost."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         made = reusable(family)
@@ -48,10 +49,10 @@ async def connected(host: str, port: int, timeout_s: float) -> Stream:
 async def punched(through: Stream, host: str, port: int, attempts: int) -> Stream | None:
     """Connect to `host` from the local port of `through`, while the other end does the same.
 
-    The caller bounds the time. A refused connection is tried again at once: the other end may not have sent its first
-    packet yet, and two ends that pause can miss each other for good. Each attempt sends one packet. None: all
-    `attempts` were refused. Raises PartnerLost when no socket can be had, or when the two ends are of different
-    families."""
+    The caller bounds the time. A refused connection is retried at once, because the other end may not have sent its
+    first packet yet, and two ends that both pause can keep missing each other. Each attempt sends one packet. Return
+    None when all `attempts` were refused. Raises PartnerLost when no socket can be created, or when the ends use
+    different IP versions."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     own = through.writer.get_extra_info("sockname")
     if through.writer.get_extra_info("socket").family != family:
@@ -67,12 +68,13 @@ async def punched(through: Stream, host: str, port: int, attempts: int) -> Strea
 
 
 def _message(error: OSError) -> str:
-    """Return what went wrong, for a person: asyncio replaces the system's words by an address."""
+    """Return the error's message for a person. asyncio replaces the system's message by an address, so it is looked up
+    again."""
     return str(error) if error.errno is None else os.strerror(error.errno)
 
 
 async def _stream(made: socket.socket, to: tuple[str, int]) -> Stream:
-    """Connect a socket, and make it a stream. Closes it on failure."""
+    """Connect a socket and return its stream. Closes the socket on failure."""
     try:
         await asyncio.get_running_loop().sock_connect(made, to)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""The target's side of circuits: a closed peer takes the calls that its relays tell it of."""
+"""The target's side of circuits: a closed peer accepts the calls that its relays announce."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from peer.transport.relay.punch import connected
 from peer.transport.relay.wire import preamble, read_address
 
 ServeCircuit = Callable[[Stream, Way], Awaitable[None]]
-"""Lets gRPC serve what comes over a circuit, to its end."""
+"""Serves, by gRPC, the calls that come over a circuit, until it ends."""
 
 
 class CircuitReception:
-    """Takes calls. It owns their tasks until `close`.
+    """Accepts announced calls. Their tasks run until `close`.
 
-    What a caller does cannot be told from what the relay passes on. So a relay fails only if its own port does not
-    answer: else anybody that calls and falls silent could part a closed peer from its relays."""
+    A target cannot distinguish faults of the caller from faults of the relay. So a relay is only blamed when its own
+    port does not answer. Otherwise any caller that falls silent could separate a closed peer from its relays."""
 
     def __init__(
         self, serve: ServeCircuit, dialler: Dialler, failed: Callable[[PeerId, PeerId, RelayFault], None]
     ) -> None:
-        """`failed` is told each relay that does not answer, twice, and why."""
+        """`failed` is called with each relay that does not answer (as relay and as the other end), and the fault."""
         self._serve = serve
         self._dialler = dialler
         self._failed = failed
@@ -43,8 +43,9 @@ class CircuitReception:
         self._closed = False
 
     def take(self, relay: PeerId, address: str, slip: bytes) -> None:
-        """Take a call of which a relay told. `address`: the relay's IP address and port. Beyond `CIRCUITS_OF_TARGET`
-        calls of one relay none is taken: no relay takes the places of the others."""
+        """Accept a call that a relay announced. `address`: the relay's IP address and port.
+
+        A relay with `CIRCUITS_OF_TARGET` open calls gets no more, so that no relay takes the capacity of the others."""
         if self._closed or self._taking[relay] >= CIRCUITS_OF_TARGET:
             return
         task = asyncio.create_task(self._take(relay, address, slip), name="circuit taken")
@@ -54,7 +55,7 @@ class CircuitReception:
 
     def _ended(self, relay: PeerId, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._taking -= Counter([relay])  # drops a relay that has none left
+        self._taking -= Counter([relay])  # drops a relay without open calls
 
     async def _take(self, relay: PeerId, address: str, slip: bytes) -> None:
         try:
@@ -76,13 +77,13 @@ class CircuitReception:
         await self._serve(chosen, Way(path, relay, "nobody can dial us"))
 
     def _punch(self, through: Stream, seen: str) -> Punch | None:
-        """Return how to punch to the caller; None: its address cannot be its own."""
+        """Return the function that punches to the caller; None: the reported address is implausible."""
         if not seen or implausible(seen, private_run=self._dialler.private_run()):
             return None
         return punch_to(self._dialler, through, PeerId(f"caller at {seen}"), seen)
 
     async def close(self) -> None:
-        """End all calls, and take no more."""
+        """End all calls, and accept no new ones."""
         self._closed = True
         for task in self._tasks:
             task.cancel()

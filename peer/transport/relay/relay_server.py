@@ -1,4 +1,4 @@
-"""A relay's side: it holds places for closed peers, and splices circuits to them."""
+"""The relay's side: holds places for closed peers, and connects callers to them by circuits."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ from peer.transport.relay.throttle import RelayThrottle
 from peer.transport.relay.wire import encode_address
 
 IDLE_S = 120.0
-"""Seconds without a byte after which a circuit ends. gRPC asks a silent caller after 60 s whether it is there."""
+"""Seconds without a byte after which a circuit is closed. gRPC pings an idle connection after 60 s."""
 TOTAL_S = 3600.0
-"""Seconds after which a circuit ends. Both ends open another one unnoticed."""
+"""Seconds after which any circuit is closed. The two ends then open another one automatically."""
 MAX_CALLS_WAITING = 16
-"""Calls that a closed peer was not told of yet."""
+"""Most calls that wait to be announced to a closed peer."""
 OFF = "this peer relays nothing"
+"""Reason of all refusals when this peer relays nothing."""
 
 
 @dataclass(slots=True)
 class Reservation:
-    """A closed peer's place. `calls`: the slips of circuits that wait for it."""
+    """The place of a closed peer. `calls`: slips of circuits to announce to it."""
 
     peer: PeerId
     calls: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(MAX_CALLS_WAITING))
     lost: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the place went to another peer."""
+    """Set when the place was given to another peer."""
 
 
 @dataclass(slots=True)
 class _Ends:
+    """The ends of a circuit that have connected so far."""
+
     circuit: Circuit
     here: dict[bool, tuple[Stream, str]] = field(default_factory=dict)
-    """The ends that are there, by whether it is the caller's, with the address that each was seen from."""
+    """Whether it is the caller's end -> its stream, and the address from which it connects."""
 
     def abort(self) -> None:
         for stream, _ in self.here.values():
@@ -49,12 +52,12 @@ class _Ends:
 
 
 class RelayServer:
-    """All reservations and circuits of one relay. `now`: seconds of any origin."""
+    """All reservations and circuits of one relay. `now`: seconds from any origin."""
 
     def __init__(
         self, throttle: RelayThrottle | None, now: Callable[[], float], rng: random.Random | None = None
     ) -> None:
-        """`throttle` None: nothing is relayed. `rng` draws slips; None: the system does."""
+        """`throttle` None: nothing is relayed. `rng` draws slips; None: the system's secure generator."""
         self.throttle = throttle
         self._now = now
         self._table = CircuitTable(rng or random.SystemRandom())
@@ -81,7 +84,7 @@ class RelayServer:
     # -- calls of the gRPC service -------------------------------------------------------------------------------------
 
     def reserve(self, peer: PeerId, block: str, *, proven: bool) -> Reservation:
-        """Hold a place for a closed peer until `release`. A second reservation takes the place of the first.
+        """Hold a place for a closed peer until `release`. A second reservation replaces the peer's first.
 
         Raises PartnerRefused when nothing is relayed here, or all places are taken."""
         self._ensure_on()
@@ -96,7 +99,7 @@ class RelayServer:
         return made
 
     def release(self, reservation: Reservation) -> None:
-        """Take a place back, unless the peer has reserved again meanwhile."""
+        """End a reservation, unless the peer has made another one since."""
         if self._reservations.get(reservation.peer) is reservation:
             del self._reservations[reservation.peer]
             self._table.release(reservation.peer)
@@ -104,9 +107,10 @@ class RelayServer:
     def call(
         self, caller: PeerId, target: PeerId, block: str, *, bulk: bool, proven: bool, needs: float = 0.0
     ) -> bytes:
-        """Open a circuit to a closed peer and tell it; return the caller's slip. `block`: the caller's address block.
-        `needs`: bytes per second each way of a swap; 0: not known. Raises PartnerRefused, and RelayBusy where a swap
-        would be too slow."""
+        """Open a circuit to a closed peer and announce it. Return the caller's slip.
+
+        `block`: the caller's address block. `needs`: bytes per second in each direction for a swap; 0: unknown. Raises
+        PartnerRefused, or RelayBusy when a swap would be too slow."""
         self._ensure_on()
         self._ensure_room(needs, block)
         held = self._reservations.get(target)
@@ -125,10 +129,11 @@ class RelayServer:
         return circuit.caller.code
 
     def _ensure_room(self, needs: float, block: str) -> None:
-        """Raises RelayBusy where one more swap would be too slow.
+        """Raise RelayBusy if one more swap would be too slow.
 
-        Blocks share the cap. So no block counts for more swaps than this one would have, and no claim for more than
-        this one: who asks much, or often, would else keep all others out."""
+        Address blocks share the cap. To decide this call, each block counts with at most as many swaps as the caller's
+        block would have, and each swap with at most this one's `needs`. Otherwise one block could keep out all others
+        by many or large claims."""
         load, counted, swaps = RelayLoad(self.rate), Counter[str](), self._table.swaps(self._now())
         ours = sum(circuit.block == block for circuit in swaps)
         for circuit in swaps:
@@ -147,13 +152,15 @@ class RelayServer:
     # -- ends of circuits, from the front ------------------------------------------------------------------------------
 
     def claim(self, slip: bytes | None) -> tuple[Circuit, bool] | None:
-        """Take a slip that a connection shows: its circuit, and whether it is the caller's end. None: it is no slip."""
+        """Redeem the slip that a connection presents. Return its circuit, and whether it is the caller's end; None: the
+        slip is invalid."""
         return None if slip is None else self._table.claim(slip, self._now())
 
     def arrived(self, circuit: Circuit, stream: Stream, address: str, *, caller: bool) -> None:
-        """Take one end of a circuit. Once both are there, bytes pass. An end whose other end does not come is dropped.
+        """Add one end of a circuit. When both ends are there, bytes are forwarded. If the other end does not come
+        within `CLAIM_S`, this end is closed.
 
-        `address`: from where this end calls, as gRPC writes it."""
+        `address`: from where this end connects, in gRPC's notation."""
         if self._closed:
             stream.abort()
             return
@@ -174,7 +181,7 @@ class RelayServer:
             ends.abort()
 
     def _end(self, circuit: Circuit) -> None:
-        """End a circuit that gave way to another one."""
+        """Close a circuit that was evicted by another one."""
         if (waiting := self._ends.get(circuit.number)) is not None:
             self._give_up(waiting)
         for ends in self._carried.values():
@@ -194,7 +201,7 @@ class RelayServer:
             self._table.close(circuit)
 
     async def close(self) -> None:
-        """End all circuits and reservations, and begin no more."""
+        """Close all circuits and reservations, and accept no new ones."""
         self._closed = True
         for held in self._reservations.values():
             held.lost.set()
@@ -203,5 +210,5 @@ class RelayServer:
         carried = dict(self._carried)
         for task, ends in carried.items():
             task.cancel()
-            ends.abort()  # a task that has not begun closes nothing
+            ends.abort()  # needed for a task that was cancelled before it started
         await asyncio.gather(*carried, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""All that one peer does with relays: it calls closed peers over them, is called over them, and may be one."""
+"""One peer's use of relays: calling closed peers over them, being called over them, and judging their reliability."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from peer.transport.relay.reception import CircuitReception, ServeCircuit
 from peer.transport.relay.tunnel import RelayTunnel
 
 ASSUMED_S = 60.0
-"""Seconds for which the made-up record of a relay holds, whose address another peer told."""
+"""Validity in seconds of the provisional record of a relay whose address another peer gave."""
 
 SETTLE_S = 2.0
-"""Seconds after which a circuit that broke counts as a failure of its relay. By then it shows whether the relay is
+"""Seconds after which a broken circuit counts as a failure of its relay. By then it is known whether the relay is
 gone."""
 
 
 class Relays:
-    """The relays of one peer, as it uses them. `close` it in the end."""
+    """The relays that one peer uses. `close` it at the end."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Relays:
         policy: RelayPolicy,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ask`: asks a relay for a circuit. `serve`: serves a caller that came over one."""
+        """`ask` requests a circuit from a relay. `serve` serves a caller that came over a circuit."""
         self._memory = PunchMemory()
         self._ask = ask
         self._caller = CircuitCaller(self._asked, dialler, self._memory, now)
@@ -57,7 +57,7 @@ class Relays:
         self._now = now
 
     def tunnel(self, relay: RelayAddress, target: PeerId) -> RelayTunnel:
-        """Make a tunnel to a closed peer over this relay, not started."""
+        """Create a tunnel to a closed peer over this relay. It is not started."""
 
         async def opened(bulk: bool, needs: float) -> tuple[Stream, Way]:
             return await self._caller.open(relay, target, bulk=bulk, needs=needs, answered=made.relay_answered)
@@ -66,46 +66,48 @@ class Relays:
         return made
 
     def may_punch(self, target: PeerId) -> bool:
-        """Return whether a punched connection to a closed peer may be had."""
+        """Return whether hole punching to a closed peer may succeed."""
         return self._memory.may_try(target, self._now())
 
     def endpoints_of(self, relay: PeerId) -> tuple[str, ...]:
-        """Return the endpoints in a relay's own record, as far as it is known."""
+        """Return the endpoints in a relay's own record; none if the record is not known."""
         record = self._record_of(relay)
         return () if record is None else record.endpoints
 
     def latest(self, to: PeerRecord) -> PeerRecord:
-        """Return the record of a peer with the relays that it names by now. Those of `to` come after them."""
+        """Return the peer's record with the relays that it names now, followed by those in `to`."""
         if (known := self._record_of(to.peer_id)) is None:
             return to
         relays = {relay.peer_id: relay for relay in (*known.relays, *to.relays)}
         return replace(to, relays=tuple(relays.values()))
 
     def known(self, peer: PeerId) -> PeerRecord | None:
-        """Return the newest record of a peer that is known."""
+        """Return the newest known record of a peer."""
         return self._record_of(peer)
 
     def standing(self, relays: Iterable[PeerId], to: PeerId | None = None) -> list[PeerId]:
-        """Return these relays without those that are left, or all where nothing else remains. `to`: whom to call; the
-        relays over which a transfer with it breaks come last."""
+        """Return these relays without those that are given up, or all if none remains. `to`: the peer to call; relays
+        over which transfers with it broke come last."""
         return self._standing.order(list(relays), self._now(), to)
 
     def is_left(self, relay: PeerId) -> bool:
-        """Return whether this relay is left now."""
+        """Return whether this relay is currently given up."""
         return self._standing.is_left(relay, self._now())
 
     def failed(self, relay: PeerId, other: PeerId, fault: RelayFault, *, bulk: bool = False) -> None:
-        """Note that a relay did not do its part. `other`: the peer at the other end, whose fault it may be; the relay
-        where there is none. `bulk`: a transfer over it broke. It counts a moment later, unless the relay is gone."""
+        """Record that a relay failed. `other`: the peer at the other end, which may be at fault instead; the relay
+        itself where there is none. `bulk`: a transfer broke. The failure counts after `SETTLE_S`, unless the relay is
+        gone by then."""
         at = self._now()
         self._settle(relay, lambda: self._standing.failed(relay, other, fault, at, bulk=bulk))
 
     def tried(self, relay: PeerId, found: Mapping[PeerId, RelayFault | None]) -> None:
-        """Note what peers that answer elsewhere testify on a relay. None: such a peer answered over it, too."""
+        """Record test results of a relay: for each peer that answers elsewhere, how the relay failed; None: the peer
+        answered over it as well."""
         self._settle(relay, lambda: self._standing.tried(relay, found, self._now()))
 
     def _settle(self, relay: PeerId, judge: Callable[[], RelayFault | None]) -> None:
-        """Judge a relay in a moment: by then it shows whether it is gone."""
+        """Judge a relay after `SETTLE_S`, when it is known whether the relay is gone."""
 
         def settle() -> None:
             self._settling.discard(timer)
@@ -116,7 +118,7 @@ class Relays:
         self._settling.add(timer)
 
     async def _asked(self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float) -> tuple[bytes, str]:
-        """Ask a relay for a circuit, and note whether it is there at all."""
+        """Request a circuit from a relay, and record if the relay itself is gone."""
         try:
             return await self._ask(relay, target, bulk, needs)
         except PartnerLost as error:
@@ -125,22 +127,23 @@ class Relays:
             raise
 
     def gone(self, relay: PeerId) -> None:
-        """Note that a relay itself is not there: our own call to it broke off, or nobody answers at its address."""
+        """Record that a relay itself is gone: our own call to it broke, or nothing answers at its address."""
         self._standing.gone(relay, self._now())
 
     def broke_by(self, other: PeerId, within_s: float) -> PeerId | None:
-        """Return a relay that was gone in the middle of a transfer with a peer, in the last `within_s` seconds."""
+        """Return a relay that was lost during a transfer with a peer in the last `within_s` seconds; None: there is
+        none."""
         return self._standing.broke_by(other, self._now() - within_s)
 
     def answered(self, relay: PeerId, other: PeerId, why: str) -> None:
-        """Note the end of a small call to a peer. `why`: the reason why it was lost; empty: the peer has answered."""
+        """Record the end of a small call to a peer. `why`: why it was lost; empty: the peer answered."""
         if why:
             self.failed(relay, other, RelayFault(Code.SILENT, why))
         else:
             self._standing.worked(relay, other, self._now(), bulk=False)
 
     def ended(self, other: PeerId, way: Way, why: str = "") -> None:
-        """Note the end of a transfer. `why`: the reason why it broke; empty: it is complete."""
+        """Record the end of a transfer. `why`: why it broke; empty: it is complete."""
         over = PeerId(way.via) if way.path is PathKind.RELAYED and way.via else None
         if not why:
             self._completed(other, over)
@@ -155,10 +158,10 @@ class Relays:
             self._settle(relay, partial(self._standing.outdone, relay, other, at))
 
     async def hold(self, relay: PeerId, connection: Connection, granted: OnGrant, control: ControlMeter) -> None:
-        """Hold a reservation over this connection, and take the calls that come, until it ends.
+        """Hold a reservation over this connection, and accept the calls that come, until it ends.
 
-        `granted` is told what the relay says, and `control` counts it. Raises as the `hold` of a reservation; a relay
-        that breaks off is gone."""
+        `granted` receives the relay's messages, and `control` counts their bytes. Raises the errors of
+        `peer.transport.calls.reserve.hold`. A relay whose connection breaks counts as gone."""
 
         def called(slip: bytes) -> None:
             self._reception.take(relay, connection.address, slip)
@@ -179,7 +182,7 @@ class Relays:
 
 
 def record_of(relay: RelayAddress, run_id: RunId, known: Iterable[str], now: float) -> PeerRecord:
-    """Make a record of a relay whose address another peer told. `known`: further endpoints of it, tried first; empty
-    ones do not count."""
+    """Create a provisional record of a relay whose address another peer gave. `known`: further endpoints to try first;
+    empty ones are ignored."""
     endpoints = tuple(dict.fromkeys(filter(None, (*known, relay.endpoint))))[:MAX_ENDPOINTS]
     return PeerRecord(relay.peer_id, run_id, endpoints, True, 1, 1, 0, 0.0, Status.SERVING, now, now + ASSUMED_S)

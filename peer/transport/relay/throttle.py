@@ -1,10 +1,10 @@
-"""The cap on what a relay passes on, with control before bulk.
+"""The bandwidth cap of a relay, with control traffic before bulk.
 
-Each relayed byte comes in once and leaves once. So it also counts against the volunteer's own caps, and against the
-quota of a day. A control circuit goes first as long as it stays small: however many circuits for bulk there are, all of
-them together get a chunk for each of its own. The relay cannot see what a circuit carries, so a control circuit that
-carries much waits with the others. Of the circuits that callers of one address block opened, one at a time stands in
-line: who opens many gets no more than one that opens few."""
+Each relayed byte is received once and sent once, so it also counts against the volunteer's own caps and daily quota. A
+control circuit has priority while it carries little; then all bulk circuits together get one chunk for each of its
+chunks, however many they are. As the relay cannot see what a circuit carries, a control circuit that carries much loses
+the priority. Only one circuit at a time per caller's address block waits for bandwidth, so that a caller gains nothing
+by opening many."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from peer.transport.wire.pacing import Pacer, chunk_size, for_bulk
 from peer.transport.wire.payload_stream import Caps
 
 CONTROL = Rate(8_000.0, 96_000.0)
-"""Bytes of a control circuit: a TLS handshake and a Hello have some 8 kB, an offer half of one."""
+"""Bytes per second and burst with which a control circuit keeps its priority. A TLS handshake and a Hello take some 8
+kB, an offer half of one."""
 BLOCK = 2**18
-"""Bytes that are claimed of the day's quota at a time."""
+"""Bytes claimed from the daily quota at a time."""
 LEAST_RATE = 64_000.0
-"""Bytes per second of the smallest default cap."""
+"""Smallest default cap, in bytes per second."""
 UNCAPPED_RATE = 1_000_000.0
-"""Bytes per second of the default cap where the volunteer set no cap on uploads."""
+"""Default cap in bytes per second when the volunteer has not capped uploads."""
 SHARE = 0.2
-"""Part of the upload cap that a relay passes on by default."""
+"""Default share of the upload cap for relaying."""
 
 
 def default_rate(max_upload: float | None) -> float:
-    """Return the default cap of a relay in bytes per second. `max_upload`: the volunteer's cap; None: there is none."""
+    """Return the default cap of a relay in bytes per second. `max_upload`: the volunteer's upload cap; None: none."""
     return UNCAPPED_RATE if max_upload is None else max(LEAST_RATE, SHARE * max_upload)
 
 
@@ -41,38 +42,38 @@ class RelayThrottle:
     def __init__(self, rate: float, caps: Caps, now: Callable[[], float] = time.monotonic) -> None:
         self.rate = rate
         self.chunk = chunk_size(rate, CHUNK)
-        """Bytes passed on at a time: few, so that any two seconds keep to the cap."""
+        """Most bytes forwarded at a time; small, so that the cap holds over any two seconds."""
         self.passed = 0
-        """Bytes passed on since the start."""
+        """Bytes forwarded since the start."""
         self._caps = caps
         self._now = now
         self._pacer = Pacer(for_bulk(rate), now)
         self._control: TokenBuckets[int] = TokenBuckets(CONTROL)
         self._claimed = 0
         self._lines: WeakValueDictionary[tuple[str, bool], asyncio.Lock] = WeakValueDictionary()
-        """By address block, and whether it goes first."""
+        """(address block, with priority or not) -> lock that its circuits share."""
 
     def turn(self, circuit: int, block: str, *, bulk: bool) -> Turn:
-        """Return the wait of one circuit. `block`: its caller's. It raises PartnerRefused (`budget`) when the day's
-        quota is used up."""
+        """Return the `Turn` of one circuit. `block`: the caller's address block. It raises PartnerRefused (`budget`)
+        when the daily quota is used up."""
         lines = {first: self._lines.setdefault((block, first), asyncio.Lock()) for first in (True, False)}
 
         async def wait(nbytes: int) -> None:
             self._claim(nbytes)
             first = not bulk and self._control.take(circuit, self._now(), nbytes) == 0
             async with lines[first]:
-                for pacer in (self._caps.up, self._caps.down, self._pacer):  # ours last, so that it is exact
+                for pacer in (self._caps.up, self._caps.down, self._pacer):  # our cap last, so that it is met exactly
                     await (pacer.go_first(nbytes) if first else pacer.wait_turn(nbytes))
             self.passed += nbytes
 
         return wait
 
     def refusal_reason(self) -> str:
-        """Return why nothing is relayed now, for a person; empty: it is."""
+        """Return why nothing is relayed now, for a person; empty: relaying works."""
         return self._caps.meter.budget.refusal_reason(stranger=True)
 
     def _claim(self, nbytes: int) -> None:
-        """Count bytes against the quota, a block at a time."""
+        """Charge bytes to the quota, `BLOCK` bytes at a time."""
         if self._claimed < nbytes:
             with self._caps.meter.budget.claim(BLOCK, BLOCK // 2**14, giving=True, stranger=True) as sent:
                 sent(BLOCK)
@@ -81,6 +82,6 @@ class RelayThrottle:
 
 
 def throttle_of(rate: float | None, max_upload: float | None, caps: Caps) -> RelayThrottle | None:
-    """Make the throttle of a relay; None: it relays nothing. `rate`: as `peer.transport.policy` has it."""
+    """Create the throttle of a relay; None: nothing is relayed. `rate`: as in `peer.transport.policy.RelayPolicy`."""
     wanted = default_rate(max_upload) if rate is None else rate
     return RelayThrottle(wanted, caps) if wanted > 0 else None

@@ -1,4 +1,4 @@
-"""Loopback ports that lead to one closed peer, which the front dials as it dials any address."""
+"""Loopback ports that lead to a closed peer over a relay. The front dials them like any address."""
 
 from __future__ import annotations
 
@@ -13,42 +13,44 @@ from peer.transport.relay.pipe import Stream, join_streams
 
 INSIDE = "127.0.0.1"
 IDLE_S, TOTAL_S = 120.0, 3600.0
-"""Seconds, as those of a relay."""
+"""Limits of a relayed connection in seconds, the same as a relay's."""
 OPEN_S = 20.0
-"""Seconds to open a circuit: longer than any caller waits."""
+"""Timeout of opening a circuit in seconds, longer than any caller waits."""
 
 Open = Callable[[bool, float], Awaitable[tuple[Stream, Way]]]
-"""Opens a circuit to the peer, for bulk or not; in bytes per second each way what its swap needs, 0: not known. Raises
+"""Opens a circuit to the peer: (for bulk or not, needed bytes per second in each direction, 0: unknown). Raises
 PartnerLost, PartnerRefused or BadPayload."""
 
 
 class RelayTunnel:
-    """One port for control and one for bulk. `start` it first, and `close` it in the end."""
+    """Two loopback ports, for control and for bulk. Each connection to them opens a circuit. Call `start` first, and
+    `close` at the end."""
 
     def __init__(self, open_circuit: Open) -> None:
         self._open = open_circuit
         self._servers: list[asyncio.Server] = []
         self._carried: dict[asyncio.Task[None], Stream] = {}
         self.way = Way(PathKind.RELAYED)
-        """The path of the circuit that was opened last, for bulk if there was any."""
+        """Path of the circuit that was opened last, for bulk if there was one."""
         self.trouble = ""
         """Why the last circuit could not be opened, for a person."""
         self.refused = False
-        """Whether it was refused, as an honest relay may."""
+        """Whether the relay refused the last circuit, which is no fault."""
         self.no_room = ""
-        """Why the relay has no room for the swap at hand; empty: it did not say so."""
+        """Why the relay has no room for the current swap; empty: it has not said so."""
         self.asked_s: float | None = None
-        """Seconds in which the relay itself answered us last; None: it has not yet."""
+        """Seconds that the relay took for its last answer; None: no answer yet."""
         self._needs = 0.0
         self._closed = False
 
     async def start(self) -> tuple[str, str]:
-        """Listen; return the addresses for control and for bulk. Raises OSError when no socket is to be had."""
+        """Start listening. Return the addresses for control and for bulk. Raises OSError when no socket can be
+        created."""
         return await self._listen(bulk=False), await self._listen(bulk=True)
 
     async def _listen(self, *, bulk: bool) -> str:
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if self._closed:  # it came as we closed
+            if self._closed:  # accepted while closing
                 writer.transport.abort()
                 return
             ours = Stream.of(reader, writer)
@@ -61,11 +63,11 @@ class RelayTunnel:
         return f"{INSIDE}:{server.sockets[0].getsockname()[1]}"
 
     def expect(self, needs: float) -> None:
-        """Take what the next swap needs, for the next circuit for bulk: bytes per second each way."""
+        """Set what the next bulk circuit needs, in bytes per second in each direction."""
         self._needs, self.no_room = needs, ""
 
     def relay_answered(self, asked_s: float) -> None:
-        """Take note in how many seconds the relay itself answered us."""
+        """Record the seconds that the relay took to answer."""
         self.asked_s = asked_s
 
     async def _carry(self, ours: Stream, *, bulk: bool) -> None:
@@ -90,11 +92,11 @@ class RelayTunnel:
         await join_streams(ours, theirs, idle_s=IDLE_S, total_s=TOTAL_S)
 
     async def close(self) -> None:
-        """End all circuits, and stop listening."""
+        """Close all circuits, and stop listening."""
         self._closed = True
         await close_servers(self._servers)
         carried = dict(self._carried)
         for task, ours in carried.items():
             task.cancel()
-            ours.abort()  # a task that has not begun closes nothing
+            ours.abort()  # needed for a task that was cancelled before it started
         await asyncio.gather(*carried, return_exceptions=True)

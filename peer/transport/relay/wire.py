@@ -1,12 +1,12 @@
-"""The plain bytes at the beginning of a circuit, before TLS.
+"""The plaintext bytes at the start of a circuit, before TLS.
 
-An end of a circuit opens a connection to the relay's exchange port and sends a preamble: a mark, and its slip. TLS
-begins with another byte, so the accepting front can tell the two apart. Once both ends are there, the relay tells each
-the address that it sees of the other. From then on it passes on what either sends.
+Each end of a circuit connects to the relay's exchange port and sends a preamble: a mark and its slip. The mark's first
+byte cannot start a TLS record, so the accepting front can distinguish the two. When both ends have connected, the relay
+sends each the address from which it sees the other. From then on it forwards what either sends.
 
-The caller says first whether it wants to punch: `PUNCH` and a nonce, or `CARRY`. After `PUNCH` the target agrees or
-declines, and both try to connect. On a punched connection the caller sends the nonce and the target sends it back. In
-the end the caller decides: `CARRY` over the relay, or `PUNCHED` over the punched connection. TLS follows there."""
+The caller first says whether it wants to punch: `PUNCH` and a nonce, or `CARRY`. After `PUNCH` the target agrees or
+declines, and both try to connect. On a punched connection the caller sends the nonce and the target echoes it. Finally
+the caller decides: `CARRY` over the relay, or `PUNCHED` over the punched connection, on which TLS then starts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import asyncio
 from peer.errors import PartnerLost
 
 MARK = b"\x00peer relay 1\x00\x00\x00"
-"""Its first byte begins no TLS record."""
+"""Its first byte starts no TLS record."""
 SLIP_BYTES = 16
 PREAMBLE_BYTES = len(MARK) + SLIP_BYTES
 NONCE_BYTES = 16
 MAX_ADDRESS = 64
 CARRY, PUNCH, AGREED, DECLINED, PUNCHED = b"C", b"P", b"A", b"D", b"G"
 STEP_S = 3.0
-"""Seconds for one step of the negotiation: a relay that takes longer is slow."""
+"""Timeout of one step of the negotiation in seconds. A relay that takes longer is too slow."""
 
 
 def preamble(slip: bytes) -> bytes:
@@ -32,28 +32,28 @@ def preamble(slip: bytes) -> bytes:
 
 
 def decode_preamble(preamble: bytes) -> bytes | None:
-    """Decode a complete preamble. None: it is none."""
+    """Return the slip in a complete preamble; None: it is invalid."""
     marked = len(preamble) == PREAMBLE_BYTES and preamble.startswith(MARK)
     return preamble[len(MARK) :] if marked else None
 
 
 def encode_address(address: str) -> bytes:
-    """Encode the address of the other end, as gRPC writes it; empty where it is nobody's business."""
+    """Encode the address of the other end, in gRPC's notation; empty where it is not to be disclosed."""
     raw = address.encode()[:MAX_ADDRESS]
     return len(raw).to_bytes(1, "big") + raw
 
 
 async def read_address(reader: asyncio.StreamReader, timeout_s: float) -> str:
-    """Read the address of the other end, which comes when both ends are there.
+    """Read the address of the other end, which arrives when both ends have connected.
 
-    Raises PartnerLost when the relay hangs up, or tells nothing in time."""
+    Raises PartnerLost when the relay closes the connection, or sends nothing in time."""
     size = await read_exactly(reader, 1, timeout_s)
     raw = await read_exactly(reader, min(size[0], MAX_ADDRESS), STEP_S)
     return raw.decode("ascii", "replace")
 
 
 async def read_exactly(reader: asyncio.StreamReader, nbytes: int, timeout_s: float) -> bytes:
-    """Read so many bytes. Raises PartnerLost when they do not come in time."""
+    """Read exactly `nbytes`. Raises PartnerLost when they do not arrive in time."""
     try:
         async with asyncio.timeout(timeout_s):
             return await reader.readexactly(nbytes)

@@ -1,7 +1,6 @@
-"""Admission of callers: every served call passes here before a byte of its body is read.
+"""Admission of callers. Every served call passes here before its body is read.
 
-The admission checks the token, the caller's reputation and the rate limits, and reports all callers that it turns
-away."""
+Checks the token, the caller's reputation and the rate limits, and records callers that it turns away."""
 
 from __future__ import annotations
 
@@ -25,22 +24,25 @@ from peer.transport.server.tokens import TokenTable
 from peer.transport.wire.refusals import TOKEN_KEY, Context, refuse, served
 
 STEP_TIMEOUT_S = 5.0
-"""Seconds for one message of a caller that is due at once, or for the caller to take one."""
+"""Timeout in seconds for reading one message that is due at once, or for the caller to read one."""
 MAX_REQUEST = 16 * 1024
-"""Most bytes of any message but a payload's. A Hello with a record has about 1 KiB."""
+"""Largest message in bytes, except payload frames. A Hello with a record has about 1 KiB."""
 HELLO_S = 12.0
-"""Seconds for a complete Hello, with the caller's reading of our answers."""
+"""Timeout of a complete Hello in seconds, including the caller's reading of our answers."""
 HELLO_PLACES, HELLOS_RESERVED = 72, 8
-"""Hellos at once, and those among them for connections of proven peers: somewhat more than those of one address."""
+"""Hellos served at once, and how many of these places are reserved for connections of proven peers. The number is
+somewhat more than one address may have at once."""
 CALL_PLACES, CALLS_RESERVED = 176, 32
-"""Other calls at once, and those among them for proven peers. With all Hellos they are fewer than gRPC takes, which
-turns callers away without regard to their network."""
+"""Other calls served at once, and how many of these places are reserved for proven peers. Together with the Hellos they
+are fewer than gRPC accepts, because gRPC rejects callers regardless of their network."""
 
 
 class Admission:
-    """One server's gate. `now`: seconds since the epoch. `ban_reason`: why the operator keeps a peer out, for a person;
-    empty: it is not banned. `reputation` is told what callers do wrong, and asked whom to turn away. `callers`: of the
-    front that all callers come through; None: there is no front, and gRPC itself sees their addresses."""
+    """Admits callers of one server.
+
+    `now`: seconds since the epoch. `ban_reason` returns why the operator has banned a peer, for a person; empty: it is
+    not banned. `reputation` records faults and decides whom to refuse. `callers`: table of the front through which all
+    callers come; None: there is no front, and gRPC sees the callers' addresses itself."""
 
     def __init__(
         self,
@@ -60,14 +62,14 @@ class Admission:
         self._callers = callers
 
     async def origin(self, context: Context) -> str:
-        """Return the caller's address, as `context.peer()` would without a front.
+        """Return the caller's address in gRPC's notation.
 
-        A call that did not come through the front is refused, as its caller could pass for anybody."""
+        Refuses a call that did not come through the front, because its caller could claim any address."""
         origin = self._origin(context)
         return origin or await refuse(context, Code.BUSY, "this connection has lost its place; call again")
 
     def greeted(self, context: Context, peer: PeerId) -> None:
-        """Let the caller's connection keep its place: it has proven its key."""
+        """Record that the caller has proven its key, so that its connection keeps its place in the front."""
         if self._callers is not None:
             self._callers.greeted(context.peer(), peer, proven=self.reputation.is_proven(peer))
 
@@ -76,7 +78,7 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def greeting(self, context: Context) -> AsyncIterator[None]:
-        """Guard a Hello: keep to the limits of its address, and bound its time."""
+        """Guard a Hello: enforce the limits of its address, and bound its time."""
         address = network_of(await self.origin(context))
         if why := self.limits.enter_hello(address):
             await self.turn_away(context, Code.LIMIT, why)
@@ -86,14 +88,15 @@ class Admission:
                 yield
         except TimeoutError:
             await self.turn_away(context, Code.TIMEOUT, "Hello took too long")
-        except PartnerRefused as busy:  # no fault of this caller
+        except PartnerRefused as busy:  # not the fault of this caller
             await refuse(context, busy.code, busy.reason, busy.eta_s)
         finally:
             self.limits.leave_hello(address)
 
     @contextlib.asynccontextmanager
     async def admitted(self, context: Context, *, even_banned: bool = False) -> AsyncIterator[Caller]:
-        """Guard any other call: its caller has a token, is not banned, is in good standing, and keeps to the limits."""
+        """Guard any other call. Yields the caller if it has a token, is not banned, is in good standing, and is within
+        the limits; refuses the call otherwise."""
         peer = await self.owner(context)
         if (out := self.exclusion(peer, even_banned=even_banned)) is not None:
             await refuse(context, *out)
@@ -111,20 +114,20 @@ class Admission:
             self.limits.leave_call(caller)
 
     def exclusion(self, peer: PeerId, *, even_banned: bool = False) -> tuple[Code, str] | None:
-        """Return why nothing is served to this peer, a code and a reason; None: it is served. A call that is held for
-        long asks again."""
+        """Return why this peer is not served, as a code and a reason; None: it is served. Long-running calls check this
+        repeatedly."""
         if not even_banned and (why := self._ban_reason(peer)):
             return Code.BANNED, why
         why = self.reputation.exclusion_reason(peer)
         return (Code.STANDING, why) if why else None
 
     async def owner(self, context: Context) -> PeerId:
-        """Return the owner of the call's token; refuse the call without one."""
+        """Return the owner of the call's token. Refuses a call without a valid one."""
         for key, value in context.invocation_metadata() or ():
             if key == TOKEN_KEY and isinstance(value, bytes):
                 if (owner := self.tokens.owner(value, self.now())) is not None:
                     return owner
-                if self.tokens.gave(value):  # honest callers meet this when their token runs out
+                if self.tokens.gave(value):  # not a fault: tokens of honest callers expire
                     await refuse(context, Code.NO_TOKEN, "your token has run out; say Hello again")
         address = network_of(self._origin(context))
         self.reputation.refused(
@@ -133,7 +136,8 @@ class Admission:
         return await refuse(context, Code.NO_TOKEN, "say Hello first")
 
     async def turn_away(self, context: Context, code: Code, reason: str, peer: PeerId | None = None) -> NoReturn:
-        """Refuse a caller for its own fault. `peer` is the caller once it has proven its key."""
+        """Refuse a caller for a fault of its own, and record the fault. `peer`: the caller, once it has proven its
+        key."""
         if peer is not None:
             self.reputation.penalize(peer, code, reason)
         else:
@@ -160,9 +164,10 @@ class Admission:
         return raw if isinstance(raw, bytes) else b""
 
     def unary(self, call: Call[Q, A], services: CallServices) -> Any:
-        """Make the handler of a call with one request and one reply.
+        """Create the gRPC handler of a call with one request and one reply.
 
-        gRPC's own handler reads the request before the caller is admitted, and waits for it without a limit."""
+        gRPC's own handler is not used, because it reads the request before the caller is admitted, and waits for it
+        without a limit."""
 
         async def serve(_: Any, context: Context) -> None:
             async with self.admitted(context, even_banned=call.even_banned) as caller:

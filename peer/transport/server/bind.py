@@ -1,4 +1,4 @@
-"""The sockets that a server listens at."""
+"""Creates the listening sockets of a server."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from peer.protocol.endpoints import join_host
 
 
 def listening(hosts: Sequence[str]) -> list[str]:
-    """Return the hosts to bind, without repeats. `::` listens for IPv4 as well, and excludes any other host."""
+    """Return the hosts to bind, without duplicates. `::` also listens for IPv4, so no other host can be bound with
+    it."""
     return ["::"] if "::" in hosts else list(dict.fromkeys(hosts))
 
 
 def bind(hosts: Sequence[str], port: int) -> tuple[list[socket.socket], int]:
-    """Return listening sockets at all hosts on one port, and that port. 0 takes any free one.
+    """Return listening sockets on all hosts with the same port, and that port. Port 0 chooses a free one.
 
     Raises AddressError, with the cause, when the port is occupied or a host is not an address of this machine."""
     sockets = list[socket.socket]()

@@ -1,4 +1,4 @@
-"""Places for calls of one kind, of which the block that holds most loses one when all are taken."""
+"""A limited number of places for calls of one kind. When all are taken, the address block that holds most loses one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from peer.errors import PartnerRefused
 from peer.protocol.block_places import BlockPlaces
 
 AGAIN_S = 1.0
-"""Seconds after which a caller without a place may ask again."""
+"""Seconds after which a caller without a place may retry."""
 
 
 class CallPlaces:
-    """At most `places` calls at once, of which strangers have all but `reserve`. `what` names them, for a person."""
+    """At most `places` calls at once, of which `reserve` are reserved for proven peers. `what` names the calls, for a
+    person."""
 
     def __init__(self, places: int, reserve: int, what: str) -> None:
         self._places: BlockPlaces[asyncio.Timeout] = BlockPlaces(places, reserve)
@@ -34,8 +35,8 @@ class CallPlaces:
     async def held(self, block: str, *, proven: bool = False, timeout_s: float | None = None) -> AsyncIterator[None]:
         """Hold a place during the block.
 
-        Raises PartnerRefused (`busy`) without a place, or when the place goes to another caller meanwhile, and
-        TimeoutError after `timeout_s`. The block is cancelled for both."""
+        Raises PartnerRefused (`busy`) when there is no place, or when another caller takes the place during the block,
+        and TimeoutError after `timeout_s`. The latter two cancel the block."""
         lost = False
         try:
             async with asyncio.timeout(timeout_s) as until:

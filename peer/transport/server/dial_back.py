@@ -1,10 +1,10 @@
-"""Dial-back of callers, for only another peer can tell whether a peer can be dialled.
+"""Dial-back of callers: only another peer can tell whether a peer can be dialled.
 
-Asked by a caller with a token, we dial the address that its call comes from, at the ports that it names. We check that
-its key answers there.
+On request of a caller with a token, we dial the address from which its call comes, on the ports that it names, and
+check that its key answers there.
 
-Callers cannot use this to look about in networks. No other address is dialled, and no name is resolved. A failure has
-one word, whatever failed. Keys are free, so an address block has a budget as well."""
+Callers cannot use this to scan networks: no other address is dialled, no name is resolved, and all failures are
+reported alike. Keys cost nothing, so dial-backs are limited per address block as well."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from peer.protocol.messages import PeerId, Probed
 from peer.protocol.token_bucket import Rate, TokenBuckets
 
 EVERY_S = 10.0
-"""Seconds between two dial-backs of one caller, at least."""
+"""Shortest time between two dial-backs of one caller, in seconds."""
 OF_A_BLOCK = Rate(1.0, 64.0)
-"""Dial-backs of one address block: all peers of a laboratory may ask when they start."""
+"""Dial-backs per second and burst of one address block. The burst allows all peers of a laboratory to start at once."""
 DIAL_S = 4.0
 MAX_AT_ONCE = 8
 MAX_AT_ONCE_OF_A_BLOCK = 4
 MAX_PORTS = 3
 MAX_REMEMBERED = 1024
 SILENT = "no answer there"
-"""The reason of every failure: a caller learns whether its own key answers, and nothing else."""
+"""The reason of every failure, so that a caller learns only whether its own key answers."""
 
 Dial = Callable[[PeerId, str, float], Awaitable[str]]
 """Function (peer, endpoint, timeout) that returns why the peer does not answer there; empty: it does."""
@@ -35,7 +35,7 @@ _PORT = re.compile(r":(\d{1,5})\Z", re.ASCII)
 
 
 class DialBack:
-    """Dials callers back. `dial` makes the connection, and `now` is in seconds."""
+    """Dials callers back. `dial` makes the connection. `now`: seconds."""
 
     def __init__(self, dial: Dial, now: Callable[[], float]) -> None:
         self._dial = dial
@@ -45,8 +45,9 @@ class DialBack:
         self._running = Counter[str]()
 
     async def probe(self, caller: PeerId, host: str, endpoints: list[str], port: int) -> Probed:
-        """Dial a caller back at `host`, where its call comes from, and report the endpoints that answered. Takes at
-        most `DIAL_S`; never raises."""
+        """Dial a caller back at `host`, from which its call comes, and return the endpoints that answered.
+
+        Takes at most `DIAL_S`; never raises."""
         block = block_of_host(host)
         if (declined := self._decline(caller, host, block)) is not None:
             return Probed((), (), declined)
@@ -61,6 +62,7 @@ class DialBack:
         return Probed(tuple(chosen), answered, reason)
 
     def _decline(self, caller: PeerId, host: str, block: str) -> str | None:
+        """Return why the caller is not dialled now; None: it is, and the dial is charged to its limits."""
         now = self._now()
         if not host:
             return "your address is not known here"
@@ -78,6 +80,6 @@ class DialBack:
 
 
 def _ports(endpoints: list[str], port: int) -> list[int]:
-    """Return the ports to dial: the one that the caller listens at, and those of its endpoints."""
+    """Return the ports to dial: the caller's listening port, and the ports of its endpoints."""
     named = [port, *(int(match[1]) for match in map(_PORT.search, endpoints) if match is not None)]
     return [number for number in dict.fromkeys(named) if 0 < number < 65536][:MAX_PORTS]

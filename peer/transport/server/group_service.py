@@ -1,7 +1,7 @@
-"""Contributions to a shard on the served side.
+"""The server side of contributions to a shard.
 
-While the owner of a shard receives or waits for contributions, it sends a `wait` frame every `PULSE_S`. A member
-therefore notices within `STALL_S` that its owner died, without having to guess how long a round takes."""
+While the owner of a shard receives or waits for contributions, it sends a `wait` frame every `PULSE_S` as a heartbeat.
+A member therefore notices within `STALL_S` that its owner has died, and need not guess how long a round takes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ from peer.transport.wire.reader import message_reader
 from peer.transport.wire.refusals import Context, refuse
 
 PULSE_S = 1.0
+"""Seconds between two heartbeats."""
 MAX_SEATS = 96
 """Contributions served at once; more are refused."""
 TAKE_S = 30.0
+"""Seconds that a member has in any case to read a result."""
 SLOWEST_MEMBER = 8_000.0
-"""Bytes per second. A member that takes a result more slowly loses its place."""
+"""Bytes per second. A member that reads a result more slowly loses its place."""
 
 
 class GroupService:
     """Serves contributions.
 
-    Every wait on a caller has a deadline: `STALL_S` between two frames, and the shard owner's own for all of them."""
+    Every wait for a caller has a deadline: `STALL_S` between two frames, and the shard owner's deadline for all of
+    them."""
 
     def __init__(self, services: CallServices, admission: Admission, caps: Caps) -> None:
         self._services = services
@@ -77,11 +80,11 @@ class GroupService:
             await self._receive(seat, caller, context)
             result = await seat.result()
         finally:
-            over.set()  # not cancelled: a write that is cut off leaves the call without an end
+            over.set()  # not cancelled, as a cancelled write leaves the call without an end
             await asyncio.wait({pulse}, timeout=STALL_S)
             await cancel_and_wait(pulse)
             broke = not pulse.cancelled() and pulse.exception() is not None
-        if broke:  # the caller is gone
+        if broke:  # the heartbeat could not be sent: the caller is gone
             return
         if have > len(result.payload):
             reason = f"the result has {len(result.payload)} bytes, those from {have} on are wanted"
@@ -117,7 +120,7 @@ class GroupService:
             raise PartnerRefused(Code.LOST, "the contribution ended in the middle") from None
 
     async def _pulse(self, seat: UploadSlot, context: Context, over: Signal) -> None:
-        """Tell the caller to send, and then at intervals that this owner still lives."""
+        """Request the contribution, then send a heartbeat every `PULSE_S` until `over`."""
         first = "send" if seat.sink is not None else "wait"
         frame = contribute_reply(first, None, self._caps.down.rate or 0.0, seat.transfer, seat.have)
         while not over.is_set():
@@ -126,5 +129,6 @@ class GroupService:
             await over.wait_for(PULSE_S)
 
     def _patience_s(self, nbytes: int) -> float:
+        """Return the seconds in which a member has to read a result of `nbytes`. Our own upload cap extends them."""
         own = 2 * MAX_SEATS * nbytes / self._caps.up.rate if self._caps.up.rate else 0.0
         return TAKE_S + nbytes / SLOWEST_MEMBER + own

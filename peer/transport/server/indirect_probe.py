@@ -1,8 +1,8 @@
 """Indirect probes (SWIM's ping-req): a caller asks whether we reach a peer that does not answer it.
 
-A peer whose call came lately is vouched for without a dial. Any other one is dialled at the addresses of its own signed
-record, where its key has to answer. The result is kept, so that a peer is dialled once in `EVERY_S` however many
-callers ask. At most `MAX_AT_ONCE` dials run at once."""
+If that peer called us recently, the answer is yes without dialling. Otherwise it is dialled at the addresses of its own
+signed record, where its key has to answer. Results are cached, so that a peer is dialled at most once per `EVERY_S`,
+however many callers ask. At most `MAX_AT_ONCE` dials run at once."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CallOverRelays = Callable[[PeerRecord, float], Awaitable[str]]
 """Function (record, timeout) that returns why the peer does not answer over its relays; empty: it does."""
 
 EVERY_S = 10.0
-"""Seconds that the result of a dial is kept."""
+"""Seconds for which the result of a dial is cached."""
 CALLER_EVERY_S = 0.5
-"""Seconds between two answers to one caller, at least."""
+"""Shortest time between two answers to one caller, in seconds."""
 DIAL_S = 3.5
 MAX_ENDPOINTS_DIALLED = 2
 MAX_AT_ONCE = 4
@@ -32,8 +32,8 @@ MAX_PEER_ID = 64
 
 
 class IndirectProbe:
-    """Answers indirect probes. `dial` makes the connection or raises NotDialled, and `now` is in seconds. `relayed`
-    calls a peer over its relays; None: such peers are not called."""
+    """Answers indirect probes. `dial` makes the connection or raises NotDialled. `now`: seconds. `relayed` calls a peer
+    over its relays; None: such peers are not called."""
 
     def __init__(self, dial: Dial, now: Callable[[], float], relayed: CallOverRelays | None = None) -> None:
         self._dial = dial
@@ -46,9 +46,10 @@ class IndirectProbe:
     async def vouch(
         self, caller: PeerId, about: PeerId, record: PeerRecord | None, heard_ago_s: float | None
     ) -> Vouched:
-        """Tell whether the peer `about` is reached. Takes at most `DIAL_S`; never raises.
+        """Return whether we reach the peer `about`. Takes at most `DIAL_S`; never raises.
 
-        `record` and `heard_ago_s` are our own knowledge of that peer."""
+        `record` and `heard_ago_s` are what we know of that peer: its record, and the seconds since it last called;
+        None: unknown."""
         now = self._now()
         if why := self._too_often(caller, now):
             return Vouched(None, why)
@@ -79,20 +80,22 @@ class IndirectProbe:
         return found
 
     async def _tried(self, about: PeerId, record: PeerRecord) -> list[str | None]:
-        """Dial a peer, or call it over its relays; return why each way failed."""
+        """Dial a peer, or call it over its relays. Return why each attempt failed; empty: it answered; None: not
+        dialled."""
         if record.reach is Reach.RELAYED and self._relayed is not None:
             return [await self._relayed(record, DIAL_S)]
         endpoints = record.endpoints[:MAX_ENDPOINTS_DIALLED]
         return list(await asyncio.gather(*(self._try(about, endpoint) for endpoint in endpoints)))
 
     async def _try(self, about: PeerId, endpoint: str) -> str | None:
-        """Return what `Dial` does. None: this address is not dialled."""
+        """Return the result of `Dial`; None: this address may not be dialled."""
         try:
             return await self._dial(about, endpoint, DIAL_S)
         except NotDialled:
             return None
 
     def _too_often(self, caller: PeerId, now: float) -> str:
+        """Return why the caller is refused for probing too often; empty: it is not."""
         if 0 <= now - self._asked.get(caller, float("-inf")) < CALLER_EVERY_S:
             return f"asked again within {CALLER_EVERY_S} s"
         _remember(self._asked, caller, now)

@@ -1,4 +1,4 @@
-"""The listening side of the transport: sockets, limits of gRPC, and the methods that are served."""
+"""The listening side of the transport: the sockets, gRPC's limits, and the handler of every call."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ from peer.transport.wire.refusals import served
 from peer.v1 import exchange_pb2 as pb
 
 CLOSE_S = 3.0
+"""Longest wait in seconds for gRPC to stop."""
 MAX_CALLS = 256
+"""Most calls that gRPC serves at once."""
 SERVER_OPTIONS = [
     *(option for option in CHANNEL_OPTIONS if option[0] != "grpc.max_receive_message_length"),
     ("grpc.max_receive_message_length", MAX_CHUNK + 2**10),
     ("grpc.max_concurrent_streams", 64),
-    ("grpc.max_connection_idle_ms", 600_000),  # without a call; a new one costs as much as half an hour of pings
-    ("grpc.keepalive_time_ms", 120_000),  # finds callers that vanished without closing
+    ("grpc.max_connection_idle_ms", 600_000),  # a new connection costs as much as half an hour of keepalive pings
+    ("grpc.keepalive_time_ms", 120_000),  # detects callers that vanished without closing
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 60_000),
     ("grpc.http2.max_ping_strikes", 2),
@@ -47,7 +49,7 @@ SERVER_OPTIONS = [
 
 
 class ExchangeServer:
-    """One peer's server. `bind` and `serve` it first, and `close` it in the end."""
+    """One peer's server. Call `bind` and `serve` first, and `close` at the end."""
 
     def __init__(
         self,
@@ -69,17 +71,17 @@ class ExchangeServer:
         self._server: grpc.aio.Server | None = None
         self._inside: InnerSocket | None = None
         self._bound: list[socket.socket] = []
-        """Sockets that wait for `serve`."""
+        """Bound sockets until `serve`."""
 
     def bind(self, host: str, port: int, *more_hosts: str) -> int:
-        """Take one port at all hosts and return it. Nobody is answered there before `serve`.
+        """Reserve one port on all hosts and return it. Callers are served only after `serve`.
 
         Raises AddressError when the port is occupied or a host is not an address of this machine."""
         self._bound, port = bind([host, *more_hosts], port)
         return port
 
     async def serve(self) -> None:
-        """Answer at the bound port from here on. Raises AddressError when there is no socket for gRPC."""
+        """Start serving on the bound port. Raises AddressError when no socket for gRPC can be created."""
         sockets, self._bound = self._bound, []
         assert sockets, "the port is bound first"
         async with contextlib.AsyncExitStack() as undo:
@@ -97,7 +99,7 @@ class ExchangeServer:
             undo.pop_all()
 
     async def close(self) -> None:
-        """End all calls within a second, and stop listening."""
+        """End all calls and stop listening. Calls get half a second."""
         for one in self._bound:
             one.close()
         self._bound.clear()
@@ -114,12 +116,12 @@ class ExchangeServer:
             self._inside.close()
 
     async def serve_circuit(self, stream: Stream, way: Way) -> None:
-        """Serve a caller that came over a circuit, to its end."""
+        """Serve a caller that came over a circuit, until it disconnects."""
         assert self._front is not None, "nobody is called before the server listens"
         await self._front.serve_circuit(stream, way)
 
     async def _serve_inside(self) -> InnerSocket:
-        """Start gRPC behind the front, and return where it listens."""
+        """Start gRPC behind the front. Return the socket on which it listens."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         self._server.add_generic_rpc_handlers((self._handlers(),))
         try:
@@ -149,7 +151,7 @@ class ExchangeServer:
 
 
 def _counted(purpose: Purpose | None, method: grpc.RpcMethodHandler, control: ControlMeter) -> grpc.RpcMethodHandler:
-    """Return the handler of a call, whose messages are counted if they are control."""
+    """Return a handler that counts the messages of a control call; the handler itself for other calls."""
     if purpose is None:
         return method
     decode = control.decoder(purpose, method.request_deserializer or bytes)

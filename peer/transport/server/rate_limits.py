@@ -1,14 +1,14 @@
-"""Rate limits per proven peer id, and per remote address before a proof.
+"""Rate limits per proven peer id and, before a caller has proven its key, per remote address.
 
-The module is pure but for being given `now`, and every table is bounded.
+The module does no I/O; `now` is passed in. Every table is bounded.
 
-The limits leave room for 64 honest peers behind one address, such as a university, a carrier's NAT or a test swarm on
-loopback. Each of them needs a Hello in ten minutes, and two after a reconnect. It has up to three calls under way (a
-swap, its heartbeat, a piece of state) and makes about five calls a second.
+The limits allow for 64 honest peers behind one address, such as a university, a carrier's NAT or a test swarm on
+loopback. Each of these needs a Hello every ten minutes, and two after a reconnect. It has up to three calls running (a
+swap, its heartbeat, a piece of state) and makes about five calls per second.
 
-An address gets 64 times that with some slack. What all addresses share is given out in places
-(`peer.transport.server.call_places`), so that no few of them use it up. A peer
-gets up to ten times its need: over a long line two swaps alone take eight calls (`peer.transport.wire.striping`)."""
+An address gets somewhat more than 64 times that. Resources that all addresses share are divided into places
+(`peer.transport.server.call_places`), so that a few addresses cannot use them up. A peer gets up to ten times its need:
+over a long line two swaps alone take eight calls (`peer.transport.wire.striping`)."""
 
 from __future__ import annotations
 
@@ -24,32 +24,36 @@ from peer.protocol.token_bucket import K, Rate, TokenBuckets
 HELLOS = Rate(4.0, 256.0)
 """Hellos of one address: all 64 peers may reconnect twice at once, and again a minute later."""
 BLAME = 2.0
-"""Extra cost of a refused Hello.
+"""Additional cost of a refused Hello.
 
-An address that only makes noise is soon limited. One wrongly set up peer that asks every second must not exclude its
-neighbours."""
+An address that sends nothing valid is limited soon. One misconfigured peer that retries every second must not exclude
+its neighbours."""
 CALLS = Rate(50.0, 200.0)
-"""Calls of one peer. A joiner that fetches small pieces over a fast line needs the most."""
+"""Calls of one peer. A joiner that fetches small pieces over a fast line needs most."""
 CALLS_OF_ADDRESS = Rate(400.0, 2000.0)
 HELLOS_AT_ONCE = 64
+"""Running Hellos of one address."""
 CALLS_AT_ONCE = 16
+"""Running calls of one peer."""
 CALLS_AT_ONCE_OF_ADDRESS = 160
-"""Calls at once of one address."""
+"""Running calls of one address."""
 PIECES_AT_ONCE_OF_ADDRESS = 4
+"""Pieces being sent to one address."""
 STATES = 3.0
-"""Complete states that one peer may fetch in STATES_S: one, and some retries."""
+"""Complete states that one peer may fetch per STATES_S: one, and some retries."""
 STATES_S = 600.0
 LEAST_STATE = 64 * 2**20
-"""Bytes. Smaller models are limited as if they had this size."""
+"""Bytes. Smaller models are limited as if their state had this size."""
 ARTIFACTS = Rate(4e9 / STATES_S, 4e9)
-"""Bytes of artifacts that one peer may fetch: once what a cache of the usual size holds, and the same in STATES_S."""
+"""Bytes of artifacts that one peer may fetch: at first the content of a cache of the usual size, and the same amount
+per STATES_S."""
 
 
 def network_of(seen_as: str) -> str:
-    """Return the network that counts as one address, from gRPC's `context.peer()`.
+    """Return the network that counts as one address. `seen_as`: the address in gRPC's notation.
 
-    It is an IPv4 address, or the /64 of an IPv6 address, as a single home has 2**64 of those. The callers of one relay
-    count as one address, and so do all unreadable ones."""
+    It is an IPv4 address, or the /64 of an IPv6 address, because a single home has 2**64 of these. All callers over one
+    relay count as one address, and so do all unreadable addresses."""
     if seen_as.startswith(RELAYED):
         return seen_as
     host = host_of_caller(seen_as)
@@ -59,23 +63,23 @@ def network_of(seen_as: str) -> str:
 
 
 def block_of_network(network: str) -> str:
-    """Return the block of a network that `network_of` returned."""
+    """Return the address block of a network that `network_of` returned."""
     return network if network.startswith(RELAYED) else block_of_host(network.partition("/")[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Caller of a served call. `peer` is known once its key is proven."""
+    """Caller of a served call. `address`: its network, from `network_of`. `peer`: known once it has proven its key."""
 
     address: str
     peer: PeerId | None = None
 
 
 class CallLimits:
-    """All limits of one server.
+    """All rate limits of one server.
 
-    Each `enter_...` returns why it refuses, for a person, or an empty string. In the latter case the matching
-    `leave_...` has to follow."""
+    Each `enter_...` returns why it refuses, for a person. An empty string means that the caller is admitted, and the
+    matching `leave_...` has to follow."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -101,7 +105,7 @@ class CallLimits:
         _give_back(self._greeting, address)
 
     def blame(self, address: str) -> None:
-        """Charge an address for a fault of a caller that proved no key: it may say Hello less often for a while."""
+        """Charge an address for a fault of a caller that proved no key, which reduces its Hellos for a while."""
         self._hellos.charge(address, self._now(), BLAME)
 
     def enter_call(self, caller: Caller) -> str:
@@ -123,9 +127,9 @@ class CallLimits:
         _give_back(self._calling, replace(caller, peer=None))
 
     def enter_piece(self, caller: Caller, nbytes: int, *, artifact: bool = False) -> str:
-        """Admit a piece of `nbytes`, of a state or of an artifact.
+        """Admit a piece of `nbytes` of a state or of an artifact.
 
-        The address is limited as well, so that others find a place to fetch in."""
+        Pieces per address are limited as well, so that one address cannot take all places for fetching."""
         assert caller.peer is not None
         if self._pieces[caller.address] >= PIECES_AT_ONCE_OF_ADDRESS:
             return "too many pieces are being sent to your address already"
@@ -142,7 +146,7 @@ class CallLimits:
         _give_back(self._pieces, caller.address)
 
     def set_state_nbytes(self, nbytes: int) -> None:
-        """Set the size of the state that we donate, in bytes."""
+        """Set the size in bytes of the state that we donate."""
         self._state_nbytes = nbytes
 
     def _bytes_rate(self, state_nbytes: int) -> Rate:

@@ -1,10 +1,10 @@
-"""Bound on the messages of callers that are being read into memory at once.
+"""Bounds the memory for messages of callers that are being read.
 
-gRPC holds the window of each call, and all bytes of a message while it is read. The limit on the length of a message is
-the same for all calls, and a chunk is large. Only a few calls are therefore read at a time: callers hold at most PLACES
+gRPC buffers the window of each call, and the whole of a message that is being read. Its limit on message length is the
+same for all calls, and has to allow a large chunk. So only a few calls may read at a time: callers hold at most PLACES
 + CONTRIBUTIONS messages, those of our own swaps, and the window of each call.
 
-On failure: a caller that sends nothing while others wait loses its place."""
+On failure: a caller that sends nothing loses its slot while others wait."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from peer.errors import PartnerRefused
 T = TypeVar("T")
 
 PLACES = 4
-"""Places for small messages. An honest message arrives within a round trip of its turn, and a hostile one of the
-largest length takes three times that."""
+"""Slots for small messages. An honest message arrives within a round trip, and a hostile one of the largest length
+takes three times that."""
 CONTRIBUTIONS = 32
 """Contributions of a group's members that are received at once: two fragments of a usual group. Further members
 wait."""
 PATIENCE_S = 1.0
-"""Seconds that a caller may send nothing while others wait for its place."""
+"""Seconds that a caller may send nothing while others wait for its slot."""
 LOOK_S = 0.2
+"""Interval in seconds at which a waiting read is checked."""
 
 
 class ReadSlots:
-    """Places that the last comer gets first, so that silent callers only keep each other waiting."""
+    """A number of slots for reading, given to the latest waiter first. Silent callers therefore delay only each
+    other."""
 
     def __init__(self, places: int = PLACES, patience_s: float = PATIENCE_S) -> None:
         self._free = places
@@ -38,11 +40,11 @@ class ReadSlots:
         self._waiting: list[asyncio.Future[None]] = []
 
     async def read(self, read: Callable[[], Awaitable[T]], timeout_s: float) -> T:
-        """Return the result of `read`, once there is a place.
+        """Return the result of `read`, once there is a slot.
 
-        Raises PartnerRefused (`busy`) without a place in time, TimeoutError without a message in time, and the errors
-        of `read`. The call then has to end, as a part of a message may have arrived. While our own loop stands still,
-        the caller's time for its message stands still, too."""
+        Raises PartnerRefused (`busy`) without a slot in time, TimeoutError without a message in time, and the errors of
+        `read`. The call then has to end, because part of a message may have arrived. Time during which our own event
+        loop is blocked does not count against the caller."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._enter()
@@ -69,7 +71,7 @@ class ReadSlots:
             raise
 
     def _leave(self) -> None:
-        """Hand the place to the next caller. A caller that gave up is still in the line, and removes itself."""
+        """Give the slot to the next waiter. A waiter that was cancelled is still in the list, and removes itself."""
         for turn in reversed(self._waiting):
             if not turn.done():
                 self._waiting.remove(turn)
@@ -85,7 +87,7 @@ class ReadSlots:
                 done, _ = await asyncio.wait({reading}, timeout=look_s)
                 if done:
                     return reading.result()
-                passed += look_s  # not by the clock: where our own loop is late, the caller is not to blame
+                passed += look_s  # not measured by the clock, so that delays of our own loop do not count
             raise TimeoutError("the message did not come")
         finally:
             await cancel_and_wait(reading)

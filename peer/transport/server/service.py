@@ -1,6 +1,6 @@
-"""The served side of swaps and of pieces of state, and what the small calls (`peer.transport.calls`) answer from.
+"""The server side of swaps and of pieces of state, and the services behind the small calls (`peer.transport.calls`).
 
-Hello is the only call without a token; in all others the token names the caller."""
+Hello is the only call without a token. In all others the token identifies the caller."""
 
 from __future__ import annotations
 
@@ -45,20 +45,22 @@ from peer.transport.wire.validation import piece_request_of
 from peer.v1 import exchange_pb2 as pb
 
 MAX_PIECES, PIECES_RESERVED = 8, 2
-"""Pieces sent at once, and those among them for proven peers. The rest is two more than one address may have."""
+"""Pieces sent at once, and how many of these places are reserved for proven peers. Strangers have two more places than
+one address may use."""
 MAX_ARTIFACTS_AT_ONCE, ARTIFACTS_RESERVED = 5, 1
-"""Pieces of artifacts among them. Joiners that fetch the state find a place all the same."""
+"""Pieces of artifacts among them, so that joiners that fetch the state still find a place."""
 NO_SNAPSHOT = "that snapshot is no longer kept; ask for the state again"
 NO_ARTIFACT = "that artifact is not given here, or no longer; ask another peer"
 COPY_S = 10.0
-"""Seconds that a call waits for the copy of a fragment. It is kept for the next call."""
+"""Seconds that a call waits for the copy of a fragment. The copy is kept for the next call."""
 TAKE_S = 30.0
+"""Seconds that a joiner has in any case to read a piece."""
 SLOWEST_JOINER = 8_000.0
-"""Bytes per second. A joiner that takes a piece more slowly loses its place, so that others get one."""
+"""Bytes per second. A joiner that reads a piece more slowly loses its place."""
 
 
 class ExchangeService:
-    """Methods of the gRPC service. Every wait on a caller has a deadline, and every number from a caller has a
+    """Methods of the gRPC service. Every wait for a caller has a deadline, and every number from a caller has a
     bound."""
 
     def __init__(
@@ -91,7 +93,7 @@ class ExchangeService:
             indirect_probe=IndirectProbe(partial(checked_dial, dialler), config.now, relayed),
             relay_server=relay_server or RelayServer(None, time.monotonic),
         )
-        """What the small calls answer from."""
+        """The services behind the small calls."""
 
     async def fetch_piece(self, _: Any, context: Context) -> None:
         async with self.admission.admitted(context) as caller:
@@ -121,8 +123,8 @@ class ExchangeService:
                 await self._send(caller, data, request, self._uploads.throttle_for(proven=proven), context)
 
     async def _give_fragment(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
-        """Send a part of a fragment's state, or of what a shard's owner averaged. A state is copied for that, so it
-        costs nothing before there is a place."""
+        """Send part of a fragment's state, or of a shard's averaged result. A place is taken first, because the state
+        is copied for it."""
         await self._may_enter(caller, PIECE_BYTES, context)
         async with self._place(caller, context):
             if (making := self._handler.making(request.snapshot)) is not None:
@@ -132,7 +134,7 @@ class ExchangeService:
             await self._send(caller, data, request, given, context)
 
     async def _give_artifact(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
-        """Send a piece of an artifact. It is read from the disk, so it costs nothing before there is a place."""
+        """Send a piece of an artifact. A place is taken first, because the piece is read from disk."""
         proven = self._is_proven(caller.peer)
         if busy := self._uploads.refusal_reason(proven=proven):
             await refuse(context, Code.BUSY, *busy)
@@ -142,6 +144,7 @@ class ExchangeService:
             await self._send(caller, data, request, self._uploads.throttle_for(proven=proven), context)
 
     async def _piece(self, caller: Caller, request: pb.PieceRequest, context: Context) -> memoryview:
+        """Return the requested piece. Refuses the call if it is not available."""
         data = self._handler.on_piece(request.snapshot, request.piece)
         if data is None:
             await refuse(
@@ -153,7 +156,8 @@ class ExchangeService:
         return data
 
     async def _may_enter(self, caller: Caller, nbytes: int, context: Context, *, artifact: bool = False) -> None:
-        """Refuse a piece for which there is no place. Otherwise `_place` has to follow at once."""
+        """Charge a piece to the caller's limits. Refuses the call if there is no place. Otherwise `_place` has to
+        follow immediately."""
         block, proven = block_of_network(caller.address), self._is_proven(caller.peer)
         for places in self._kinds(artifact=artifact):
             if why := places.busy_reason(block, proven=proven):
@@ -162,14 +166,14 @@ class ExchangeService:
         rationed = self._uploads.ration_reason(caller.peer, block, nbytes, proven=proven, artifact=artifact)
         if rationed is not None:
             await refuse(context, Code.BUSY, *rationed)
-        # a piece that is resumed is hashed again from its start, so all of it counts
+        # all of a resumed piece counts, because it is hashed again from its start
         if why := self.admission.limits.enter_piece(caller, nbytes, artifact=artifact):
             await refuse(context, Code.BUSY, why)
         self._uploads.count(caller.peer, block, nbytes, proven=proven, artifact=artifact)
 
     @contextlib.asynccontextmanager
     async def _place(self, caller: Caller, context: Context, *, artifact: bool = False) -> AsyncIterator[None]:
-        """Hold a place for a piece, which may go to a caller of another network before the piece is sent."""
+        """Hold a place for a piece. Another network's caller may take it, which refuses this call."""
         block, proven = block_of_network(caller.address), self._is_proven(caller.peer)
         try:
             async with contextlib.AsyncExitStack() as held:
@@ -190,7 +194,8 @@ class ExchangeService:
     async def _send(
         self, caller: Caller, data: memoryview, request: pb.PieceRequest, giving: Throttle | None, context: Context
     ) -> None:
-        """Send what the caller lacks of a piece, within a time. `giving` None: it is one of training's exchanges."""
+        """Send the missing part of a piece, with a timeout. `giving`: the throttle; None for an exchange of training
+        itself."""
         try:
             async with asyncio.timeout(self._patience_s(len(data))):
                 opening = pb.SwapOpen(nbytes=len(data), have=request.offset, swap=A_PIECE)
@@ -201,16 +206,17 @@ class ExchangeService:
         except TimeoutError:
             reason = "the piece was taken too slowly; others wait for the place"
             await self.admission.turn_away(context, Code.TIMEOUT, reason, caller.peer)
-        except PartnerRefused as error:  # our own upload quota ends here
+        except PartnerRefused as error:  # our own upload quota is used up
             await refuse(context, error.code, error.reason)
 
     def _patience_s(self, nbytes: int) -> float:
-        """Return the seconds that one piece may take, with our own cap shared by all pieces under way."""
+        """Return the timeout of sending one piece in seconds. Our own cap, shared by all pieces being sent, extends
+        it."""
         own = 2 * MAX_PIECES * nbytes / self._uploads.rate if self._uploads.rate else 0.0
         return TAKE_S + nbytes / SLOWEST_JOINER + own
 
     async def swap(self, _: Any, context: Context) -> None:
-        """Serve a partner that dials. The handler decides by partner and round, and then the call waits for our own
+        """Serve a partner that dials. The handler decides by partner and round; the call then waits for our own
         round."""
         async with self.admission.admitted(context) as caller:
             assert caller.peer is not None

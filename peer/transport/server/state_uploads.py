@@ -1,6 +1,6 @@
-"""Bounds on the uploads of state to joiners, and of artifacts.
+"""Limits the uploads of state to joiners and of artifacts.
 
-Both take one share of the upload cap, yield to training's own exchanges, and serve a few peers at once."""
+Both share a part of the upload cap, give way to training's own exchanges, and go to a few peers at once."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ from peer.transport.wire.pacing import Pacer
 from peer.transport.wire.payload_stream import Caps, Throttle
 
 SHARE = 0.5
-"""Share of the upload cap."""
+"""Share of the upload cap for these uploads."""
 MAX_JOINERS, JOINERS_RESERVED = 5, 1
-"""Joiners that are served at once, and those among them that are proven peers."""
+"""Joiners served at once, and how many of these places are reserved for proven peers."""
 ACTIVE_S = 3.0
-"""Seconds since its last piece after which a joiner counts as gone."""
+"""Seconds after its last piece at which a joiner counts as gone."""
 YIELD_S = 2.0
-"""Seconds that a chunk waits for an exchange to end, at most. It is less than the stall that a receiver tolerates."""
+"""Most seconds that a chunk waits for exchanges to end. Less than the stall that a receiver tolerates."""
 LOOK_S = 0.05
+"""Interval in seconds at which a waiting chunk checks for exchanges."""
 BUDGET_S = 600.0
-"""Seconds after which a joiner may ask again, once our upload quota is used up."""
+"""Seconds after which a joiner may retry when our upload quota is used up."""
 
 
 ARTIFACTS_AS_STATE = 1e9
-"""Bytes of artifacts that are rationed like one state."""
+"""Bytes of artifacts that count as one state for the ration."""
 RATIONED = "proven peers want state now, and you or your network had your ration; ask another, or again in {:.0f} s"
 
 
 @dataclass(slots=True)
 class _Joiner:
+    """A joiner that is fetching: times of its first and last piece, bytes sent, and pieces being sent now."""
+
     since: float
     seen: float
     sent: int = 0
@@ -43,7 +46,7 @@ class _Joiner:
 
 
 class StateUploads:
-    """State uploads of one server. `now` is in seconds of any origin."""
+    """Limits the state uploads of one server. `now`: seconds from any origin."""
 
     def __init__(
         self,
@@ -59,20 +62,20 @@ class StateUploads:
         self._sleep = sleep
         self._joiners: dict[PeerId, _Joiner] = {}
         self._rations = {False: StateRation(), True: StateRation(ARTIFACTS_AS_STATE)}
-        """Of states, and of artifacts (True)."""
+        """Rations of states (False) and of artifacts (True)."""
         self._places: BlockPlaces[PeerId] = BlockPlaces(MAX_JOINERS, JOINERS_RESERVED)
         self._state_nbytes = 0
 
     def set_state_nbytes(self, nbytes: int) -> None:
-        """Set the bytes of a complete state, which tell how long one takes."""
+        """Set the size of a complete state in bytes, from which the time per joiner is estimated."""
         self._state_nbytes = nbytes
         self._rations[False].state_is(nbytes)
 
     def busy_reason(self, peer: PeerId, block: str, *, proven: bool) -> tuple[str, float] | None:
         """Return why this joiner is not served now, for a person, and the seconds to wait; None: it is served.
 
-        A joiner may take the place of one whose address block has more of them. That one hears of it as it asks for
-        its next piece."""
+        A joiner may take the place of another one whose address block holds more places. The other is refused at its
+        next piece."""
         if why := self.refusal_reason(proven=proven):
             return why
         self._forget()
@@ -82,14 +85,16 @@ class StateUploads:
         return f"{len(self._places)} joiners are fetching from here; ask another peer, or again in {eta_s:.0f} s", eta_s
 
     def refusal_reason(self, *, proven: bool) -> tuple[str, float] | None:
-        """Return why nothing is given now, and the seconds to wait; None: the upload quota holds it."""
+        """Return why nothing is uploaded now and the seconds to wait; None: the upload quota allows it."""
         why = self._meter.budget.refusal_reason(stranger=not proven)
         return (f"{why}; ask another peer", BUDGET_S) if why else None
 
     def ration_reason(
         self, peer: PeerId, block: str, nbytes: int, *, proven: bool, artifact: bool
     ) -> tuple[str, float] | None:
-        """Return why a peer may not have so many bytes of one-way state now, and the seconds to wait. None: it may."""
+        """Return why a peer may not fetch so many bytes now and the seconds to wait; None: it may.
+
+        Only strangers are rationed, and only after a recent request of a proven peer, which this call records."""
         ration, now = self._rations[artifact], self._now()
         if proven:
             ration.wanted(now)
@@ -98,12 +103,13 @@ class StateUploads:
         return (RATIONED.format(wait_s), wait_s) if wait_s > 0 else None
 
     def count(self, peer: PeerId, block: str, nbytes: int, *, proven: bool, artifact: bool) -> None:
-        """Count what a peer is given."""
+        """Charge bytes sent to a stranger to its ration."""
         if not proven:
             self._rations[artifact].give(peer, block, nbytes, self._now())
 
     def throttle_for(self, *, proven: bool, fragment: bool = False) -> Throttle:
-        """Return the wait of a transfer to a peer. `fragment`: of one that training waits for."""
+        """Return the throttle of one transfer. `fragment`: training waits for this transfer, so it does not give
+        way."""
         return _UploadThrottle(self, not proven, not fragment)
 
     @contextmanager
@@ -145,7 +151,7 @@ class StateUploads:
 
 @dataclass(frozen=True, slots=True)
 class _UploadThrottle:
-    """The wait of one transfer."""
+    """The `Throttle` of one transfer."""
 
     uploads: StateUploads
     stranger: bool

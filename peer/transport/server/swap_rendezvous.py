@@ -1,10 +1,10 @@
-"""Rendezvous of swaps on the served side: a dialling partner and our own round meet in a slot.
+"""Rendezvous of swaps on the server side: a slot connects a dialling partner with our own round.
 
-They meet again when the connection broke (`peer.transport.wire.resumption`).
+After a connection broke they meet in the slot again (`peer.transport.wire.resumption`).
 
-On failure: a broken stream leaves the slot as it is until the round's deadline. The partner's next call
-replaces its last one, so that a partner that keeps calling holds one slot. Three things end the swap at once: wrong
-bytes, a partner that does not resume, and a partner's farewell."""
+On failure: a broken stream leaves the slot until the round's deadline. The partner's next call replaces its previous
+one, so that a partner holds one slot however often it calls. A swap ends at once for invalid bytes, a partner that does
+not resume, or a partner's farewell."""
 
 from __future__ import annotations
 
@@ -29,21 +29,25 @@ from peer.transport.wire.striping import Read, Stripe, Stripes
 from peer.v1 import exchange_pb2 as pb
 
 MAX_PARKED = 8
+"""Most calls that wait for our own rounds, in total."""
 MAX_PARKED_OF_PEER = 2
+"""Most calls of one peer that wait for our own rounds."""
 PARK_S = 30.0
+"""Seconds that a partner's call waits for our own round."""
 BROKE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.AbortError)
+"""Errors of gRPC by which a broken connection shows."""
 
 
 @dataclass
 class AwaitedSwap:
-    """Swap that our own round waits for, until the partner dials."""
+    """A swap for which our own round waits, until the partner dials."""
 
     terms: SwapTerms
     progress: TransferProgress
     done: asyncio.Future[SwapReport]
 
     def finish(self, error: PartnerLost) -> None:
-        """End the swap, as the partner does not come back. It succeeds if we have everything."""
+        """End the swap because the partner does not return. It succeeds if we have received everything."""
         if self.progress.reader.complete and not self.done.done():
             terms = self.terms
             self.done.set_result(self.progress.report(terms.source.nbytes, terms.sink.nbytes, sent_all=False))
@@ -56,25 +60,29 @@ class AwaitedSwap:
 
 @dataclass
 class _Slot:
-    """Meeting place of a dialling partner and our own round."""
+    """Connects a partner's calls with our own round, for one (partner, round, fragment)."""
 
     accepting: asyncio.Future[AwaitedSwap] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Set when our own round starts to wait."""
     serving: asyncio.Task[Any] | None = None
+    """Task of the partner's current call."""
     over: bool = False
-    """Whether our own round no longer waits."""
+    """Whether our own round has stopped waiting."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by one stream at a time, with its additional streams."""
     stripes: Stripes | None = None
+    """The additional streams of the current stream."""
     lingering: asyncio.TimerHandle | None = None
+    """Ends the swap when the partner does not return in time."""
 
     @property
     def begun(self) -> AwaitedSwap | None:
-        """Swap of which a stream has begun, however that stream ended."""
+        """The swap if a stream of it has begun, however that stream ended; None otherwise."""
         met = self.accepting.done() and not self.accepting.cancelled() and self.accepting.result().progress.streams > 0
         return self.accepting.result() if met else None
 
     def answered(self) -> None:
-        """Take note that the partner is back."""
+        """Cancel the timer that ends the swap: the partner has returned."""
         if self.lingering is not None:
             self.lingering.cancel()
             self.lingering = None
@@ -82,15 +90,15 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class SwapWays:
-    """The paths by which partners call. `of`: by the address that gRPC sees. `ended` is told the partner and path of
-    each stream, and why it broke; empty: it is complete."""
+    """Paths of partners' calls. `of` returns the path of the caller that gRPC sees at an address. `ended` is called for
+    each stream with partner, path, and why it broke; empty: it is complete."""
 
     of: Callable[[str], Way] = lambda seen_as: Way()
     ended: Callable[[PeerId, Way, str], None] = lambda partner, way, why: None
 
 
 class SwapRendezvous:
-    """Slots of one server's swaps."""
+    """All slots of one server."""
 
     def __init__(self, handler: Handler, admission: Admission, caps: Caps, ways: SwapWays | None = None) -> None:
         self._ways = ways or SwapWays()
@@ -100,7 +108,7 @@ class SwapRendezvous:
         self._slots: dict[tuple[PeerId, RoundKey], _Slot] = {}
 
     async def accept(self, partner: PeerId, terms: SwapTerms, progress: TransferProgress) -> SwapReport:
-        """Wait for the partner to dial and swap. The caller bounds the time; cancellation ends the served call."""
+        """Wait for the partner to dial, then swap. The caller bounds the time; cancellation ends the partner's call."""
         slot = self._slots.setdefault((partner, terms.key), _Slot())
         done: asyncio.Future[SwapReport] = asyncio.get_running_loop().create_future()
         if slot.accepting.done():
@@ -117,7 +125,7 @@ class SwapRendezvous:
                 slot.serving.cancel()
 
     async def serve(self, caller: PeerId, context: Context) -> None:
-        """Serve one stream of this caller to its end."""
+        """Serve one stream of a partner until it ends."""
         theirs = await self._opening(caller, context)
         key = RoundKey(theirs.round, theirs.fragment, min(theirs.part, MAX_PARTS))
         if theirs.stripe:
@@ -141,7 +149,7 @@ class SwapRendezvous:
             self._ways.ended(caller, way, "the connection broke")
             self._broke(slot, accepting, PartnerLost(f"{caller}: the connection broke ({error})"))
         except asyncio.CancelledError:
-            if slot.serving is not asyncio.current_task():  # the partner's next call has replaced this one
+            if slot.serving is not asyncio.current_task():  # replaced by the partner's next call
                 self._ways.ended(caller, way, "the partner called again")
                 raise
             if not slot.over:
@@ -167,7 +175,7 @@ class SwapRendezvous:
             return await read_open(first)
         except BadPayload as error:
             if (expecting := self._expecting(caller)) is not None:
-                expecting.fail(error)  # our own round blames the caller
+                expecting.fail(error)  # our own round records the fault
             else:
                 self._admission.reputation.penalize(caller, error.code, error.reason)
             await refuse(context, rejected(error.code), error.reason)
@@ -175,7 +183,7 @@ class SwapRendezvous:
             return await refuse(context, Code.REQUEST, "the swap ended before it began")
 
     def _expecting(self, caller: PeerId) -> AwaitedSwap | None:
-        """Return the swap in which our own round waits for this caller."""
+        """Return the swap in which our own round waits for this caller; None: there is none."""
         for (peer, _), slot in self._slots.items():
             if peer == caller and slot.serving is None and slot.accepting.done():
                 return slot.accepting.result()
@@ -184,7 +192,8 @@ class SwapRendezvous:
     async def _place(
         self, caller: PeerId, theirs: pb.SwapOpen, key: RoundKey, context: Context, *, locked: bool
     ) -> _Slot:
-        """Return the slot in which this call resumes, or waits for our own round."""
+        """Return the slot in which this call resumes a swap or waits for our own round. Refuses the call if there is
+        none."""
         held = self._slots.get((caller, key))
         begun = held.begun if held is not None else None
         if held is None or begun is None:
@@ -203,7 +212,8 @@ class SwapRendezvous:
         return held
 
     async def _park(self, caller: PeerId, key: RoundKey, context: Context, *, locked: bool) -> _Slot:
-        """Take a slot to wait for our own round. A partner that our round is locked with always finds one."""
+        """Occupy a slot until our own round starts to wait. `locked`: our round is locked with this partner, which
+        always gets a slot."""
         parked = [peer for (peer, _), slot in self._slots.items() if slot.serving is not None]
         full = len(parked) >= MAX_PARKED or parked.count(caller) >= MAX_PARKED_OF_PEER
         held = self._slots.get((caller, key))
@@ -214,7 +224,7 @@ class SwapRendezvous:
         return slot
 
     async def _meet(self, slot: _Slot, caller: PeerId, key: RoundKey, context: Context) -> AwaitedSwap:
-        """Wait until our own round accepts this swap."""
+        """Wait until our own round accepts this swap. Refuses the call after `PARK_S`."""
         try:
             async with asyncio.timeout(PARK_S):
                 accepting = await asyncio.shield(slot.accepting)
@@ -251,7 +261,7 @@ class SwapRendezvous:
             await stripes.close()
 
     async def _carry(self, caller: PeerId, theirs: pb.SwapOpen, key: RoundKey, context: Context) -> None:
-        """Serve one additional stream of a swap until the swap's stream ends."""
+        """Serve one additional stream of a swap until the main stream ends."""
         held = self._slots.get((caller, key))
         begun, stripes = (held.begun, held.stripes) if held is not None else (None, None)
         if (
@@ -264,7 +274,7 @@ class SwapRendezvous:
         await stripes.carry(theirs.stripe, Stripe(message_reader(context), context.write))
 
     async def _ended(self, slot: _Slot, accepting: AwaitedSwap, error: PartnerLost, context: Context) -> None:
-        """End a stream that has stopped; the caller is told, if it still reads."""
+        """End a stream that has stopped. The caller gets the reason if it still reads."""
         self._broke(slot, accepting, error)
         with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError):
             if accepting.progress.can_resume:
@@ -272,7 +282,7 @@ class SwapRendezvous:
             await refuse(context, Code.TIMEOUT if isinstance(error, PartnerSilent) else Code.GONE, str(error))
 
     def _broke(self, slot: _Slot, accepting: AwaitedSwap, error: PartnerLost) -> None:
-        """Keep the slot for the partner's next call, if there can be one."""
+        """Keep the slot for the partner's next call if the swap can resume; otherwise end the swap."""
         progress, slot.serving = accepting.progress, None
         progress.record_break(error)
         slot.answered()
@@ -283,7 +293,7 @@ class SwapRendezvous:
 
 
 async def _await_farewell(read: Read, progress: TransferProgress) -> None:
-    """Wait until the partner has everything, too."""
+    """Wait until the partner confirms that it has received everything. Raises PartnerLost if the stream breaks."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STALL_S):
             if not progress.is_farewell(await read()):
@@ -291,7 +301,7 @@ async def _await_farewell(read: Read, progress: TransferProgress) -> None:
 
 
 def _still_serving() -> None:
-    """Undo our own cancellation of this call, which still has a refusal to send."""
+    """Undo the cancellation of this call by `accept`, because it still has to send a refusal."""
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()

@@ -1,7 +1,7 @@
-"""Conversion of the first frames of a contribution between protobuf and our own values.
+"""Encodes and decodes the messages of a contribution to a shard.
 
-This module alone checks what a field may hold, and it does no I/O. Each function that reads another peer's bytes raises
-BadPayload, whatever the bytes are."""
+All checks of their fields are here, without I/O. Each function that decodes another peer's bytes raises only
+BadPayload, for any input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peer.v1 import exchange_pb2 as pb
 
 
 def contribute_open(opening: ContributionHeader, max_rate: float) -> bytes:
-    """Encode the first frame of a contribution."""
+    """Encode the first frame of a contribution. `max_rate`: our receive cap in bytes per second; 0: none."""
     key = opening.key
     body = pb.ContributeOpen(
         round=key.round,
@@ -36,7 +36,7 @@ def contribute_open(opening: ContributionHeader, max_rate: float) -> bytes:
 
 
 def opening_of(raw: bytes) -> tuple[ContributionHeader, float]:
-    """Decode the first frame of a contribution: its header, and the sender's receive cap (bytes per second, 0:
+    """Decode the first frame of a contribution: its header, and the sender's receive cap in bytes per second (0:
     none)."""
     body = pb.ContributeOpen()
     _parse(raw, body)
@@ -60,7 +60,7 @@ def contribute_reply(
     transfer: int = 0,
     have: int = 0,
 ) -> bytes:
-    """Encode a frame of the owner: `send`, `wait` or `result`. `transfer` and `have` are those of the upload slot."""
+    """Encode a frame of the owner. `step`: `send`, `wait` or `result`. `transfer` and `have`: as in the upload slot."""
     body = pb.ContributeReply(step=step, max_rate=max_rate, transfer=transfer, have=have)
     if result is not None:
         body.nbytes, body.signature = len(result.payload), result.signature
@@ -69,6 +69,7 @@ def contribute_reply(
 
 
 def contribute_reply_of(raw: bytes) -> pb.ContributeReply:
+    """Decode a frame of the owner."""
     body = pb.ContributeReply()
     _parse(raw, body)
     if body.step not in ("send", "wait", "result") or len(body.named) > MAX_MEMBERS:

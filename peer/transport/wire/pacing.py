@@ -1,9 +1,9 @@
-"""Caps on bytes per second that hold over any two seconds.
+"""Enforces caps on bytes per second, over any two seconds.
 
-The pacer saves up no burst: a chunk starts when the last one has used up its time. A late wake-up is made up for by
-`CREDIT_S` at most, so that a saturated sender loses little to the scheduler. Any two seconds then hold at most two
-seconds' worth of the cap, one chunk, and `CREDIT_S` more. Payloads take `BULK_SHARE` of a cap, which leaves room for
-that excess."""
+The pacer accumulates no burst: a chunk starts when the time of the previous chunk is over. A late wake-up is
+compensated by at most `CREDIT_S`, so that a saturated sender loses little to the scheduler. Any two seconds then
+contain at most two seconds' worth of the cap, one chunk, and `CREDIT_S` more. Payloads use `BULK_SHARE` of a cap, which
+leaves room for that excess."""
 
 from __future__ import annotations
 
@@ -14,43 +14,46 @@ from collections.abc import Awaitable, Callable
 from peer.protocol.wire.frames import USUAL_CHUNK
 
 CREDIT_S = 0.02
+"""Largest compensation for a late wake-up, in seconds."""
 QUANTUM_S = 0.01
+"""Seconds that a chunk takes under a cap."""
 SMALLEST_CHUNK = 2048
-"""Bytes. In smaller chunks the headers would take a large part of a low cap."""
+"""Bytes. With smaller chunks, headers would take a large part of a low cap."""
 FIRST_CHUNK = 2**16
-"""Bytes of a chunk while the speed of the line is not known."""
+"""Chunk size in bytes while the speed of the line is unknown."""
 LEAST_CHUNK = 2**14
-"""Bytes of a chunk on the slowest line."""
+"""Chunk size in bytes on the slowest line."""
 FAST_S, SLOW_S = 0.2, 0.4
-"""Seconds. A chunk that took less makes the next one larger, one that took more makes it smaller.
+"""Seconds. A chunk that took less than FAST_S makes the next one larger, one that took more than SLOW_S makes it
+smaller.
 
-Window updates wait in line behind the chunks of the other direction, so a chunk must not take long."""
+Window updates queue behind the chunks of the other direction, so chunks must not take long."""
 STEADY_CHUNK = USUAL_CHUNK
-"""Bytes of a chunk up to which both directions of a home's line flow at once. With larger ones they would take
-turns."""
+"""Largest chunk in bytes with which both directions of a home's line flow at the same time. With larger ones they
+alternate."""
 NO_RUSH, RUSH = 15e6, 40e6
-"""Bytes per second: the fastest line that may be a home's, and the slowest that cannot be one. Faster lines save
-processor time with larger chunks."""
+"""Bytes per second: the fastest line that may be a home's, and the slowest that cannot be. On faster lines, larger
+chunks save processor time."""
 BULK_SHARE = 0.985
-"""Share of a cap for payloads. Control traffic has the rest, as no pacer holds it back.
+"""Share of a cap for payloads. The rest is for control traffic, which is not paced.
 
-If payloads took all of it, heartbeats would queue up on a line that is no faster than the cap."""
+With all of it, payloads would delay heartbeats on a line that is no faster than the cap."""
 
 
 def for_bulk(cap: float | None) -> float | None:
-    """Return the bytes per second that payloads share under a volunteer's cap (None: no cap)."""
+    """Return the part of a cap that payloads may use, in bytes per second. None: no cap."""
     return None if cap is None else BULK_SHARE * cap
 
 
 def chunk_size(rate: float | None, largest: int = USUAL_CHUNK) -> int:
-    """Return the bytes of a chunk under this cap (bytes per second, None: no cap), at most `largest`."""
+    """Return the chunk size in bytes for a cap in bytes per second (None: no cap), at most `largest`."""
     if rate is None:
         return largest
     return int(min(max(rate * QUANTUM_S, SMALLEST_CHUNK), largest))
 
 
 class ChunkSize:
-    """Size of the next chunk, fitted to the caps and to the speed that the line shows."""
+    """Adapts the chunk size to the cap and to the measured speed of the line."""
 
     def __init__(self, rate: float | None, largest: int) -> None:
         self._most = chunk_size(rate, largest)
@@ -58,16 +61,16 @@ class ChunkSize:
 
     @property
     def next(self) -> int:
-        """Most bytes of the next chunk."""
+        """Largest size of the next chunk in bytes."""
         return self._size
 
     @property
     def least(self) -> int:
-        """Bytes of a chunk on the slowest line."""
+        """Chunk size in bytes on the slowest line."""
         return min(LEAST_CHUNK, self._most)
 
     def took(self, seconds: float) -> None:
-        """Take note how many seconds passed until the line took the next chunk."""
+        """Record the seconds until the line accepted a chunk, and adapt the size."""
         if seconds > SLOW_S:
             self._size = max(min(self._size, STEADY_CHUNK) // 2, self.least)
         elif self._size >= STEADY_CHUNK:
@@ -80,15 +83,16 @@ class ChunkSize:
 
 
 def whole_grains(offset: int, size: int, grain: int) -> int:
-    """Return the end of a chunk from `offset` of at most `size` bytes that ends on a multiple of `grain`.
+    """Return the end of a chunk that starts at `offset`, has at most `size` bytes, and ends on a multiple of `grain`.
 
-    Where not even one grain fits, the chunk has `size` bytes."""
+    If not even one grain fits, the chunk has `size` bytes."""
     end = offset + size
     return end - end % grain if size >= grain else end
 
 
 class Pacer:
-    """Rate limit that all transfers of one direction share, first come first served."""
+    """A rate limit that all transfers of one direction share, first come first served. `rate`: bytes per second; None:
+    no limit."""
 
     def __init__(
         self,
@@ -103,7 +107,8 @@ class Pacer:
         self._free_at = float("-inf")
         self._turn = asyncio.Lock()
         self._next = asyncio.Lock()
-        """Of those that wait for their turn, one at a time waits here, beside those that go first."""
+        """Held by the transfer that is next. Of those in `wait_turn` only one at a time waits for it, beside those in
+        `go_first`."""
 
     async def wait_turn(self, nbytes: int) -> None:
         """Wait until `nbytes` may be sent."""
@@ -113,7 +118,7 @@ class Pacer:
             await self.go_first(nbytes)
 
     async def go_first(self, nbytes: int) -> None:
-        """Wait until `nbytes` may be sent, before all but one of those that wait for their turn."""
+        """Wait until `nbytes` may be sent, ahead of all but one of the callers of `wait_turn`."""
         if self.rate is None:
             return
         async with self._next:

@@ -1,5 +1,5 @@
-"""Payload streams, the same at both ends: OPEN in each direction first, then chunks paced by both caps, then the
-digest."""
+"""Transfers of payloads on one stream. Both ends first send OPEN; then come chunks, paced by the caps of both, and
+finally the digest."""
 
 from __future__ import annotations
 
@@ -24,31 +24,32 @@ from peer.transport.wire.validation import open_of
 from peer.v1 import exchange_pb2 as pb
 
 SKIM = 2**20
-"""Bytes of a payload that are hashed at a time where the other side has them already."""
+"""Bytes hashed at a time when skipping what the receiver already has."""
 STALL_S = 5.0
-"""Seconds between two frames of a payload, at most.
+"""Longest time between two frames of a payload, in seconds.
 
-Chunks are cut so small that even a slow sender keeps to this. A sender that does not has stopped."""
+Chunks are small enough that even a slow sender meets this. A sender that does not has stopped."""
 
 
 class UploadBudget(Protocol):
     """Quota of bytes sent per day and per month."""
 
     def refusal_reason(self, *, stranger: bool = False) -> str:
-        """Return why no state is given now, to a stranger or to a proven peer, for a person. An empty string means that
-        it may be."""
+        """Return why no state may be sent now, for a person; empty: it may. `stranger`: whether the receiver is a
+        stranger."""
 
     def claim(
         self, payload: int, chunks: int, *, giving: bool, stranger: bool = False
     ) -> AbstractContextManager[Callable[[int], None]]:
-        """Reserve room for a payload around its sending; the block reports the bytes of each chunk that went.
+        """Reserve quota for sending a payload during the block. The block reports the bytes of each chunk sent to the
+        yielded function; the rest of the reservation is returned.
 
-        `giving` marks a part of a state. `stranger`: it goes to one, and brings nothing back. Raises PartnerRefused
-        (`budget`) before anything is sent."""
+        `giving`: the payload is part of a state. `stranger`: it goes to a stranger, who sends nothing in return. Raises
+        PartnerRefused (`budget`) before anything is sent."""
 
 
 class NoBudget(UploadBudget):
-    """Quota without a limit."""
+    """An unlimited quota."""
 
     def refusal_reason(self, *, stranger: bool = False) -> str:
         return ""
@@ -61,12 +62,12 @@ class NoBudget(UploadBudget):
 
 @dataclass
 class Meter:
-    """Counter of the payload bytes of all transfers, in both directions."""
+    """Counts the payload bytes of all transfers, in both directions."""
 
     sent: int = 0
     received: int = 0
     exchanging: int = 0
-    """Payloads of training's own exchanges that are being sent now."""
+    """Number of payloads of training's own exchanges that are being sent."""
     budget: UploadBudget = field(default_factory=NoBudget)
 
     def count_sent(self, nbytes: int) -> None:
@@ -87,7 +88,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Our own caps, and the meter that counts."""
+    """Our own bandwidth caps, and the meter."""
 
     up: Pacer
     down: Pacer
@@ -95,15 +96,15 @@ class Caps:
 
 
 class Throttle(Protocol):
-    """Wait, next to the caps, of a transfer that brings nothing back."""
+    """A limit, in addition to the caps, on transfers to peers that send nothing in return."""
 
     @property
     def stranger(self) -> bool:
-        """Whether it goes to a stranger."""
+        """Whether the receiver is a stranger."""
 
     @property
     def yields(self) -> bool:
-        """Whether training's own exchanges go before it, as before a state."""
+        """Whether the transfer gives way to training's own exchanges, as those of state do."""
 
     async def wait_turn(self, nbytes: int) -> None: ...
 
@@ -118,12 +119,13 @@ async def send_payload(
     writer: PayloadWriter | None = None,
     have: int = 0,
 ) -> None:
-    """Send chunks of at most `largest` bytes and END, at the slower of our upload cap and the receiver's cap.
+    """Send chunks of at most `largest` bytes, then END, at the lower of our upload cap and the receiver's cap.
 
-    `behind` is asked before each chunk; None marks an exchange of training itself. `have` is the number of bytes that
-    the receiver holds already, and `writer` produced those.
+    `others_rate`: the receiver's cap in bytes per second; 0: none. `behind` is awaited before each chunk; None: the
+    payload belongs to an exchange of training. `have`: number of bytes that the receiver already has, which `writer`
+    produced.
 
-    Raises PartnerRefused (`budget`), before anything is sent, where the volunteer's quota does not hold the rest."""
+    Raises PartnerRefused (`budget`) before anything is sent when the volunteer's quota is too small."""
     with nullcontext() if behind is not None and behind.yields else caps.meter.sending_exchange():
         await _send_payload(write, source, caps, others_rate, behind, largest, writer or PayloadWriter(), have)
 
@@ -156,7 +158,7 @@ async def _send_payload(
                     await behind.wait_turn(len(frame))
                 await caps.up.wait_turn(len(frame))
                 await line.free()
-                sent(len(data))  # a write that is cut off may have gone out
+                sent(len(data))  # counted before the write, because a cancelled write may have been sent
                 line.begin(frame)
             await line.free()
         finally:
@@ -166,7 +168,7 @@ async def _send_payload(
 
 
 async def _seek(writer: PayloadWriter, source: Source, have: int) -> None:
-    """Move the writer behind the bytes that the receiver holds."""
+    """Move the writer to the first byte that the receiver lacks."""
     if writer.reaches(have):
         writer.go_back(have)
     while writer.offset < have:
@@ -175,7 +177,7 @@ async def _seek(writer: PayloadWriter, source: Source, have: int) -> None:
 
 
 class _Line:
-    """Sends one frame while the next is made."""
+    """Sends one frame while the next is being prepared."""
 
     def __init__(self, write: Write, meter: Meter, size: ChunkSize) -> None:
         self._write = write
@@ -194,7 +196,7 @@ class _Line:
         self._meter.count_sent(len(frame))
 
     async def free(self) -> None:
-        """Wait until the last frame has gone. Raises the error of its write."""
+        """Wait until the last frame is sent. Raises the error of its write."""
         if self._writing is not None:
             await self._writing
             self._writing = None
@@ -207,9 +209,9 @@ class _Line:
 
 
 async def receive_payload(read: Read, sink: Sink, caps: Caps, reader: PayloadReader | None = None) -> None:
-    """Fill `sink`; return when the payload is complete and verified. `reader` has taken the bytes of former streams.
+    """Fill `sink`. Return when the payload is complete and verified. `reader`: state from earlier streams.
 
-    Raises BadPayload, PartnerLost when the stream ends too early, PartnerSilent when it stops."""
+    Raises BadPayload, PartnerLost when the stream ends too early, or PartnerSilent when it stalls."""
     reader = reader or PayloadReader(sink.nbytes)
     while not reader.over:
         raw = await _next_frame(read)
@@ -217,13 +219,14 @@ async def receive_payload(read: Read, sink: Sink, caps: Caps, reader: PayloadRea
             raise PartnerLost("the stream ended in the middle")
         await caps.down.wait_turn(len(raw))
         frame = reader.take(raw)
-        if frame.kind is Kind.CHUNK:  # no await since the frame was taken: all that counts as received is in the sink
+        if frame.kind is Kind.CHUNK:  # no await between `take` and `write`: bytes counted as received are in the sink
             caps.meter.count_received(len(raw))
             sink.write(frame.offset, frame.body)
         await asyncio.sleep(0)
 
 
 async def _next_frame(read: Read) -> bytes | None:
+    """Read the next frame. Raises PartnerSilent after `STALL_S`."""
     try:
         async with asyncio.timeout(STALL_S):
             return await read()
@@ -241,17 +244,17 @@ async def read_open(read: Read) -> pb.SwapOpen:
 
 @dataclass(frozen=True, slots=True)
 class SwapTerms:
-    """Contribution of one side to a swap."""
+    """What one side brings to a swap: its payload, and where the partner's goes."""
 
     key: RoundKey
     codec: str
     source: Source
     sink: Sink
     timings: PeerTimings | None = None
-    """Our timings, which the other side is told."""
+    """Our timings, which are sent to the partner."""
 
     def opening(self, caps: Caps, progress: TransferProgress | None = None, stripes: int = 0) -> bytes:
-        """Encode our OPEN frame. `stripes` is the number of streams at once that we take."""
+        """Encode our OPEN frame. `stripes`: number of simultaneous streams that we accept."""
         body = pb.SwapOpen(
             round=self.key.round,
             fragment=self.key.fragment,
@@ -275,13 +278,13 @@ class SwapTerms:
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
     def stripe(self, number: int, progress: TransferProgress) -> bytes:
-        """Encode the first frame of one additional stream of a swap."""
+        """Encode the first frame of an additional stream of a swap."""
         key = self.key
         body = pb.SwapOpen(round=key.round, fragment=key.fragment, part=key.part, swap=progress.number, stripe=number)
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
     def check(self, theirs: pb.SwapOpen) -> None:
-        """Check the other side's OPEN for the same round, fragment, codec and length. Raises BadPayload."""
+        """Check that the partner's OPEN has the same round, fragment, codec and length. Raises BadPayload."""
         if RoundKey(theirs.round, theirs.fragment, theirs.part) != self.key:
             raise BadPayload(Code.ROUND, f"round {theirs.round}.{theirs.fragment}.{theirs.part} is not {self.key}")
         if theirs.codec != self.codec:
@@ -309,14 +312,14 @@ async def swap_payloads(
 ) -> SwapReport:
     """Run one side of a swap on one stream.
 
-    - `theirs`: the other side's OPEN, where it was read already.
-    - `progress`: state of the transfer over all its streams. Where both sides resume, a broken stream raises
-      PartnerLost even if we have everything.
-    - `answered`: called when the other side has opened.
+    - `theirs`: the partner's OPEN, if it was already read.
+    - `progress`: state of the transfer over all its streams. If both sides can resume, a broken stream raises
+      PartnerLost even if we have received everything.
+    - `answered`: called when the partner's OPEN has arrived.
     - `stripes`: the owner of `read` and `write`, for a swap over several streams.
 
-    No chunk moves until both sides have opened, so a side that is not ready costs only the wait. The caller's timeout
-    bounds everything."""
+    No chunk is sent until both sides have sent OPEN, so a side that is not ready costs only the wait. The caller bounds
+    the total time."""
     progress = progress or TransferProgress(terms.sink.nbytes)
     await write(terms.opening(caps, progress, progress.stripes if stripes is not None else 0))
     theirs = theirs or await read_open(read)
@@ -342,7 +345,7 @@ async def swap_payloads(
     try:
         await receive_payload(frame, terms.sink, caps, progress.reader)
         before = -1
-        while not sending.done() and moved > before:  # many homes send ten times slower than they receive
+        while not sending.done() and moved > before:  # keep sending: many homes send ten times slower than they receive
             before = moved
             await asyncio.wait({sending}, timeout=STALL_S)
         sent_all = sending.done() and not sending.cancelled() and sending.exception() is None
@@ -350,9 +353,9 @@ async def swap_payloads(
             raise PartnerLost("the stream broke before the partner had everything")
         return progress.report(terms.source.nbytes, terms.sink.nbytes, sent_all=sent_all)
     finally:
-        await cancel_and_wait(sending)  # a broken connection shows on our reading side as well
+        await cancel_and_wait(sending)  # its error is dropped: when the connection breaks, reading fails too
 
 
 def _refused(sending: asyncio.Task[None]) -> bool:
-    """Return whether sending ended by our own upload quota."""
+    """Return whether sending failed because our own upload quota is used up."""
     return sending.done() and not sending.cancelled() and isinstance(sending.exception(), PartnerRefused)

@@ -1,4 +1,4 @@
-"""Reader of the raw messages of one served call."""
+"""Reads the raw messages of a served call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from peer.transport.wire.striping import Read
 
 
 def message_reader(context: Context) -> Read:
-    """Return a function that reads the next message, or None at the end of the stream."""
+    """Return a function that reads the next message, or returns None at the end of the stream."""
 
     async def read() -> bytes | None:
         message = await context.read()

@@ -1,4 +1,5 @@
-"""Refusals and failures between gRPC and our errors. A refusal travels as a status with a serialized `Refusal`."""
+"""Converts refusals and failures between gRPC and our exceptions. A refusal is sent as a status with a serialized
+`Refusal` in the trailing metadata."""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 def eta_of(said: float) -> float:
-    """Return the seconds that another peer named, or 0 for a value that makes no sense."""
+    """Return the seconds that another peer sent, or 0 for an impossible value."""
     return said if 0 <= said < MAX_ETA_S else 0.0
 
 
 class UnheardRefusal(grpc.aio.InternalError):  # type: ignore[misc]  # gRPC has no types
-    """The caller cannot be told: it has not taken what was sent before. gRPC ends the call."""
+    """A refusal could not be sent, because the caller has not read earlier messages. gRPC ends the call."""
 
 
 async def refuse(context: Context, code: AnyCode, reason: str, eta_s: float = 0.0) -> NoReturn:
-    """End a served call with a typed refusal. `eta_s`: seconds until asking again makes sense; 0: not known."""
+    """End a served call with a typed refusal. `eta_s`: seconds after which a retry is useful; 0: unknown."""
     body = pb.Refusal(code=code, reason=reason[:MAX_REASON], eta_s=eta_s).SerializeToString()
     context.set_trailing_metadata(((REFUSAL_KEY, body),))
     try:
@@ -41,11 +42,11 @@ async def refuse(context: Context, code: AnyCode, reason: str, eta_s: float = 0.
 
 
 def served(method: Callable[[Any, Context], Awaitable[None]], serialize: Callable[[Any], bytes] | None = None) -> Any:
-    """Make the handler of a streamed call.
+    """Create the handler of a streamed call.
 
-    gRPC keeps the exception that a call was refused with. Its traceback holds the frames, and they hold the call and
-    the data it sent: a reference cycle of a chunk or two per refusal. The exception therefore goes back to gRPC without
-    its traceback."""
+    gRPC stores the exception with which a call was refused. Its traceback references the frames, and these the call and
+    its data: a reference cycle of one or two chunks per refusal. So the exception is passed to gRPC without its
+    traceback."""
 
     async def serve(request: Any, context: Context) -> None:
         try:
@@ -54,14 +55,14 @@ def served(method: Callable[[Any, Context], Awaitable[None]], serialize: Callabl
             error.__traceback__ = error.__context__ = error.__cause__ = None
             del request, context
             raise
-        except UnheardRefusal:  # gRPC would print it
+        except UnheardRefusal:  # not raised, because gRPC would print it
             return
 
     return grpc.stream_stream_rpc_method_handler(serve, response_serializer=serialize)
 
 
 def translate(error: grpc.aio.AioRpcError, who: str) -> ExchangeError:
-    """Convert a failed call into the error that it means."""
+    """Convert the error of a failed call to `who` into one of our exceptions."""
     for key, value in error.trailing_metadata() or ():
         if key == REFUSAL_KEY and isinstance(value, bytes):
             return _refusal(value, who)

@@ -1,17 +1,17 @@
-"""Transfers that outlive their connections.
+"""Transfers that survive broken connections.
 
-When a connection breaks in the middle, the dialling side dials again and the other side waits for it. Each side tells
-how many verified bytes it holds and is sent the rest.
+When a connection breaks during a transfer, the dialling side reconnects and the other side waits for it. Each side
+sends how many verified bytes it has, and receives the rest.
 
-The dialling side draws a number that names the transfer. A stream with another number belongs to another transfer. So
-does one whose sender has more bytes than were sent, or far fewer.
+The dialling side draws a number that identifies the transfer. A stream is rejected if its number differs, or if its
+sender claims more bytes than were sent, or far fewer than before.
 
-A transfer is not resumed after a refusal or wrong bytes. Nor is it when the other side does not support it, or has
-restarted and forgotten the transfer.
+A transfer is not resumed after a refusal or invalid bytes, nor if the other side does not support resumption, or has
+restarted.
 
-On failure: the dialling side tries again until the caller's deadline. Then the transfer fails with the
-error that broke it. A side that has everything waits only `LINGER_S` for the other one, and then reports success. A
-joiner that fetches a piece of state also waits that long, and then asks another donor."""
+On failure: the dialling side retries until the caller's deadline. Then the transfer fails with the error that broke it.
+A side that has received everything waits only `LINGER_S` for the other, and then reports success. A joiner that fetches
+a piece of state also waits only that long, and then tries another donor."""
 
 from __future__ import annotations
 
@@ -32,65 +32,70 @@ from peer.v1 import exchange_pb2 as pb
 
 T = TypeVar("T")
 Answered = Callable[[], None]
-"""Callback for the moment at which the other side answers on a new stream."""
+"""Called when the other side has answered on a new stream."""
 
 FIRST_PAUSE_S = 0.2
+"""Seconds before the first reconnection."""
 LONGEST_PAUSE_S = 2.0
+"""Longest pause between two reconnections, in seconds."""
 MOST_DIALS = 100
-"""Dials for one transfer, at most. With the longest pauses they cover more than three minutes without a link."""
+"""Most connection attempts for one transfer. With the longest pauses they cover more than three minutes without a
+network."""
 MOST_STREAMS = 32
-"""Streams of one transfer, at most. Each may cost `REWIND` bytes that are sent again."""
+"""Most streams for one transfer. Each may cause `REWIND` bytes to be sent again."""
 REACH_S = 8.0
-"""Seconds to connect again, say Hello and read the answer.
+"""Seconds to reconnect, say Hello and read the answer.
 
-TCP sends a lost first packet again after 1, 3 and 7 s (RFC 6298)."""
+TCP retransmits a lost first packet after 1, 3 and 7 s (RFC 6298)."""
 A_PIECE = 1
-"""Number of every transfer of a piece of state: its request names the piece."""
+"""Number of every transfer of a piece of state. The request identifies the piece."""
 LINGER_S = 10.0
-"""Seconds that a finished side waits for the other one.
+"""Seconds that a side that has received everything waits for the other one.
 
-A longer wait for a partner that died would hold up the trainer for nothing."""
+A longer wait for a partner that died would delay the trainer unnecessarily."""
 
 
 class TransferProgress:
     """State of one transfer on one side, over all its streams.
 
-    `nbytes` are to be received. A `patient` side waits for the other one until the deadline."""
+    `nbytes`: bytes to receive. `patient`: whether this side waits for the other until the deadline, instead of
+    `LINGER_S`."""
 
     def __init__(self, nbytes: int, number: int = 0, *, patient: bool = True) -> None:
         self._patient = patient
         self.number = number
-        """Name of the transfer. 0: not known yet, or the other side does not resume."""
+        """Identifies the transfer. 0: not known yet, or the other side does not support resumption."""
         self.reader = PayloadReader(nbytes)
         self.writer = PayloadWriter()
         self.broken: PartnerLost | None = None
-        """Error of the last stream, while none runs."""
+        """Error of the last stream; None while a stream runs."""
         self.began = 0.0
-        """Start of the transfer by `time.monotonic`; 0: it has not begun."""
+        """Start of the transfer by `time.monotonic`; 0: not started."""
         self.timings: PeerTimings | None = None
+        """Timings that the other side sent; None: none."""
         self.streams = 0
-        """Streams on which the other side has answered."""
+        """Number of streams on which the other side has answered."""
         self.stripes = MOST_STRIPES
-        """Most streams at once that may carry the transfer."""
+        """Most simultaneous streams for this transfer."""
         self._until = 0.0
         self.agreed = False
-        """Whether both sides resume."""
+        """Whether both sides support resumption."""
         self._they_have = 0
 
     @classmethod
     def dialling(cls, nbytes: int) -> TransferProgress:
-        """Begin a swap on the dialling side."""
+        """Create the state of a swap on the dialling side."""
         return cls(nbytes, secrets.randbits(63) + 1)
 
     @classmethod
     def fetching(cls, nbytes: int) -> TransferProgress:
-        """Begin to fetch a piece of a state. The joiner does not wait long, as there are other donors."""
+        """Create the state of fetching a piece of state. It is not patient, as there are other donors."""
         return cls(nbytes, A_PIECE, patient=False)
 
     def begin_stream(self, number: int, have: int, due: int) -> None:
-        """Take the other side's opening: its number of the transfer, and how many of `due` bytes it holds.
+        """Process the other side's opening: its number of the transfer, and how many of `due` bytes it has.
 
-        Raises BadPayload for impossible values, and PartnerLost where the transfer cannot be resumed."""
+        Raises BadPayload for impossible values, and PartnerLost when the transfer cannot be resumed."""
         if have > min(due, self.writer.offset):
             raise BadPayload(Code.HAVE, f"it has {have} bytes, {self.writer.offset} of {due} were sent")
         self.agreed = number != 0 and number == self.number
@@ -109,49 +114,50 @@ class TransferProgress:
         self.reader.go_on()
 
     def expect(self, nbytes: int) -> None:
-        """Take note that so many bytes are to be received, before the first of them comes."""
+        """Set the number of bytes to receive, before the first of them arrives."""
         assert self.reader.received == 0
         self.reader = PayloadReader(nbytes)
 
     def adopt_number(self, number: int) -> None:
-        """Take the number that the dialling side drew, unless the transfer has one."""
+        """Use the number that the dialling side drew, unless the transfer already has one."""
         self.number = self.number or number
 
     def observe_timings(self, timings: PeerTimings | None) -> None:
-        """Take note of the timings that the other side sent."""
+        """Store the timings that the other side sent."""
         self.timings = timings
 
     def stripe_broke(self, *, refused: bool) -> None:
-        """Use at most half as many streams from here on, or a single one where the other side refused more."""
+        """After an additional stream broke, halve the number of streams, or use a single one if the other side refused
+        it."""
         self.stripes = 1 if refused else max(1, self.stripes // 2)
 
     def record_break(self, error: PartnerLost) -> None:
-        """Take note that a stream broke, or that the other side could not be reached."""
+        """Record that a stream broke, or that the other side could not be reached."""
         if self.broken is None:
             self._until = time.monotonic() + LINGER_S
         self.broken = error
 
     @property
     def can_resume(self) -> bool:
-        """Whether another stream may complete the transfer."""
+        """Whether another stream may still complete the transfer."""
         return self.agreed and self.patience_s > 0
 
     @property
     def patience_s(self) -> float:
-        """Seconds that it still makes sense to wait for the other side after a break."""
+        """Remaining seconds to wait for the other side after a break; infinity: until the caller's deadline."""
         if self.broken is None or (self._patient and not self.reader.complete):
             return math.inf
         return self._until - time.monotonic()
 
     def farewell(self, *, sent_all: bool) -> bytes:
-        """Encode the farewell of the dialling side. `sent_all` False ends the transfer for good."""
+        """Encode the farewell of the dialling side. `sent_all` False ends the transfer without resumption."""
         body = pb.SwapOpen(swap=self.number if sent_all else 0, have=self.reader.received)
         return pack(Kind.OPEN, 0, body.SerializeToString())
 
     def is_farewell(self, raw: bytes | None) -> bool:
         """Return whether this frame is the other side's farewell after a complete transfer.
 
-        Raises BadPayload, and PartnerLost where the other side gives the transfer up."""
+        Raises BadPayload, and PartnerLost when the other side abandons the transfer."""
         if not self.agreed or raw is None or kind_of(raw) != Kind.OPEN:
             return False
         body = open_of(raw)
@@ -161,7 +167,7 @@ class TransferProgress:
         raise PartnerLost("it goes no further")
 
     def report(self, sent: int, received: int, *, sent_all: bool) -> SwapReport:
-        """Make the report of a complete transfer."""
+        """Create the report of a complete transfer."""
         assert self.reader.complete
         seconds = time.monotonic() - self.began
         digests = PayloadDigests(self.reader.digest, self.writer.digest if sent_all else b"")
@@ -173,7 +179,7 @@ async def retry_transfer(
 ) -> T:
     """Return the result of the first attempt that succeeds. The caller bounds the time.
 
-    `forget` drops the connection that failed. Raises the error of the last attempt."""
+    `forget` closes the connection that failed. Raises the error of the last attempt."""
     pause = FIRST_PAUSE_S
     for number in range(MOST_DIALS):
         met = progress.streams

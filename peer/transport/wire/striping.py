@@ -1,16 +1,16 @@
 """Swaps over several streams.
 
-A stream has under way the bytes of its window and the message that is being read (`peer.transport.client.connections`).
-On a long and fast path it therefore stands still for most of each round trip. The dialling side then opens more
-streams, each over a connection of its own: the streams of one connection share its window.
+A stream has at most its window, and the message being read, in flight (`peer.transport.client.channels`). On a long and
+fast path it is therefore idle for most of each round trip. The dialling side then opens additional streams, each over a
+connection of its own, because the streams of one connection share its window.
 
-Each direction begins on the first stream. Its sender widens it with a STRIPES frame, after which the frames take turns
-over that many streams. The receiver reads them in the same turn, so it never reorders frames. The frames of a payload,
-its digest and its resumption are the same as on one stream.
+Each direction starts on the first stream. Its sender announces more streams with a STRIPES frame, after which frames go
+to the streams in turn. The receiver reads them in the same order, so it never has to reorder frames. The payload's
+frames, digest and resumption are the same as on one stream.
 
-On failure: a stream that breaks, ends or stops breaks the swap when its turn comes. The swap resumes on
-one stream (`peer.transport.wire.resumption`) and later uses at most half as many. Where the partner refused a stream,
-it uses one. Frames under way are sent again, up to `REWIND` bytes. Beyond that the swap is lost."""
+On failure: a stream that breaks, ends or stalls breaks the swap when it is that stream's turn. The swap resumes on one
+stream (`peer.transport.wire.resumption`) and later uses at most half as many, or only one if the partner refused a
+stream. Frames in flight are sent again, up to `REWIND` bytes. Beyond that the swap fails."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ Read = Callable[[], Awaitable[bytes | None]]
 Write = Callable[[bytes], Awaitable[None]]
 
 MOST_STRIPES = 4
+"""Most streams of a swap."""
 WATCH_S, WATCHED = 0.25, 4
-"""Seconds and frames that a rate is measured over, at least."""
+"""Shortest time in seconds, and number of frames, over which a rate is measured."""
 LONG_S = 0.03
-"""Seconds. With a shorter round trip, one stream fills the line."""
+"""Seconds. With a shorter round trip, one stream suffices to fill the line."""
 FULL = 0.5
-"""Share of the windows in use from which they may be the bottleneck."""
+"""Utilization of the windows from which they are considered the bottleneck."""
 WIDE = 1e6
-"""Bytes per second. A slower direction needs one stream, and more would queue up on its line."""
+"""Bytes per second. A slower direction needs only one stream; more would only queue on its line."""
 
 
 class Stripe:
-    """One stream, both ways. As one of several it returns from a write early and reads ahead."""
+    """One stream in both directions. When it is one of several, writes return early and messages are read ahead."""
 
     def __init__(self, read: Read, write: Write) -> None:
         self._read = read
@@ -57,12 +58,12 @@ class Stripe:
         return reading.result()
 
     def get_ahead(self) -> None:
-        """Begin to read the message that `get` returns next."""
+        """Start reading the message that the next `get` returns."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read())
 
     async def put(self, frame: bytes) -> None:
-        """Wait until the last frame has gone, and begin to send this one."""
+        """Wait until the previous frame is sent, then start sending this one."""
         await self.settle()
         self.begin(frame)
 
@@ -71,7 +72,7 @@ class Stripe:
         self._writing = asyncio.ensure_future(self._write(frame))
 
     async def settle(self) -> None:
-        """Wait until the frame that was begun has gone. Raises the error of its write."""
+        """Wait until the current frame is sent. Raises the error of its write."""
         if self._writing is None:
             return
         await asyncio.wait({self._writing})
@@ -81,7 +82,7 @@ class Stripe:
         writing.result()
 
     def cancel(self) -> set[asyncio.Task[Any]]:
-        """Cancel all that is under way; return the tasks to wait for."""
+        """Cancel reading and writing. Return the tasks to wait for."""
         under_way = {task for task in (self._reading, self._writing) if task is not None}
         for task in under_way:
             task.cancel()
@@ -89,15 +90,15 @@ class Stripe:
 
 
 class _Flow:
-    """Measured rate of one direction."""
+    """Measures the rate of one direction."""
 
     def __init__(self) -> None:
         self.rate = 0.0
-        """Recent rate in bytes per second."""
+        """Rate in the last interval, in bytes per second."""
         self._since, self._frames, self._nbytes = time.monotonic(), 0, 0
 
     def moved(self, nbytes: int) -> None:
-        """Count one frame of so many bytes."""
+        """Count one frame of `nbytes`."""
         self._frames += 1
         self._nbytes += nbytes
         now = time.monotonic()
@@ -107,10 +108,10 @@ class _Flow:
 
 
 class Stripes:
-    """The `read` and `write` of a swap, over one stream or several.
+    """Provides the `read` and `write` of a swap, over one stream or several.
 
-    On the dialling side `open_stripe` begins the stream of a number and returns its first frame. `round_trip_s` is that
-    to the partner, and `usual` is the number of streams of the last swap."""
+    On the dialling side, `open_stripe` opens the additional stream of a number and returns it with its first frame.
+    `round_trip_s`: seconds to the partner and back. `usual`: number of streams of the last swap."""
 
     def __init__(
         self,
@@ -122,18 +123,19 @@ class Stripes:
     ) -> None:
         self._stripes = [Stripe(read, write)]
         self._coming: list[asyncio.Future[Stripe]] = []
-        """Streams that the other side may open, from number 1 on."""
+        """Streams that the other side may still open, from number 1 on."""
         self._open_stripe = open_stripe
         self._round_trip_s = round_trip_s
         self._usual = usual
         self._in = self._out = 1
+        """Number of streams that frames are received from and sent to."""
         self._read_next = self._write_next = 0
         self._most = 1
         self._flow_in, self._flow_out = _Flow(), _Flow()
         self._over = asyncio.Event()
 
     def agree(self, theirs: int) -> None:
-        """Take note that the other side takes so many streams."""
+        """Set the number of streams that the other side accepts."""
         self._most = max(1, min(theirs, MOST_STRIPES))
         if self._open_stripe is None:
             self._coming = [asyncio.get_running_loop().create_future() for _ in range(1, self._most)]
@@ -147,7 +149,7 @@ class Stripes:
     # -- frames ------------------------------------------------------------------------------------------------------
 
     async def read(self) -> bytes | None:
-        """Read the next frame, or None at the end of a stream. Raises BadPayload or an error of a stream."""
+        """Read the next frame; None at the end of a stream. Raises BadPayload or an error of a stream."""
         while True:
             stripe = await self._stripe(self._read_next % self._in)
             raw = await stripe.get()
@@ -162,12 +164,13 @@ class Stripes:
             self._in, self._read_next = self._announced(raw), 0
 
     async def write(self, frame: bytes) -> None:
-        """Send a frame; return when the next one may be given.
+        """Send a frame. Return when the next one may be written.
 
-        An error of a stream may be raised by a later call. After the last frame of a payload, all of it has gone."""
+        Errors of a stream may be raised by a later call. After the last frame of a payload has been written, all of it
+        is sent."""
         if kind_of(frame) == Kind.CHUNK:
             if (stripes := self.count) > self._out and self._flow_out.rate >= WIDE:
-                await self._put(pack(Kind.STRIPES, stripes, b""))  # more streams may open during this await
+                await self._put(pack(Kind.STRIPES, stripes, b""))  # `count` may change during this await
                 self._out, self._write_next = stripes, 0
             await self._put(frame)
         else:
@@ -190,7 +193,8 @@ class Stripes:
         return await asyncio.shield(self._coming[number - 1])
 
     def _announced(self, raw: bytes) -> int:
-        """Decode the number of streams that follow. It has to grow, so that there are few such frames."""
+        """Decode the announced number of streams. It must grow, which limits the number of such frames. Raises
+        BadPayload."""
         frame = unpack(raw)
         most = self._most if self._open_stripe is None else len(self._stripes)
         if frame.body or not self._in < frame.offset <= most:
@@ -200,13 +204,13 @@ class Stripes:
     # -- how many ----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Open more streams when the windows are the bottleneck."""
+        """Open more streams if the windows are the bottleneck."""
         stripes, rate = len(self._stripes), max(self._flow_in.rate, self._flow_out.rate)
         if self._round_trip_s >= LONG_S and rate * self._round_trip_s >= FULL * stripes * USUAL_CHUNK:
             self._grow(min(2 * stripes, self._most))
 
     def _grow(self, stripes: int) -> None:
-        """Open streams on the dialling side, up to so many."""
+        """Open streams on the dialling side until there are `stripes`."""
         while self._open_stripe is not None and len(self._stripes) < stripes:
             stripe, opening = self._open_stripe(len(self._stripes))
             stripe.begin(opening)
@@ -217,7 +221,7 @@ class Stripes:
         return 0 < number <= len(self._coming) and not self._coming[number - 1].done()
 
     async def carry(self, number: int, stripe: Stripe) -> None:
-        """Serve a stream that the other side opened, until the swap's stream ends."""
+        """Serve a stream that the other side opened, until the swap ends."""
         assert self.awaits(number)
         self._coming[number - 1].set_result(stripe)
         while len(self._stripes) <= len(self._coming) and self._coming[len(self._stripes) - 1].done():
@@ -227,11 +231,12 @@ class Stripes:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def end(self) -> None:
-        """Wait for the end of the first stream: by then the other side has read everything."""
+        """Wait for the end of the first stream, by which the other side has read everything."""
         await self._stripes[0].get()
 
     async def close(self) -> None:
-        """Cancel what is under way on all streams, and wait for it. All cancellations precede the first wait."""
+        """Cancel reading and writing on all streams, and wait for the tasks. All are cancelled before the first
+        wait."""
         self._over.set()
         came = {coming.result() for coming in self._coming if coming.done() and not coming.cancelled()}
         for coming in self._coming:
@@ -241,4 +246,4 @@ class Stripes:
             await asyncio.wait(under_way)
         for task in under_way:
             if not task.cancelled():
-                task.exception()  # a task of a swap that is over
+                task.exception()  # retrieved, so that asyncio does not log it

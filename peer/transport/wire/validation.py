@@ -1,4 +1,4 @@
-"""Conversion of messages of other peers into our own values, where several calls have them. It does no I/O."""
+"""Decodes parts of messages that several calls share. No I/O."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from peer.protocol.wire.frames import Kind, unpack
 from peer.v1 import exchange_pb2 as pb
 
 MAX_SNAPSHOT_NAME = 128
+"""Longest name of a snapshot, in characters."""
 MAX_REQUEST = 4096
+"""Largest request for a piece, in bytes."""
 MAX_RATE = 1e15
-"""Bytes per second, beyond any real rate."""
+"""Bytes per second, more than any real rate."""
 
 
 class _TellsReach(Protocol):
+    """A message with the fields that say how its sender can be called."""
+
     undialable: bool
     relayed: bool
 
 
 def reach_of(said: _TellsReach) -> Reach:
-    """Decode how another peer can be called, as it says."""
+    """Decode how another peer can be called, by its own claim."""
     if not said.undialable:
         return Reach.DIRECT
     return Reach.RELAYED if said.relayed else Reach.NONE
 
 
 def piece_request_of(raw: bytes) -> pb.PieceRequest:
-    """Decode a joiner's request for a piece. Raises BadPayload."""
+    """Decode a request for a piece. Raises BadPayload."""
     if len(raw) > MAX_REQUEST:
         raise BadPayload(Code.REQUEST, f"a request of {len(raw)} bytes; at most {MAX_REQUEST} are read")
     try:

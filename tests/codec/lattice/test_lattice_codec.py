@@ -1,4 +1,5 @@
-"""Low bits only: what is decoded next to the receiver's own values is what was sent, or is listed."""
+"""The lattice codec: values decoded from low bits and the receiver's own values equal those sent, or their block is
+reported."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ def normal(elements: int, seed: int = 0) -> Tensor:
 
 
 def steps_of(payload: bytes, elements: int) -> Tensor:
-    """One an element, as sent."""
+    """Return the step of each element as sent."""
     blocks = count_blocks(elements)
     steps = torch.frombuffer(bytearray(payload[: 2 * blocks]), dtype=torch.bfloat16) if blocks else torch.empty(0)
     return steps.to(torch.float32).repeat_interleave(BLOCK)[:elements]
 
 
 def mended(codec: Modulo, sent: Tensor, payload: bytes, own: Tensor) -> tuple[Tensor, Tensor]:
-    """(what the receiver has after its request was answered, which blocks it asked for)."""
+    """Return the receiver's values after its request was answered, and the blocks that it requested."""
     values, failed = codec.decode(payload, own)
     wanted = decode_request(encode_request(failed), len(sent))
     codec.decode_blocks_(values, payload, wanted, codec.encode_blocks(sent, payload, wanted))
@@ -39,7 +40,7 @@ def mended(codec: Modulo, sent: Tensor, payload: bytes, own: Tensor) -> tuple[Te
 
 
 def check_bound(payload: bytes, sent: Tensor, decoded: Tensor) -> None:
-    """Half a step; blocks so small that their step would be zero are zero."""
+    """Check that errors are at most half a step, and that blocks with a zero step decode to zero."""
     bound = steps_of(payload, len(sent)) * (0.5 + 2**-9) + 2.0**-134
     assert bool(((decoded.double() - sent.double()).abs() <= bound.double()).all())
 
@@ -121,7 +122,7 @@ def test_property_right_or_listed(pairs: list[tuple[float, float]], bits: int, s
 
 
 def test_wrong_guesses_are_found_by_the_check() -> None:
-    """10,000 blocks with a few or with many values beyond the window: one in 65,536 may slip through."""
+    """10,000 blocks with a few or many values beyond the window: one in 65,536 may be missed."""
     codec, slipped = Modulo(5), 0
     sent = normal(10_000 * BLOCK)
     payload = codec.encode(sent, 0.0625)

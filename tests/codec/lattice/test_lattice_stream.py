@@ -1,4 +1,4 @@
-"""Params at a few bits, made and taken in pieces, are those made and taken whole."""
+"""Lattice payloads encoded and decoded in pieces equal those processed as a whole."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ HUGE = torch.finfo(torch.float32).max
 
 
 def of_blocks(*sizes: float) -> Tensor:
-    """Blocks of +-size: their rms is the size."""
+    """Return blocks of values +-size, whose rms is the size."""
     signs = torch.ones(128)
     signs[::2] = -1
     return torch.cat([size * signs for size in sizes]) if sizes else torch.empty(0)

@@ -1,4 +1,4 @@
-"""How far strangers move a peer's clock, however often it asks for the time."""
+"""How far strangers can move a peer's clock, however often it reads the time."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class View:
         return self.known
 
     async def refresh(self) -> None:
-        """The directory is of no concern here."""
+        """Do nothing: this test has no directory."""
 
 
 class Wire:
-    """Each key of a block tells a time that our clock of now may just follow. The others are right."""
+    """All keys of one block report a time that is just accepted at present. All other keys report the right time."""
 
     def __init__(self, clock: RunClock) -> None:
         self.clock = clock
 
     async def forget_connections(self) -> None:
-        """There are none."""
+        """Do nothing: there are none."""
 
     async def hello(self, to: PeerRecord, timeout_s: float) -> Welcome:
         if to.peer_id.startswith("liar"):
@@ -58,7 +58,7 @@ HOMES = [record(f"home {number}", f"203.0.{number}.1:1") for number in range(4)]
 
 
 async def awakened(known: list[PeerRecord]) -> float:
-    """Return the correction after some wakes."""
+    """Return the correction after several wake-ups."""
     clock = RunClock()
     clock.bound(BOUND_S)
     for seed in range(WAKES):
@@ -76,7 +76,7 @@ def test_the_keys_of_one_block_do_not_move_the_clock(homes: int) -> None:
 
 
 def test_over_real_hellos_the_bound_counts_from_the_raw_clock() -> None:
-    """A real server that is always ahead of its caller by what is just taken."""
+    """A real server whose clock is always ahead by just the accepted offset."""
 
     async def main() -> tuple[float, set[str]]:
         clock = RunClock()
@@ -105,9 +105,9 @@ def test_over_real_hellos_the_bound_counts_from_the_raw_clock() -> None:
 
 
 class Greets:
-    """A handler that only greets."""
+    """A handler that only serves Hellos."""
 
     group = None
 
     def on_hello(self, record: PeerRecord) -> None:
-        """Nothing is made of it."""
+        """Ignore the record."""

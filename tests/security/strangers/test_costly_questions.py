@@ -1,4 +1,4 @@
-"""What the questions of strangers for state cost: no time of the event loop, and a bounded part of a core."""
+"""The cost of strangers' requests for state: no time of the event loop, and a bounded part of a core."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ANSWER_S = 5.0
 
 
 class Held:
-    """The copies that a donor makes. They take until they are let go."""
+    """Copies made by a donor, which last until they are released."""
 
     def __init__(self) -> None:
         self.bulk, self.go = LowPriorityThread(), threading.Event()
@@ -62,7 +62,8 @@ class Held:
 
 
 def test_the_loop_answers_while_many_ask_for_fragments() -> None:
-    """Over real gRPC: most are refused before anything is copied, and one copy at a time is made, in a thread."""
+    """Over real gRPC: most requests are refused before a copy is made, and copies are made one at a time in a
+    thread."""
 
     async def main() -> tuple[Held, list[str]]:
         held, outer = Held(), OuterState.fresh(LAYOUT, torch.linspace(-1, 1, LAYOUT.elements))

@@ -1,4 +1,4 @@
-"""Questions of the DHT that cost more to answer than to ask. Whoever connects to a p2pd may ask."""
+"""DHT requests that cost more to answer than to send. Anyone who connects to a p2pd may send them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLACE = slot(ASKER.public_key)
 
 
 class Gate:
-    """A gate whose clocks are set, and whose callers are of one block each."""
+    """A gate with clocks that can be set, and callers of one block each."""
 
     def __init__(self, cost_s: float = 0.0, answer: int = 10) -> None:
         self.now = self.spent = 0.0
@@ -52,7 +52,7 @@ class Gate:
         return SimpleNamespace(ByteSize=lambda: self.answer)
 
     def ask(self, name: str, keys: list[bytes], node_id: bytes = PLACE) -> str:
-        """Return why the question is refused; empty: it was answered."""
+        """Return why the request is refused; empty: it was answered."""
 
         async def play() -> None:
             request = SimpleNamespace(keys=keys, peer=SimpleNamespace(node_id=node_id))
@@ -140,7 +140,7 @@ def test_a_block_has_its_share_of_the_event_loop_and_all_have_theirs() -> None:
 
 
 async def attack(folder: Path) -> None:
-    """A real p2pd asks another one."""
+    """Send requests from a real p2pd to another one."""
     owner, path = key_file(folder, "victim")
     victim = await DhtNode.start(DhtNodeOptions(path, owner.public_key), LISTEN, None)
     stranger, path = key_file(folder, "stranger")

@@ -1,7 +1,7 @@
-"""Peers that answer a call with HTTP/2 that no server of ours sends: gRPC's client sees none of it.
+"""Servers that answer with HTTP/2 that none of ours sends: gRPC's client receives none of it.
 
-Ten servers in a process of their own play each variant at the speed of loopback, before and after they answered our
-Hello. `HTTP2_ABUSE=50 make attack` also plays fifty variants that clients play, drawn by `HTTP2_ABUSE_SEED`."""
+Ten servers in one process play each variant at the speed of loopback, before and after they answered our Hello.
+`HTTP2_ABUSE=50 make attack` also plays fifty of the clients' variants, drawn by `HTTP2_ABUSE_SEED`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def record_of(peer_id: str, port: int) -> PeerRecord:
 
 
 class Servers:
-    """The hostile servers' process, and the records of the servers."""
+    """The process of the hostile servers, and their records."""
 
     def __init__(self, process: asyncio.subprocess.Process, records: list[PeerRecord]) -> None:
         self._process = process
@@ -95,7 +95,7 @@ async def call_for_a_while(ours: GrpcTransport, record: PeerRecord) -> None:
 
 
 async def most_resident(meanwhile: asyncio.Future[list[None]]) -> float:
-    """Return the most memory of this process until then, in MiB."""
+    """Return the peak memory of this process in MiB."""
     most = 0.0
     while not meanwhile.done():
         most = max(most, resident(os.getpid()))

@@ -1,4 +1,4 @@
-"""Strangers that speak TLS and HTTP/2 as no gRPC client does, against a real server: none of it reaches gRPC."""
+"""Strangers that use TLS and HTTP/2 as no gRPC client does, against a real server: none of it reaches gRPC."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST = 2**24
 
 
 def bomb(number: int) -> bytes:
-    """The field, or 4,000 times one byte that stands for it."""
+    """Return the header field, or 4,000 one-byte references to it."""
     block = REQUEST + (b"\xbe" * 4000 if number else BOMB)
     return frame(HEADERS, block, flags=END_HEADERS, stream=2 * number + 1)
 
@@ -61,7 +61,7 @@ async def connect(server: Served) -> End:
 
 
 async def greet(server: Served, *, acknowledged: bool) -> End:
-    """Say SETTINGS, hear those of the server, and acknowledge them or not."""
+    """Exchange SETTINGS with the server, with or without acknowledging its own."""
     reader, writer = await connect(server)
     writer.write(GREETING)
     await reader.readexactly(9)
@@ -71,7 +71,7 @@ async def greet(server: Served, *, acknowledged: bool) -> End:
 
 
 async def is_ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, make: Callable[[int], bytes]) -> bool:
-    """Send until the server hangs up; return whether it did before `MOST` bytes."""
+    """Send until the server disconnects. Return whether it did within `MOST` bytes."""
 
     async def hear() -> None:
         with contextlib.suppress(ConnectionError, ssl.SSLError):
@@ -106,7 +106,7 @@ def test_a_stranger_that_abuses_http2_is_hung_up_on(acknowledged: bool, make: Ca
 
 
 def test_hello_is_served_while_strangers_hold_what_they_may() -> None:
-    """Callers that open as many calls as gRPC takes, say nothing in them and send as much DATA as they may."""
+    """Strangers open as many calls as gRPC accepts, keep them idle, and send as much DATA as allowed."""
 
     async def main() -> None:
         async with asyncio.timeout(60), served() as server, caller() as honest:
@@ -124,7 +124,7 @@ def test_hello_is_served_while_strangers_hold_what_they_may() -> None:
 
 
 def test_a_free_key_does_not_change_what_may_be_sent() -> None:
-    """The same client proves a key over its connection first, and abuses that connection then."""
+    """The client first proves a key over its connection, then abuses it."""
 
     async def main() -> None:
         async with asyncio.timeout(60), served() as server:

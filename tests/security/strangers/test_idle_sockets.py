@@ -1,5 +1,5 @@
-"""Strangers that open sockets and hold them, against a real server over TLS. Each /24 of loopback counts as a block
-here, since all of loopback is one otherwise."""
+"""Strangers that open connections and keep them, against a real server over TLS. Each /24 of loopback counts as a block
+here, because normally all of loopback is one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Served:
-    """A peer that strangers call. `proven`: those of the callers that earned its trust."""
+    """A peer that strangers call. `proven`: callers that have become proven peers."""
 
     def __init__(self, limits: FrontLimits, *proven: PeerId) -> None:
         self.identity = Identity.generate()
@@ -57,7 +57,7 @@ class Served:
         return PeerRecord(me, RUN, (endpoint,), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
 
     async def idle(self, host: str, *, tls: bool = True) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection from this address that says nothing beyond TLS."""
+        """Open a connection from this address that sends nothing after TLS."""
         return await asyncio.open_connection(
             "127.0.0.1",
             self.port,
@@ -67,7 +67,7 @@ class Served:
         )
 
     async def crowd(self, many: int, *, tls: bool = True) -> Ends:
-        """So many idle connections of one block, as far as they are taken."""
+        """Open idle connections of one block, as far as they are accepted."""
         ends: Ends = []
         for number in range(many):
             with contextlib.suppress(OSError):

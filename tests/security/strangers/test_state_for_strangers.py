@@ -1,4 +1,4 @@
-"""What strangers get of a volunteer's upload, over real gRPC: a share of the day, and rations."""
+"""The share of a volunteer's upload that strangers get, over real gRPC: part of a day's quota, and rations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMEOUT_S = 10.0
 
 
 class Knows(NoReputation):
-    """Knows who is proven."""
+    """A reputation that knows who is proven."""
 
     def __init__(self) -> None:
         self.proven = set[PeerId]()
@@ -45,7 +45,7 @@ class Knows(NoReputation):
 
 @dataclass
 class Donor:
-    """A volunteer with a daily limit, and those who fetch from it."""
+    """A volunteer with a daily limit, and the callers that fetch from it."""
 
     transport: GrpcTransport
     record: PeerRecord
@@ -64,7 +64,7 @@ class Donor:
         return made
 
     async def fetched(self, caller: GrpcTransport, states: int) -> tuple[int, str]:
-        """Return the bytes that a caller got of so many states, and the code of the refusal that ended it."""
+        """Fetch so many states. Return the bytes received and the code of the refusal that ended it."""
         got = 0
         try:
             for _ in range(states):
@@ -98,7 +98,7 @@ async def donor(limits: UploadLimits) -> AsyncIterator[Donor]:
 
 
 def test_strangers_have_a_share_of_the_day() -> None:
-    """However many keys: exchanges and proven peers have the rest."""
+    """However many keys they have: exchanges and proven peers get the rest."""
 
     async def main() -> None:
         async with donor(UploadLimits(day=DAY)) as giving:

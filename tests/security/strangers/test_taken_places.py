@@ -1,6 +1,5 @@
-"""Strangers that take the places for Hellos and for fetching, and keep them.
-
-Each /24 of loopback counts as a block here, since all of loopback is one otherwise."""
+"""Strangers that take the places for Hellos and for fetching, and keep them. Each /24 of loopback counts as a block
+here, because normally all of loopback is one."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def _blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Donor(RequestHandler):
-    """A handler that gives a state of one piece."""
+    """A handler with a state of one piece."""
 
     def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex:
         piece = Piece(0, 1, len(DATA), blake3(DATA).digest())
@@ -45,7 +44,7 @@ class Donor(RequestHandler):
 
 
 class Street:
-    """The server, and callers of any address of loopback."""
+    """The server, and callers from any address of loopback."""
 
     def __init__(self, stack: contextlib.AsyncExitStack) -> None:
         self._stack = stack
@@ -59,7 +58,7 @@ class Street:
         self._stack.push_async_callback(self._server.close)
 
     async def caller(self, host: str) -> HostileCaller:
-        """A caller with a key of its own, whose connections come from this address."""
+        """Return a caller with its own key, whose connections come from this address."""
         there = await self._stack.enter_async_context(_from(host, self._port))
         caller = HostileCaller(f"127.0.0.1:{there}", PeerId(self._identity.peer_id), RUN)
         return await self._stack.enter_async_context(caller)
@@ -75,7 +74,7 @@ async def street() -> AsyncIterator[Street]:
 
 @contextlib.asynccontextmanager
 async def _from(host: str, port: int) -> AsyncIterator[int]:
-    """A port whose callers are passed on as if they came from `host`."""
+    """Open a port whose callers appear to come from `host`."""
     passing = set[asyncio.Task[None]]()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -101,7 +100,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def fetch(caller: HostileCaller, token: bytes) -> object:
-    """A call for the piece, of which nothing is read yet."""
+    """Start a call for the piece without reading it."""
     return caller.channel.unary_stream("/peer.v1.Exchange/FetchPiece")(
         pb.PieceRequest(snapshot="snapshot", piece=0).SerializeToString(),
         metadata=((TOKEN_KEY, token),),
@@ -110,7 +109,7 @@ def fetch(caller: HostileCaller, token: bytes) -> object:
 
 
 async def begun(call: object) -> bool:
-    """Whether the first frame came: the place is taken."""
+    """Return whether the first frame has arrived, so that the place is taken."""
     return isinstance(await call.read(), bytes)  # type: ignore[attr-defined]
 
 

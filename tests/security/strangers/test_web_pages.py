@@ -1,4 +1,4 @@
-"""Strangers at the HTTP servers of a real `peer bootstrap`: its page, and its metrics."""
+"""Strangers at the HTTP servers of a real `peer bootstrap`: its page and its metrics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
 
 
 def port_in(log: Path, name: str) -> int:
-    """The port of the address that a line of the log names. The ticket is written before the pages open."""
+    """Return the port of an address in the log. The ticket is written before the pages open."""
     line, until = re.compile(rf"{name}: http://127\.0\.0\.1:(\d+)/"), time.monotonic() + 60
     while (found := line.search(log.read_text())) is None:
         assert time.monotonic() < until, log.read_text()
@@ -58,7 +58,7 @@ def connected(port: int, source: str) -> socket.socket:
 
 
 def status_of(port: int, path: str, source: str, host: str = "127.0.0.1") -> int:
-    """The status of an answer; 0: there is none."""
+    """Return the status of a response; 0: there is none."""
     with contextlib.suppress(OSError), connected(port, source) as line:
         line.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         return int(line.recv(12).partition(b" ")[2] or 0)
@@ -66,7 +66,8 @@ def status_of(port: int, path: str, source: str, host: str = "127.0.0.1") -> int
 
 
 def crowd(port: int, many: int, request: bytes) -> list[socket.socket]:
-    """Connections of one address that ask once, read the beginning of the answer, and then send a single byte."""
+    """Open connections of one address that send a request, read the start of the response, and then send a single
+    byte."""
     ends = [connected(port, GREEDY) for _ in range(many)]
     for one in ends:
         one.sendall(request)
@@ -96,7 +97,7 @@ def test_event_streams_of_one_address_leave_places_to_others(ports: Ports) -> No
 
 @pytest.mark.parametrize("which", ["page", "metrics"])
 def test_a_name_that_was_made_to_mean_this_machine_reads_nothing(ports: Ports, which: str) -> None:
-    """DNS rebinding: a browser asks our address by the name of a page elsewhere."""
+    """DNS rebinding: a browser requests our address under the host name of a foreign page."""
     port, path = (ports.page, "/api/snapshot") if which == "page" else (ports.metrics, "/metrics")
     assert status_of(port, path, OTHER, f"evil.example:{port}") == 421
     assert status_of(port, path, OTHER, f"localhost:{port}") == 200

@@ -1,4 +1,4 @@
-"""A peer measures its upload against another one, over real gRPC."""
+"""Discard over real gRPC: a peer measures its upload to another peer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 20.0
 async def caller_and_peer(
     own: TransportPolicy | None = None, theirs: TransportPolicy | None = None
 ) -> AsyncIterator[tuple[GrpcTransport, PeerRecord]]:
-    """Open two transports; yield the caller's, and the record of the other one."""
+    """Open two transports. Yield the caller's transport and the other's record."""
     now = RunClock().now
     async with contextlib.AsyncExitStack() as stack:
         ends, ports = list[tuple[GrpcTransport, Identity]](), list[int]()
@@ -56,7 +56,7 @@ async def caller_and_peer(
 def measured(
     nbytes: int, own: TransportPolicy | None = None, theirs: TransportPolicy | None = None, times: int = 1
 ) -> LineRate:
-    """Measure the upload, `times` times; return the last result."""
+    """Measure the upload `times` times. Return the last result."""
 
     async def main() -> LineRate:
         async with caller_and_peer(own, theirs) as (caller, peer):
@@ -85,7 +85,7 @@ def test_under_a_very_low_cap_the_measurement_ends_all_the_same(monkeypatch: pyt
 
 
 def test_the_download_cap_of_the_peer_holds() -> None:
-    """It is what that volunteer promised their family."""
+    """A measurement by others must not exceed the volunteer's own cap."""
     assert measured(10 * DISCARD_CHUNK, theirs=TransportPolicy(max_download=4e5)).bytes_per_s < 6e5
 
 

@@ -1,4 +1,4 @@
-"""Messages about receipts that no honest peer sends are refused before anything is made of them."""
+"""Malformed receipt messages are rejected when they are decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls that modules define are those that the protocol declares."""
+"""The calls defined in modules are exactly those that the protocol declares."""
 
 from __future__ import annotations
 

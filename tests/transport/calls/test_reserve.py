@@ -1,4 +1,4 @@
-"""The closed peer's side of a reservation, with a relay that says anything, in virtual time."""
+"""The closed peer's side of a reservation, in virtual time, with relays that misbehave."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALIVE = pb.ReserveReply(rate=5e4).SerializeToString()
 
 
 class Call:
-    """A held call: what the relay says, each after some seconds, and then nothing more."""
+    """A fake reservation call: the relay sends each message after some seconds, then nothing more."""
 
     def __init__(self, *said: tuple[float, Any]) -> None:
         self._said = list(said)
@@ -55,7 +55,7 @@ class Call:
 
 
 class Home:
-    """What a closed peer hears."""
+    """Records what a closed peer receives."""
 
     def __init__(self) -> None:
         self.granted: list[tuple[float, RelayWord | None]] = []

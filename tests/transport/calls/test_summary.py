@@ -1,4 +1,4 @@
-"""Summaries over the real transport: a node of the run holds what its caller signed, and counts what it did not."""
+"""Summaries over the real transport: a node stores summaries that its caller signed, and counts all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to a closed peer over relays that do their part, refuse, fail or stall. Behind them is a real server."""
+"""Connections to a closed peer over relays that work, refuse, fail or stall. A real server is behind them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ TIMEOUT_S = 5.0
 
 
 class Relays:
-    """Ways to one server. `errors`: what opening a circuit over these relays ends with; `stalled`: never comes to."""
+    """Relays to one server. `errors`: relay -> error with which opening a circuit fails. `stalled`: relays that never
+    answer."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -149,7 +150,7 @@ async def test_one_that_fails_gives_way_at_once_and_is_blamed(one: Here) -> None
 
 @scenario
 async def test_one_that_refuses_is_not_blamed(one: Here) -> None:
-    """A record may name a relay that its peer has left since."""
+    """A peer's record may name a relay at which it no longer has a place."""
     one.relays.errors["a"] = PartnerRefused("unreserved", "that peer has no place at this relay")
     assert (await one.pool.get(one.over("a", "b"), TIMEOUT_S)).relay == "b"
     with pytest.raises(PartnerLost, match="no place at this relay"):
@@ -168,7 +169,7 @@ async def test_one_that_stalls_is_found_out_though_another_one_wins(one: Here) -
 
 @scenario
 async def test_a_peer_that_is_silent_over_one_relay_is_looked_for_over_the_others(one: Here) -> None:
-    """Else each call to it would go over the relay that stalls, round after round."""
+    """Otherwise each call to it would use the relay that stalls, round after round."""
     await one.pool.get(one.over("a", "b"), TIMEOUT_S)
     another = PeerId("another")
     one.pool._open[another] = one.pool._open.pop(one.home.peer_id)
@@ -184,8 +185,8 @@ async def test_a_peer_that_is_silent_over_one_relay_is_looked_for_over_the_other
 
 
 def witness(one: Here, name: str, *relays: str) -> PeerId:
-    """Let another peer be called over the first of these relays. It lives where the first peer does, so only the key of
-    that one answers, and a call to it by its own key ends in vain."""
+    """Let another peer be called over the first of these relays. It shares the first peer's address, so only the first
+    peer's key answers there, and calls with its own key fail."""
     peer = PeerId(name)
     one.relays.records[peer] = replace(one.over(*relays), peer_id=peer)
     one.pool._open[peer] = one.pool._open.pop(one.home.peer_id)

@@ -1,4 +1,5 @@
-"""The front before a server that only listens: what passes, what ends, and what is held."""
+"""The accepting front before a server that only listens: which frames pass, which close the connection, and how much is
+buffered."""
 
 from __future__ import annotations
 
@@ -51,25 +52,25 @@ DAY_S = 86_400.0
 
 @pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Daemons run on uvloop, and most tests do not."""
+    """Run on uvloop, as daemons do and most tests do not."""
     return lambda test: request.param(asyncio.wait_for(test, 20))
 
 
 def only(front: Behind) -> FrontSession:
-    """The session of the only caller."""
+    """Return the session of the only caller."""
     (session,) = front.front._sessions
     return session
 
 
 def admit(front: Behind) -> None:
-    """Let the only caller have a key and an admitted call."""
+    """Give the only caller a key and an admitted call."""
     (seen_as,) = front.table._inside
     front.table.greeted(seen_as, PeerId("caller"), proven=False)
     front.table.calling(seen_as).__enter__()
 
 
 def many_frames(nbytes: int) -> bytes:
-    """DATA of stream 1 of so many bytes, headers included."""
+    """Return DATA frames of stream 1 with `nbytes` in total, headers included."""
     whole, rest = divmod(nbytes, 9 + 2**14)
     said = frame(DATA, bytes(2**14), stream=1) * whole
     return said + (frame(DATA, bytes(rest - 9), stream=1) if rest > 9 else b"")
@@ -448,7 +449,7 @@ def test_plaintext_does_not_depend_on_how_records_arrive(step: int) -> None:
 
 
 class Updating:
-    """A client's direction of a connection, whose key it updates with every record (RFC 8446, section 7.2)."""
+    """The client's direction of a TLS connection, which updates its key with every record (RFC 8446, section 7.2)."""
 
     LENGTHS: ClassVar = {"TLS_AES_128_GCM_SHA256": (hashes.SHA256, 16), "TLS_AES_256_GCM_SHA384": (hashes.SHA384, 32)}
 
@@ -462,7 +463,7 @@ class Updating:
         return HKDFExpand(self._hash(), nbytes, info).derive(self._secret)
 
     def record(self) -> bytes:
-        """A record that holds an update of the key and nothing else, and asks for none in return."""
+        """Return a record with only a key update, which requests none in return."""
         header = struct.pack(">BHH", 23, 0x0303, 5 + 1 + 16)
         inner = b"\x18\0\0\x01\0" + b"\x16"
         sealed = AESGCM(self._expand("key", self._key_bytes)).encrypt(self._expand("iv", 12), inner, header)

@@ -21,12 +21,12 @@ LIMITS = FrontLimits(connections=6, reserve=2, of_key=2)
 
 
 def inside(number: int) -> str:
-    """How gRPC names the front's end of a connection."""
+    """Return the name of the front's end of a connection in gRPC's notation."""
     return f"unix-abstract:peer-{number}"
 
 
 class Callers:
-    """A table, and who was hung up on."""
+    """A caller table, and the callers that it disconnected."""
 
     def __init__(self) -> None:
         self.table = CallerTable(LIMITS)

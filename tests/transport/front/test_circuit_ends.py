@@ -1,5 +1,5 @@
-"""The front before a relay server: connections that begin with a preamble are ends of circuits, and gRPC sees nothing
-of them."""
+"""The front with a relay server: connections that start with a preamble are ends of circuits, and gRPC never sees
+them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 class Here:
-    """A front with a relay server, and a server behind it that must hear nothing."""
+    """A front with a relay server, and a gRPC stand-in that must receive nothing."""
 
     def __init__(self, front: AcceptingFront, table: CallerTable, relay_server: RelayServer, port: int) -> None:
         self.front, self.table, self.relay_server, self.port = front, table, relay_server, port
@@ -103,7 +103,7 @@ def test_a_preamble_may_come_in_single_bytes(run: Run) -> None:
 
 
 def _early(relay: Here) -> int:
-    """The bytes of a preamble that have come so far."""
+    """Return the bytes of the preamble received so far."""
     return max(len(session._early) for session in relay.front._sessions)
 
 

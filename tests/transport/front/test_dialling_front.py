@@ -1,4 +1,4 @@
-"""The front through which gRPC's client reaches a peer: whom it accepts, what passes, what ends, and how it closes."""
+"""The front through which gRPC's client reaches a peer: which keys it accepts, which frames pass, and how it closes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VICTIM = Identity.generate()
 
 @pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Daemons run on uvloop, and most tests do not."""
+    """Run on uvloop, as daemons do and most tests do not."""
     return lambda test: request.param(asyncio.wait_for(test, 30))
 
 
@@ -53,7 +53,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a server shows to somebody who calls the victim. `signer` signs the leaf."""
+    """The certificates that a server presents to callers of the victim. `signer` signs the leaf."""
 
     signer: Identity = field(default_factory=lambda: VICTIM)
     issuer: Identity = field(default_factory=lambda: VICTIM)
@@ -116,7 +116,7 @@ async def says_settings(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 @contextlib.asynccontextmanager
 async def channel_to(identity: Identity, address: str) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel of ours."""
+    """Open a channel of ours through a front."""
     front = DiallingFront(PeerId(identity.peer_id))
     channel = (await channels_to(front, address, address))(False)
     try:
@@ -276,7 +276,7 @@ def test_a_server_that_reads_nothing_makes_grpc_wait(run: Run) -> None:
 
 
 class Empty:
-    """Answers that are none: nothing, or what cannot be decoded."""
+    """A call without a valid answer: none, or one that cannot be decoded."""
 
     @staticmethod
     def nothing(_: object) -> Flood:

@@ -1,4 +1,4 @@
-"""The sockets between the fronts and gRPC, as Linux has them and as other systems do."""
+"""The sockets between the fronts and gRPC, in the variants for Linux and for other systems."""
 
 from __future__ import annotations
 

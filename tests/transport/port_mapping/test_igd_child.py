@@ -1,4 +1,4 @@
-"""What is asked of a router, and how its answers are read."""
+"""The UPnP client: its requests to routers, and the decoding of their answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLOSE: Answer = {"do": "close", "ports": [4811], "inner": 4811, "hosts": []}
 
 @dataclass
 class FakeIgd:
-    """A router as `miniupnpc` shows it. Its entries: port -> (host, port there, lease)."""
+    """A router with the interface of `miniupnpc`. Entries: port -> (host, port of the host, lease)."""
 
     lanaddr: str = OUR
     url: str = "http://192.168.7.1:5000/ctl"

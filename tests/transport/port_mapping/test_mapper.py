@@ -1,4 +1,4 @@
-"""The holder of a router's port, with routers that are slow, refuse, lie and start anew."""
+"""The port mapper with routers that are slow, refuse, give wrong answers or restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SILENT = RouterRefusal("no router in this network answers UPnP")
 
 @dataclass
 class FakeRouter:
-    """Opens what it is asked for, after a while."""
+    """Opens any port after a delay."""
 
     takes_s: float = 1.0
     refuses: RouterRefusal | None = None

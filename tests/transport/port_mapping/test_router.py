@@ -1,4 +1,4 @@
-"""The process that asks a router: it has a deadline and a bound, and its answers are a stranger's words."""
+"""The UPnP child process: its deadline, its bounds, and untrusted answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ask = Callable[..., PortMapping | RouterRefusal]
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Returns a function that puts a program in place of the real one, which would call into this machine's network."""
+    """Return a function that substitutes a program for the real child, which would access this machine's network."""
 
     def use(text: str) -> None:
         monkeypatch.setattr(router, "PROGRAM", child_module(tmp_path, monkeypatch, text))
@@ -35,7 +35,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 @pytest.fixture
 def asked(program: Callable[[str], None]) -> Ask:
-    """Returns a function that asks for a port by a program."""
+    """Return a function that requests a port through a substituted program."""
 
     def ask(text: str, timeout_s: float = WITHIN_S) -> PortMapping | RouterRefusal:
         program(text)

@@ -1,4 +1,4 @@
-"""A real router (miniupnpd) behind real NAT, asked from a home in a network namespace of its own."""
+"""A real router (miniupnpd) behind real NAT, controlled from a home in its own network namespace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Holder:
     process: subprocess.Popen[bytes]
 
     def next(self) -> tuple[int, str]:
-        """Wait for the next piece of news: the port that is held, and what is told."""
+        """Wait for the next notification: the open port and the message."""
         assert self.process.stdout is not None
         assert select.select([self.process.stdout], [], [], WITHIN_S)[0], "no news"
         said: dict[str, Any] = json.loads(self.process.stdout.readline())
@@ -49,7 +49,7 @@ class Holder:
 
 @contextmanager
 def network(public: str = PUBLIC, external: str = "") -> Iterator[tuple[dict[str, str], UpnpRouter]]:
-    """Two homes behind a router. `external`: the address that it claims."""
+    """Set up two homes behind a router. `external`: the address that the router claims."""
     with (
         internet([Site("igd", public, (INNER, NEXT_DOOR))]) as hosts,
         upnp_router.upnp_router(hosts["igd"], external=external) as router,
@@ -70,7 +70,7 @@ def holder_in(namespace: str, lease_s: float) -> Iterator[Holder]:
 
 @contextmanager
 def home(public: str = PUBLIC, external: str = "", lease_s: float = 4.0) -> Iterator[tuple[Holder, UpnpRouter]]:
-    """A home that asks its router for a port."""
+    """Set up a home that requests a port from its router."""
     with network(public, external) as (hosts, router), holder_in(hosts[f"igd/{INNER}"], lease_s) as holder:
         yield holder, router
 

@@ -1,4 +1,4 @@
-"""How the two ends of a circuit agree, in virtual time."""
+"""The negotiation between the two ends of a circuit, in virtual time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Circuit:
         return punch
 
     async def agree(self, caller: Punch | None, target: Punch | None) -> tuple[Stream, str, Stream]:
-        """Let both agree; return the caller's connection and its reason, and the target's."""
+        """Run the negotiation. Return the caller's connection and reason, and the target's connection."""
         (mine, why), theirs = await asyncio.gather(
             agree_as_caller(self.caller, caller), agree_as_target(self.target, target)
         )
@@ -71,7 +71,7 @@ def now() -> float:
 
 
 async def passes(one: Stream, other: Stream) -> bool:
-    """Whether what one says next comes to the other, and the other way round, with nothing before it."""
+    """Return whether each end receives exactly what the other sends next."""
     one.send(b"TLS")
     other.send(b"SLT")
     return (await other.reader.readexactly(3), await one.reader.readexactly(3)) == (b"TLS", b"SLT")
@@ -269,7 +269,7 @@ def test_both_sides_may_be_cancelled_at_any_time(after_s: float, opens_s: float)
 
 @pytest.mark.parametrize("seed", range(20))
 def test_however_long_the_parts_take_both_come_to_the_same_connection(seed: int) -> None:
-    """Both ends decide by themselves; the nonce and the caller's word bring them together."""
+    """The ends decide separately. The nonce and the caller's choice make them agree."""
     caller_s, target_s = 0.15 * seed, 0.37 * (seed * 7 % 11)
 
     @scenario

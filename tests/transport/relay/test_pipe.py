@@ -1,4 +1,4 @@
-"""Two streams of which each gets what the other receives, in virtual time."""
+"""`join_streams` between two connections, in virtual time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE_READ = KERNEL + 2 * CHUNK
 
 
 class Joined:
-    """A pipe between two connections, with the outer ends of both."""
+    """Two joined connections, with their outer ends."""
 
     def __init__(self, turn: Callable[[int], Any] = at_once, chunk: int = CHUNK) -> None:
         self.one, self.near = connection()
@@ -33,7 +33,7 @@ class Joined:
         return asyncio.get_running_loop().time()
 
     async def over(self) -> float:
-        """Wait until the pipe has ended; return when."""
+        """Wait until the joined connections are closed. Return the time."""
         await self.pipe
         return self.now
 
@@ -47,7 +47,7 @@ def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None
 
 
 async def until_idle() -> None:
-    """Let everything happen that needs no time."""
+    """Run the loop until nothing is left that needs no time."""
     for _ in range(200):
         await asyncio.sleep(0)
 

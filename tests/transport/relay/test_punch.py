@@ -1,7 +1,8 @@
-"""Connections that are opened from the port of another one, over loopback.
+"""Connections from the port of another connection, over loopback.
 
-Loopback is too quick for two ends that connect at once: the kernel refuses each before the other has begun. So the
-other end listens here, at the port of its connection to the relay. Network namespaces with routers show the rest."""
+Loopback is too fast for simultaneous open: the kernel refuses each end before the other has started. So the other end
+listens here, on the port of its connection to the relay. Tests in network namespaces with routers cover the
+rest."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def has_ipv6() -> bool:
 
 @contextlib.asynccontextmanager
 async def relay(host: str) -> AsyncIterator[int]:
-    """Something that accepts; its port."""
+    """Listen as a relay would. Return the port."""
     held: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: held.append(writer), host, 0)
     try:
@@ -53,7 +54,7 @@ def port_of(stream: Stream) -> int:
 
 @contextlib.asynccontextmanager
 async def listening(stream: Stream) -> AsyncIterator[asyncio.Queue[Stream]]:
-    """Take calls at the port of this connection; those that came."""
+    """Accept calls on the port of this connection. Return the list of accepted ones."""
     came: asyncio.Queue[Stream] = asyncio.Queue()
     host, port = stream.writer.get_extra_info("sockname")[:2]
     there = reusable(socket.AF_INET6 if ":" in host else socket.AF_INET, host, port)

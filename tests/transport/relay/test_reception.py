@@ -1,4 +1,4 @@
-"""Callers and closed peers at a real front with a relay server, over loopback and without gRPC."""
+"""Callers and closed peers with a real front and relay server, over loopback and without gRPC."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def private_run() -> Dialler:
-    """A dialler for which loopback is as good as any address."""
+    """Return a dialler that treats loopback like any other address."""
     return Dialler(OwnPlace(endpoints=lambda: ["127.0.0.1:1"], ticket=("127.0.0.1",)))
 
 
@@ -74,7 +74,7 @@ class Setting:
         return slip, self.address
 
     async def _serve(self, stream: Stream, way: Way) -> None:
-        """Say everything in capitals."""
+        """Echo everything in capitals."""
         self.served.append(way)
         try:
             while said := await stream.reader.read(100):
@@ -125,7 +125,7 @@ def test_a_caller_comes_to_the_closed_peer_over_the_relay(run: Run, bulk: bool) 
 
 
 class Router:
-    """Opens a connection when both ends punch: what the routers of two homes do."""
+    """Opens a connection when both ends punch, as the routers of two homes do."""
 
     def __init__(self) -> None:
         self.waiting: dict[frozenset[int], tuple[Stream, asyncio.Event]] = {}
@@ -184,7 +184,7 @@ def test_the_relay_carries_on_where_nothing_opens_and_it_is_not_tried_again_soon
 def test_a_third_party_that_a_relay_names_is_dialled_within_the_budget_alone(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It accepts every connection. Were that an answer, any number of them would be free."""
+    """The third party accepts every connection. If that counted as an answer, dials to it would cost no budget."""
     dials = 0
 
     async def punched(through: Stream, host: str, port: int, attempts: int) -> Stream:

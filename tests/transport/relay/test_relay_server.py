@@ -1,4 +1,4 @@
-"""A relay's side, with connections in memory and in virtual time."""
+"""The relay server, with connections in memory and in virtual time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Relay:
         return self.relay_server.call(PeerId(caller), target, block, bulk=True, proven=False, needs=needs)
 
     def arrive(self, slip: bytes, address: str) -> Stream | None:
-        """Show a slip; our end of the connection. None: it is no slip."""
+        """Present a slip. Return our end of the connection; None: the slip is invalid."""
         claimed = self.relay_server.claim(slip)
         if claimed is None:
             return None
@@ -62,7 +62,7 @@ class Relay:
     async def circuit(
         self, held: Reservation, caller: str = CALLER, block: str = "caller block"
     ) -> tuple[Stream, Stream]:
-        """Open a circuit; its outer ends, the caller's first."""
+        """Open a circuit. Return its outer ends, the caller's first."""
         slip = self.call(caller, held.peer, block)
         one = self.arrive(slip, AT_CALLER)
         other = self.arrive(held.calls.get_nowait(), AT_HOME)

@@ -1,4 +1,4 @@
-"""A relay that is gone in the middle of a swap: the swap goes on over another one, and nobody is blamed."""
+"""A relay dies during a swap: the swap continues over another relay, and no relay is blamed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Peer:
-    """A production transport. `known`: the newest records that it can find. `left`: the relays that it left."""
+    """A production transport. `known`: the newest records that it can find. `left`: the relays that it gave up."""
 
     def __init__(self) -> None:
         self.identity = Identity.generate()
@@ -48,7 +48,7 @@ class Peer:
 
 @dataclass
 class Village:
-    """Two relays, each behind a wire of its own; a closed peer with a place at both; a caller."""
+    """Two relays, each behind its own wire; a closed peer with a place at both; a caller."""
 
     relays: list[Peer]
     wires: list[Wire]
@@ -57,11 +57,11 @@ class Village:
     addresses: list[RelayAddress] = field(default_factory=list)
 
     def dies(self, number: int) -> None:
-        """Break all that a relay carries, and let nobody reach it any more."""
+        """Break all connections of a relay, and make it unreachable."""
         self.wires[number].sever()
 
     async def swap(self, round_: int, *named: RelayAddress) -> tuple[SwapReport, SwapReport]:
-        """Swap over the relays that the closed peer names. Checks that both have what the other one sent."""
+        """Swap over the relays that the closed peer names. Check that both sides received the other's payload."""
         closed = replace(self.home.record, endpoints=(), reachable=False, relays=named)
         key, rng = RoundKey(round_, 0), random.Random(round_)
         one, other = rng.randbytes(NBYTES), rng.randbytes(NBYTES)
@@ -101,7 +101,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 def test_a_swap_goes_on_over_another_relay_and_the_dead_one_is_not_left() -> None:
-    """It is back some seconds later, so whoever left it for minutes would soon have no relay."""
+    """The relay returns after some seconds. Peers that gave it up for minutes would soon have no relay."""
 
     async def main() -> None:
         async with village() as here:
@@ -138,7 +138,7 @@ def test_a_swap_goes_on_over_a_relay_that_the_partner_has_named_since() -> None:
 
 
 def test_a_list_of_relays_that_changes_breaks_no_swap() -> None:
-    """Another call of ours sees the newer list while a swap goes over a relay that is no more in it."""
+    """During a swap over a relay, another call uses a newer record that no longer names it."""
 
     async def main() -> None:
         async with village() as here:

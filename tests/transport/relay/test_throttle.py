@@ -31,7 +31,7 @@ UNCAPPED = Caps(Pacer(None), Pacer(None), Meter())
 
 
 class Relay:
-    """A throttle, and what passed it: times and bytes."""
+    """A throttle, and the (time, bytes) that passed it."""
 
     def __init__(self, rate: float, caps: Caps = UNCAPPED) -> None:
         self.now = asyncio.get_running_loop().time
@@ -41,7 +41,7 @@ class Relay:
 
     @asynccontextmanager
     async def bulk(self, circuits: int, block: str = "") -> AsyncIterator[None]:
-        """So many circuits that always have something to pass on, each of a block of its own unless one is named."""
+        """Run circuits that always have data to forward, each of its own block unless one is named."""
         carrying = (self.carry(10**12, bulk=True, block=block) for _ in range(circuits))
         tasks = [asyncio.create_task(carry) for carry in carrying]
         try:
@@ -51,7 +51,7 @@ class Relay:
                 task.cancel()
 
     async def carry(self, total: int, *, bulk: bool, block: str = "") -> float:
-        """One circuit with so many bytes; how long it took."""
+        """Forward so many bytes over one circuit. Return the seconds it took."""
         self._number += 1
         turn = self.throttle.turn(self._number, block or f"block {self._number}", bulk=bulk)
         began = self.now()
@@ -63,7 +63,7 @@ class Relay:
         return self.now() - began
 
     def fullest(self) -> int:
-        """The bytes of the fullest window."""
+        """Return the most bytes in any window."""
         most = inside = first = 0
         for at, size, _ in self.passed:
             inside += size
@@ -165,7 +165,7 @@ def test_what_is_relayed_counts_against_the_volunteers_own_caps() -> None:
 
 
 class Quota(NoBudget):
-    """So many bytes of a day."""
+    """A daily quota of so many bytes."""
 
     def __init__(self, left: int) -> None:
         self.left = left

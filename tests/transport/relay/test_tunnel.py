@@ -1,4 +1,4 @@
-"""Loopback ports that lead to a closed peer: real sockets before, and memory behind."""
+"""The loopback ports that lead to a closed peer: real sockets in front, memory behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 class Home:
-    """A closed peer, which answers what is said to it in capitals."""
+    """A closed peer that echoes everything in capitals."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[bool, float]] = []

@@ -1,4 +1,4 @@
-"""The plain bytes at the beginning of a circuit."""
+"""The plaintext bytes at the start of a circuit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused is not kept: gRPC holds on to the exception that a call was refused with."""
+"""Refused calls free their memory, although gRPC stores the exception with which a call was refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Noted(bytes):
 
 
 class Caller:
-    """A call of one that sends a request too long to be one."""
+    """A call with a request that is too long."""
 
     refusal: grpc.aio.AbortError | None = None
 
@@ -51,7 +51,7 @@ async def while_another_is_handled(_: Any, context: Context) -> None:
 
 @pytest.mark.parametrize("method", [too_long, while_another_is_handled])
 def test_neither_the_message_nor_the_call_outlives_its_refusal(method: Any) -> None:
-    """Without waiting for the garbage to be collected: of 224 callers that is hundreds of megabytes."""
+    """Memory must be freed without the garbage collector: 224 callers would occupy hundreds of megabytes."""
 
     async def main() -> tuple[weakref.ref[Caller], BaseException | None]:
         caller: Any = Caller()

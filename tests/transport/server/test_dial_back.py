@@ -37,7 +37,7 @@ def test_the_host_of_a_caller(seen: str, host: str) -> None:
 
 
 class Dialled:
-    """Notes what was dialled; answers at the given endpoints."""
+    """A fake `Dial` that records dials, and answers at the given endpoints."""
 
     def __init__(self, *answering: str, why: str = "no answer") -> None:
         self.endpoints: list[str] = []

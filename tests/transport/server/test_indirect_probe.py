@@ -1,4 +1,4 @@
-"""Asked whether we reach another peer: at its own addresses only, seldom, and without a call where none is needed."""
+"""Indirect probes dial a peer only at its own addresses, rarely, and not at all when it called recently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Few callers are read from at a time, and nobody can keep the places for itself."""
+"""Only a few callers are read from at a time, and no caller can keep the slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What donating may take of a volunteer's line."""
+"""Limits on the share of a volunteer's line that donating uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control traffic on a line that bulk fills: what the cap leaves to it, and that it waits for no pacer."""
+"""Control traffic on a line that bulk data fills: the share of the cap left for it, and that no pacer delays it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MINUTES = 10
 
 
 def worst_ping_s(bulk_rate: float, line: float = LINE, every_s: float = 0.25) -> float:
-    """A first-in-first-out line that a paced sender fills without a pause, with small calls in between: the longest
-    that one of them waits until it is through."""
+    """Simulate a first-in-first-out line that a paced sender saturates, with small calls in between. Return the longest
+    delay of a call in seconds."""
 
     async def main() -> float:
         loop, worst = asyncio.get_running_loop(), 0.0

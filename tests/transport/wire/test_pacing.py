@@ -23,7 +23,7 @@ WINDOW_S = 2.0
 
 
 def run_paced(rate: float, total: int, senders: int, late: float, seed: int) -> list[tuple[float, int]]:
-    """(time, bytes) of every chunk, with wake-ups late by up to `late` seconds."""
+    """Return (time, bytes) of every chunk, with wake-ups that are up to `late` seconds late."""
     rng, sent = random.Random(seed), []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Transfers over a real link that is cut in the middle: they go on where they were."""
+"""Transfers over a real link that is cut in the middle resume where they were."""
 
 from __future__ import annotations
 
@@ -49,12 +49,13 @@ TWO_CHUNKS = 2 * MAX_CHUNK
 
 @pytest.fixture(autouse=True)
 def one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow Hello is on a busy machine: several have more under way (`test_swaps_over_stripes.py`)."""
+    """Use one stream, even where a slow Hello on a busy machine would suggest several
+    (`test_swaps_over_stripes.py`)."""
     monkeypatch.setattr(stripes, "LONG_S", 3600.0)
 
 
 class Willing(RequestHandler):
-    """Swaps with everybody, and has a state."""
+    """A handler that accepts every swap and has a state."""
 
     piece = ONE
 
@@ -96,7 +97,7 @@ async def two(*budgets: UploadBudget) -> AsyncIterator[tuple[End, End]]:
 
 
 class Marked(BufferSink):
-    """Calls when so many bytes are here, once each; a byte that comes twice is an error."""
+    """A sink that runs a function, once, when a number of bytes has arrived. A repeated byte is an error."""
 
     def __init__(self, nbytes: int, marks: dict[int, Callable[[], None]]) -> None:
         super().__init__(nbytes)
@@ -130,12 +131,12 @@ def swaps(
 
 
 async def swap(dialler: End, other: End, *sinks: BufferSink, **more: Any) -> list[Any]:
-    """What the one that dials and the other one get: a report or an error."""
+    """Swap on both sides. Return the results of the dialling side and of the other: a report or an error."""
     return list(await asyncio.gather(*swaps(dialler, other, *sinks, **more), return_exceptions=True))
 
 
 def resent(end: End, payload: bytes) -> int:
-    """Bytes of chunks that it sent more than once, and a few headers."""
+    """Return the bytes of chunks that were sent more than once, with a few headers."""
     return end.transport.bytes_sent - len(payload) - len(payload) // MAX_CHUNK * HEADER.size
 
 
@@ -180,7 +181,7 @@ def test_a_swap_goes_on_where_it_was(share: float, away_s: float, who: str) -> N
 
 
 def test_a_link_cut_in_the_middle_of_a_chunk() -> None:
-    """Counted on the link: what is sent again is less than two chunks, each way, wherever it is cut."""
+    """Wherever the link is cut, less than two chunks are sent again in each direction."""
 
     async def line(cut_at: int | None) -> Wire:
         async with two() as (low, high):
@@ -210,7 +211,7 @@ async def test_a_link_that_breaks_again_and_again(low: End, high: End) -> None:
 
 
 def test_a_link_that_says_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection stays and carries nothing: a new one is made."""
+    """The connection stays open but transfers nothing: a new one is made."""
     monkeypatch.setattr(stream, "STALL_S", 0.3)
 
     @scenario
@@ -242,7 +243,7 @@ def test_who_has_everything_serves_the_one_that_has_not(sizes: tuple[int, int]) 
 
 @scenario
 async def test_who_has_sent_everything_stays_until_it_has_come(low: End, high: End) -> None:
-    """All of it is in buffers on the way when the link breaks."""
+    """The link breaks when all data is sent but still in buffers."""
 
     def hold() -> None:
         high.wire.hold()
@@ -266,7 +267,7 @@ async def test_a_link_that_does_not_come_back(low: End, high: End) -> None:
 
 
 def test_who_has_everything_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does it give up what it has."""
+    """It also keeps what it has received."""
     monkeypatch.setattr(resuming, "LINGER_S", 0.5)
 
     async def attempt(finished: int) -> None:
@@ -290,7 +291,7 @@ def test_who_has_everything_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPat
 
 @scenario
 async def test_a_partner_that_was_started_anew_is_lost(low: End, high: End) -> None:
-    """It knows nothing of the swap; what it was sent before is of no use to it."""
+    """The restarted partner does not know the swap and has lost what it had received."""
 
     async def restart() -> None:
         high.wire.sever()
@@ -316,7 +317,7 @@ async def test_a_partner_that_was_started_anew_is_lost(low: End, high: End) -> N
 
 
 def test_with_a_partner_that_does_not_go_on_a_break_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of before this was known."""
+    """Partners of older versions do not support resumption."""
 
     @scenario
     async def attempt(low: End, high: End) -> None:
@@ -377,7 +378,7 @@ INDEX = StateIndex("snapshot", 3, b"L" * 32, (Piece(0, 1, len(ONE), blake3(ONE).
 
 
 class Marking(CountedSink):
-    """Instead of the transport's own sink."""
+    """A test sink in place of the transport's own."""
 
     marks: ClassVar[list[tuple[int, Callable[[], None]]]] = []
 

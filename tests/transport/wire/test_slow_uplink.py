@@ -1,4 +1,4 @@
-"""A side that receives fast and sends slowly: its sending is not cut off while it moves."""
+"""A side that receives fast and sends slowly is not cut off while its sending progresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY, NBYTES = RoundKey(3, 0), 3 * 2**20
 
 
 def swap(write: Callable[[bytes], Awaitable[None]]) -> tuple[SwapReport, float]:
-    """Theirs is all there at once; the report, and after how many (virtual) seconds."""
+    """Swap with a partner whose payload arrives at once. Return the report and the virtual seconds."""
     payload, writer = bytes(NBYTES), PayloadWriter()
     opening = pb.SwapOpen(round=KEY.round, codec="fp32", nbytes=NBYTES).SerializeToString()
     frames = [pack(Kind.OPEN, 0, opening)]

@@ -1,4 +1,4 @@
-"""Several streams as one: the order of frames, when there are more streams, and what becomes of one that breaks."""
+"""Swaps over several streams: the order of frames, when streams are added, and failures of streams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG_S = 0.1
 
 @dataclass
 class Pipe:
-    """One direction of a stream. It takes a frame every `takes_s` seconds, and brings it `after_s` later."""
+    """One direction of a stream. It accepts a frame every `takes_s` seconds and delivers it `after_s` later."""
 
     takes_s: float = 0.0
     after_s: float = 0.0
@@ -49,7 +49,7 @@ class Pipe:
 
 @dataclass
 class Way:
-    """Between the side that dials and the other, as many streams as are opened."""
+    """The streams between the dialling side and the other."""
 
     takes_s: float = 0.0
     after_s: float = 0.0
@@ -90,7 +90,7 @@ async def send(side: Stripes, chunks: int) -> None:
 
 
 async def receive(side: Stripes, chunks: int) -> None:
-    """Every chunk once, in order, and the digest right."""
+    """Check that every chunk arrives once, in order, with the right digest."""
     reader = PayloadReader(chunks * SIZE)
     while not reader.over:
         raw = await side.read()
@@ -100,7 +100,7 @@ async def receive(side: Stripes, chunks: int) -> None:
 
 
 def swapped(way: Way, chunks: int, round_trip_s: float = LONG_S, usual: int = 1) -> float:
-    """Both ways at once; how many virtual seconds it took."""
+    """Swap in both directions. Return the virtual seconds it took."""
 
     async def main() -> float:
         ours, other = way.sides(round_trip_s, usual)
@@ -123,7 +123,7 @@ def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_long_and_fast_way_gets_more_streams_and_is_faster() -> None:
-    """Each takes a chunk in a round trip: 3.3 MB a second."""
+    """Each stream transfers one chunk per round trip: 3.3 MB/s."""
     way = Way(LONG_S, LONG_S / 2)
     took = swapped(way, 100)
     assert len(way.there) == MOST_STRIPES
@@ -188,7 +188,7 @@ def test_one_that_takes_a_single_stream_gets_one() -> None:
 
 
 def _agree_once(agree: Callable[[Stripes, int], None]) -> Callable[[Stripes, int], None]:
-    """The test says what the other takes; the harness's own word does not count."""
+    """Use the number of streams that the test sets, instead of the harness's own."""
 
     def first(self: Stripes, theirs: int) -> None:
         agree(self, 0 if self._open_stripe is not None else theirs)
@@ -256,7 +256,7 @@ def test_a_stream_that_breaks_breaks_the_swap(what: str) -> None:
 
 
 def test_the_last_frame_waits_for_all() -> None:
-    """Then everything has gone."""
+    """After the last frame has been written, all streams are flushed."""
 
     async def main() -> None:
         way = Way(LONG_S, 0.0)

@@ -1,5 +1,5 @@
-"""Swaps over several streams, for real: over relays that can be cut, with a partner that takes one stream, and with one
-that refuses more of them."""
+"""Real swaps over several streams: over links that can be cut, with a partner that accepts only one stream, and with
+one that refuses more."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Counted = Callable[[], int]
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any line is long and fast."""
+    """Treat every line as long and fast."""
     for name in ("LONG_S", "FULL", "WATCH_S", "WIDE"):
         monkeypatch.setattr(stripes, name, 0.0)
     monkeypatch.setattr(stripes, "WATCHED", 1)
@@ -37,7 +37,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> Counted:
-    """The most streams that a side sent over at once."""
+    """Return the most streams that a side used at once."""
     counts = [0]
     write = Stripes.write
 
@@ -105,7 +105,7 @@ def test_one_way_only(sizes: tuple[int, int], most: Counted) -> None:
 
 @pytest.mark.parametrize("who", ["the one that dials", "the other"])
 def test_a_partner_that_takes_one_stream_gets_one(who: str, most: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of before this was known."""
+    """Partners of older versions accept only one stream."""
     dialling = TransferProgress.dialling
 
     def narrow(nbytes: int) -> TransferProgress:

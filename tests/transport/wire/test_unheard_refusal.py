@@ -1,4 +1,4 @@
-"""A caller that takes nothing is refused without a traceback in our log."""
+"""Refusing a caller that does not read leaves no traceback in our log."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_piece_may_take_as_long_as_slow_lines_need_and_no_longer() -> None:
 
 
 class Deaf:
-    """A caller that asks for a piece and never reads a byte of it."""
+    """A caller that requests a piece and never reads any of it."""
 
     def __init__(self, token: bytes) -> None:
         self.token = token
