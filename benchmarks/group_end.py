@@ -40,7 +40,7 @@ PRESET_OF = {"fp32": "diloco", "int4": "streaming-diloco"}
 class Seen:
     """The directory: who it knows never changes."""
 
-    watch: FailureDetector
+    detector: FailureDetector
     peers: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
 
@@ -66,10 +66,10 @@ class GroupEnd(RoundEnd):
             mean=MeanTerms(codec=EVERY[setting.codec], result_codec=EVERY[result_codec_for(setting.codec)]),
             max_group=method.max_group,
         )
-        conduct, transport = Reputation(self._clock.now, self._note), self._transport
+        reputation, transport = Reputation(self._clock.now, self._note), self._transport
         signer = KeySigner(self._identity)
-        around = GroupContext(terms, signer, transport, self._clock, self._seen, conduct, self._bulk_thread)
-        self._group = GroupMember(around)
+        context = GroupContext(terms, signer, transport, self._clock, self._seen, reputation, self._bulk_thread)
+        self._group = GroupMember(context)
         self._willing.register(group=self._group)
         self._groups = GroupStrategy(
             method,

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.lying_partners import PEERS, percent, simulation_of
 from benchmarks.result import Benchmark, Figure, Table, options, parsed, publish
-from peer.exchange.build import Sayings, make_strategy
+from peer.exchange.build import SendHooks, make_strategy
 from peer.exchange.pair.acceptance import CHECK, CLIP
 from peer.exchange.validation import FAR, rms
 from peer.lab.attack.liar import LyingSwap
@@ -81,8 +81,8 @@ def played(lie: Lie | None, acceptance: str, rounds: int, settings: list[str]) -
     if lie is None:
         roles = SimulationRoles(numbers=tuple(number for number in range(PEERS) if number != LIAR))
     else:
-        swaps = Sayings(swaps=lambda honest: LyingSwap(honest, lie))
-        roles = SimulationRoles(liars={LIAR: partial(make_strategy, sayings=swaps)})
+        swaps = SendHooks(swaps=lambda honest: LyingSwap(honest, lie))
+        roles = SimulationRoles(liars={LIAR: partial(make_strategy, hooks=swaps)})
     simulate(wish, swarms.append, roles)
     return swarms
 

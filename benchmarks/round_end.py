@@ -62,9 +62,9 @@ class RoundEnd(DaemonEnd):
         self.journal: list[events.Event] = []
         emit = self._note
         method = replace(PRESETS["noloco"].method, codec=setting.codec)
-        acquaintance, watch = SimpleNamespace(met=_nothing), SimpleNamespace(exchanged=_nothing)
-        self._view = SimpleNamespace(peers={}, acquaintance=acquaintance, watch=watch)
-        view, conduct = cast(PeerTable, self._view), Reputation(self._clock.now, emit)
+        acquaintance, detector = SimpleNamespace(met=_nothing), SimpleNamespace(exchanged=_nothing)
+        self._known = SimpleNamespace(peers={}, acquaintance=acquaintance, detector=detector)
+        peer_table, reputation = cast(PeerTable, self._known), Reputation(self._clock.now, emit)
         diagnosis = SlowPeerMonitor(self._clock.now, emit)
         self._pairs = PairStrategy(
             plan=self._plan(method),
@@ -72,7 +72,7 @@ class RoundEnd(DaemonEnd):
             matchmaker=cast(Any, None),
             swaps=self._pair_swap,
             buffers=self._buffers,
-            partners=PartnerMemory(RUN, self._clock, view, conduct, diagnosis, emit),
+            partners=PartnerMemory(RUN, self._clock, peer_table, reputation, diagnosis, emit),
             acceptance=PartnerAcceptance(FINITE, cast(Any, None), self._bulk_thread, NoMemoryStore(), _nothing, emit),
             controls=ExchangeControls(lambda: True, lambda: "", _nothing),
         )
@@ -128,7 +128,7 @@ class RoundEnd(DaemonEnd):
         key, now = RoundKey(command["round"], 0), self._clock.now()
         cut = cut_work(TOKENS, self.state.layout.elements, STEPS, NOMINAL[command.get("work", "whole")])
         work = WorkSnapshot(key, self._own, STEPS, TOKENS, TOKENS, 1.0, 1.0)
-        self._view.peers[self._partner.peer_id] = self._partner
+        self._known.peers[self._partner.peer_id] = self._partner
         flight = InFlightRound(key, self._opened(key), self._landing)
         flight.ready.set_result(Snapshot(work, cut, now + WAIT_S, AT_ONCE, now))
         await flight.task

@@ -86,7 +86,7 @@ def test_a_cache_reads_what_it_wrote(tmp_path_factory: pytest.TempPathFactory, s
     cache = AddressCache(None, NOW)
     cache._path = path
     for port, at in seen.items():
-        cache.saw([f"/ip4/192.0.2.1/tcp/{port}/p2p/{OWNER.peer_id}"], at)
+        cache.record_seen([f"/ip4/192.0.2.1/tcp/{port}/p2p/{OWNER.peer_id}"], at)
     cache.save(force=True)
     assert AddressCache(path, NOW).addresses() == cache.addresses()
     assert len(cache.addresses()) == len(seen)

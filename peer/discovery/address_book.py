@@ -34,23 +34,23 @@ class AddressBook:
 
     def of(self, peer: bytes) -> tuple[str, ...]:
         """Return where a node may be, best first. `peer`: its id, in bytes."""
-        own, heard = self._of.get(peer, ((), ()))
-        return tuple(dict.fromkeys([*own, *heard]))
+        own, reported = self._of.get(peer, ((), ()))
+        return tuple(dict.fromkeys([*own, *reported]))
 
-    def says(self, peer: bytes, addresses: Iterable[str]) -> None:
+    def set_own(self, peer: bytes, addresses: Iterable[str]) -> None:
         """A node told its own addresses. What is no address is left out."""
         if own := _clean(peer, addresses):
             self._put(peer, own, self._of.get(peer, ((), ()))[1])
 
-    def heard(self, peer: bytes, addresses: Iterable[str]) -> None:
+    def add_reported(self, peer: bytes, addresses: Iterable[str]) -> None:
         """Another told where a node is. The latest word comes first, and does not replace the node's own."""
         own, before = self._of.get(peer, ((), ()))
         if found := _clean(peer, addresses):
             self._put(peer, own, tuple(dict.fromkeys([*found, *before]))[:MAX_ADDRESSES])
 
-    def _put(self, peer: bytes, own: tuple[str, ...], heard: tuple[str, ...]) -> None:
+    def _put(self, peer: bytes, own: tuple[str, ...], reported: tuple[str, ...]) -> None:
         self._of.pop(peer, None)  # the oldest goes first, as newcomers never end
-        self._of[peer] = own, heard
+        self._of[peer] = own, reported
         if len(self._of) > MAX_NODES:
             self._of.popitem(last=False)
 
@@ -64,12 +64,12 @@ def _clean(peer: bytes, addresses: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))[:MAX_ADDRESSES]
 
 
-def tell_own(message: Any, addresses: Sequence[str]) -> None:
+def add_own_addresses(message: Any, addresses: Sequence[str]) -> None:
     """Add a node's own addresses, without peer ids, to hivemind's description of it."""
     _add(message, [pb.NodeAddresses(addresses=addresses[:MAX_ADDRESSES])])
 
 
-def tell_of_others(message: Any, peers: Iterable[bytes], book: AddressBook) -> None:
+def add_known_addresses(message: Any, peers: Iterable[bytes], book: AddressBook) -> None:
     """Add to an answer of the DHT the known addresses of the nodes that it names."""
     known = ((peer, book.of(peer)) for peer in dict.fromkeys(peers))
     nodes = [pb.NodeAddresses(peer_id=peer, addresses=found[:MAX_ADDRESSES]) for peer, found in known if found]
@@ -80,7 +80,7 @@ def _add(message: Any, nodes: Sequence[pb.NodeAddresses]) -> None:
     message.MergeFromString(pb.ToldAddresses(nodes=nodes).SerializeToString())
 
 
-def told(message: Any) -> list[tuple[bytes, list[str]]]:
+def addresses_in(message: Any) -> list[tuple[bytes, list[str]]]:
     """Return the peer id and the addresses of each node of which a message tells; no id: those of its sender."""
     fields = UnknownFieldSet(message)
     found = [field.data for field in (fields[n] for n in range(len(fields))) if field.field_number == _FIELD]
@@ -95,7 +95,7 @@ def _read(data: bytes) -> list[tuple[bytes, list[str]]]:
     return [(node.peer_id, list(node.addresses[: 2 * MAX_ADDRESSES]))]
 
 
-class TellingHandlers:
+class AddressSharing:
     """Wraps hivemind's handlers of questions: what callers tell goes into the book, and answers tell of others."""
 
     def __init__(self, book: AddressBook) -> None:
@@ -108,7 +108,9 @@ class TellingHandlers:
             note_sender(self._book, context.remote_id.to_bytes(), request)
             answer = await handler(request, context)
             if results := getattr(answer, "results", ()):
-                tell_of_others(answer, (peer for result in results for peer in result.nearest_peer_ids), self._book)
+                add_known_addresses(
+                    answer, (peer for result in results for peer in result.nearest_peer_ids), self._book
+                )
             return answer
 
         return wrapped
@@ -116,11 +118,11 @@ class TellingHandlers:
 
 def note_sender(book: AddressBook, peer: bytes, message: Any) -> None:
     """Keep what the sender of a message told of itself in it. `peer`: its id, which p2pd has proven."""
-    for _, addresses in told(message.peer):
-        book.says(peer, addresses)
+    for _, addresses in addresses_in(message.peer):
+        book.set_own(peer, addresses)
 
 
 def note_others(book: AddressBook, answer: Any) -> None:
     """Keep what an answer tells of the nodes that it names."""
-    for peer, addresses in told(answer):
-        book.heard(peer, addresses)
+    for peer, addresses in addresses_in(answer):
+        book.add_reported(peer, addresses)

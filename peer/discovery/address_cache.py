@@ -44,7 +44,7 @@ class AddressCache:
         """Return the addresses that a ticket may name, latest seen first: those of peers that had a record."""
         return [address for address in self.addresses() if address in self._recorded]
 
-    def saw(self, addresses: Iterable[str], now: float) -> None:
+    def record_seen(self, addresses: Iterable[str], now: float) -> None:
         """Take note that these addresses of peers with a valid record are in use now."""
         found = [address for address in addresses if is_dialable(address)]
         self._seen.update((address, now) for address in found)

@@ -13,7 +13,7 @@ _TOO_EARLY = "dial backoff"
 _LONGEST = 160
 
 
-def why_not(said: str, address: str) -> str:
+def dial_failure_reason(said: str, address: str) -> str:
     """Return why a dial of `address` (without its peer id) failed.
 
     The reason is found in p2pd's message, which lists every address known of that peer. It is empty when the message
@@ -54,7 +54,7 @@ def _in_words(reason: str) -> str:
 _FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 
-async def knock(address: str, timeout_s: float) -> str:
+async def tcp_failure_reason(address: str, timeout_s: float) -> str:
     """Return why no TCP connection is taken at a multiaddr without a peer id; empty: one is taken."""
     _, kind, host, _, port = address.split("/")
     try:

@@ -57,13 +57,13 @@ log = logging.getLogger(__name__)
 class DirectoryListeners:
     """Listeners for what befalls a directory."""
 
-    helper: Watcher = field(default_factory=Unwatched)
+    watcher: Watcher = field(default_factory=Unwatched)
     """Told when p2pd is lost and when it is back."""
-    bad_record: Callable[[InvalidRecord], None] = lambda bad: None
+    on_bad_record: Callable[[InvalidRecord], None] = lambda bad: None
     """Told of bad records in answers, of which nobody knows who stored them."""
     proven: Callable[[], Iterable[PeerId]] = tuple
     """Asked for the peers whose records are taken first from a large answer, before those known already."""
-    own_found: Callable[[PeerRecord], None] = lambda record: None
+    on_own_record: Callable[[PeerRecord], None] = lambda record: None
     """Told of each record of our own key that a look finds: another process may have announced it."""
     is_closed: Callable[[], bool] = lambda: False
     """Asked whether other nodes cannot call us."""
@@ -114,12 +114,12 @@ class DhtDirectory:
         self._seen: dict[str, set[PeerId]] = {}
         """The live peers that the last look found in each bucket."""
         self._ticket = frozenset(split(address)[1] for address in initial_peers) - {identity.peer_id}
-        self._view = RecordStore(run_id, PeerId(identity.peer_id), listeners.bad_record, listeners.own_found)
+        self._records = RecordStore(run_id, PeerId(identity.peer_id), listeners.on_bad_record, listeners.on_own_record)
         self._good_until = math.inf
-        self._gate = RecordGate(now, run_id, lambda: [*listeners.proven(), *self._view.live(now())])
+        self._gate = RecordGate(now, run_id, lambda: [*listeners.proven(), *self._records.live(now())])
         self._lan: LanPeers | None = None
         self._operators: Callable[[], Iterable[PeerId]] = lambda: map(PeerId, self._ticket)
-        self._helper = DhtNodeSupervisor(
+        self._supervisor = DhtNodeSupervisor(
             options,
             self._gate,
             initial_peers,
@@ -127,15 +127,15 @@ class DhtDirectory:
             now,
             self._publish,
             pace or SupervisorTimes(),
-            listeners.helper,
-            lambda: self._view.live(now()),
+            listeners.watcher,
+            lambda: self._records.live(now()),
         )
 
     async def start(self) -> Self:
         """Start p2pd, and join whoever answers; nobody is no error. Return this directory.
 
         Raises AddressError (an address is taken) or DirectoryFailed (p2pd cannot start)."""
-        await self._helper.start(self._host_maddrs)
+        await self._supervisor.start(self._host_maddrs)
         return self
 
     def _standing(self) -> NodeStanding:
@@ -148,8 +148,8 @@ class DhtDirectory:
         would believe the record."""
         self._sealed = seal(record, self._identity)
         self._own = record
-        if self._helper.node is not None:
-            await self._publish(self._helper.node)
+        if self._supervisor.node is not None:
+            await self._publish(self._supervisor.node)
 
     async def withdraw(self) -> None:
         """Replace our record by an expired one that says LEAVING, within `WITHDRAW_S`. A failure is ignored."""
@@ -158,10 +158,10 @@ class DhtDirectory:
         at = max(self._now(), self._own.issued_at + 1e-3)
         farewell = replace(self._own, status=Status.LEAVING, issued_at=at, expires_at=at)
         self._own, self._sealed = None, b""
-        if self._helper.node is not None:
-            await self._store(self._helper.node, farewell, WITHDRAW_S)
+        if self._supervisor.node is not None:
+            await self._store(self._supervisor.node, farewell, WITHDRAW_S)
 
-    def believe(self, operators: Callable[[], Iterable[PeerId]]) -> None:
+    def set_operators(self, operators: Callable[[], Iterable[PeerId]]) -> None:
         """From here on take these peers, as far as their records say that they serve, for the operator's nodes. At
         first they are those of the ticket."""
         self._operators = operators
@@ -169,7 +169,7 @@ class DhtDirectory:
     def _nodes(self) -> list[str]:
         """Return the operator's nodes. We announce there and look there, as long as they answer: so a peer that holds
         records for a whole swarm is not needed, which would send many times what others do."""
-        live = self._view.live(self._now())
+        live = self._records.live(self._now())
         named = (live[peer] for peer in self._operators() if peer in live)
         found = {str(record.peer_id) for record in named if record.status in NODES and _is_seldom(record)}
         return sorted(found)[:MAX_ASKED]
@@ -183,7 +183,7 @@ class DhtDirectory:
 
         In a large run they are those of the buckets that we looked into lately. When the look fails, they are the known
         ones that have not expired. While p2pd is rebuilt, they are those that had not expired at its death."""
-        node = self._helper.node
+        node = self._supervisor.node
         if node is not None:
             moved = False
             try:
@@ -209,10 +209,10 @@ class DhtDirectory:
         return self._known(self._now())
 
     def shown(self, peer: PeerId) -> Shown | None:
-        return self._view.shown(peer)
+        return self._records.shown(peer)
 
     def learn(self, found: Shown, of: PeerId | None = None) -> bool:
-        return self._lent.learn(self._view, found, self._now(), of)
+        return self._lent.learn(self._records, found, self._now(), of)
 
     def is_lent(self, peer: PeerId) -> bool:
         return peer in self._lent
@@ -232,7 +232,7 @@ class DhtDirectory:
         """Return the live peers in each of these buckets, and add their records to the store.
 
         A bucket is searched when nobody that holds it shows everybody whom the last look found there."""
-        there, live, nodes = dict[str, set[PeerId]](), self._view.live(self._now()).keys(), self._nodes()
+        there, live, nodes = dict[str, set[PeerId]](), self._records.live(self._now()).keys(), self._nodes()
         for bits in wanted:
             known = self._seen.get(bits, set()) & live
             if not known and not nodes:
@@ -250,7 +250,7 @@ class DhtDirectory:
         """Add what a look found to the store, and return the live peers among it."""
         now = self._now()
         for raw in found:
-            self._view.take(raw, now)
+            self._records.add(raw, now)
         live = (live_record(raw, self._run_id, now) for raw in found)
         there = {record.peer_id for record in live if record is not None}
         self._lent.found(there)
@@ -260,23 +260,23 @@ class DhtDirectory:
         """While no node of the ticket is known, ask these nodes, and others that we dialled, for the records they hold.
 
         Every node holds its own record, so this leads past whoever owns the nodes around the key."""
-        live = self._view.live(self._now())
+        live = self._records.live(self._now())
         if self._buckets.depth or any(PeerId(peer) in live for peer in self._ticket):
             return
         others = [peer for peer in node.linked() if peer not in live and peer not in self._ticket]
         asked = [*sorted(self._ticket), *random.sample(others, min(ALSO_ASKED, len(others)))]
         for raw in await node.find_at(asked[:MAX_ASKED], bucket_key(self._run_id)):
-            self._view.take(raw, self._now())
+            self._records.add(raw, self._now())
 
     def _known(self, now: float) -> dict[PeerId, PeerRecord]:
-        lost_at = self._helper.lost_at
+        lost_at = self._supervisor.lost_at
         if lost_at is None or now - lost_at > HOLD_S:
-            return self._view.live(now)
+            return self._records.live(now)
         held = now + HELD_LIFE_S
-        known = self._view.live(lost_at)
+        known = self._records.live(lost_at)
         return {peer: replace(record, expires_at=max(record.expires_at, held)) for peer, record in known.items()}
 
-    def look_around(self, lan: LanPeers) -> None:
+    def browse_lan(self, lan: LanPeers) -> None:
         """From here on look for peers in our own network, too. The directory closes `lan` when it is closed."""
         assert self._lan is None
         self._lan = lan
@@ -287,23 +287,23 @@ class DhtDirectory:
 
     def addresses(self) -> list[str]:
         """Return multiaddrs with /p2p/ under which other peers can join the DHT through us, best first."""
-        return list(self._helper.addresses)
+        return list(self._supervisor.addresses)
 
     def neighbours(self) -> int:
         """Return the size of the routing table; 0: alone."""
-        return len(self._helper.node.neighbours()) if self._helper.node is not None else 0
+        return len(self._supervisor.node.neighbours()) if self._supervisor.node is not None else 0
 
     def contact(self) -> DialReport:
-        return self._helper.contact()
+        return self._supervisor.contact()
 
     @property
     def trouble(self) -> str:
         """Fault of the directory, for a person; empty without one."""
-        return self._helper.health.trouble()
+        return self._supervisor.health.trouble()
 
     def report(self) -> DirectoryStatus:
         """Return the state of the directory for `peer status`."""
-        node, health = self._helper.node, self._helper.health
+        node, health = self._supervisor.node, self._supervisor.health
         return DirectoryStatus(
             state=health.state,
             why=health.trouble(),
@@ -312,24 +312,24 @@ class DhtDirectory:
             pid=self.helper_pid,
             memory=0 if node is None else node.resident_bytes(),
             neighbours=self.neighbours(),
-            own_network="not looked at" if self._lan is None else self._lan.summary(self._view.live(self._now())),
+            own_network="not looked at" if self._lan is None else self._lan.summary(self._records.live(self._now())),
         )
 
     @property
     def dropped(self) -> Counter[Code]:
         """Bad records met in answers or refused by our node, counted by the code of InvalidRecord."""
-        return self._view.dropped + self._gate.refused
+        return self._records.dropped + self._gate.refused
 
     @property
     def helper_pid(self) -> int | None:
         """Process id of p2pd; None while it is dead."""
-        return self._helper.node.pid if self._helper.node is not None else None
+        return self._supervisor.node.pid if self._supervisor.node is not None else None
 
     async def close(self) -> None:
         """End p2pd and every task within a few seconds. Call `withdraw` first. Never raises."""
         if self._lan is not None:
             await self._lan.close()
-        await self._helper.close()
+        await self._supervisor.close()
 
     async def _publish(self, node: DhtNode) -> None:
         if self._own is not None:

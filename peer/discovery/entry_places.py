@@ -78,13 +78,13 @@ class EntryPlaces:
         """`own_run` None: no run comes first."""
         self._own_run = own_run
         self._most = most
-        self._own, self._foreign = _Pool(), _Pool()
+        self._own_pool, self._foreign_pool = _Pool(), _Pool()
         self._of_key: dict[bytes, dict[Place, None]] = {}
         self._next_end = math.inf
         """No entry ends before this."""
 
     def __len__(self) -> int:
-        return len(self._own.held) + len(self._foreign.held)
+        return len(self._own_pool.held) + len(self._foreign_pool.held)
 
     def enter(self, place: Place, holder: Holder, now: float, *, by_owner: bool = True) -> list[Place] | None:
         """Give an entry a place; return the places of the entries that have to go for it, or None: there is no room.
@@ -107,7 +107,7 @@ class EntryPlaces:
         return gone
 
     def _pool(self, holder: Holder) -> _Pool:
-        return self._own if holder.run_id == self._own_run else self._foreign
+        return self._own_pool if holder.run_id == self._own_run else self._foreign_pool
 
     def _make_room(self, place: Place, holder: Holder, now: float) -> list[Place] | None:
         pool = self._pool(holder)
@@ -121,12 +121,12 @@ class EntryPlaces:
             return []
         if pool.blocks[holder.block] >= max(1, self._most // SHARE):
             return None
-        victim = (self._foreign.youngest() if pool is self._own else None) or pool.spare(holder.block)
+        victim = (self._foreign_pool.youngest() if pool is self._own_pool else None) or pool.spare(holder.block)
         return None if victim is None else [victim]
 
     def _has_room(self, holder: Holder) -> bool:
         pool, share = self._pool(holder), max(1, self._most // SHARE)
-        if pool.blocks[holder.block] >= share or (pool is self._foreign and len(pool.held) >= share):
+        if pool.blocks[holder.block] >= share or (pool is self._foreign_pool and len(pool.held) >= share):
             return False
         return len(self) < self._most
 
@@ -134,20 +134,20 @@ class EntryPlaces:
         """Drop the entries that have ended: the node's store has dropped them by itself."""
         if now < self._next_end:
             return
-        everything = [*self._own.held.items(), *self._foreign.held.items()]
+        everything = [*self._own_pool.held.items(), *self._foreign_pool.held.items()]
         for place, holder in everything:
             if holder.until <= now:
                 self._drop(place)
         self._next_end = min((holder.until for _, holder in everything if holder.until > now), default=math.inf)
 
     def _holder(self, place: Place) -> Holder:
-        found = self._own.held.get(place) or self._foreign.held.get(place)
+        found = self._own_pool.held.get(place) or self._foreign_pool.held.get(place)
         assert found is not None, place
         return found
 
     def _drop(self, place: Place) -> None:
-        self._own.drop(place)
-        self._foreign.drop(place)
+        self._own_pool.drop(place)
+        self._foreign_pool.drop(place)
         of_key = self._of_key.get(place[1])
         if of_key is not None:
             of_key.pop(place, None)

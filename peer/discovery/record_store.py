@@ -30,17 +30,17 @@ class LentRecords:
         for peer in peers:
             self._until.pop(peer, None)
 
-    def learn(self, view: RecordStore, found: bytes | PeerRecord, now: float, of: PeerId | None) -> bool:
+    def learn(self, store: RecordStore, found: bytes | PeerRecord, now: float, of: PeerId | None) -> bool:
         """Put a record that a peer showed into the view, as `peer.ports.directory.SharedRecords.learn` says."""
-        record = view.opened(found, now, of)
-        peer, former = record.peer_id, view.latest(record.peer_id)
+        record = store.verified(found, now, of)
+        peer, former = record.peer_id, store.latest(record.peer_id)
         if record.expires_at <= now or (former is not None and former.issued_at >= record.issued_at):
             return False
         self._until = {other: until for other, until in self._until.items() if until > now}
         if former is None and len(self._until) >= MAX_LENT:
             return False
-        view.keep(found, record)
-        if view.latest(peer) is not record or record.status is Status.LEAVING:  # our own, or a farewell
+        store.add_verified(found, record)
+        if store.latest(peer) is not record or record.status is Status.LEAVING:  # our own, or a farewell
             return False
         self._until[peer] = record.expires_at
         return former is None or former.expires_at <= now
@@ -56,10 +56,10 @@ class RecordStore:
         self,
         run_id: RunId,
         own: PeerId,
-        tell: Callable[[InvalidRecord], None] = lambda bad: None,
-        own_found: Callable[[PeerRecord], None] = lambda record: None,
+        on_bad_record: Callable[[InvalidRecord], None] = lambda bad: None,
+        on_own_record: Callable[[PeerRecord], None] = lambda record: None,
     ) -> None:
-        """`tell` is called with every bad record met, `own_found` with every record of our own key."""
+        """`on_bad_record` is called with every bad record met, `on_own_record` with every record of our own key."""
         self._run_id = run_id
         self._own = own
         self._latest: dict[PeerId, PeerRecord] = {}
@@ -68,20 +68,20 @@ class RecordStore:
         self._order: list[PeerId] | None = None
         """Peers of `_latest`, sorted; None: to be sorted again."""
         self._forget_at = 0.0
-        self._tell = tell
-        self._own_found = own_found
+        self._on_bad_record = on_bad_record
+        self._on_own_record = on_own_record
         self.dropped: Counter[Code] = Counter()
         """Bad records met, by the code of InvalidRecord. Expired ones are not bad: they lie about until the DHT drops
         them."""
 
-    def take(self, found: bytes | PeerRecord, now: float) -> None:
+    def add(self, found: bytes | PeerRecord, now: float) -> None:
         """Keep a record if it is the latest of its peer; count it if it is bad.
 
         Bytes are verified, and a record without a signature is believed (tests)."""
         with contextlib.suppress(InvalidRecord):
-            self.keep(found, self.opened(found, now))
+            self.add_verified(found, self.verified(found, now))
 
-    def opened(self, found: bytes | PeerRecord, now: float, of: PeerId | None = None) -> PeerRecord:
+    def verified(self, found: bytes | PeerRecord, now: float, of: PeerId | None = None) -> PeerRecord:
         """Return the verified record. `of`: it must be this peer's. Raises InvalidRecord, counted."""
         try:
             record = unseal(found) if isinstance(found, bytes) else found
@@ -90,14 +90,14 @@ class RecordStore:
                 raise InvalidRecord(Code.LAYOUT, "the record of another peer than the one that shows it as its own")
         except InvalidRecord as bad:
             self.dropped[bad.code] += 1
-            self._tell(bad)
+            self._on_bad_record(bad)
             raise
         return record
 
-    def keep(self, found: bytes | PeerRecord, record: PeerRecord) -> None:
+    def add_verified(self, found: bytes | PeerRecord, record: PeerRecord) -> None:
         """Keep a verified record if it is the latest of its peer. `found`: the same record as it was found."""
         if record.peer_id == self._own:
-            self._own_found(record)
+            self._on_own_record(record)
             return
         known = self._latest.get(record.peer_id)
         if known is None or known.issued_at < record.issued_at:

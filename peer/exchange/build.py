@@ -57,11 +57,11 @@ class ExchangeContext:
     matchmaker: Matchmaker
     stores: ExchangeStores
     emit: Callable[[events.Event], None]
-    wishes: ExchangeControls
+    controls: ExchangeControls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sayings:
+class SendHooks:
     """Wrappers around what a peer sends. With these it says what is so. The liars of `peer.lab.attack` have others."""
 
     swaps: Callable[[PairSwap], Swaps] = lambda swaps: swaps
@@ -69,45 +69,45 @@ class Sayings:
     member: type[GroupMember] = GroupMember
 
 
-HONEST = Sayings()
+HONEST = SendHooks()
 
 MakeStrategy = Callable[[ExchangeContext], ExchangeStrategy]
 
 
-def make_strategy(parts: ExchangeContext, sayings: Sayings = HONEST) -> ExchangeStrategy:
+def make_strategy(parts: ExchangeContext, hooks: SendHooks = HONEST) -> ExchangeStrategy:
     """Build the topology that the run's method names."""
     method = parts.plan.method
-    return MAKERS[method.meeting](parts, sayings)
+    return MAKERS[method.meeting](parts, hooks)
 
 
-def _pairs(parts: ExchangeContext, sayings: Sayings) -> PairStrategy:
+def _pairs(parts: ExchangeContext, hooks: SendHooks) -> PairStrategy:
     plan, layout = parts.plan, parts.outer.layout
-    ports, members, wishes = parts.ports, parts.members, parts.wishes
+    ports, members, controls = parts.ports, parts.members, parts.controls
     codec = codec_of(plan.method.codec, ports.offload)
     sizes = [layout.fragment_elements(f) for f in range(len(layout.fragments))]
     return PairStrategy(
         plan=plan,
         outer=parts.outer,
         matchmaker=parts.matchmaker,
-        swaps=sayings.swaps(
+        swaps=hooks.swaps(
             PairSwap(
                 ports.transport,
                 ports.clock,
                 codec,
                 ports.offload,
                 plan.max_upload,
-                members.diagnosis.tell,
+                members.slow_peers.own_timings,
                 _rates(plan),
-                wishes.transfers,
+                controls.transfers,
             )
         ),
         buffers=Buffers(plan.method.vectors * max(sizes), len(sizes)),
         partners=PartnerMemory(
             plan.run_id,
             ports.clock,
-            members.view,
+            members.peer_table,
             members.reputation,
-            members.diagnosis,
+            members.slow_peers,
             parts.emit,
             members.receipts,
             ports.transport.relay_gone,
@@ -121,7 +121,7 @@ def _pairs(parts: ExchangeContext, sayings: Sayings) -> PairStrategy:
             parts.emit,
             plan.unchecked,
         ),
-        controls=wishes,
+        controls=controls,
     )
 
 
@@ -147,46 +147,46 @@ def mean_terms_of(method: Method, layout: Layout) -> MeanTerms:
     return MeanTerms(codec=codec, result_codec=result, weigh=weigh, tensors=tensors)
 
 
-def _groups(parts: ExchangeContext, sayings: Sayings) -> GroupStrategy:
+def _groups(parts: ExchangeContext, hooks: SendHooks) -> GroupStrategy:
     plan, layout, ports = parts.plan, parts.outer.layout, parts.ports
     method = plan.method
     terms = GroupTerms(
         run_id=plan.run_id,
         me=plan.me,
         elements=tuple(layout.fragment_elements(f) for f in range(len(layout.fragments))),
-        mean=sayings.mean(mean_terms_of(method, layout)),
+        mean=hooks.mean(mean_terms_of(method, layout)),
         max_group=method.max_group,
         founders=method.founders,
         max_upload=plan.max_upload,
     )
-    around = GroupContext(
+    context = GroupContext(
         terms,
         ports.signer,
         ports.transport,
         ports.clock,
-        parts.members.view,
+        parts.members.peer_table,
         parts.members.reputation,
         ports.offload,
-        parts.wishes.transfers,
+        parts.controls.transfers,
     )
     lossy = method.codec in NEED_FEEDBACK
     feedback = {f: ErrorFeedback(terms.mean.codec) for f in range(len(layout.fragments))} if lossy else {}
     return GroupStrategy(
         method=method,
         outer=parts.outer,
-        group=sayings.member(around, parts.stores.quorums, plan.scratch, parts.emit),
+        group=hooks.member(context, parts.stores.quorums, plan.scratch, parts.emit),
         buffers=Buffers(max(terms.elements), len(terms.elements)),
         offload=ports.offload,
-        controls=parts.wishes,
+        controls=parts.controls,
         feedback=feedback,
     )
 
 
-def _alone(parts: ExchangeContext, sayings: Sayings) -> SoloStrategy:
+def _alone(parts: ExchangeContext, hooks: SendHooks) -> SoloStrategy:
     return SoloStrategy()
 
 
-MAKERS: dict[Topology, Callable[[ExchangeContext, Sayings], ExchangeStrategy]] = {
+MAKERS: dict[Topology, Callable[[ExchangeContext, SendHooks], ExchangeStrategy]] = {
     PAIR: _pairs,
     GROUP: _groups,
     SOLO: _alone,

@@ -26,7 +26,7 @@ class SoloStrategy:
         return 1
 
     @property
-    def follows(self) -> bool:
+    def shares_state(self) -> bool:
         return False
 
     def start_at(self, round_: int) -> None:
@@ -56,21 +56,27 @@ class SoloSession:
         return None
 
     @asynccontextmanager
-    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> AsyncIterator[ExchangeResult]:
-        yield solo_result(work, cut, "solo", self._why)
+    async def exchange(
+        self, work: WorkSnapshot, work_share: WorkShare, closes_at: float
+    ) -> AsyncIterator[ExchangeResult]:
+        yield solo_result(work, work_share, "solo", self._why)
 
-    def finishes(self, due_in_s: float) -> bool:
+    def must_finish(self, due_in_s: float) -> bool:
         return False
 
-    def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
-        return late_alone(work, cut)
+    def late_result(self, work: WorkSnapshot, work_share: WorkShare) -> ExchangeResult:
+        return late_alone(work, work_share)
 
 
-def solo_result(work: WorkSnapshot, cut: WorkShare, outcome: Literal["solo", "refused"], reason: str) -> ExchangeResult:
+def solo_result(
+    work: WorkSnapshot, work_share: WorkShare, outcome: Literal["solo", "refused"], reason: str
+) -> ExchangeResult:
     """Return the result of a round without a partner: a step with our own work."""
-    return ExchangeResult(outcome, reason, OwnWork(work.params, cut.share), cut.applied, cut.dropped)
+    return ExchangeResult(
+        outcome, reason, OwnWork(work.params, work_share.share), work_share.applied, work_share.dropped
+    )
 
 
-def late_alone(work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
+def late_alone(work: WorkSnapshot, work_share: WorkShare) -> ExchangeResult:
     """Return the solo result of an exchange that was given up."""
-    return solo_result(work, cut, "solo", "the fragment was due again")
+    return solo_result(work, work_share, "solo", "the fragment was due again")

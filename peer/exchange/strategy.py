@@ -44,11 +44,11 @@ class MissedState:
 class ExchangeControls:
     """The lines between this peer's own rounds and an exchange."""
 
-    wanted: Callable[[], bool]
+    wants_partners: Callable[[], bool]
     """Whether others are still looked for: not when we are leaving or pausing."""
-    why_not: Callable[[], str]
+    no_exchange_reason: Callable[[], str]
     """Why nothing is to be sent now, for a person; empty: it may be."""
-    tell: Callable[[str], None]
+    set_activity: Callable[[str], None]
     """Told what is going on, for `peer status`."""
     exchange_fits: Callable[[float], bool] = lambda ends_at: True
     """Whether an exchange that may last until then (run time) ends before a pause that is known already."""
@@ -68,7 +68,7 @@ class ExchangeStrategy(Protocol):
         """The transfers under way."""
 
     @property
-    def follows(self) -> bool:
+    def shares_state(self) -> bool:
         """Whether a peer ends with the state that the others have."""
 
     def start_at(self, round_: int) -> None:
@@ -99,14 +99,14 @@ class ExchangeSession(Protocol):
         to be had. Never raises for what others do; a cancelled one leaves nothing running."""
 
     def exchange(
-        self, work: WorkSnapshot, cut: WorkShare, closes_at: float
+        self, work: WorkSnapshot, work_share: WorkShare, closes_at: float
     ) -> AbstractAsyncContextManager[ExchangeResult]:
         """Enter with what the others gave for this work. The values of the result lie in borrowed memory: nobody may
         read them once the context is left. Never raises for what others do; a cancelled one leaves nothing running."""
 
-    def finishes(self, due_in_s: float) -> bool:
+    def must_finish(self, due_in_s: float) -> bool:
         """Whether a peer that is to stand still finishes this exchange, which begins in so many seconds. Not where it
         has promised nothing, and not where the others still have time to do without it."""
 
-    def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
+    def late_result(self, work: WorkSnapshot, work_share: WorkShare) -> ExchangeResult:
         """Return the result of an exchange that was given up because the fragment is due again."""

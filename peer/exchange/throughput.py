@@ -69,13 +69,13 @@ class TransferMeter:
         self._under_way: list[Throughput] = []
 
     @contextmanager
-    def watching(self, *passing: Throughput) -> Iterator[None]:
+    def watching(self, *throughput: Throughput) -> Iterator[None]:
         """Count these as under way within the context."""
-        self._under_way += passing
+        self._under_way += throughput
         try:
             yield
         finally:
-            for one in passing:
+            for one in throughput:
                 self._under_way.remove(one)
 
     def left(self) -> TransferLeft | None:
@@ -94,7 +94,7 @@ class MeasuredSource:
 
     def __init__(self, source: Source, now: Callable[[], float]) -> None:
         self.source = source
-        self.passing = Throughput(source.nbytes, now)
+        self.throughput = Throughput(source.nbytes, now)
 
     @property
     def nbytes(self) -> int:
@@ -109,5 +109,5 @@ class MeasuredSource:
         return self.source.most
 
     def read(self, offset: int, size: int) -> bytes:
-        self.passing.note(offset)
+        self.throughput.note(offset)
         return self.source.read(offset, size)

@@ -61,7 +61,7 @@ async def _asked(
 
     Once one answer has brought what is wanted, the others have `MORE_S`: what one peer shows may have been taken back
     by a paper that another one holds."""
-    asking = {asyncio.create_task(statements.ask(context.transport, record, families)) for record in records}
+    asking = {asyncio.create_task(statements.fetch_from(context.transport, record, families)) for record in records}
     answered, left = False, asking
     try:
         while left and not (answered and not statements.log.awaits_start):

@@ -64,7 +64,7 @@ class FailureDetector:
     def heard(self, peer: PeerId, what: str = "it called") -> None:
         """It said something to us."""
         self.answering.called(peer)
-        self._tell(self.membership.heard(peer, self._now(), what))
+        self._journal(self.membership.heard(peer, self._now(), what))
 
     def answered(self, peer: PeerId, took_s: float) -> None:
         """A small call to it was answered; it took so long, without what it was asked to wait."""
@@ -84,7 +84,7 @@ class FailureDetector:
         heard_s = self.heard_ago(peer)
         if heard_s is None or heard_s >= FRESH_S:  # else the call was lost, not the peer
             self.answering.failed(peer, self._now())
-        self._tell(self.membership.failed(peer, self._now(), why))
+        self._journal(self.membership.failed(peer, self._now(), why))
 
     def lost(self, peer: PeerId, what: str, error: PartnerLost, after_s: float) -> None:
         """As `failed`. A call that was never dialled says nothing about the peer."""
@@ -93,7 +93,7 @@ class FailureDetector:
 
     def seen(self, records: Mapping[PeerId, PeerRecord]) -> None:
         """A look at the directory is done: the records at hand."""
-        self._tell(self.membership.seen(records, self._now()))
+        self._journal(self.membership.seen(records, self._now()))
 
     def forget(self) -> None:
         """We were asleep: nothing measured or suspected before holds."""
@@ -167,7 +167,7 @@ class FailureDetector:
     def _due(self, known: Mapping[PeerId, PeerRecord], rng: random.Random) -> list[Check]:
         able = [p for p, r in known.items() if r.reach and r.status is Status.TRAINING]
         checks, changed = self.membership.checks(able, self._now(), rng)
-        self._tell(changed)
+        self._journal(changed)
         return checks
 
     async def _ask(self, transport: SwarmCalls, by: PeerRecord, about: PeerId) -> None:
@@ -181,9 +181,9 @@ class FailureDetector:
             return  # it answers, but says nothing
         self.heard(by.peer_id, "it answered")
         if vouched.reaches is not None:
-            self._tell(self.membership.word(by.peer_id, about, vouched.reaches, vouched.reason, self._now()))
+            self._journal(self.membership.word(by.peer_id, about, vouched.reaches, vouched.reason, self._now()))
 
-    def _tell(self, changed: list[Changed]) -> None:
+    def _journal(self, changed: list[Changed]) -> None:
         for one in changed:
             if one.change == "suspected":
                 self._suspected.set()

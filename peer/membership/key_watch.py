@@ -40,7 +40,7 @@ class KeyWatch:
         key here."""
         self._starts, self._greet, self._clock = starts, greet, clock
         self._emit, self._say, self._fix = emit, say, fix
-        self._news, self._stopped = Signal(), Signal()
+        self._hint_found, self._stopped = Signal(), Signal()
         self._hint: PeerRecord | None = None
         self.shared = ""
         """What was found last, for a person. Empty: nobody else has our key, as far as we know."""
@@ -58,12 +58,12 @@ class KeyWatch:
         """Whether this process has to stop."""
         return self._starts.earlier is not None
 
-    def saw(self, record: PeerRecord) -> None:
+    def note_own_record(self, record: PeerRecord) -> None:
         """Take a record of our own key: a look into the directory has found it, or a peer has shown it."""
         new = record.issued_at > self._tried.get(record.start, 0.0) and record.expires_at > self._clock.now()
         if record.start and record.start != self._starts.nonce and record.endpoints and new:
             self._hint = record
-            self._news.set()
+            self._hint_found.set()
 
     def _found(self, rival: StartClaim) -> None:
         since, stops = local_time(rival.began_at), self.stops
@@ -74,13 +74,13 @@ class KeyWatch:
         self.shared = reason
         if stops:
             self._stopped.set()
-            self._news.set()
+            self._hint_found.set()
 
     async def run(self) -> None:
         """Follow hints for ever. Raises KeyInUse once an earlier start of our key has proven that it runs."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._hint_found.wait()
+            self._hint_found.clear()
             self.ensure_alone()
             if (hint := self._hint) is None:
                 continue

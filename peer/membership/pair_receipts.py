@@ -68,7 +68,7 @@ class NoTrust:
 class _Swap:
     """A swap of ours, and what came of its receipt."""
 
-    ours: SwapStatement
+    statement: SwapStatement
     signature: bytes
     asks: bool
     """The call is ours to make."""
@@ -78,8 +78,8 @@ class _Swap:
     settled: bool = False
     """The receipt is kept, or will never be."""
 
-    def said(self) -> SignedOpinion:
-        return SignedOpinion(self.ours.key, self.ours.opinion, self.signature)
+    def signed_opinion(self) -> SignedOpinion:
+        return SignedOpinion(self.statement.key, self.statement.opinion, self.signature)
 
 
 class PairReceipts:
@@ -119,12 +119,14 @@ class PairReceipts:
         waiting = sum(not swap.settled and swap.tries < TRIES for swap in self._swaps.values())
         return ReceiptsStatus(self.kept, waiting, self._refused)
 
-    def note(self, partner: PeerId, key: RoundKey, report: SwapReport, opinion: SwapOpinion, *, dialled: bool) -> None:
+    def record_swap(
+        self, partner: PeerId, key: RoundKey, report: SwapReport, opinion: SwapOpinion, *, dialled: bool
+    ) -> None:
         """Sign what came of a swap. A partner that did not get our payload signs nothing, and is not asked."""
         digests = report.digests
         if not (report.sent_all and digests.received and digests.sent):
             return
-        ours = SwapStatement(
+        statement = SwapStatement(
             run_id=self._log.run_id,
             key=key,
             signer=self._log.me,
@@ -133,7 +135,7 @@ class PairReceipts:
             sent=Transferred(digests.sent, report.bytes_sent),
             opinion=opinion,
         )
-        swap = _Swap(ours, self._log.signer.sign(ours.to_bytes()), asks=dialled)
+        swap = _Swap(statement, self._log.signer.sign(statement.to_bytes()), asks=dialled)
         self._swaps[partner, key] = swap
         if len(self._swaps) > MOST_SWAPS:
             self._swaps.popitem(last=False)
@@ -152,7 +154,7 @@ class PairReceipts:
                 self._early.popitem(last=False)
             return None
         self._settle(swap, signed)
-        return swap.said()
+        return swap.signed_opinion()
 
     def shown(self) -> list[ShownReceipt]:
         """Return receipts that others signed for us."""
@@ -175,33 +177,33 @@ class PairReceipts:
         ]
 
     async def _ask(self, swap: _Swap) -> None:
-        record = self._peers().get(swap.ours.partner)
+        record = self._peers().get(swap.statement.partner)
         if record is None or swap.settled:
             return
         swap.tries, swap.asked_in = swap.tries + 1, self._round
         try:
-            said = await self._transport.receipt(record, swap.said(), CALL_S)
+            signed_opinion = await self._transport.receipt(record, swap.signed_opinion(), CALL_S)
         except PartnerRefused:
             swap.settled = True
             return
         except ExchangeError:  # it is asked once more
             return
-        if said is not None:
-            self._settle(swap, said)
+        if signed_opinion is not None:
+            self._settle(swap, signed_opinion)
 
-    def _settle(self, swap: _Swap, said: SignedOpinion) -> None:
+    def _settle(self, swap: _Swap, signed_opinion: SignedOpinion) -> None:
         """Keep the partner's signature, if it holds. The first one counts, whatever it is."""
         if swap.settled:
             return
         swap.settled = True
-        receipt = Countersigned(swap.ours, said.opinion, said.signature)
+        receipt = Countersigned(swap.statement, signed_opinion.opinion, signed_opinion.signature)
         if receipt.holds(self._log.signer.verify):
             self._log.keep(receipt)
             return
         self._refused += 1
-        ours = swap.ours
+        statement = swap.statement
         reason = "it did not sign the swap as we saw it"
-        self._emit(events.ReceiptRefused(peer=ours.partner, round=ours.key.round, reason=reason))
+        self._emit(events.ReceiptRefused(peer=statement.partner, round=statement.key.round, reason=reason))
 
     async def _ask_stranger(self) -> None:
         """Ask one peer that is not proven, and was not asked lately, what others signed for it."""
@@ -220,18 +222,18 @@ class PairReceipts:
         except ExchangeError:
             return
         for receipt in shown:
-            self._believe(stranger, receipt)
+            self._count_receipt(stranger, receipt)
 
     def _is_due(self, peer: PeerId) -> bool:
         return peer not in self._trust and self._round - self._asked.get(peer, -ASK_AGAIN) >= ASK_AGAIN
 
-    def _believe(self, stranger: PeerId, receipt: ShownReceipt) -> None:
+    def _count_receipt(self, stranger: PeerId, receipt: ShownReceipt) -> None:
         """Count a receipt that a proven peer signed for this stranger in this run."""
-        said = receipt.statement
-        names_it = said.partner == stranger and said.run_id == self._log.run_id and said.opinion.accepted
-        if not names_it or said.signer not in self._trust or said.key.round < self._round - OLDEST:
+        statement = receipt.statement
+        names_it = statement.partner == stranger and statement.run_id == self._log.run_id and statement.opinion.accepted
+        if not names_it or statement.signer not in self._trust or statement.key.round < self._round - OLDEST:
             return
-        if self._bounds is not None and self._bounds.refusal_reason(said):
+        if self._bounds is not None and self._bounds.refusal_reason(statement):
             return
-        if self._log.signer.verify(said.signer, said.to_bytes(), receipt.signature):
-            self._trust.vouched(stranger, said.signer, said.key)
+        if self._log.signer.verify(statement.signer, statement.to_bytes(), receipt.signature):
+            self._trust.vouched(stranger, statement.signer, statement.key)

@@ -14,9 +14,9 @@ from peer.membership.slow_peers import SlowPeerMonitor
 class MembershipParts:
     """One peer's own view of the swarm."""
 
-    view: PeerTable
-    """Who is there; its `watch` says who answers."""
+    peer_table: PeerTable
+    """Who is there; its `detector` says who answers."""
     reputation: Reputation
-    diagnosis: SlowPeerMonitor
+    slow_peers: SlowPeerMonitor
     receipts: PairReceipts | None = None
     """None: none are exchanged."""

@@ -76,7 +76,7 @@ class PeerTable:
         clock: Clock,
         rng: random.Random,
         own: OwnRecord,
-        watch: FailureDetector,
+        detector: FailureDetector,
         look_every_s: float = LOOK_EVERY_S,
         banned: Callable[[], Container[PeerId]] = frozenset,
         changed: Callable[[int, str], None] = lambda count, reason: None,
@@ -100,7 +100,7 @@ class PeerTable:
         self._told: dict[PeerId, tuple[float, PeerRecord]] = {}
         self._announced: PeerRecord | None = None
         self.acquaintance = Acquaintance()
-        self.watch = watch
+        self.detector = detector
         self.banned = banned
 
     @property
@@ -145,12 +145,12 @@ class PeerTable:
             self._told.clear()
         self._told[record.peer_id] = (self._clock.now(), record)
         self._merged = None
-        self.watch.heard(record.peer_id, "it called")
+        self.detector.heard(record.peer_id, "it called")
 
     def candidates(self, round_: int, proven: Collection[PeerId] = ()) -> list[PeerId]:
         """Live peers that train, are not out (`peer.protocol.swarm.failure_detection`) and were not met too often
         lately. `proven`: those of them that are proven to us."""
-        outs, banned, training = self.watch.membership.outs(), self.banned(), self._trainers()
+        outs, banned, training = self.detector.membership.outs(), self.banned(), self._trainers()
         if outs or banned:
             training = [peer for peer in training if peer not in outs and peer not in banned]
         tired = self.acquaintance.tired_of(round_, self.live(), proven)
@@ -163,7 +163,7 @@ class PeerTable:
 
     def vouch_for(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
         """For another that asks whether we reach a peer: its record, and how long ago it was heard, seconds."""
-        return self.peers.get(about), self.watch.heard_ago(about)
+        return self.peers.get(about), self.detector.heard_ago(about)
 
     def own_reach(self, by: PeerId | None = None) -> Reach:
         """How others can call us, as our record says, or how this peer can, as one of our own network."""
@@ -201,7 +201,7 @@ class PeerTable:
     def live(self) -> int:
         """How many train as far as we know, ourselves included. Of records that nobody stands behind there may be any
         number: they must not count for how often those meet that do."""
-        return 1 + min(self.others_training(), self.watch.answering.contacts())
+        return 1 + min(self.others_training(), self.detector.answering.contacts())
 
     def others_training(self) -> int:
         return len(self._trainers())
@@ -237,7 +237,7 @@ class PeerTable:
         self._merged = None
         present, before = self.peers, self._present
         self._present = present
-        self.watch.seen(present)
+        self.detector.seen(present)
         if present.keys() != before.keys():
             stayed = len(present.keys() & before.keys())
             came, went = len(present) - stayed, len(before) - stayed
@@ -252,7 +252,7 @@ class PeerTable:
 
     async def refresh(self) -> None:
         """After a sleep: our own record and those of the others are old, and what failed before says nothing."""
-        self.watch.forget()
+        self.detector.forget()
         await self.announce()
         await self.look()
 
@@ -271,7 +271,7 @@ class PeerTable:
             looked, pause_s = self._clock.now(), every_s if self._present else min(every_s, ALONE_S)
             pause_s *= self._rng.uniform(0.8, 1.2)
             while (waited_s := self._clock.now() - looked) < pause_s:
-                if waited_s >= DOUBT_S and self.watch.membership.doubts():
+                if waited_s >= DOUBT_S and self.detector.membership.doubts():
                     break
                 await self._clock.sleep(min(pause_s - waited_s, DOUBT_S / 2))
             every_s = min(2 * every_s, self._look_every_s)

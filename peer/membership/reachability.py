@@ -52,7 +52,7 @@ class ReachabilityProbe:
         self._trusted = trusted
         self._near = near
         self._asked_about: tuple[str, ...] = ()
-        self.state = Reachability()
+        self.reachability = Reachability()
         self._trips = RoundTrips()
         """Only who did not answer is told to it: how long a probe takes is not how long the way is."""
         self._shunned: dict[PeerId, float] = {}
@@ -60,7 +60,7 @@ class ReachabilityProbe:
     @property
     def reachable(self) -> bool:
         """Until somebody has tried we hope so."""
-        return self.state.reachable() is not False
+        return self.reachability.reachable() is not False
 
     async def ask(self, peers: Iterable[PeerRecord]) -> None:
         """Ask one of these peers or, the first time, some, if it is time to. A peer that cannot be asked says nothing
@@ -68,24 +68,24 @@ class ReachabilityProbe:
         now, ours = self._clock.now(), self._endpoints()
         if ours != self._asked_about:
             if set(ours) > set(self._asked_about) > set():
-                self.state.grow()
+                self.reachability.grow()
             else:
-                self.state.forget()
+                self.reachability.forget()
             self._asked_about = ours
-        before = self.state.reachable()
-        self.state.called(self._transport.take_callers(), ours, now)
-        self._tell(before)
-        if not self.state.due(now):
+        before = self.reachability.reachable()
+        self.reachability.called(self._transport.take_callers(), ours, now)
+        self._report_change(before)
+        if not self.reachability.due(now):
             return
         near = self._near()
         able = [record for record in peers if record.reach is Reach.DIRECT and record.peer_id not in near]
         if not able:
             return
-        self.state.asked(now)
+        self.reachability.asked(now)
         drawn = self._drawn(able)
         only = len({voice_of(record.endpoints[0]) for record in drawn}) == 1
         async with asyncio.TaskGroup() as asking:
-            for way in self._in_order(drawn, ours, now)[: self.state.at_once()]:
+            for way in self._in_order(drawn, ours, now)[: self.reachability.at_once()]:
                 question = Question(way.peer_id, ours, now, way.peer_id in self._trusted, only)
                 asking.create_task(self._ask(way, question))
 
@@ -100,9 +100,9 @@ class ReachabilityProbe:
         except ExchangeError:
             self._shun(record.peer_id, question.at)
             return
-        before = self.state.reachable()
-        self.state.heard(question, probed)
-        self._tell(before)
+        before = self.reachability.reachable()
+        self.reachability.heard(question, probed)
+        self._report_change(before)
 
     def _drawn(self, able: list[PeerRecord]) -> list[PeerRecord]:
         """Return some of these by lot, in any order, and the operator's node."""
@@ -119,8 +119,8 @@ class ReachabilityProbe:
         for way in ways:
             network, version = voice_of(way.endpoints[0]), version_of(way.endpoints[0])
             shunned = now - self._shunned.get(way.peer_id, -SHUNNED_S) < SHUNNED_S
-            heard = self.state.has_word_of_network(network)
-            spoken = self.state.has_word_of(way.peer_id, version)
+            heard = self.reachability.has_word_of_network(network)
+            spoken = self.reachability.has_word_of(way.peer_id, version)
             ranks.append((shunned, heard, spoken, way.peer_id not in self._trusted, places[network]))
             places[network] += 1
         return [ways[number] for number in sorted(range(len(ways)), key=ranks.__getitem__)]
@@ -131,10 +131,10 @@ class ReachabilityProbe:
         if len(self._shunned) > 4 * LOOKED_AT:
             del self._shunned[next(iter(self._shunned))]
 
-    def _tell(self, before: bool | None) -> None:
-        after = self.state.reachable()
+    def _report_change(self, before: bool | None) -> None:
+        after = self.reachability.reachable()
         if after is not None and after != before:
-            self._changed(after, self.state.why())
+            self._changed(after, self.reachability.why())
 
     async def run(
         self, peers: Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]], settled_tick_s: float = SETTLED_TICK_S
@@ -142,7 +142,7 @@ class ReachabilityProbe:
         """For ever; the owner cancels."""
         while True:
             await self.ask((await peers()).values())
-            await self._clock.sleep(settled_tick_s if self.state.settled() else TICK_S)
+            await self._clock.sleep(settled_tick_s if self.reachability.settled() else TICK_S)
 
 
 def _ways(record: PeerRecord, ours: tuple[str, ...]) -> list[PeerRecord]:

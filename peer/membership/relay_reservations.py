@@ -52,9 +52,9 @@ class _Place:
     rate: float = 0.0
     """Bytes per second that the relay passes on; 0: it has not answered yet."""
     given_at: float = 0.0
-    shown: RelayAddress | None = None
+    address: RelayAddress | None = None
     """As our record names it, with what it signed of our address. None: it has not answered yet."""
-    told: str = ""
+    left_reason: str = ""
     """Why it is to be left, as the journal has it already."""
 
 
@@ -86,11 +86,11 @@ class RelayReservations:
     _places: dict[PeerId, _Place] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     """Calls to relays, with those that are ending."""
-    _news: Signal = field(default_factory=Signal)
+    _wake: Signal = field(default_factory=Signal)
 
     def relays(self) -> tuple[RelayAddress, ...]:
         """Return the relays that hold a place for us, for our record."""
-        return tuple(place.shown for place in self._places.values() if place.shown is not None and place.rate > 0)
+        return tuple(place.address for place in self._places.values() if place.address is not None and place.rate > 0)
 
     def rate(self) -> float:
         """Return the bytes per second that our best relay passes on; 0: there is none."""
@@ -109,10 +109,10 @@ class RelayReservations:
         self.memory.failed(relay, why, self.clock.now())
         self.setting.emit(events.RelayLeft(relay=relay, reason=why, code=fault.code))
         if (place := self._places.get(relay)) is not None:
-            place.told = why
+            place.left_reason = why
             if not self._is_last(place):
                 self._give_back(relay, why, fault.code)
-        self._news.set()
+        self._wake.set()
 
     async def run(self, known: Callable[[], Mapping[PeerId, PeerRecord]]) -> None:
         """Keep places for ever; the owner cancels. `known`: the live records at hand."""
@@ -123,8 +123,8 @@ class RelayReservations:
                 else:
                     for relay in list(self._places):
                         self._give_back(relay, "others can dial us now", Code.OPEN)
-                await self._news.wait_for(LOOK_EVERY_S if len(self._places) < MAX_RELAYS else SETTLED_EVERY_S)
-                self._news.clear()
+                await self._wake.wait_for(LOOK_EVERY_S if len(self._places) < MAX_RELAYS else SETTLED_EVERY_S)
+                self._wake.clear()
         finally:
             self._places.clear()
             for task in self._tasks:
@@ -167,7 +167,7 @@ class RelayReservations:
                 place.given_at = self.clock.now()
                 self.setting.emit(events.RelayReserved(relay=peer, reason=why))
             if first or word is not None:
-                place.shown = replace(place.relay.address, word=word)
+                place.address = replace(place.relay.address, word=word)
                 self.setting.changed()
 
         try:
@@ -189,7 +189,7 @@ class RelayReservations:
         if place.rate > 0:
             self.setting.emit(events.RelayLeft(relay=peer, reason=why, code=Code.ENDED))
             self.setting.changed()
-        self._news.set()
+        self._wake.set()
 
     def _is_last(self, place: _Place) -> bool:
         """Return whether others can call us over this relay alone."""
@@ -200,6 +200,6 @@ class RelayReservations:
         place = self._places.pop(relay)
         place.task.cancel()
         if place.rate > 0:
-            if place.told != why:
+            if place.left_reason != why:
                 self.setting.emit(events.RelayLeft(relay=relay, reason=why, code=code))
             self.setting.changed()

@@ -17,16 +17,16 @@ MAX_CHECKED = 4096
 class RelayWords:
     """Tells for which address block a closed peer counts."""
 
-    def __init__(self, nodes: Callable[[], Container[PeerId]], verify: Verify, conduct: Reputation) -> None:
+    def __init__(self, nodes: Callable[[], Container[PeerId]], verify: Verify, reputation: Reputation) -> None:
         """`nodes`: returns the operator's."""
         self._nodes = nodes
         self._verify = verify
-        self._conduct = conduct
+        self._reputation = reputation
         self._checked: OrderedDict[tuple[PeerId, bytes, bytes], bool] = OrderedDict()
 
     def block_of(self, record: PeerRecord, records: Mapping[PeerId, PeerRecord], now: float) -> str:
         """Return the block, empty: no relay speaks for the peer. `records`: the live ones."""
-        trusted = [relay.peer_id for relay in record.relays if self._conduct.trusts(relay.peer_id)]
+        trusted = [relay.peer_id for relay in record.relays if self._reputation.trusts(relay.peer_id)]
         return vouched_block(record, now, self._nodes(), trusted, records, self._holds)
 
     def _holds(self, relay: PeerId, raw: bytes, signature: bytes) -> bool:

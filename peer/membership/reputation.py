@@ -54,48 +54,48 @@ class Reputation:
         self,
         now: Callable[[], float],
         emit: Callable[[events.Event], None],
-        kept: ProvenFile | None = None,
+        proven_file: ProvenFile | None = None,
     ) -> None:
-        """`kept`: where the peers that earned trust outlive a restart."""
+        """`proven_file`: where the peers that earned trust outlive a restart."""
         self._now = now
         self._emit = emit
-        self._kept = kept
-        self.proven = ProvenPeers() if kept is None else kept.peers
+        self._proven_file = proven_file
+        self.proven = ProvenPeers() if proven_file is None else proven_file.peers
         self.last_choices = LastChoices()
         self._left_out = 0
         self._invited: Container[PeerId] = ()
-        self._standing = ReputationScore()
-        self.patience = StrangerBudget(None)
+        self._scores = ReputationScore()
+        self.stranger_budget = StrangerBudget(None)
         self._why: OrderedDict[PeerId, str] = OrderedDict()
         self._last: deque[RefusedCaller] = deque(maxlen=SHOWN)
         self._counts: Counter[Code] = Counter()
         self._written: OrderedDict[tuple[str, Code], tuple[float, int]] = OrderedDict()
         self._lines: TokenBuckets[str] = TokenBuckets(LINES)
 
-    async def keep(self, clock: Clock) -> None:
+    async def save_periodically(self, clock: Clock) -> None:
         """Keep what is learned about proven peers, until cancelled. Without a file it ends at once."""
-        if self._kept is not None:
-            await self._kept.run(clock)
+        if self._proven_file is not None:
+            await self._proven_file.run(clock)
 
-    def limit_strangers(self, patience: StrangerBudget, invited: Container[PeerId] = ()) -> None:
+    def limit_strangers(self, stranger_budget: StrangerBudget, invited: Container[PeerId] = ()) -> None:
         """Go by this budget from here on: a manifest says how long the rounds are. Proven peers are no strangers.
         `invited`: the peers that have an invitation, as far as they showed it."""
-        self.patience = patience
+        self.stranger_budget = stranger_budget
         self._invited = invited
         for peer in self.proven:
-            patience.mark_known(peer)
+            stranger_budget.mark_known(peer)
 
     def penalize(self, peer: PeerId, code: Code, reason: str) -> None:
         """A peer that proved its key did something wrong."""
         now = self._now()
-        score = self._standing.offend(peer, code, now)
-        self.patience.offended(peer)
+        score = self._scores.offend(peer, code, now)
+        self.stranger_budget.offended(peer)
         if score > OUT_OF_FAVOUR:
             self.proven.disgraced(peer)
         self._note(now, peer, code, reason)
         _remember(self._why, peer, reason)
         if times := self._times_to_write(peer, code, now):
-            out_s = round(self._standing.out_for_s(peer, now), 1)
+            out_s = round(self._scores.out_for_s(peer, now), 1)
             self._emit(
                 events.StandingLowered(
                     peer=peer, code=code, reason=reason, score=round(score, 3), out_s=out_s, times=times
@@ -115,15 +115,15 @@ class Reputation:
 
     def out_for_s(self, peer: PeerId) -> float:
         """Seconds until the peer is in favour again; 0: it is."""
-        return self._standing.out_for_s(peer, self._now())
+        return self._scores.out_for_s(peer, self._now())
 
     def acceptable(self, peers: Iterable[PeerId]) -> list[PeerId]:
         """Those that are in favour and not too strange now, in the same order."""
         now = self._now()
-        out, patient = self._standing.out_of_favour(now), self.patience.with_strangers(now) != 0.0
+        out, patient = self._scores.out_of_favour(now), self.stranger_budget.with_strangers(now) != 0.0
         if patient and not out:
             return list(peers)
-        return [p for p in peers if p not in out and (patient or self.patience.max_wait(p, now) != 0.0)]
+        return [p for p in peers if p not in out and (patient or self.stranger_budget.max_wait(p, now) != 0.0)]
 
     def unknown(self, peers: Iterable[PeerId]) -> list[PeerId]:
         """Return those of these that are neither proven nor invited."""
@@ -133,9 +133,9 @@ class Reputation:
         """Whether this peer is proven or invited."""
         return not self.unknown([peer])
 
-    def why_not(self, peers: Collection[PeerId]) -> str:
+    def unacceptable_reason(self, peers: Collection[PeerId]) -> str:
         """For a person: why some of these are not `acceptable`; empty: all are."""
-        out, left = self._standing.out_of_favour(self._now()), set(self.acceptable(peers))
+        out, left = self._scores.out_of_favour(self._now()), set(self.acceptable(peers))
         ousted = sum(peer in out for peer in peers)
         strange = sum(peer not in left and peer not in out for peer in peers)
         reasons = [f"{ousted} out of favour"] if ousted else []
@@ -145,16 +145,16 @@ class Reputation:
 
     def stranger_budget_spent(self, peer: PeerId) -> bool:
         """Whether it never exchanged with us, and others like it held up our trainer enough lately."""
-        return self.patience.max_wait(peer, self._now()) == 0.0
+        return self.stranger_budget.max_wait(peer, self._now()) == 0.0
 
     def is_stranger(self, peer: PeerId) -> bool:
         """Whether our trainer waits for this peer for a bounded time only."""
-        return self.patience.max_wait(peer, self._now()) is not None
+        return self.stranger_budget.max_wait(peer, self._now()) is not None
 
     def held_up(self, peer: PeerId, seconds: float) -> None:
         """Our trainer waited so long for an exchange with this peer that failed."""
         if self.is_stranger(peer):
-            self.patience.charge(seconds, self._now())
+            self.stranger_budget.charge(seconds, self._now())
 
     def is_proven(self, peer: PeerId) -> bool:
         """Whether the peer earned trust, so that strangers never take its place."""
@@ -176,7 +176,7 @@ class Reputation:
     def report(self) -> ReputationStatus:
         """For `peer status`."""
         now = self._now()
-        out = self._standing.out_of_favour(now)
+        out = self._scores.out_of_favour(now)
         return ReputationStatus(
             refusal_counts={str(code): count for code, count in self._counts.items()},
             out_of_favour=tuple(

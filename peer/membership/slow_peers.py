@@ -32,7 +32,7 @@ class SlowPeerMonitor:
         now = self._now()
         self._ready[key.fragment] = key, now, now - since, tokens
 
-    def tell(self, key: RoundKey) -> PeerTimings | None:
+    def own_timings(self, key: RoundKey) -> PeerTimings | None:
         """What a partner is told of us in this round."""
         known = self._ready.get(key.fragment)
         if known is None or known[0] != key.whole:

@@ -53,7 +53,7 @@ Peers = Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]]
 Answered = Callable[[PeerId, float], None]
 
 
-def unheard(peer: PeerId, took_s: float) -> None:
+def ignore_answer(peer: PeerId, took_s: float) -> None:
     """Take how long an answer took, and drop it."""
 
 
@@ -120,7 +120,7 @@ class StatementSync:
 
     # -- taking them -------------------------------------------------------------------------------------------------
 
-    def hold(self, statements: Sequence[Statement[Document]]) -> None:
+    def add_own(self, statements: Sequence[Statement[Document]]) -> None:
         """Take checked statements of our own, signed here."""
         for statement in statements:
             self._add(PeerId(""), statement)
@@ -179,15 +179,15 @@ class StatementSync:
 
     # -- asking others -----------------------------------------------------------------------------------------------
 
-    async def ask(self, transport: SwarmCalls, record: PeerRecord, families: Sequence[Family] = FAMILIES) -> int:
+    async def fetch_from(self, transport: SwarmCalls, record: PeerRecord, families: Sequence[Family] = FAMILIES) -> int:
         """Get all statements of these families that we lack from one peer. Return how many answers that took; 0: an
         answer did not come, or an amendment did not check. Never raises: what does not check is journaled, once a peer
         and code."""
-        ask = {AMENDMENT: self._ask_amendments, PAPER: self._ask_papers}
+        fetch = {AMENDMENT: self._ask_amendments, PAPER: self._ask_papers}
         answers, good = 0, True
         for family in families:
             try:
-                answers += await ask[family](transport, record)
+                answers += await fetch[family](transport, record)
             except BadPayload as bad:
                 self._refuse(record.peer_id, family, bad.code, bad.reason)
                 good = False
@@ -218,14 +218,14 @@ class StatementSync:
                 self._refuse(record.peer_id, PAPER, bad.code, bad.reason)
         return 1
 
-    def asking(
+    def duties(
         self,
         transport: SwarmCalls,
         clock: Clock,
         rng: random.Random,
         peers: Peers,
         every_s: float = ASK_EVERY_S,
-        answered: Answered = unheard,
+        answered: Answered = ignore_answer,
     ) -> list[Coroutine[Any, Any, None]]:
         """Make the duties that ask for ever: now the operator's node, now anybody. The owner cancels.
 
@@ -238,7 +238,7 @@ class StatementSync:
                 if (record := _whom(list((await peers()).values()), rng)) is not None:
                     began = clock.now()
                     if (
-                        await self.ask(transport, record, [family]) == 1
+                        await self.fetch_from(transport, record, [family]) == 1
                     ):  # several answers do not show how long one takes
                         answered(record.peer_id, clock.now() - began)
                 await clock.sleep(pace() * rng.uniform(0.8, 1.2))
@@ -248,7 +248,7 @@ class StatementSync:
 
         return [
             ask_for_ever(AMENDMENT, lambda: every_s, answered),
-            ask_for_ever(PAPER, pace_of_papers, unheard),
+            ask_for_ever(PAPER, pace_of_papers, ignore_answer),
         ]
 
     # -- being asked -------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class KeptReceipts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnWord:
+class OwnSummary:
     """What we say of ourselves."""
 
     state: Callable[[], Hashable]
@@ -51,13 +51,13 @@ class OwnWord:
 
 
 @dataclass(slots=True)
-class ToldNode:
+class SummaryTarget:
     """One node that hears our summaries, and what it knows by now."""
 
     pace: SummaryPace
     state: Hashable = None
     """Ours, as it knows it."""
-    taken: int = 0
+    accepted: int = 0
     """Summaries that it took."""
     failed_until: float = -math.inf
     """Until then it comes behind the others; run time."""
@@ -79,12 +79,12 @@ class ToldNode:
         if dropped == UNWANTED:
             self.left_alone_until = now + UNWANTED_S
         elif not dropped:
-            self.taken += 1
+            self.accepted += 1
 
     def receipt_of(self, shown: Sequence[ShownReceipt]) -> tuple[ShownReceipt, ...]:
         """Return the receipt that goes with the next summary: with every second one, of each signer in turn. A node
         needs some of two address blocks, and no more."""
-        turn, rest = divmod(self.taken, RECEIPT_EVERY)
+        turn, rest = divmod(self.accepted, RECEIPT_EVERY)
         return (shown[turn % len(shown)],) if shown and not rest else ()
 
 
@@ -99,42 +99,42 @@ class SummarySender:
         transport: SwarmCalls,
         clock: Clock,
         pace: Callable[[], SummaryPace],
-        word: OwnWord,
+        own_summary: OwnSummary,
         records: Callable[[], Sequence[PeerRecord]],
         nodes: Callable[[], frozenset[PeerId]],
     ) -> None:
         self._transport, self._clock, self._pace = transport, clock, pace
-        self._word, self._records, self._nodes = word, records, nodes
-        self._told: dict[PeerId, ToldNode] = {}
+        self._own_summary, self._records, self._nodes = own_summary, records, nodes
+        self._targets: dict[PeerId, SummaryTarget] = {}
 
     async def run(self) -> None:
         """For ever; the owner cancels."""
         while True:
-            state = self._word.state()
-            for node, told in self._hearers():
-                if told.is_due(state, self._clock.now()):
-                    await self._send(node, told)
+            state = self._own_summary.state()
+            for node, target in self._targets_to_send():
+                if target.is_due(state, self._clock.now()):
+                    await self._send(node, target)
             await self._clock.sleep(LOOK_S)
 
-    def _hearers(self) -> list[tuple[PeerRecord, ToldNode]]:
+    def _targets_to_send(self) -> list[tuple[PeerRecord, SummaryTarget]]:
         """Return the nodes to tell. Those that did not answer come last, so that they hold up no other."""
         now, named = self._clock.now(), self._nodes()
-        self._told = {peer: told for peer, told in self._told.items() if peer in named}
+        self._targets = {peer: target for peer, target in self._targets.items() if peer in named}
         found = [
-            (record, self._told.setdefault(record.peer_id, ToldNode(self._pace())))
+            (record, self._targets.setdefault(record.peer_id, SummaryTarget(self._pace())))
             for record in self._records()
             if record.peer_id in named and record.status in NODES and record.reach
         ]
-        willing = [(record, told) for record, told in found if told.left_alone_until <= now]
+        willing = [(record, target) for record, target in found if target.left_alone_until <= now]
         return sorted(willing, key=lambda one: (one[1].failed_until > now, one[0].peer_id))[:MOST_NODES]
 
-    async def _send(self, node: PeerRecord, told: ToldNode) -> None:
+    async def _send(self, node: PeerRecord, target: SummaryTarget) -> None:
         """Send one summary. Never raises for a node that does not take it."""
-        receipts = self._word.receipts
-        raw = self._word.sealed(told.receipt_of([] if receipts is None else receipts.shown()))
+        receipts = self._own_summary.receipts
+        raw = self._own_summary.sealed(target.receipt_of([] if receipts is None else receipts.shown()))
         try:
             dropped = await self._transport.send_summary(node, raw, CALL_S)
         except ExchangeError:
-            told.failed(self._clock.now())
+            target.failed(self._clock.now())
         else:
-            told.answered(dropped, self._clock.now())
+            target.answered(dropped, self._clock.now())

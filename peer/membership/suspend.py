@@ -104,13 +104,13 @@ class SuspendRecovery:
             self._fresh.set()
 
 
-async def refresh(transport: SwarmCalls, clock: Clock, view: PeerTable, rng: random.Random) -> None:
+async def refresh(transport: SwarmCalls, clock: Clock, peer_table: PeerTable, rng: random.Random) -> None:
     """Make connections, record, directory and clock fresh."""
-    remembered = view.remembered()
+    remembered = peer_table.remembered()
     await transport.forget_connections()
     asked = in_turn(rng.sample(remembered, len(remembered)), _named_network)[:GREETED]
     async with asyncio.TaskGroup() as group:
-        group.create_task(view.refresh())
+        group.create_task(peer_table.refresh())
         group.create_task(_greet(transport, clock, asked))
 
 

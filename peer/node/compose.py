@@ -115,11 +115,11 @@ class PeerParts:
 
     @property
     def view(self) -> PeerTable:
-        return self.members.view
+        return self.members.peer_table
 
     @property
     def round_status(self) -> RoundStatus:
-        return self.loop.live
+        return self.loop.round_status
 
     @property
     def acceptance(self) -> PartnerAcceptance | None:
@@ -231,10 +231,10 @@ def compose_peer(
             matchmaker=matchmaker,
             stores=stores or ExchangeStores(),
             emit=emit,
-            wishes=ExchangeControls(
-                wanted=lambda: not leaving and not pause.active.is_set(),
-                why_not=quota.blocked_reason,
-                tell=live.is_doing,
+            controls=ExchangeControls(
+                wants_partners=lambda: not leaving and not pause.active.is_set(),
+                no_exchange_reason=quota.blocked_reason,
+                set_activity=live.set_phase,
                 # a payload takes as long as the last one, as far as is known
                 exchange_fits=lambda ends_at: ends_at + live.last_seconds < clock.now() + pause.known_in(),
             ),
@@ -260,7 +260,7 @@ def compose_peer(
     loop = RoundLoop(
         plan=plan,
         clock=clock,
-        view=view,
+        peer_table=view,
         outer=outer,
         schedule=schedule,
         directives=directives,
@@ -268,13 +268,13 @@ def compose_peer(
         supervisor=supervisor,
         strategy=strategy,
         committer=committer,
-        diagnosis=members.diagnosis,
-        live=live,
-        leaving=leaving,
+        slow_peers=members.slow_peers,
+        round_status=live,
+        shutdown=leaving,
         emit=emit,
         settled=_at_once if recovery is None else recovery.settled,
         on_boundary=on_boundary,
-        on_rest=on_rest,
+        on_pause=on_rest,
     )
 
     def background() -> list[Coroutine[Any, Any, None]]:
@@ -283,7 +283,7 @@ def compose_peer(
 
         return [
             view.run(),
-            *statements.asking(transport, clock, rng, view.known, ask_every_s, detector.answered),
+            *statements.duties(transport, clock, rng, view.known, ask_every_s, detector.answered),
             detector.run(transport, lambda: view.peers, rng, dozing),
             pause.watch(),
             quota.watch(),
@@ -434,7 +434,7 @@ def compose_daemon(
     def nodes() -> frozenset[PeerId]:
         return terms.statements.log.nodes(clock.now(), terms.nodes)
 
-    node.directory.believe(nodes)
+    node.directory.set_operators(nodes)
     look_every_s = pace_of(method)
     checkpointer = Checkpointer(
         run.checkpoints,

@@ -135,7 +135,9 @@ class OpenNode:
         ours = supposed(self.local.options, self.directory, self.port)
         dialler = self.transport.dialler
         seen = [join_host(host, self.port) for host in dialler.seen_hosts()]
-        return tuple(dict.fromkeys(dialler.announceable([*self.reach.state.endpoints(), *ours, *seen])))[:MAX_ENDPOINTS]
+        return tuple(dict.fromkeys(dialler.announceable([*self.reach.reachability.endpoints(), *ours, *seen])))[
+            :MAX_ENDPOINTS
+        ]
 
     def address(self) -> PeerAddress:
         """Who we are, and where others reach us."""
@@ -269,14 +271,14 @@ async def open_node(
             now=clock.now,
             limits=limits,
             listeners=DirectoryListeners(
-                helper=_HelperEvents(emit),
-                bad_record=reputation.bad_record,
+                watcher=_HelperEvents(emit),
+                on_bad_record=reputation.bad_record,
                 proven=lambda: reputation.proven,
-                own_found=key_watch.saw,
+                on_own_record=key_watch.note_own_record,
                 # Others cannot call our DHT node where the router opens a port for the exchange alone. Nobody is to
                 # call a guest, so it gets into no routing table and no cache of addresses.
                 is_closed=lambda: (
-                    local.temporary_identity is not None or mapping.carries() or reach.state.reachable() is False
+                    local.temporary_identity is not None or mapping.carries() or reach.reachability.reachable() is False
                 ),
             ),
         )
@@ -295,7 +297,7 @@ async def open_node(
             random.Random(),
             RelaySetting(
                 me=local.me,
-                closed=lambda: reach.state.reachable() is False,
+                closed=lambda: reach.reachability.reachable() is False,
                 near=lambda: directory.own_network().keys(),
                 nodes=trusted,
                 emit=emit,
@@ -392,7 +394,7 @@ def _look_around(local: LocalNode, directory: DhtDirectory, dialler: Dialler, po
         announces=local.temporary_identity is None,
         answered_hosts=dialler.answered_hosts,
     )
-    directory.look_around(lan)
+    directory.browse_lan(lan)
 
 
 def _hosts(options: NodeOptions) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from peer import __version__
 from peer.membership.pair_receipts import PairReceipts
-from peer.membership.summary_sender import OwnWord, SummarySender
+from peer.membership.summary_sender import OwnSummary, SummarySender
 from peer.node.open import OpenNode
 from peer.node.upload_quota import UploadQuota
 from peer.observe import events
@@ -88,7 +88,7 @@ class SummarySource:
             node.transport,
             node.local.clock,
             lambda: SummaryPace(random.Random()),
-            OwnWord(self.state, self.sealed, receipts),
+            OwnSummary(self.state, self.sealed, receipts),
             lambda: list(node.directory.known().values()),
             nodes,
         )

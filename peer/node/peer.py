@@ -416,7 +416,7 @@ class PeerDaemon:
             *([] if peer.summaries is None else [peer.summaries.run()]),
             follow_amendments(node, joining.terms, self._policy, lambda: parts.loop.rounds),
             watch_fitness(self._join_report, joining.manifest, joining.files.trainer, live),
-            self._daemon_parts.reputation.keep(node.local.clock),
+            self._daemon_parts.reputation.save_periodically(node.local.clock),
         ]
         await run_until_drained(parts.loop, state.round, beside, node.local.say, self._facts.exchange_limit_s)
         if not self._facts.leaving:

@@ -45,7 +45,7 @@ def port_mapper(
         return why_no_mapping(hosts, source, private_run=dialler.private_run()) or no_library
 
     def around() -> Surroundings:
-        state, source = reach.state, source_address()
+        state, source = reach.reachability, source_address()
         return Surroundings(
             why_not=why_not(source),
             online=source != "",

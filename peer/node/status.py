@@ -108,7 +108,7 @@ def status_report(
         page=facts.page,
         manifest=None if manifest is None else manifest_status(statements, manifest, manifest.model.parameters),
         contract=joining.contract if joining.has(Stage.CONTRACT) else None,
-        membership=None if parts is None else parts.view.watch.report(),
+        membership=None if parts is None else parts.view.detector.report(),
         peers=None if parts is None else _peers(node, parts),
         admission=None if terms is None else terms.admission.report(*daemon_parts.reputation.strangers()),
         reputation=daemon_parts.reputation.report(),
@@ -147,7 +147,7 @@ def node_status(node: OpenNode, statements: StatementSync | None, began: float, 
         log=str(local.folder.log),
         endpoints=tuple(node.endpoints()),
         addresses=tuple(node.directory.addresses()),
-        reachable=KnownFact(node.reach.state.reachable(), node.reach.state.why()),
+        reachable=KnownFact(node.reach.reachability.reachable(), node.reach.reachability.why()),
         port_mapping=node.mapping.report(),
         relays=node.reservations.report(),
         relaying=node.transport.relay_server.report(),
@@ -175,7 +175,7 @@ def manifest_status(statements: StatementSync | None, manifest: Manifest, parame
 
 
 def _progress(node: OpenNode, parts: PeerParts, totals: Totals) -> RoundsStatus:
-    live, diagnosis, receipts = parts.round_status, parts.members.diagnosis, parts.members.receipts
+    live, diagnosis, receipts = parts.round_status, parts.members.slow_peers, parts.members.receipts
     return RoundsStatus(
         round=live.round,
         next_due_in_s=None if live.due_at is None else round(live.due_at - node.local.clock.now(), 1),
@@ -219,7 +219,7 @@ def _why_no_pair(record: PeerRecord, node: OpenNode, parts: PeerParts) -> str:
     """Why a peer is no candidate of ours; `yes` when it is one, and `last` when it is one that we ask behind all."""
     if record.status is not Status.TRAINING:
         return f"no: it is {record.status.value}"
-    if parts.view.watch.out(record.peer_id):
+    if parts.view.detector.out(record.peer_id):
         return "no: neither we nor others reach it"
     if not record.reach and not node.address().reach():
         return "no: neither of the two can be called"

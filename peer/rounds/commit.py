@@ -30,7 +30,7 @@ class Snapshot:
     """A snapshot, and how its round is to end."""
 
     work: WorkSnapshot
-    cut: WorkShare
+    work_share: WorkShare
     closes_at: float
     """Until when a peer without a partner goes on looking."""
     merge: Merge
@@ -47,8 +47,8 @@ class RoundCommitter:
         outer: OuterState,
         emit: Callable[[events.Event], None],
         offload: Offload,
-        care: TrainerSupervisor,
-        live: RoundStatus,
+        supervisor: TrainerSupervisor,
+        round_status: RoundStatus,
         plan: RunPlan,
         strategy: ExchangeStrategy,
     ) -> None:
@@ -58,8 +58,8 @@ class RoundCommitter:
         self._outer = outer
         self._emit = emit
         self._offload = offload
-        self._care = care
-        self._live = live
+        self._supervisor = supervisor
+        self._round_status = round_status
         self.stepping = asyncio.Lock()
         """Held while `outer_params` move: a copy of them waits for it."""
         self.based_at: dict[int, float] = {}
@@ -123,7 +123,7 @@ class RoundCommitter:
 
     async def exchange_and_step(self, session: ExchangeSession, ready: Snapshot, due_again: Latch) -> Merge | None:
         """Exchange, and take the outer step. Return how to merge the result; None: there is nothing to merge."""
-        work, cut = ready.work, ready.cut
+        work, work_share = ready.work, ready.work_share
         if work.steps == 0:
             self.sit_out(work.key, "no inner step was finished in it")
             return None
@@ -132,9 +132,9 @@ class RoundCommitter:
             return None
         async with AsyncExitStack() as borrowed:  # the result's values may be read in here, and not later
             if self._plan.method.eager:
-                await borrowed.enter_async_context(self._eager(work, cut))
-            entering = borrowed.enter_async_context(session.exchange(work, cut, ready.closes_at))
-            got = await race(due_again.future, entering) or session.late(work, cut)
+                await borrowed.enter_async_context(self._eager(work, work_share))
+            entering = borrowed.enter_async_context(session.exchange(work, work_share, ready.closes_at))
+            got = await race(due_again.future, entering) or session.late_result(work, work_share)
             if got.outcome == "carried":
                 self.sit_out(work.key, got.reason)
                 return None
@@ -150,12 +150,12 @@ class RoundCommitter:
         return ready.merge
 
     @asynccontextmanager
-    async def _eager(self, work: WorkSnapshot, cut: WorkShare) -> AsyncIterator[None]:
+    async def _eager(self, work: WorkSnapshot, work_share: WorkShare) -> AsyncIterator[None]:
         """Take the own part of an eager update, and bring it to the trainer beside the block. Raises TrainerDied."""
         method, outer = self._plan.method, self._outer.fragment(work.key.fragment)
         own = self._outer.ahead.get(work.key.fragment) or LookAhead.at(outer)
         self._outer.ahead[work.key.fragment] = own
-        weight, rates = cut.share / self._strategy.members, (method.outer_lr, method.outer_momentum)
+        weight, rates = work_share.share / self._strategy.members, (method.outer_lr, method.outer_momentum)
         shift = await uninterrupted(self._offload(lambda: own.advance(work.params, outer, weight, *rates)))
         bringing = asyncio.create_task(self._bring(work.key, shift))
         try:
@@ -172,7 +172,7 @@ class RoundCommitter:
         """Merge the fragment into the trainer's params. Raises TrainerDied."""
         key = work.key
         await self._trainer.apply(key, self._outer.fragment(key.fragment), work.processed, key.round + 1, how)
-        self._care.round_finished()
+        self._supervisor.round_finished()
 
     def release(self, key: RoundKey) -> None:
         """The trainer need not wait for a result of this round."""
@@ -203,9 +203,9 @@ class RoundCommitter:
 
     def _journal(self, work: WorkSnapshot, got: ExchangeResult, digest: bytes) -> None:
         key, report = work.key, got.report
-        self._care.mark_journaled(key.fragment, work.processed)
+        self._supervisor.mark_journaled(key.fragment, work.processed)
         partners = [member for member in got.members if member != self._plan.me]
-        self._live.round_ended(got.outcome, partners, report.seconds if report else 0.0)
+        self._round_status.round_ended(got.outcome, partners, report.seconds if report else 0.0)
         assert got.outcome != "carried"
         self._emit(
             events.RoundEnded(

@@ -31,26 +31,26 @@ class Directives:
 
     `ruling`: returns the operator's policy for a round. `founded`: digest of the operator's state that ours descends
     from; empty if the operator has never replaced the state. `fetch_founded`: fetches the state with the given digest;
-    None: not available yet. `rest`: the volunteer's own pause."""
+    None: not available yet. `local_pause`: the volunteer's own pause."""
 
     def __init__(
         self,
         ruling: Callable[[int], RunPolicy],
         founded: bytes,
         fetch_founded: FetchFounded,
-        rest: LocalPause,
+        local_pause: LocalPause,
     ) -> None:
         self._ruling = ruling
         self._fetch_founded = fetch_founded
         self.founded = founded
-        self.rest = rest
+        self.local_pause = local_pause
 
     def lr_scale(self, round_: int) -> float:
         return self._ruling(round_).lr_scale
 
     def paused(self, round_: int) -> bool:
         """Whether somebody wants us to stand still."""
-        return self.rest.active.is_set() or self._ruling(round_).paused is not None
+        return self.local_pause.active.is_set() or self._ruling(round_).paused is not None
 
     def blocks(self, round_: int) -> bool:
         """Whether this round may not be played before something else is done."""
@@ -59,7 +59,7 @@ class Directives:
     async def apply(
         self,
         round_: int,
-        leaving: Shutdown,
+        shutdown: Shutdown,
         round_now: Callable[[int], int],
         tell: Callable[[Status, str], None],
         emit: Callable[[events.Event], None],
@@ -67,13 +67,13 @@ class Directives:
         """Wait through a pause, or until somebody gives the state that the operator named. The round to go on with, and
         that state: it takes the place of ours. `round_now`: the round of a clock that runs on meanwhile."""
         if self.paused(round_):
-            return await self._paused(round_, leaving, round_now, tell, emit), None
+            return await self._paused(round_, shutdown, round_now, tell, emit), None
         digest = self._ruling(round_).founded
         if digest == self.founded:
             return round_, None  # what held us is over before we stood still
         tell(Status.JOINING, "fetching the state that the operator goes on from")
-        while (params := await leaving.race(self._fetch_founded(digest))) is None:
-            if await leaving.wait_for(RETRY_S) or self.rest.active.is_set():
+        while (params := await shutdown.race(self._fetch_founded(digest))) is None:
+            if await shutdown.wait_for(RETRY_S) or self.local_pause.active.is_set():
                 break
             round_ = round_now(round_)
         if params is not None:
@@ -84,7 +84,7 @@ class Directives:
     async def _paused(
         self,
         round_: int,
-        leaving: Shutdown,
+        shutdown: Shutdown,
         round_now: Callable[[int], int],
         tell: Callable[[Status, str], None],
         emit: Callable[[events.Event], None],
@@ -100,7 +100,7 @@ class Directives:
             if holds != told:
                 tell(Status.PAUSED, "; ".join(holds.values()))
                 told = holds
-            if await leaving.wait_for(LOOK_EVERY_S):
+            if await shutdown.wait_for(LOOK_EVERY_S):
                 return round_
             round_ = round_now(round_)
         emit(events.WentOn(round=round_))
@@ -109,7 +109,7 @@ class Directives:
     def _holds(self, round_: int, since: int | None) -> dict[str, str]:
         """By whom, and how to say so; the volunteer comes first. `since`: the round in which the operator's pause was
         first seen."""
-        holds = {"volunteer": self.rest.why()} if self.rest.active.is_set() else {}
+        holds = {"volunteer": self.local_pause.why()} if self.local_pause.active.is_set() else {}
         if (why := self._ruling(round_).paused) is not None:
             sentence = f"paused by the operator since round {round_ if since is None else since}"
             holds["operator"] = f"{sentence}: {why}" if why else sentence

@@ -28,16 +28,16 @@ class Evaluations:
         outer: OuterState,
         clock: Clock,
         still: AbstractAsyncContextManager[None],
-        live: RoundStatus,
-        leaving: Shutdown,
+        round_status: RoundStatus,
+        shutdown: Shutdown,
         emit: Callable[[events.Event], None],
     ) -> None:
         self._trainer = trainer
         self._outer = outer
         self._clock = clock
         self._still = still
-        self._live = live
-        self._leaving = leaving
+        self._round_status = round_status
+        self._shutdown = shutdown
         self._emit = emit
         self._took_s = 0.0
         """Of the longest of the last evaluations; 0 before the first one."""
@@ -46,17 +46,17 @@ class Evaluations:
 
     async def evaluate(self, round_: int, own_too: bool = False, at_last: bool = False) -> None:
         """Evaluate, and journal the result. Told to leave, give it up unless it is `at_last`. Raises TrainerDied."""
-        if self._leaving and not at_last:
+        if self._shutdown and not at_last:
             return
-        self._live.is_doing("evaluating")
+        self._round_status.set_phase("evaluating")
         async with self._still:
             began, of = self._clock.now(), self._outer.begun
             call = self._trainer.evaluate(self._outer.params)
-            result = await (call if at_last else self._leaving.race(call))
+            result = await (call if at_last else self._shutdown.race(call))
             took = self._clock.now() - began
         if result is None:
             return
-        own = await self._leaving.race(self._trainer.evaluate(None)) if own_too else None
+        own = await self._shutdown.race(self._trainer.evaluate(None)) if own_too else None
         self._took_s, self._of = max(took, self._took_s / 2), of
         self._emit(
             events.Evaluated(

@@ -30,29 +30,29 @@ class InFlightRound:
     """One round on its way: looks for partners from the beginning, exchanges once the work is `ready`."""
 
     def __init__(
-        self, key: RoundKey, opened: AbstractAsyncContextManager[ExchangeSession], landing: RoundCommitter
+        self, key: RoundKey, opened: AbstractAsyncContextManager[ExchangeSession], committer: RoundCommitter
     ) -> None:
         self.ready: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
         self._session: ExchangeSession | None = None
         self._key = key
         self.due_again = Latch()
-        self._landing = landing
+        self._committer = committer
         self.task = asyncio.create_task(self._fly(opened))
 
     async def _fly(self, opened: AbstractAsyncContextManager[ExchangeSession]) -> None:
         async with opened as session:
             self._session = session
-            apart = await self._landing.follow(session, self._key, self.ready)
+            apart = await self._committer.follow(session, self._key, self.ready)
             ready = await self.ready
             if apart:
-                self._landing.sit_out(self._key, "the group's state came in the moment in which the round was due")
+                self._committer.sit_out(self._key, "the group's state came in the moment in which the round was due")
                 merge = None
             else:
-                merge = await self._landing.exchange_and_step(session, ready, self.due_again)
+                merge = await self._committer.exchange_and_step(session, ready, self.due_again)
         if merge is None:
-            self._landing.release(ready.work.key)
+            self._committer.release(ready.work.key)
         else:
-            await self._landing.merge(ready.work, merge)
+            await self._committer.merge(ready.work, merge)
 
     async def must_stop(self, told: Iterable[asyncio.Future[Any]], due: float | None, clock: Clock) -> None:
         """Return when the trainer has to stop although the round is not due: once one of `told` is done.
@@ -60,21 +60,21 @@ class InFlightRound:
         It may go on for a moment where a partner counts on us that has no time left to find another."""
         await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
         due_in_s = math.inf if due is None else max(0.0, due - clock.now())
-        if self._session is not None and self._session.finishes(due_in_s):
+        if self._session is not None and self._session.must_finish(due_in_s):
             await clock.sleep(due_in_s + FINISH_S)
 
 
 class InFlightRounds:
     """The rounds that are not merged yet, at most one a fragment."""
 
-    def __init__(self, topology: ExchangeStrategy, landing: RoundCommitter) -> None:
-        self._topology = topology
-        self._landing = landing
+    def __init__(self, strategy: ExchangeStrategy, committer: RoundCommitter) -> None:
+        self._strategy = strategy
+        self._committer = committer
         self._flying: dict[int, tuple[RoundKey, InFlightRound]] = {}
 
     def begin(self, key: RoundKey, opens_at: float, closes_at: float) -> InFlightRound:
         assert key.fragment not in self._flying, key
-        flight = InFlightRound(key, self._topology.open_round(key, opens_at, closes_at), self._landing)
+        flight = InFlightRound(key, self._strategy.open_round(key, opens_at, closes_at), self._committer)
         self._flying[key.fragment] = key, flight
         return flight
 
@@ -128,7 +128,7 @@ class InFlightRounds:
         flight.task.cancel()
         await asyncio.wait({flight.task})
         if flight.task.cancelled():
-            self._landing.missed(key, reason, was_due=was_due)
+            self._committer.missed(key, reason, was_due=was_due)
         elif not isinstance(flight.task.exception(), TrainerDied):
             flight.task.result()
 

@@ -63,7 +63,7 @@ class RoundLoop:
         *,
         plan: RunPlan,
         clock: Clock,
-        view: PeerTable,
+        peer_table: PeerTable,
         outer: OuterState,
         schedule: RoundSchedule,
         directives: Directives,
@@ -71,19 +71,20 @@ class RoundLoop:
         supervisor: TrainerSupervisor,
         strategy: ExchangeStrategy,
         committer: RoundCommitter,
-        diagnosis: SlowPeerMonitor,
-        live: RoundStatus,
-        leaving: Shutdown,
+        slow_peers: SlowPeerMonitor,
+        round_status: RoundStatus,
+        shutdown: Shutdown,
         emit: Callable[[events.Event], None],
         settled: Callable[[], Awaitable[None]],
         on_boundary: OnBoundary = no_boundary,
-        on_rest: OnBoundary = no_boundary,
+        on_pause: OnBoundary = no_boundary,
     ) -> None:
-        """`settled` is awaited before an exchange: after a sleep it is not to begin with a stale clock. `on_boundary`
-        is called between rounds with the number of the next one, `on_rest` when everything stands still for a pause."""
+        """`settled`: awaited before an exchange, so that no exchange begins with a stale clock after the machine slept.
+        `on_boundary`: called between two rounds with the number of the next one. `on_pause`: called when a pause has
+        begun and all exchanges have ended."""
         self._plan = plan
         self._clock = clock
-        self._view = view
+        self._peer_table = peer_table
         self._outer = outer
         self._schedule = schedule
         self._directives = directives
@@ -91,23 +92,23 @@ class RoundLoop:
         self._supervisor = supervisor
         self._strategy = strategy
         self._committer = committer
-        self._diagnosis = diagnosis
-        self._live = live
-        self._leaving = leaving
+        self._slow_peers = slow_peers
+        self._round_status = round_status
+        self._shutdown = shutdown
         self._emit = emit
         self._settled = settled
         self._on_boundary = on_boundary
-        self._on_rest = on_rest
+        self._on_pause = on_pause
         self._flights = InFlightRounds(strategy, committer)
-        self.evaluations = Evaluations(trainer, outer, clock, committer.stepping, live, leaving, emit)
+        self.evaluations = Evaluations(trainer, outer, clock, committer.stepping, round_status, shutdown, emit)
         self._streaming = not plan.method.waits
         self._step_s = 0.0
         """What an inner step takes here, of the last round's; 0 before."""
 
     @property
-    def live(self) -> RoundStatus:
+    def round_status(self) -> RoundStatus:
         """What goes on now."""
-        return self._live
+        return self._round_status
 
     @property
     def rounds(self) -> RoundClock:
@@ -121,32 +122,34 @@ class RoundLoop:
         The trainer is started and held.
 
         Raises TrainerFailed when the trainer keeps dying."""
-        self._live.enter(first_round)
-        if self._directives.rest.active.is_set():
+        self._round_status.enter(first_round)
+        if self._directives.local_pause.active.is_set():
             first_round = await self._begin_paused(first_round)
         self._set(Status.TRAINING, "waiting for the others")
-        await self._gate()
+        await self._wait_for_start()
         await self._follow_the_group(first_round)
-        self._rebased()
+        self._restart_work_clock()
         round_ = self._schedule.first(first_round)
         self._strategy.start_at(round_)
         self._emit(events.TrainingBegan(round=round_))
         await self._supervised(lambda: self.evaluations.evaluate(round_))
         try:
-            while not self._leaving and not self._finished(round_):
-                self._live.enter(round_)
+            while not self._shutdown and not self._finished(round_):
+                self._round_status.enter(round_)
                 try:
                     standing = self._directives.blocks(round_)
                     round_ = await (self._apply_directives(round_) if standing else self._round(round_))
                 except TrainerDied as death:
                     await self._revive(death, round_)
-            self._live.enter(round_)  # told to leave in a round that was played to its end: the next one is not begun
-            if self._leaving:
+            self._round_status.enter(
+                round_
+            )  # told to leave in a round that was played to its end: the next one is not begun
+            if self._shutdown:
                 self._trainer.hold()
             await self._supervised(self._flights.finish)
         finally:
             await self._flights.drop("the daemon stopped")
-        if not self._leaving:
+        if not self._shutdown:
             await self._finish(round_)
 
     async def _follow_the_group(self, round_: int) -> None:
@@ -162,11 +165,11 @@ class RoundLoop:
 
     def leave(self) -> None:
         """Drain: an exchange under way is finished, no new round begins; `run` returns soon."""
-        self._leaving.set()
+        self._shutdown.set()
 
     @property
     def leaving(self) -> bool:
-        return bool(self._leaving)
+        return bool(self._shutdown)
 
     @property
     def exchanging(self) -> bool:
@@ -176,17 +179,17 @@ class RoundLoop:
     def _finished(self, round_: int) -> bool:
         return round_ >= self._plan.total_rounds
 
-    async def _gate(self) -> None:
+    async def _wait_for_start(self) -> None:
         """Peers of a local swarm begin together; and a clock in seconds has to have begun."""
         deadline, look_s = self._clock.now() + GATE_S, waiting_pause(GATE_LOOK_S, self._plan.min_peers)
-        while self._view.others_training() + 1 < self._plan.min_peers and self._clock.now() < deadline:
-            if await self._leaving.wait_for(look_s):
+        while self._peer_table.others_training() + 1 < self._plan.min_peers and self._clock.now() < deadline:
+            if await self._shutdown.wait_for(look_s):
                 return
-            await self._view.look()
+            await self._peer_table.look()
         while not self._schedule.in_steps and (wait := self._schedule.until_start()) > 0:
-            if await self._leaving.wait_for(min(look_s, wait)):
+            if await self._shutdown.wait_for(min(look_s, wait)):
                 return
-            await self._view.look()
+            await self._peer_table.look()
 
     async def _finish(self, round_: int) -> None:
         await self._follow_to_the_end(round_)
@@ -194,26 +197,26 @@ class RoundLoop:
         await self._supervised(lambda: self.evaluations.evaluate(round_, own_too=True))
         over = self._clock.now() + LINGER_S
         kept_by = over + 4 * self._outer.layout.elements / LAST_STATE_RATE
-        while self._clock.now() < (kept_by if self._unkept() else over if self._view.others_training() else 0.0):
-            if await self._leaving.wait_for(waiting_pause(LAST_LOOK_S, self._view.others_training())):
+        while self._clock.now() < (kept_by if self._unkept() else over if self._peer_table.others_training() else 0.0):
+            if await self._shutdown.wait_for(waiting_pause(LAST_LOOK_S, self._peer_table.others_training())):
                 return
-            await self._view.look()
-        if await self._follow_to_the_end(round_, at_last=not self._view.others_training()):
+            await self._peer_table.look()
+        if await self._follow_to_the_end(round_, at_last=not self._peer_table.others_training()):
             await self._supervised(lambda: self.evaluations.evaluate(round_, own_too=True))
 
     def _unkept(self) -> bool:
         """Whether a node of the operator is there that has not said yet that the run is over: it fetches the state."""
-        records = (self._view.peers.get(node) for node in self._plan.nodes)
+        records = (self._peer_table.peers.get(node) for node in self._plan.nodes)
         return any(record is not None and record.status is Status.SERVING for record in records)
 
     async def _follow_to_the_end(self, round_: int, at_last: bool = False) -> bool:
         """Who missed a part of the last round ends with what the others have. Whether our state changed."""
-        if not self._strategy.follows:
+        if not self._strategy.shares_state:
             return False
         reason = "after the last round the group has another state than ours"
         changed = await self._committer.catch_up(round_, reason, at_last)
-        if self._live.status is Status.FINISHED and not self._leaving:
-            await self._leaving.wait_for(FAREWELL_S)  # others may have to ask us
+        if self._round_status.status is Status.FINISHED and not self._shutdown:
+            await self._shutdown.wait_for(FAREWELL_S)  # others may have to ask us
         return changed
 
     async def _apply_directives(self, round_: int) -> int:
@@ -224,15 +227,15 @@ class RoundLoop:
         await self._flights.finish()
         if paused:
             await self._checkpoint_pause(round_)
-        ours, began = self._directives.rest.active.is_set(), self._clock.now()
-        round_, params = await self._directives.apply(round_, self._leaving, self._round_now, self._set, self._emit)
+        ours, began = self._directives.local_pause.active.is_set(), self._clock.now()
+        round_, params = await self._directives.apply(round_, self._shutdown, self._round_now, self._set, self._emit)
         if params is not None:
             await self._committer.refound(params)
             self._strategy.reset()
             await self._start_anew(round_, "the operator refounded the run")
-        elif ours and not self._leaving:
+        elif ours and not self._shutdown:
             round_ = await self._wake(round_, self._clock.now() - began)
-        self._rebased()
+        self._restart_work_clock()
         self._set(Status.TRAINING, "training")
         return round_
 
@@ -246,7 +249,7 @@ class RoundLoop:
     async def _checkpoint_pause(self, round_: int) -> None:
         """Nothing moves now: a checkpoint of this moment loses nothing, should the process end during the pause."""
         async with self._committer.stepping:
-            await self._on_rest(round_)
+            await self._on_pause(round_)
 
     async def _wake(self, round_: int, rested_s: float) -> int:
         """After the volunteer's pause the others may be rounds ahead. What was worked before counts, unless it grew
@@ -261,7 +264,7 @@ class RoundLoop:
         return reached
 
     def _round_now(self, round_: int) -> int:
-        return self._live.enter(self._schedule.now(round_))
+        return self._round_status.enter(self._schedule.now(round_))
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
@@ -269,22 +272,22 @@ class RoundLoop:
         """Play one round, or with a delay: until its work is on its way. The next one."""
         started = self._clock.now()
         if not self._trainer.counters().has_work:
-            round_ = self._live.enter(self._schedule.sit_out(round_, self._step_s))
+            round_ = self._round_status.enter(self._schedule.sit_out(round_, self._step_s))
             if self._finished(round_):
                 return round_
         key = RoundKey(round_, self._schedule.rounds.fragment_due(round_))
         await self._flights.await_slot(key.fragment, patient=self._schedule.in_steps)
         due = self._schedule.due(round_)
-        self._live.train_until(due)
+        self._round_status.train_until(due)
         self._schedule.expect_trainer(due, self._step_s)
         flight = self._flights.begin(key, *self._schedule.window(round_, started, due))
         hold = self._hold_after(round_)
         began = self._clock.now()
         work = await self._work(flight, key, due, hold)
         self._schedule.trainer_stopped()
-        self._diagnosis.ready(key, began if due is None else max(began, due), 0 if work is None else work.tokens)
+        self._slow_peers.ready(key, began if due is None else max(began, due), 0 if work is None else work.tokens)
         if work is None:
-            await self._flights.give_up(key.fragment, "leaving" if self._leaving else "paused")
+            await self._flights.give_up(key.fragment, "leaving" if self._shutdown else "paused")
             return round_
         self._step_s = work.seconds / work.steps if work.steps else self._step_s
         await self._settled()
@@ -303,7 +306,9 @@ class RoundLoop:
         """The round is due and its snapshot there."""
         key, closes = work.key, self._schedule.closes(due)
         self._emit(events.RoundDue(round=key.round, fragment=key.fragment, deadline=closes))
-        flight.ready.set_result(Snapshot(work, self._cut(work), closes, self._merge(due, hold), self._clock.now()))
+        flight.ready.set_result(
+            Snapshot(work, self._work_share(work), closes, self._merge(due, hold), self._clock.now())
+        )
 
     def _merge(self, due: float | None, hold: bool) -> Merge:
         method = self._plan.method
@@ -321,7 +326,7 @@ class RoundLoop:
         scale = self._directives.lr_scale(key.round)
         round_s = None if due is None else self._schedule.rounds.round_length
         request = WorkRequest(key, steps, until, hold, scale, self._pause_after(hold), round_s)
-        told = self._leaving.future, self._directives.rest.active.future
+        told = self._shutdown.future, self._directives.local_pause.active.future
         async with background_task(flight.must_stop(told, due, self._clock)) as stop:
             return await self._flights.beside(self._trainer.work(request), stop)
 
@@ -332,7 +337,7 @@ class RoundLoop:
             return None
         return int(self._plan.method.fragment_sync_delay)
 
-    def _cut(self, work: WorkSnapshot) -> WorkShare:
+    def _work_share(self, work: WorkSnapshot) -> WorkShare:
         elements = self._outer.layout.fragment_elements(work.key.fragment)
         nominal: float = work.steps
         whole = self._schedule.rounds.worked(work.key.round)
@@ -346,9 +351,13 @@ class RoundLoop:
 
     async def _between(self, done: int) -> None:
         """At a round's boundary: evaluate, and let the owner write a checkpoint. A peer that leaves does so last."""
-        if self._leaving:
+        if self._shutdown:
             return
-        if done % self._plan.eval_every == 0 and not self._finished(done) and not self._directives.rest.active.is_set():
+        if (
+            done % self._plan.eval_every == 0
+            and not self._finished(done)
+            and not self._directives.local_pause.active.is_set()
+        ):
             await self.evaluations.evaluate(done)
         async with self._committer.stepping:
             await self._on_boundary(done)
@@ -359,21 +368,21 @@ class RoundLoop:
         try:
             await call()
         except TrainerDied as death:
-            await self._revive(death, self._live.round)
+            await self._revive(death, self._round_status.round)
 
     async def _revive(self, death: TrainerDied, round_: int) -> None:
-        self._live.is_doing("restarting the trainer")
+        self._round_status.set_phase("restarting the trainer")
         await self._flights.drop(f"the trainer died: {death.cause}")
         await self._supervisor.revive(death, round_)
-        self._rebased()
+        self._restart_work_clock()
 
     # -- small things ------------------------------------------------------------------------------------------------
 
     def _set(self, status: Status, phase: str) -> None:
-        self._live.become(status, phase)
-        self._view.touch()
+        self._round_status.become(status, phase)
+        self._peer_table.touch()
 
-    def _rebased(self) -> None:
+    def _restart_work_clock(self) -> None:
         """All work from here on is new."""
         fragments = range(len(self._outer.layout.fragments))
         self._committer.based_at.update(dict.fromkeys(fragments, self._clock.now()))

@@ -62,7 +62,7 @@ class LocalPause:
         self._overruled: set[str] = set()
         """The reasons that held when the volunteer said to go on. Each is forgotten when it ends."""
         self.active = Latch()
-        self._told = Signal()
+        self._changed = Signal()
         """Rung when the volunteer says something."""
         self._recall()
         self.look()
@@ -80,7 +80,7 @@ class LocalPause:
         self._since = now if self._since is None else self._since
         self._until = None if for_s is None else now + for_s
         self._overruled.clear()
-        self._told.set()
+        self._changed.set()
         self.look()
         self._remember()
 
@@ -112,8 +112,8 @@ class LocalPause:
             now = self._now()  # before the look, as the minute may change after it
             self.look()
             if self._until is None and self._quiet is None:
-                self._told.clear()
-                await self._told.wait_for(IDLE_S)  # time alone changes nothing
+                self._changed.clear()
+                await self._changed.wait_for(IDLE_S)  # time alone changes nothing
             else:
                 await sleep(min(LOOK_EVERY_S, MINUTE_S - now % MINUTE_S))
 

@@ -25,26 +25,28 @@ BEHIND = "behind the lower median of the swarm"
 
 
 class RoundSchedule:
-    """The round clock of one peer. `rounds` gets its start as soon as somebody says when the run began; `live` is told
-    it."""
+    """Decides which round this peer plays next, when it is due, and how long to wait for partners.
+
+    `rounds`: the run's round clock; its start is filled in when the signed start is known. `round_status`: updated with
+    what this peer waits for."""
 
     def __init__(
         self,
         rounds: RoundClock,
         clock: Clock,
-        view: PeerTable,
+        peer_table: PeerTable,
         emit: Callable[[events.Event], None],
-        live: RoundStatus,
+        round_status: RoundStatus,
         proven: Iterable[PeerId] = (),
         signed_start: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`proven`: the peers whose word on their round outweighs that of others. `signed_start`: when round 0 begins,
         as a paper says; 0: none does."""
         self.rounds = rounds
-        self._live = live
+        self._round_status = round_status
         self._signed_start = signed_start
         self._clock = clock
-        self._view = view
+        self._peer_table = peer_table
         self._emit = emit
         self._proven = proven
         self._slot_s = 0.0
@@ -67,9 +69,9 @@ class RoundSchedule:
         if start := self._signed_start():
             self.rounds = replace(self.rounds, start=start)
         if not self.rounds.start:
-            self._live.is_doing("waiting for the run's signed start: nobody has shown it yet")
+            self._round_status.set_phase("waiting for the run's signed start: nobody has shown it yet")
             return 1.0
-        self._live.is_doing("waiting for round 0")
+        self._round_status.set_phase("waiting for round 0")
         return self.rounds.start - self._clock.now()
 
     def first(self, first: int) -> int:
@@ -170,7 +172,7 @@ class RoundSchedule:
     def _swarm_round(self, own: int) -> int:
         """Return the round of those who train, ourselves included, as far as time allows."""
         most = furthest_round(self.rounds, self._clock.now())
-        return claimed_round(self._view.claimed_rounds(), self._proven, own=own, most=most) or 0
+        return claimed_round(self._peer_table.claimed_rounds(), self._proven, own=own, most=most) or 0
 
     def _wait_in_steps(self) -> float:
         """How long one that is ahead waits for the others: those that count steps are to meet, and who is a round

@@ -27,7 +27,7 @@ class RoundStatus:
         self.round = round_
         return round_
 
-    def is_doing(self, phase: str) -> None:
+    def set_phase(self, phase: str) -> None:
         """Name what goes on, for a person."""
         self.phase = phase
 

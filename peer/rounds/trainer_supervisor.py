@@ -26,13 +26,13 @@ class TrainerSupervisor:
         trainer: Trainer,
         outer: OuterState,
         emit: Callable[[events.Event], None],
-        leaving: Shutdown,
+        shutdown: Shutdown,
         upto: Mapping[int, int],
     ) -> None:
         self._trainer = trainer
         self._outer = outer
         self._emit = emit
-        self._leaving = leaving
+        self._shutdown = shutdown
         self._upto = dict(upto)
         self._deaths = 0
 
@@ -63,7 +63,7 @@ class TrainerSupervisor:
                     "See trainer.log in the run's folder under --home. Too little memory is the usual cause.",
                 )
             self.drop_outstanding(f"the trainer died: {death.cause}")
-            if await self._leaving.wait_for(min(30.0, 0.25 * 2**self._deaths)):
+            if await self._shutdown.wait_for(min(30.0, 0.25 * 2**self._deaths)):
                 return
             try:
                 info = await self._trainer.start(self._outer.params, round_, None)

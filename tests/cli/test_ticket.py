@@ -62,7 +62,7 @@ def home(tmp_path: Path) -> Path:
     folder = Home(tmp_path).run(RUN)
     folder.manifest.write_bytes(MANIFEST)
     cache = AddressCache(folder.path / "directory.json", NOW)
-    cache.saw(MET, NOW)
+    cache.record_seen(MET, NOW)
     cache.save(force=True)
     return tmp_path
 
@@ -105,7 +105,7 @@ def test_an_address_of_this_machine_alone_is_told(home: Path) -> None:
     folder = Home(home).run(RUN)
     (folder.path / "directory.json").unlink()
     cache = AddressCache(folder.path / "directory.json", NOW)
-    cache.saw(MET[1:], NOW)
+    cache.record_seen(MET[1:], NOW)
     cache.save(force=True)
     result = shown(home)
     assert Ticket.decode(result.stdout).addresses == MET[1:]

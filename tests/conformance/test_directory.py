@@ -141,7 +141,9 @@ class DhtBench(Bench):
         expiry = dht_expiry(_read_unverified(raw, owner))
         assert storage.store_subkey(int.from_bytes(slot(bucket_key(RUN))), owner.public_key, packed, expiry)
         for directory in self.directories:
-            directory._helper.node._holders.lost(bucket_key(RUN))  # the next look asks all nodes, the hostile one too
+            directory._supervisor.node._holders.lost(
+                bucket_key(RUN)
+            )  # the next look asks all nodes, the hostile one too
 
     def claim_the_last_word(self) -> None:
         """Make the hostile node claim that its few entries never expire."""
@@ -396,7 +398,7 @@ def test_one_hostile_answer_does_not_hide_the_others(dht_play: Play) -> None:
         for identity in bench.identities:
             await bench.until(lambda identity=identity: bench.everybody_sees(identity, round=60))
         bench.claim_the_last_word()
-        reader = bench.directories[0]._helper.node
+        reader = bench.directories[0]._supervisor.node
         reader._dht.protocol.storage = EntryStore(RecordGate(bench.now))
         table = reader._dht.protocol.routing_table
         for node_id in list(table.peer_id_to_uid.values()):

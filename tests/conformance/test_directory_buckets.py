@@ -104,7 +104,7 @@ async def in_the_dht(folder: Path) -> AsyncIterator[Crowd]:
         for identity in middle:
             unused = folder / "unused"
             other = DhtDirectory(identity=identity, identity_path=unused, run_id=RUN, now=crowd.now, pace=pace)
-            other._helper = shared._helper
+            other._supervisor = shared._supervisor
             crowd.directories[PeerId(identity.peer_id)] = other
         crowd.directories[PeerId(last.peer_id)] = reader
         yield crowd

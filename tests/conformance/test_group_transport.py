@@ -389,7 +389,7 @@ def test_real_groups_exchange_over_it(make: Any, codec: str) -> None:
         assert all(torch.equal(got[0].mean, one.mean) for one in got)
         assert torch.allclose(got[0].mean, torch.full((1000,), (0 * 1 + 1 * 2 + 2 * 3) / 6), rtol=1e-3)
         assert all(one.spans == one.named == [(0, 1000)] for one in got)
-        assert all(not to_json(member.conduct.report())["refusals"] for member in members)
+        assert all(not to_json(member.reputation.report())["refusals"] for member in members)
         for member in members:
             await member.end.close()
 
@@ -420,7 +420,7 @@ def test_sparse_results_have_their_own_length(make: Any, count: int) -> None:
         exact = torch.stack([codec.decode(codec.encode(value), elements) for value in values]).mean(0)
         assert float((got[0].mean - exact).norm() / exact.norm()) < 0.01
         assert all(one.spans == one.named == [(0, elements)] for one in got), [one.reason for one in got]
-        assert all(not to_json(member.conduct.report())["refusals"] for member in members)
+        assert all(not to_json(member.reputation.report())["refusals"] for member in members)
         for member in members:
             await member.end.close()
 
@@ -432,7 +432,7 @@ class Eyes:
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
     reach: Reach = Reach.DIRECT
-    watch: FailureDetector = field(default_factory=lambda: FailureDetector(lambda: 0.0))
+    detector: FailureDetector = field(default_factory=lambda: FailureDetector(lambda: 0.0))
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:
@@ -450,7 +450,7 @@ class Real:
     end: End
     record: PeerRecord
     eyes: Eyes
-    conduct: Reputation
+    reputation: Reputation
     group: GroupMember
 
 
@@ -458,7 +458,7 @@ async def _member(make: Any, network: Network, codec: str, reachable: bool, elem
     identity = Identity.generate()
     end = await make(network, identity)
     record = end.record if reachable else replace(end.record, endpoints=(), reachable=False, relays=())
-    eyes, conduct = Eyes(reach=record.reach), Reputation(RunClock().now, lambda event: None)
+    eyes, reputation = Eyes(reach=record.reach), Reputation(RunClock().now, lambda event: None)
     terms = GroupTerms(
         run_id=RUN,
         me=PeerId(identity.peer_id),
@@ -469,6 +469,6 @@ async def _member(make: Any, network: Network, codec: str, reachable: bool, elem
         max_group=8,
     )
     signer, transport = KeySigner(identity), end.transport
-    around = GroupContext(terms, signer, transport, RunClock(), eyes, conduct, asyncio.to_thread)
-    end.owner.group = GroupMember(around)
-    return Real(end, record, eyes, conduct, end.owner.group)
+    context = GroupContext(terms, signer, transport, RunClock(), eyes, reputation, asyncio.to_thread)
+    end.owner.group = GroupMember(context)
+    return Real(end, record, eyes, reputation, end.owner.group)

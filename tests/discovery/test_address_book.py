@@ -13,12 +13,12 @@ from peer.discovery.address_book import (
     MAX_NODES,
     MAX_TOLD,
     AddressBook,
-    TellingHandlers,
+    AddressSharing,
+    add_known_addresses,
+    add_own_addresses,
+    addresses_in,
     note_others,
     note_sender,
-    tell_of_others,
-    tell_own,
-    told,
 )
 from peer.discovery.dht_node.node import dht_pb2
 from peer.identity import Identity
@@ -39,42 +39,42 @@ def over_the_wire(message: Any) -> Any:
 
 def test_hearsay_adds_to_what_a_node_says_of_itself_and_never_replaces_it() -> None:
     book, node = AddressBook(), key()
-    book.says(node, [at(1)])
+    book.set_own(node, [at(1)])
     for number in range(2, 20):
-        book.heard(node, [at(number)])
+        book.add_reported(node, [at(number)])
     assert book.of(node)[0] == at(1)
     assert len(book.of(node)) == 1 + MAX_ADDRESSES
-    book.says(node, [at(30)])
+    book.set_own(node, [at(30)])
     assert book.of(node)[0] == at(30)
     assert at(1) not in book.of(node)
 
 
 def test_the_latest_hearsay_comes_first() -> None:
     book, node = AddressBook(), key()
-    book.heard(node, [at(1)])
-    book.heard(node, [at(2)])
+    book.add_reported(node, [at(1)])
+    book.add_reported(node, [at(2)])
     assert book.of(node) == (at(2), at(1))
 
 
 def test_what_is_no_address_and_who_is_no_peer_is_left_out() -> None:
     book, node = AddressBook(), key()
-    book.says(node, ["/ip4/300.1.1.1/tcp/1", "/ip4/192.0.2.7/udp/1", "x" * 10_000, at(70_000)])
+    book.set_own(node, ["/ip4/300.1.1.1/tcp/1", "/ip4/192.0.2.7/udp/1", "x" * 10_000, at(70_000)])
     assert book.of(node) == ()
-    book.heard(b"\x12\x20" + bytes(32), [at(1)])
+    book.add_reported(b"\x12\x20" + bytes(32), [at(1)])
     assert book.of(b"\x12\x20" + bytes(32)) == ()
 
 
 def test_it_forgets_the_oldest_nodes() -> None:
     book, first = AddressBook(), key()
-    book.heard(first, [at(1)])
+    book.add_reported(first, [at(1)])
     for _ in range(MAX_NODES):
-        book.heard(key(), [at(2)])
+        book.add_reported(key(), [at(2)])
     assert book.of(first) == ()
 
 
 def test_a_node_tells_its_own_addresses_in_whatever_it_says() -> None:
     book, node, info = AddressBook(), key(), dht_pb2.NodeInfo(node_id=bytes(20))
-    tell_own(info, [at(1), at(2)])
+    add_own_addresses(info, [at(1), at(2)])
     for message in (dht_pb2.PingRequest(peer=info), dht_pb2.FindResponse(peer=info)):
         received = over_the_wire(message)
         assert received.peer.node_id == bytes(20)
@@ -84,14 +84,14 @@ def test_a_node_tells_its_own_addresses_in_whatever_it_says() -> None:
 
 def test_an_answer_tells_where_the_nodes_are_that_it_names() -> None:
     theirs, ours, node, other = AddressBook(), AddressBook(), key(), key()
-    theirs.says(node, [at(1)])
-    theirs.says(other, [at(2)])
+    theirs.set_own(node, [at(1)])
+    theirs.set_own(other, [at(2)])
 
     async def handler(request: Any, context: Any) -> Any:
         return dht_pb2.FindResponse(results=[dht_pb2.FindResult(nearest_peer_ids=[node])])
 
     caller = SimpleNamespace(remote_id=SimpleNamespace(to_bytes=key))
-    answer = asyncio.run(TellingHandlers(theirs).wrap(handler)(dht_pb2.FindRequest(), caller))
+    answer = asyncio.run(AddressSharing(theirs).wrap(handler)(dht_pb2.FindRequest(), caller))
     note_others(ours, over_the_wire(answer))
     assert ours.of(node) == (at(1),)
     assert ours.of(other) == ()
@@ -101,9 +101,9 @@ def test_no_answer_fills_the_book() -> None:
     book, theirs, answer = AddressBook(), AddressBook(), dht_pb2.FindResponse()
     nodes = [key() for _ in range(3 * MAX_TOLD)]
     for node in nodes:
-        theirs.says(node, [at(1)])
+        theirs.set_own(node, [at(1)])
     for part in (nodes[:MAX_TOLD], nodes[MAX_TOLD : 2 * MAX_TOLD], nodes[2 * MAX_TOLD :]):
-        tell_of_others(answer, part, theirs)
+        add_known_addresses(answer, part, theirs)
     note_others(book, over_the_wire(answer))
     assert sum(bool(book.of(node)) for node in nodes) == MAX_TOLD
 
@@ -111,4 +111,4 @@ def test_no_answer_fills_the_book() -> None:
 def test_garbage_in_the_field_is_nothing() -> None:
     info = dht_pb2.NodeInfo()
     info.MergeFromString(bytes([0xAA, 0x06, 3]) + b"\xff\xff\xff")
-    assert told(over_the_wire(info)) == []
+    assert addresses_in(over_the_wire(info)) == []

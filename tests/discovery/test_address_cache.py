@@ -19,8 +19,8 @@ def address(port: int) -> str:
 def test_it_survives_a_restart_latest_first(tmp_path: Path) -> None:
     path = tmp_path / "seen.json"
     cache = AddressCache(path, NOW)
-    cache.saw([address(1)], NOW)
-    cache.saw([address(2)], NOW + 1)
+    cache.record_seen([address(1)], NOW)
+    cache.record_seen([address(2)], NOW + 1)
     cache.save()
     assert AddressCache(path, NOW + 2).addresses() == [address(2), address(1)]
     assert [child.name for child in tmp_path.iterdir()] == ["seen.json"]
@@ -29,9 +29,9 @@ def test_it_survives_a_restart_latest_first(tmp_path: Path) -> None:
 def test_it_is_bounded_in_number_and_age(tmp_path: Path) -> None:
     path = tmp_path / "seen.json"
     cache = AddressCache(path, NOW)
-    cache.saw([address(9999)], NOW - MAX_AGE_S - 1)
+    cache.record_seen([address(9999)], NOW - MAX_AGE_S - 1)
     for port in range(1, 2 * MAX_CACHED + 1):
-        cache.saw([address(port)], NOW + port)
+        cache.record_seen([address(port)], NOW + port)
     expected = [address(port) for port in range(2 * MAX_CACHED, MAX_CACHED, -1)]
     assert cache.addresses() == expected
     cache.save()
@@ -42,7 +42,7 @@ def test_it_is_bounded_in_number_and_age(tmp_path: Path) -> None:
 def test_what_cannot_be_dialled_is_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "seen.json"
     cache = AddressCache(None, NOW)
-    cache.saw(["/unix/tmp/socket", "--flag"], NOW)
+    cache.record_seen(["/unix/tmp/socket", "--flag"], NOW)
     assert cache.addresses() == []
     body = [{"address": "/unix/tmp/x", "seen": NOW}, {"address": address(1), "seen": NOW}]
     path.write_text(json.dumps({"format": 1, "peers": body}))
@@ -67,14 +67,14 @@ def test_a_damaged_file_reads_as_empty_and_is_replaced(tmp_path: Path, content: 
     path.write_text(content)
     cache = AddressCache(path, NOW)
     assert cache.addresses() == []
-    cache.saw([address(1)], NOW)
+    cache.record_seen([address(1)], NOW)
     cache.save()
     assert AddressCache(path, NOW).addresses() == [address(1)]
 
 
 def test_a_failed_write_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = AddressCache(tmp_path / "nowhere" / "seen.json", NOW)
-    cache.saw([address(1)], NOW)
+    cache.record_seen([address(1)], NOW)
     cache.save()
     assert "seen.json" in caplog.text
     assert cache.addresses() == [address(1)]
@@ -83,10 +83,10 @@ def test_a_failed_write_is_only_logged(tmp_path: Path, caplog: pytest.LogCapture
 def test_an_unchanged_set_is_not_written_again(tmp_path: Path) -> None:
     path = tmp_path / "seen.json"
     cache = AddressCache(path, NOW)
-    cache.saw([address(1)], NOW)
+    cache.record_seen([address(1)], NOW)
     cache.save()
     path.unlink()
-    cache.saw([address(1)], NOW + 10)
+    cache.record_seen([address(1)], NOW + 10)
     cache.save()
     assert not path.exists()
     cache.save(force=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.discovery.dial_report import why_not
+from peer.discovery.dial_report import dial_failure_reason
 
 HERE = "/ip4/127.0.0.1/tcp/46312"
 HEAD = "failed to dial: failed to dial 12D3KooWFKrM: all dials failed"
@@ -35,4 +35,4 @@ ELSEWHERE = f"{HEAD}\n  * [/ip4/192.0.2.1/tcp/4810] dial tcp4 192.0.2.1:4810: co
     ],
 )
 def test_a_failed_dial_in_words(said: str, address: str, words: str) -> None:
-    assert why_not(said, address) == words
+    assert dial_failure_reason(said, address) == words

@@ -39,7 +39,7 @@ def test_only_peers_with_a_record_get_into_the_cache(tmp_path: Path) -> None:
             await until_seen(serving, peer)
             await until(lambda: serving.neighbours() == 2)
             await until(lambda: peers_in(cache) == {peer.peer_id})
-            helper = serving._helper
+            helper = serving._supervisor
             assert helper.node is not None
             assert {one.rpartition("/")[2] for one in await helper.node.seen_addresses()} == {
                 peer.peer_id,
@@ -76,6 +76,6 @@ def test_addresses_that_an_earlier_version_kept_are_dialled_and_not_handed_out(t
     kept = AddressCache(cache, now)
     assert kept.addresses() == [old]
     assert met_in(cache) == []
-    kept.saw([old], now)
+    kept.record_seen([old], now)
     kept.save()
     assert met_in(cache) == [old]

@@ -42,7 +42,7 @@ async def node(folder: Path, identity: Identity, stack: contextlib.AsyncExitStac
     path.write_bytes(identity.to_bytes())
     found = await DhtNode.start(DhtNodeOptions(path, identity.public_key), LISTEN, RecordGate(time.time))
     stack.push_async_callback(found.close, at_once=True)
-    found.tell(await found.addresses(), closed=False)
+    found.set_advertised(await found.addresses(), closed=False)
     return found
 
 
@@ -75,7 +75,7 @@ def test_two_that_met_through_a_third_find_each_other_when_it_is_gone(tmp_path: 
 
 def stored(directory: DhtDirectory, identity: Identity) -> int:
     """The round in the record of a peer that a directory's own node holds for others; -1: it holds none."""
-    found = directory._helper.node
+    found = directory._supervisor.node
     assert found is not None
     protocol = found._dht.protocol
     entry = protocol.storage.get(bytes_to_id(protocol))

@@ -10,31 +10,31 @@ from peer.protocol.wire.payload import BytesSource
 
 def test_the_rate_is_that_behind_what_filled_the_buffers() -> None:
     now = 0.0
-    passing = Throughput(1000, lambda: now)
-    passing.note(0)
-    passing.note(250)  # at once: into a buffer
+    throughput = Throughput(1000, lambda: now)
+    throughput.note(0)
+    throughput.note(250)  # at once: into a buffer
     for number in range(1, 4):
         now = float(number)
-        passing.note(250 + 250 * number)
-    assert passing.rate() == pytest.approx(250)
-    assert passing.first_at == 0.0
+        throughput.note(250 + 250 * number)
+    assert throughput.rate() == pytest.approx(250)
+    assert throughput.first_at == 0.0
 
 
 def test_too_little_says_nothing() -> None:
     now = 5.0
-    passing = Throughput(1000, lambda: now)
-    assert (passing.rate(), passing.first_at) == (0.0, 0.0)
-    passing.note(1000)
-    assert (passing.rate(), passing.first_at) == (0.0, 5.0)
+    throughput = Throughput(1000, lambda: now)
+    assert (throughput.rate(), throughput.first_at) == (0.0, 0.0)
+    throughput.note(1000)
+    assert (throughput.rate(), throughput.first_at) == (0.0, 5.0)
 
 
 def test_a_payload_that_is_broken_off_early_is_measured_from_its_beginning() -> None:
     now = 1.0
-    passing = Throughput(10_000, lambda: now)
-    passing.note(0)
+    throughput = Throughput(10_000, lambda: now)
+    throughput.note(0)
     now = 3.0
-    passing.note(400)
-    assert passing.rate() == pytest.approx(200)
+    throughput.note(400)
+    assert throughput.rate() == pytest.approx(200)
 
 
 def test_a_source_gives_its_bytes_and_measures() -> None:
@@ -45,7 +45,7 @@ def test_a_source_gives_its_bytes_and_measures() -> None:
         read += source.read(offset, 2)
         now += 0.5
     assert read == b"abcdefgh"
-    assert source.passing.rate() == pytest.approx(4.0)
+    assert source.throughput.rate() == pytest.approx(4.0)
 
 
 def test_a_meter_tells_what_is_left_of_the_transfers_under_way() -> None:

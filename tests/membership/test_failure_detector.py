@@ -32,16 +32,16 @@ class Asked:
 def test_nothing_is_looked_at_before_somebody_is_suspected_and_then_at_once() -> None:
     async def main() -> None:
         loop, asked, looks = asyncio.get_running_loop(), Asked(), list[float]()
-        watch = FailureDetector(loop.time)
+        detector = FailureDetector(loop.time)
 
         def peers() -> dict[PeerId, PeerRecord]:
             looks.append(loop.time())
             return {ABOUT: record(ABOUT), BY: record(BY)}
 
-        task = asyncio.create_task(watch.run(cast(Transport, asked), peers, random.Random(0), nap))
+        task = asyncio.create_task(detector.run(cast(Transport, asked), peers, random.Random(0), nap))
         for at in (100.0, 200.0):
             await nap(at - loop.time())
-            watch.failed(ABOUT, "it did not answer", 0.0)
+            detector.failed(ABOUT, "it did not answer", 0.0)
             await nap(50.0)
         task.cancel()
         await asyncio.wait({task})

@@ -91,8 +91,8 @@ async def copies() -> AsyncIterator[tuple[Node, Node]]:
 def test_the_later_process_stops_when_a_record_shows_it_the_other_one() -> None:
     async def main() -> None:
         async with copies() as (first, second):
-            found = RecordStore(RUN, PeerId(second.key.peer_id), own_found=second.watch.saw)
-            found.take(seal(first.record, first.key), time.time())
+            found = RecordStore(RUN, PeerId(second.key.peer_id), on_own_record=second.watch.note_own_record)
+            found.add(seal(first.record, first.key), time.time())
             with pytest.raises(KeyInUse, match="this key is in use on another machine since 2") as error:
                 await second.watch.run()
             assert error.value.fix == FIX
@@ -111,7 +111,7 @@ def test_the_earlier_process_that_sees_the_others_record_stops_the_other_one() -
     async def main() -> None:
         async with copies() as (first, second):
             watching = asyncio.create_task(first.watch.run())
-            first.watch.saw(second.record)
+            first.watch.note_own_record(second.record)
             with pytest.raises(KeyInUse):
                 await second.watch.run()
             assert not watching.done()
@@ -182,7 +182,7 @@ def test_old_records_of_our_key_cost_one_call_each_and_stop_nobody() -> None:
                 record_of(key, starts.nonce, "192.0.2.1:1", clock.now()),
                 record_of(key, b"", "192.0.2.1:1", clock.now()),
             ]:
-                watch.saw(record)
+                watch.note_own_record(record)
             await clock.sleep(1.0)
         assert not watching.done()
         watching.cancel()

@@ -133,7 +133,7 @@ async def quiet() -> None:
 
 def decides(one: Peer, other: Peer, round_: int, opinion: SwapOpinion = YES, *, dialled: bool) -> None:
     report = reports(round_)[not dialled]
-    one.receipts.note(other.id, RoundKey(round_, 0), report, opinion, dialled=dialled)
+    one.receipts.record_swap(other.id, RoundKey(round_, 0), report, opinion, dialled=dialled)
 
 
 @running
@@ -194,8 +194,8 @@ async def test_a_false_signature_is_journaled_and_settles_the_swap(one: Peer, ot
 @running
 async def test_what_did_not_arrive_is_not_signed(one: Peer, other: Peer) -> None:
     ours, _ = reports(5)
-    one.receipts.note(other.id, RoundKey(5, 0), replace(ours, sent_all=False), YES, dialled=True)
-    one.receipts.note(other.id, RoundKey(6, 0), replace(ours, digests=PayloadDigests()), YES, dialled=True)
+    one.receipts.record_swap(other.id, RoundKey(5, 0), replace(ours, sent_all=False), YES, dialled=True)
+    one.receipts.record_swap(other.id, RoundKey(6, 0), replace(ours, digests=PayloadDigests()), YES, dialled=True)
     await quiet()
     assert one.calls.made == 0
 
@@ -214,7 +214,7 @@ async def test_a_stranger_is_vouched_for_by_those_that_are_proven_to_us(one: Pee
     for signer in (third, liar):
         decides(other, signer, 3 if signer is third else 4, dialled=False)
         signed = replace(reports(3 if signer is third else 4)[0])
-        signer.receipts.note(other.id, RoundKey(3 if signer is third else 4, 0), signed, YES, dialled=True)
+        signer.receipts.record_swap(other.id, RoundKey(3 if signer is third else 4, 0), signed, YES, dialled=True)
         signer.knows(other)
         await signer.receipts._ask(next(iter(signer.receipts._swaps.values())))
     assert {shown.statement.signer for shown in other.receipts.shown()} == {third.id, liar.id}
@@ -251,7 +251,7 @@ def test_a_receipt_that_says_something_else_does_not_vouch(wrong: str) -> None:
         case "bytes":
             statement = replace(statement, sent=Transferred(b"s" * 32, 2**53))
     signature = (other if wrong == "signature" else third).key.signer.sign(statement.to_bytes())
-    one.receipts._believe(other.id, ShownReceipt(statement, signature))
+    one.receipts._count_receipt(other.id, ShownReceipt(statement, signature))
     assert one.trust.heard == []
 
 

@@ -29,9 +29,9 @@ class Table:
         self.hub = MemoryDirectoryHub(self.clock.now)
         self.hub.hide = lambda reader, other: False
         self.directory = MemoryDirectory(self.hub, ME, RUN)
-        self.watch = FailureDetector(self.clock.now, lifetime(pace(ROUND_S)), pace(ROUND_S))
+        self.detector = FailureDetector(self.clock.now, lifetime(pace(ROUND_S)), pace(ROUND_S))
         own = OwnRecord(lambda: self.record(ME), lambda: self.record(ME))
-        self.view = PeerTable(self.directory, self.clock, random.Random(0), own, self.watch, pace(ROUND_S))
+        self.view = PeerTable(self.directory, self.clock, random.Random(0), own, self.detector, pace(ROUND_S))
         self.looks: list[float] = []
         look = self.directory.peers
 
@@ -71,11 +71,11 @@ def test_a_suspicion_brings_looks_until_the_suspect_is_back() -> None:
         table = Table()
         running = asyncio.create_task(table.run(2 * 3600.0))
         await table.clock.sleep(3650.0)
-        table.watch.failed(OTHER, "it did not answer", 1.0)
+        table.detector.failed(OTHER, "it did not answer", 1.0)
         failed = table.clock.now()
         await table.clock.sleep(2 * DOUBT_S)
         assert any(failed < look <= failed + 1.5 * DOUBT_S for look in table.looks)
-        assert not table.watch.membership.doubts(), "a later record was seen"
+        assert not table.detector.membership.doubts(), "a later record was seen"
         later = [after for after in await running if after < ROUND_S / 2]
         assert len(later) < 10, "and looks are rare again"
 

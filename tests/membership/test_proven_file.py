@@ -77,11 +77,11 @@ def test_a_full_disk_is_told_and_training_goes_on(tmp_path: Path) -> None:
 def test_a_proven_peer_is_no_stranger_after_a_restart_until_it_is_out_of_favour(tmp_path: Path) -> None:
     file = ProvenFile(tmp_path / "proven.json", lambda event: None)
     prove(file, FRIEND)
-    conduct = Reputation(lambda: 100.0, lambda event: None, file)
-    conduct.limit_strangers(StrangerBudget(10.0))
-    assert not conduct.is_stranger(FRIEND)
-    assert conduct.is_stranger(OTHER)
-    conduct.penalize(FRIEND, "lost", "its line broke")
-    assert FRIEND in conduct.proven, "a crash is no crime"
-    conduct.penalize(FRIEND, "digest", "wrong bytes")
-    assert FRIEND not in conduct.proven
+    reputation = Reputation(lambda: 100.0, lambda event: None, file)
+    reputation.limit_strangers(StrangerBudget(10.0))
+    assert not reputation.is_stranger(FRIEND)
+    assert reputation.is_stranger(OTHER)
+    reputation.penalize(FRIEND, "lost", "its line broke")
+    assert FRIEND in reputation.proven, "a crash is no crime"
+    reputation.penalize(FRIEND, "digest", "wrong bytes")
+    assert FRIEND not in reputation.proven

@@ -94,7 +94,7 @@ def test_with_a_first_word_one_at_a_time_is_asked() -> None:
     assert [at for at, _ in others.asked[:MAX_VOICES]] == [0.0] * MAX_VOICES
     assert len({peer for _, peer in others.asked[:MAX_VOICES]}) == MAX_VOICES
     assert len(others.asked) == MAX_VOICES, "and with one voice of all nobody for long"
-    assert reach.state.settled()
+    assert reach.reachability.settled()
     others = Others({"a"}, ["a", "b"])
     run_virtual(others.watch(SHUNNED_S + 2 * UNSETTLED_EVERY_S))
     again = [peer for at, peer in others.asked if at > 0.0]
@@ -128,7 +128,7 @@ def test_a_further_address_is_asked_about_at_once_and_nothing_is_hoped_meanwhile
         others.open = others.mapped
         await asyncio.sleep(60.0)
         assert reach.reachable
-        assert reach.state.endpoints() == others.mapped
+        assert reach.reachability.endpoints() == others.mapped
         running.cancel()
         await asyncio.wait({running})
         return others.told

@@ -41,11 +41,11 @@ def test_a_signed_word_is_checked_once_and_a_forged_one_counts_for_nothing() -> 
 
 
 def test_a_relay_that_earned_trust_is_believed_a_little() -> None:
-    conduct = Reputation(lambda: NOW, lambda event: None)
-    words = RelayWords(frozenset, KeySigner(CLOSED).verify, conduct)
+    reputation = Reputation(lambda: NOW, lambda event: None)
+    words = RelayWords(frozenset, KeySigner(CLOSED).verify, reputation)
     assert words.block_of(record(at(OTHER)), {}, NOW) == ""
     for _ in range(NEEDED):
-        conduct.proven.accepted(PeerId(OTHER.peer_id))
+        reputation.proven.accepted(PeerId(OTHER.peer_id))
     assert words.block_of(record(at(OTHER)), {}, NOW) == SPOKEN_FOR + OTHER.peer_id
 
 

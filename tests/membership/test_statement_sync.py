@@ -48,12 +48,12 @@ def sync(heard: list[Event] | None = None, folder: Path | None = None, round_: i
 
 
 def ask(ours: StatementSync, network: Network) -> int:
-    return run_virtual(ours.ask(cast(Any, network), OTHER, [PAPER]))
+    return run_virtual(ours.fetch_from(cast(Any, network), OTHER, [PAPER]))
 
 
 def test_a_paper_goes_from_peer_to_peer_and_stays_in_the_home(tmp_path: Path) -> None:
     first, heard = sync(), list[Event]()
-    first.hold([first.log.sign_start(OPERATOR, EPOCH, EPOCH)])
+    first.add_own([first.log.sign_start(OPERATOR, EPOCH, EPOCH)])
     second = sync(heard, tmp_path)
     assert ask(second, Network(papers=first))
     assert [event.paper for event in heard if isinstance(event, PaperHeld)] == ["start"]
@@ -101,7 +101,7 @@ def test_two_signed_starts_are_journaled_and_all_hold_the_same() -> None:
 def test_a_damaged_file_counts_as_far_as_it_checks(tmp_path: Path) -> None:
     path = tmp_path / "papers.jsonl"
     first = sync(folder=tmp_path)
-    first.hold([first.log.sign_start(OPERATOR, EPOCH, EPOCH)])
+    first.add_own([first.log.sign_start(OPERATOR, EPOCH, EPOCH)])
     path.write_bytes(path.read_bytes() + b"garbage\n")
     heard = list[Event]()
     assert sync(heard, tmp_path).log.start_time == EPOCH
@@ -111,7 +111,7 @@ def test_a_damaged_file_counts_as_far_as_it_checks(tmp_path: Path) -> None:
 def test_what_cannot_be_kept_counts_all_the_same(tmp_path: Path) -> None:
     heard = list[Event]()
     ours = sync(heard, tmp_path / "no such folder")
-    ours.hold([ours.log.sign_start(OPERATOR, EPOCH, EPOCH)])
+    ours.add_own([ours.log.sign_start(OPERATOR, EPOCH, EPOCH)])
     assert [event.code for event in heard if isinstance(event, PaperRefused)] == ["not_kept"]
     assert ours.log.start_time == EPOCH
 
@@ -135,12 +135,12 @@ def test_the_start_is_asked_for_often_and_only_until_it_is_known(wants_start: bo
         return {OTHER.peer_id: OTHER}
 
     async def scenario() -> None:
-        _, papers = duties = ours.asking(cast(Any, network), VirtualClock(), random.Random(0), peers, every_s)
+        _, papers = duties = ours.duties(cast(Any, network), VirtualClock(), random.Random(0), peers, every_s)
         duties[0].close()
         asking = asyncio.create_task(papers)
         await asyncio.sleep(60.0)
         often = len(network.asked_at)
-        ours.hold([ours.log.sign_start(OPERATOR, EPOCH, EPOCH)])
+        ours.add_own([ours.log.sign_start(OPERATOR, EPOCH, EPOCH)])
         await asyncio.sleep(10 * SELDOM * every_s)
         asking.cancel()
         await asyncio.wait({asking})
@@ -193,7 +193,7 @@ def test_only_a_whole_answer_at_once_shows_how_long_a_call_takes(
         def answered(peer: PeerId, took_s: float) -> None:
             heard.append(took_s)
 
-        amendments, papers = sync().asking(network, VirtualClock(), random.Random(0), peers, 1000.0, answered)
+        amendments, papers = sync().duties(network, VirtualClock(), random.Random(0), peers, 1000.0, answered)
         papers.close()
         asking = asyncio.create_task(amendments)
         await asyncio.sleep(100.0)
@@ -208,10 +208,10 @@ def test_only_a_whole_answer_at_once_shows_how_long_a_call_takes(
 def test_an_amendment_that_came_in_round_27_is_not_told_to_hold_from_round_0() -> None:
     journal = list[Event]()
     held = sync(journal, round_=27)
-    held.hold([held.log.amend(OPERATOR, 0, Change.LR_SCALE, "plateau", value=0.5)])
+    held.add_own([held.log.amend(OPERATOR, 0, Change.LR_SCALE, "plateau", value=0.5)])
     assert held.latest(5) == ["amendment 1, from round 27 on: learning rate times 0.5 (plateau)"]
     assert [(event.round, event.change) for event in journal if isinstance(event, Amended)] == [(27, held.latest(5)[0])]
-    held.hold([held.log.amend(OPERATOR, 120, Change.PAUSE, "")])
+    held.add_own([held.log.amend(OPERATOR, 120, Change.PAUSE, "")])
     assert held.latest(1) == ["amendment 2, from round 120 on: pause"]
 
 
@@ -268,11 +268,11 @@ def test_one_log_goes_from_peer_to_peer_and_is_kept_whole(tmp_path: Path, banned
     first.banned = banned
     node = Identity.generate()
     given = delegate(OPERATOR, RUN, node.peer_id, ["digests"], int(EPOCH))
-    first.hold([given, first.log.sign_start(OPERATOR, EPOCH, EPOCH), first.log.amend(OPERATOR, 0, Change.PAUSE, "")])
-    first.hold([first.log.sign_digest(node, 0, b"d" * 32, EPOCH)])
+    first.add_own([given, first.log.sign_start(OPERATOR, EPOCH, EPOCH), first.log.amend(OPERATOR, 0, Change.PAUSE, "")])
+    first.add_own([first.log.sign_digest(node, 0, b"d" * 32, EPOCH)])
     heard = list[Event]()
     second = sync(heard, tmp_path)
-    answers = run_virtual(second.ask(cast(Any, first), OTHER))
+    answers = run_virtual(second.fetch_from(cast(Any, first), OTHER))
     assert answers == (0 if banned else 3), "two about amendments, and one about papers"
     held = list(first.log)[-1:] if banned else list(first.log)
     assert list(second.log) == held
@@ -282,20 +282,20 @@ def test_one_log_goes_from_peer_to_peer_and_is_kept_whole(tmp_path: Path, banned
 
 def test_papers_count_beside_amendments_that_do_not_check() -> None:
     first = Everything(StatementLog(RUN, OPERATOR.peer_id), lambda event: None)
-    first.hold([first.log.sign_start(OPERATOR, EPOCH, EPOCH), first.log.amend(OPERATOR, 0, Change.PAUSE, "")])
+    first.add_own([first.log.sign_start(OPERATOR, EPOCH, EPOCH), first.log.amend(OPERATOR, 0, Change.PAUSE, "")])
     heard = list[Event]()
     second = sync(heard)
-    second.hold([second.log.amend(OPERATOR, 0, Change.PAUSE, "another")])
+    second.add_own([second.log.amend(OPERATOR, 0, Change.PAUSE, "another")])
     heard.clear()
-    assert run_virtual(second.ask(cast(Any, first), OTHER)) == 0
+    assert run_virtual(second.fetch_from(cast(Any, first), OTHER)) == 0
     assert second.log.start_time == EPOCH
     assert [getattr(event, "code", "held") for event in heard] == ["amendment_fork", "held"]
 
 
 def test_a_damaged_file_of_amendments_counts_as_far_as_it_checks_and_the_papers_stay(tmp_path: Path) -> None:
     first = sync(folder=tmp_path)
-    first.hold([first.log.sign_start(OPERATOR, EPOCH, EPOCH)])
-    first.hold([first.log.amend(OPERATOR, round_, Change.PAUSE, "") for round_ in (1, 2)])
+    first.add_own([first.log.sign_start(OPERATOR, EPOCH, EPOCH)])
+    first.add_own([first.log.amend(OPERATOR, round_, Change.PAUSE, "") for round_ in (1, 2)])
     kept = tmp_path / AMENDMENT.kept
     kept.write_bytes(kept.read_bytes()[:-30])
     heard = list[Event]()

@@ -15,7 +15,7 @@ import pytest
 
 from peer.errors import PartnerLost, PartnerRefused
 from peer.lab.sim.virtual_clock import VirtualClock, run_virtual
-from peer.membership.summary_sender import LOOK_S, RECEIPT_EVERY, UNWANTED_S, OwnWord, SummarySender
+from peer.membership.summary_sender import LOOK_S, RECEIPT_EVERY, UNWANTED_S, OwnSummary, SummarySender
 from peer.ports.handler import UNWANTED
 from peer.protocol.messages import PeerId, PeerRecord, Status
 from peer.protocol.pair.receipt import ShownReceipt
@@ -62,7 +62,7 @@ class Sending:
 
     def during(self, seconds: float, meanwhile: Callable[[], Any] = lambda: None) -> None:
         async def main() -> None:
-            word = OwnWord(lambda: self.status, self.sealed, self)
+            word = OwnSummary(lambda: self.status, self.sealed, self)
             rng = random.Random(1)
             pace = partial(SummaryPace, rng)
             sender = SummarySender(cast(Any, self), self.clock, pace, word, lambda: self.records, lambda: self.nodes)

@@ -157,7 +157,7 @@ def test_after_an_hour_everybody_is_looked_for_and_asked_for_the_time(answers: b
         other, wire = MemoryDirectory(hub, OTHER, RUN), Wire(7.0, answers)
         await other.announce(record(OTHER, clock.now()))
         await view.look()
-        view.watch.failed(OTHER, "no answer", 1.0)
+        view.detector.failed(OTHER, "no answer", 1.0)
         await asyncio.sleep(3600.0)
         assert view.peers == {}, "what was known has expired"
         await other.announce(record(OTHER, clock.now()))
@@ -165,7 +165,7 @@ def test_after_an_hour_everybody_is_looked_for_and_asked_for_the_time(answers: b
         assert wire.calls == ["forget", f"hello {OTHER}"]
         assert clock.forgot == 1
         assert set(view.peers) == {OTHER}
-        assert to_json(view.watch.report())["suspected"] == []
+        assert to_json(view.detector.report())["suspected"] == []
         assert clock.now() - VirtualClock().now() == (7.0 if answers else 0.0)
         assert list(await other.peers()) == [ME], "our own record is out again"
 
@@ -212,9 +212,9 @@ def table(hub: MemoryDirectoryHub, clock: VirtualClock) -> PeerTable:
     def describe() -> PeerRecord:
         return record(ME, clock.now())
 
-    watch = FailureDetector(clock.now, 45.0, 3.0)
+    detector = FailureDetector(clock.now, 45.0, 3.0)
     own = OwnRecord(describe, describe)
-    return PeerTable(MemoryDirectory(hub, ME, RUN), clock, random.Random(0), own, watch, look_every_s=3.0)
+    return PeerTable(MemoryDirectory(hub, ME, RUN), clock, random.Random(0), own, detector, look_every_s=3.0)
 
 
 def wire_of(wire: Wire) -> Transport:

@@ -37,10 +37,10 @@ def test_a_peer_out_of_favour_is_shown_with_the_seconds_that_are_left() -> None:
 
 def test_a_suspicion_is_counted_and_its_age_is_by_the_clock() -> None:
     now = [100.0]
-    watch = FailureDetector(lambda: now[0])
-    assert to_json(watch.report())["suspected_count"] == 0
-    watch.failed(PARTNER, "no answer", 0.0)
+    detector = FailureDetector(lambda: now[0])
+    assert to_json(detector.report())["suspected_count"] == 0
+    detector.failed(PARTNER, "no answer", 0.0)
     now[0] += 12.5
-    found = to_json(watch.report())
+    found = to_json(detector.report())
     assert (found["suspected_count"], found["out_count"], found["cut_off_s"]) == (1, 0, None)
     assert [(one["seconds"], one["asked"], one["denied"]) for one in found["suspected"]] == [(12.5, 0, 0)]

@@ -43,7 +43,7 @@ class Reach:
     """A probe that others have not answered."""
 
     def __init__(self) -> None:
-        self.state = Reachability()
+        self.reachability = Reachability()
 
 
 def mapper(
@@ -148,6 +148,6 @@ def test_a_port_that_nobody_tried_is_not_announced(tmp_path: Path) -> None:
     assert mapped not in node.endpoints()
 
     question = Question(PeerId("operator"), (mapped,), 0.0, trusted=True)
-    reach.state.heard(question, Probed((mapped,), (mapped,), "", "45.77.2.1:4811"))
+    reach.reachability.heard(question, Probed((mapped,), (mapped,), "", "45.77.2.1:4811"))
     assert node.endpoints()[0] == mapped
     assert holder.carries()

@@ -74,9 +74,9 @@ class Group:
 class Attack:
     """A caller with a token that writes arbitrary bytes."""
 
-    def __init__(self, victim: Victim, conduct: Reputation, channel: Any, token: bytes, caller: Identity) -> None:
+    def __init__(self, victim: Victim, reputation: Reputation, channel: Any, token: bytes, caller: Identity) -> None:
         self.group: Group = victim.owner.group  # type: ignore[attr-defined]
-        self.conduct = conduct
+        self.reputation = reputation
         self._channel = channel
         self._metadata = ((TOKEN_KEY, token),)
         self.me = PeerId(caller.peer_id)
@@ -95,14 +95,14 @@ class Attack:
 
 def attack(test: Callable[[Attack], Awaitable[None]]) -> None:
     async def main() -> None:
-        conduct = Reputation(RunClock().now, lambda event: None)
-        victim, caller = Victim(conduct), Identity.generate()
+        reputation = Reputation(RunClock().now, lambda event: None)
+        victim, caller = Victim(reputation), Identity.generate()
         victim.owner.group = Group()  # type: ignore[attr-defined]
         await victim.start()
         try:
             async with asyncio.timeout(60), victim.channel() as channel:
                 token = await victim.hello(channel, caller)
-                await test(Attack(victim, conduct, channel, token, caller))
+                await test(Attack(victim, reputation, channel, token, caller))
         finally:
             await victim.transport.close()
 
@@ -147,8 +147,8 @@ OPEN = contribute_open(OPENING, 0.0)
 def test_wrong_bytes_of_a_contribution_are_an_offence(code: str, messages: list[bytes]) -> None:
     async def test(attack: Attack) -> None:
         assert await attack.send("Contribute", *messages) == code
-        assert attack.conduct.exclusion_reason(attack.me) or code == "request", "one is enough"
-        assert to_json(attack.conduct.report())["refusals"][0]["caller"] == attack.me
+        assert attack.reputation.exclusion_reason(attack.me) or code == "request", "one is enough"
+        assert to_json(attack.reputation.report())["refusals"][0]["caller"] == attack.me
         assert attack.group.completed == 0
         if messages[0] == OPEN:
             await attack.group.left.wait()
@@ -161,7 +161,7 @@ def test_a_contribution_that_ends_in_the_middle_gives_its_place_back() -> None:
         assert await attack.send("Contribute", OPEN, chunks(500, 500)[0]) == "lost"
         await attack.group.left.wait()
         assert attack.group.completed == 0
-        assert not attack.conduct.exclusion_reason(attack.me), "a bad line is no crime"
+        assert not attack.reputation.exclusion_reason(attack.me), "a bad line is no crime"
 
     attack(test)
 
@@ -187,7 +187,7 @@ def test_wrong_joins_never_reach_the_group(request_: bytes) -> None:
     async def test(attack: Attack) -> None:
         assert await attack.send("JoinRound", request_) == "request"
         assert attack.group.joins == 0
-        assert to_json(attack.conduct.report())["refusal_counts"] == {"request": 1}
+        assert to_json(attack.reputation.report())["refusal_counts"] == {"request": 1}
 
     attack(test)
 
@@ -223,17 +223,17 @@ def desk(lacking: str = "") -> ShardReducer:
         mean=MeanTerms(codec=EVERY["fp32"], result_codec=EVERY["fp32"]),
         max_group=4,
     )
-    around = GroupContext(
+    context = GroupContext(
         terms,
-        seal=KeySigner(Identity.generate()),
+        signer=KeySigner(Identity.generate()),
         transport=None,  # type: ignore[arg-type]
         clock=clock,
-        view=None,  # type: ignore[arg-type]
-        conduct=Reputation(clock.now, lambda event: None),
+        peer_table=None,  # type: ignore[arg-type]
+        reputation=Reputation(clock.now, lambda event: None),
         offload=_inline,
     )
     roster = Roster(RunId(b"R" * 32), KEY, MEMBERS[0], Base(b"d" * 32), MEMBERS, MEMBERS)
-    return ShardReducer(around, roster, Shard(0, 0, 4, MEMBERS[0]), lambda peers: lacking, clock.now() + 0.05)
+    return ShardReducer(context, roster, Shard(0, 0, 4, MEMBERS[0]), lambda peers: lacking, clock.now() + 0.05)
 
 
 async def _inline(work: Callable[[], Any]) -> Any:
@@ -256,8 +256,8 @@ def encoded(*values: float) -> bytes:
 @pytest.mark.parametrize("transfer", [0, 5], ids=["does not go on", "goes on"])
 def test_a_member_holds_one_place_however_often_it_comes(transfer: int) -> None:
     owner = desk()
-    places = [owner.seat(MEMBERS[1], opening(transfer=transfer)) for _ in range(20)]
-    other = owner.seat(MEMBERS[2], opening())
+    places = [owner.open_upload(MEMBERS[1], opening(transfer=transfer)) for _ in range(20)]
+    other = owner.open_upload(MEMBERS[2], opening())
     for place in places[:-1]:
         assert place.sink is not None
         with pytest.raises(PartnerLost, match="another stream"):
@@ -265,7 +265,7 @@ def test_a_member_holds_one_place_however_often_it_comes(transfer: int) -> None:
     for place in places:
         place.leave()
         place.leave()
-    assert len({id(coming.buffer) for coming in owner._coming.values()}) == (2 if transfer else 1)
+    assert len({id(coming.buffer) for coming in owner._pending.values()}) == (2 if transfer else 1)
     assert other.sink is not None
     other.sink.write(0, b"x" * 16)
 
@@ -274,8 +274,8 @@ def test_a_member_holds_one_place_however_often_it_comes(transfer: int) -> None:
 def test_nothing_is_allocated_for_another_length(nbytes: int) -> None:
     owner = desk()
     with pytest.raises(PartnerRefused, match="bad_payload:length"):
-        owner.seat(MEMBERS[1], opening(nbytes))
-    assert owner._around.conduct.exclusion_reason(MEMBERS[1])
+        owner.open_upload(MEMBERS[1], opening(nbytes))
+    assert owner._context.reputation.exclusion_reason(MEMBERS[1])
 
 
 def test_too_few_contributors_make_no_result() -> None:
@@ -306,17 +306,17 @@ def brought(place: UploadSlot, *values: float, share: float = 1.0) -> None:
 def test_a_contribution_is_taken_once_and_never_late() -> None:
     async def main() -> None:
         owner = desk()
-        brought(owner.seat(MEMBERS[1], opening()), 3, 3, 3, 3)
-        late = owner.seat(MEMBERS[2], opening())
+        brought(owner.open_upload(MEMBERS[1], opening()), 3, 3, 3, 3)
+        late = owner.open_upload(MEMBERS[2], opening())
         with pytest.raises(PartnerRefused, match="have"):
-            owner.seat(MEMBERS[1], opening())
+            owner.open_upload(MEMBERS[1], opening())
         result = await owner.run(*own(1, 1, 1, 1))
         assert (result.payload, result.named) == (encoded(2, 2, 2, 2), (0, 1))
         with pytest.raises(PartnerRefused, match="late"):
             late.complete()
         with pytest.raises(PartnerRefused, match="late"):
-            owner.seat(MEMBERS[3], opening())
-        assert await owner.seat(MEMBERS[3], opening(0)).result() == result, "who is late may have the result"
+            owner.open_upload(MEMBERS[3], opening())
+        assert await owner.open_upload(MEMBERS[3], opening(0)).result() == result, "who is late may have the result"
 
     asyncio.run(main())
 
@@ -325,16 +325,16 @@ def test_what_broke_off_goes_on_or_does_not_count() -> None:
     async def main() -> None:
         owner = desk()
         for member in MEMBERS[1:3]:
-            brought(first := owner.seat(member, opening(transfer=5)), 3, 3, 3, 3, share=0.5)
+            brought(first := owner.open_upload(member, opening(transfer=5)), 3, 3, 3, 3, share=0.5)
             first.leave()
-        again = owner.seat(MEMBERS[1], opening(transfer=5))
+        again = owner.open_upload(MEMBERS[1], opening(transfer=5))
         assert (again.transfer, again.have) == (5, 8)
         brought(again, 3, 3, 3, 3)
-        waiting = owner.seat(MEMBERS[1], opening(transfer=5))
+        waiting = owner.open_upload(MEMBERS[1], opening(transfer=5))
         assert (waiting.sink, waiting.have) == (None, 16), "it is here; the result may be waited for"
         result = await owner.run(*own(1, 1, 1, 1))
         assert (result.payload, result.named) == (encoded(2, 2, 2, 2), (0, 1)), "in part it does not count"
-        assert not owner._coming
+        assert not owner._pending
 
     asyncio.run(main())
 
@@ -342,27 +342,27 @@ def test_what_broke_off_goes_on_or_does_not_count() -> None:
 @pytest.mark.parametrize("other", [opening(transfer=6), opening(), replace(opening(transfer=5), tokens=10)])
 def test_another_transfer_begins_anew(other: ContributionHeader) -> None:
     owner = desk()
-    brought(owner.seat(MEMBERS[1], opening(transfer=5)), 3, 3, 3, 3, share=0.5)
-    place = owner.seat(MEMBERS[1], other)
+    brought(owner.open_upload(MEMBERS[1], opening(transfer=5)), 3, 3, 3, 3, share=0.5)
+    place = owner.open_upload(MEMBERS[1], other)
     assert place.have == 0
     brought(place, 5, 5, 5, 5)
 
 
 def test_nobody_goes_on_with_wrong_bytes() -> None:
     owner = desk()
-    brought(place := owner.seat(MEMBERS[1], opening(transfer=5)), 3, 3, 3, 3, share=0.5)
-    place.spoilt()
-    assert owner.seat(MEMBERS[1], opening(transfer=5)).have == 0
+    brought(place := owner.open_upload(MEMBERS[1], opening(transfer=5)), 3, 3, 3, 3, share=0.5)
+    place.reject()
+    assert owner.open_upload(MEMBERS[1], opening(transfer=5)).have == 0
 
 
 def test_a_result_that_everybody_has_is_let_go() -> None:
     async def main() -> None:
         owner = desk()
         result = await owner.run(*own(1, 1, 1, 1))
-        places = [owner.seat(member, opening(0)) for member in MEMBERS[1:]]
+        places = [owner.open_upload(member, opening(0)) for member in MEMBERS[1:]]
         for place in places:
             assert await place.result() == result
-            place.taken()
+            place.mark_delivered()
         with pytest.raises(PartnerRefused, match="every member has had"):
             await places[0].result()
 
@@ -377,6 +377,6 @@ def test_more_of_a_result_than_there_is_is_an_offence() -> None:
             assert await attack.send("Contribute", opened, *chunks(1000)) == "request"
         finally:
             Place.transfer = 0
-        assert to_json(attack.conduct.report())["refusals"][0]["caller"] == attack.me
+        assert to_json(attack.reputation.report())["refusals"][0]["caller"] == attack.me
 
     attack(test)

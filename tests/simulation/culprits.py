@@ -152,7 +152,7 @@ def watch(fault: str, seed: int, *, peers: int | None = None, rounds: int = WIND
             fault,
             seed,
             culprits,
-            {peer: parts.members.diagnosis.found() for peer, parts in built.items() if parts},
+            {peer: parts.members.slow_peers.found() for peer, parts in built.items() if parts},
             {
                 peer.peer_id: [event for event in peer.events if isinstance(event, DiagnosisChanged)]
                 for peer in swarm.peers

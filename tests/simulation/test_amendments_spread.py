@@ -40,7 +40,7 @@ class Operator:
 
     def amend(self, round_: int, change: Change, **fields: Any) -> Statement[AmendmentDocument]:
         signed = self.log.amend(OPERATOR, round_, change, "because", **fields)
-        self._first.hold([signed])
+        self._first.add_own([signed])
         return signed
 
 
@@ -111,7 +111,7 @@ def test_in_steps_a_pause_ends_although_the_round_to_go_on_in_never_comes() -> N
     async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
         operator.amend(6, Change.PAUSE)
         await asyncio.sleep(100)
-        assert all(peer.round_loop.live.status is Status.PAUSED for peer in swarm.peers)
+        assert all(peer.round_loop.round_status.status is Status.PAUSED for peer in swarm.peers)
         operator.amend(9, Change.LR_SCALE, value=0.5)
         operator.amend(10, Change.GO_ON)
 
@@ -162,7 +162,7 @@ def test_all_go_on_from_the_state_the_operator_names() -> None:
         await asyncio.sleep(1)
         operator.amend(6, Change.REFOUND, digest=digest_of(state).hex())
         await asyncio.sleep(150)  # by now all have stopped to wait for it
-        assert all(peer.round_loop.live.status is Status.JOINING for peer in swarm.peers)
+        assert all(peer.round_loop.round_status.status is Status.JOINING for peer in swarm.peers)
         swarm.states[digest_of(state)] = state
 
     swarm = simulate(play)
@@ -184,7 +184,7 @@ def test_a_newcomer_has_them_all_from_one_peer_before_it_trains() -> None:
         for number in range(1, many + 1):
             operator.amend(0, Change.LR_SCALE, value=number / 100)
         record = PeerRecord(first.peer_id, RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, EPOCH, EPOCH + 60)
-        await newcomer.statements.ask(newcomer.transport, record, [AMENDMENT])
+        await newcomer.statements.fetch_from(newcomer.transport, record, [AMENDMENT])
         assert len(newcomer.statements.log.chain) == many
         await swarm.run()
         return swarm
@@ -196,7 +196,7 @@ def test_two_amendments_under_one_number_are_journaled_and_the_first_stays() -> 
     async def play(swarm: SimulatedSwarm, operator: Operator) -> None:
         await asyncio.sleep(1)
         other = StatementLog(RUN, OPERATOR.peer_id)
-        swarm.peers[1].statements.hold([other.amend(OPERATOR, 8, Change.LR_SCALE, "", value=0.25)])
+        swarm.peers[1].statements.add_own([other.amend(OPERATOR, 8, Change.LR_SCALE, "", value=0.25)])
         operator.amend(8, Change.LR_SCALE, value=0.5)
 
     swarm = simulate(play)

@@ -56,11 +56,11 @@ def test_a_lie_of_one_bit_is_proved_by_those_that_draw_it(
             assert round_ < 10
         assert {code for member in finders for code in blamed(member)} == {(liar.me, "false_mean")}
         proof = finders[0].group.proofs[0]
-        terms = party.members[0].group._around.terms
-        seal = party.members[0].group._around.seal
-        found = examine(parse_proof(proof.to_bytes()), RUN, terms.mean, (ELEMENTS,), seal.verify)
+        terms = party.members[0].group._context.terms
+        signer = party.members[0].group._context.signer
+        found = examine(parse_proof(proof.to_bytes()), RUN, terms.mean, (ELEMENTS,), signer.verify)
         assert (found.owner, found.guilty) == (liar.me, True)
-        assert finders[0].group._around.why_not(liar.me)
+        assert finders[0].group._context.refusal_reason(liar.me)
 
     run_virtual(scenario())
 

@@ -125,7 +125,7 @@ def test_homes_hear_the_signed_start_from_the_one_node_that_can_be_dialled() -> 
         async def sign() -> None:
             await asyncio.sleep(ready_s)
             begins = EPOCH + ready_s + soon_s
-            node.hold([node.log.sign_start(OPERATOR, begins, EPOCH + ready_s)])
+            node.add_own([node.log.sign_start(OPERATOR, begins, EPOCH + ready_s)])
 
         async with asyncio.timeout(3600.0), asyncio.TaskGroup() as group:
             group.create_task(sign())

@@ -59,7 +59,7 @@ class Eyes:
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
     reachable: bool = True
-    watch: FailureDetector = field(default_factory=lambda: FailureDetector(lambda: 0.0))
+    detector: FailureDetector = field(default_factory=lambda: FailureDetector(lambda: 0.0))
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:
@@ -82,7 +82,7 @@ class Member:
         layout = Layout.whole([TensorSpec("w", (elements,))])
         self.outer = OuterState.fresh(layout, torch.zeros(elements))
         self.events: list[Any] = []
-        self.conduct = Reputation(self.clock.now, self.events.append)
+        self.reputation = Reputation(self.clock.now, self.events.append)
         self.transport = MemoryTransport(network, self.me, self, self.clock)
         terms = GroupTerms(
             run_id=RUN,
@@ -94,8 +94,8 @@ class Member:
             max_group=16,
         )
         signer, transport = KeySigner(identity), self.transport
-        around = GroupContext(terms, signer, transport, self.clock, self.eyes, self.conduct, inline)
-        self.group = GroupMember(around)
+        context = GroupContext(terms, signer, transport, self.clock, self.eyes, self.reputation, inline)
+        self.group = GroupMember(context)
         self.group.set_state_digest(0, self.outer.digest(0))
         self._shelf = FragmentShelf(self.outer, lambda fragment: (self.group.on_held(fragment) or _Nothing).digest)
         self.results: dict[int, GroupMean | ExchangeError] = {}
@@ -475,7 +475,7 @@ def test_a_leader_that_was_only_busy_for_a_moment_costs_nobody_the_round(members
         party, key = Party(members), RoundKey(0, 0)
         leader = party.leader(0)
         for member in [member for member in party.members if member is not leader][:deaf]:
-            member.group._leading._silent = key, frozenset({leader.me})
+            member.group._rendezvous._silent = key, frozenset({leader.me})
         await party.play(0)
         for member in party.members:
             assert member.got(0).spans == [(0, ELEMENTS)], member.got(0).reason
@@ -603,7 +603,7 @@ def test_a_forged_roster_is_an_offence_and_the_next_one_leads(forgery: str) -> N
 def _forged(how: str, liar: Member, signed: SignedRoster, sender: PeerId) -> SignedRoster:
     from dataclasses import replace
 
-    seal = liar.group._around.seal
+    signer = liar.group._context.signer
     roster = parse_roster(signed.raw)
     if how == "signature":
         return SignedRoster(signed.raw, bytes(64))
@@ -616,7 +616,7 @@ def _forged(how: str, liar: Member, signed: SignedRoster, sender: PeerId) -> Sig
     else:
         more = tuple(PeerId(f"x{number:02d}") for number in range(20))
         roster = replace(roster, members=tuple(sorted((*roster.members, *more))))
-    return SignedRoster(roster.to_bytes(), seal.sign(roster.to_bytes()))
+    return SignedRoster(roster.to_bytes(), signer.sign(roster.to_bytes()))
 
 
 # -- whatever happens --------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ WINDOW_S = 10.0
 def used_to_each_other(party: Party) -> None:
     """Whoever leads has seen that the others come together."""
     for member in party.members:
-        member.group._leading.grace.observe(0.1)
+        member.group._rendezvous.grace.observe(0.1)
 
 
 def due(round_: int) -> float:

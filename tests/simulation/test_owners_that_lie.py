@@ -17,7 +17,7 @@ from tests.simulation.test_groups import Member, Party
 
 def lie(liar: Member, victim: PeerId, *, signed: bool) -> None:
     """From now on it gives `victim` other results; `signed`: with its name under them."""
-    honest_desk = liar.group._desk
+    honest_desk = liar.group._make_reducer
 
     def desk_of(*terms: Any) -> Any:
         desk = honest_desk(*terms)
@@ -34,7 +34,7 @@ def lie(liar: Member, victim: PeerId, *, signed: bool) -> None:
         desk.result_for = result_for  # type: ignore[method-assign]
         return desk
 
-    liar.group._desk = desk_of  # type: ignore[method-assign]
+    liar.group._make_reducer = desk_of  # type: ignore[method-assign]
 
 
 def cast(party: Party, leads: bool) -> tuple[Member, Member, Member]:
@@ -52,7 +52,7 @@ def test_two_results_are_noticed_proved_and_mended(leads: bool) -> None:
         lie(liar, victim.me, signed=True)
         await party.play(0)
         assert len(party.digests()) == 2, "one bit of one shard"
-        del liar.group._desk  # type: ignore[attr-defined]  # honest again: once is enough
+        del liar.group._make_reducer  # type: ignore[attr-defined]  # honest again: once is enough
 
         await party.play(1)
         found = [event for event in leader.events if isinstance(event, StandingLowered)]

@@ -174,7 +174,7 @@ def test_a_cut_off_part_of_a_group_that_is_restarted_founds_no_group() -> None:
         return swarm
 
     swarm = run_virtual(main())
-    assert all(peer.round_loop.live.round >= ROUNDS - 1 for peer in swarm.peers[:8])
+    assert all(peer.round_loop.round_status.round >= ROUNDS - 1 for peer in swarm.peers[:8])
     stepped = exchanges(swarm.peers[:8])
     assert [round_ for round_ in stepped if 80 / ROUND_S < round_ < 302 / ROUND_S - 1] == []
 
@@ -191,7 +191,7 @@ def test_who_is_behind_a_cut_is_suspected_and_nobody_else_is(seed: int) -> None:
                 assert event.peer not in ours
         view = peer.life.view
         assert view is not None
-        assert to_json(view.watch.report())["suspected"] == [], "all is forgiven"
+        assert to_json(view.detector.report())["suspected"] == [], "all is forgiven"
     assert suspected > 8
 
 
@@ -222,7 +222,7 @@ def test_a_killed_peer_is_suspected_denied_by_others_and_left_out_and_comes_back
     assert all(82.0 + 24.0 < at < 82.0 + 45.0 for at, _ in out)
     assert all("others do not reach it either" in e.reason for _, e in out if isinstance(e, events.PeerOut))
     assert exchanges([victim])[9] == 1, "and it takes part again"
-    assert all(not peer.life.view.watch.out(victim.peer_id) for peer in rest if peer.life.view is not None)
+    assert all(not peer.life.view.detector.out(victim.peer_id) for peer in rest if peer.life.view is not None)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 5))
@@ -243,7 +243,7 @@ def test_saturated_links_make_nobody_look_dead(preset: str, seed: int) -> None:
         longest = max([longest, *(e.seconds for e in peer.events if isinstance(e, events.PeerBack))])
         view = peer.life.view
         assert view is not None
-        longest = max([longest, *(float(case["seconds"]) for case in to_json(view.watch.report())["suspected"])])
+        longest = max([longest, *(float(case["seconds"]) for case in to_json(view.detector.report())["suspected"])])
         exchanged += peer.outcomes()["exchanged"]
     print(f"longest suspicion {longest:.1f} s, {exchanged} exchanges")
     assert outs == 0

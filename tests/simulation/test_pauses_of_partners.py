@@ -44,7 +44,7 @@ async def locked(peer: SimulatedPeer, before_due_s: float) -> Hold:
     await asyncio.sleep(BEGINS_S)
     clock = VirtualClock()
     while True:
-        due, found = peer.round_loop.live.due_at, [*peer.parts.matchmaker._open.values()]
+        due, found = peer.round_loop.round_status.due_at, [*peer.parts.matchmaker._open.values()]
         if found and found[-1].locked is not None and due is not None and 0 < due - clock.now() <= before_due_s:
             return Hold(found[-1].key.round, found[-1].locked)
         await asyncio.sleep(0.01)
@@ -128,7 +128,7 @@ def test_no_partner_is_taken_for_an_exchange_that_quiet_hours_would_meet(after_d
         rest._now = lambda: clock.now() - EPOCH - due_s - after_due_s + begins_minute * MINUTE_S
         rest._minute = lambda now: int(now // MINUTE_S)
         rest._quiet = QuietHours(begins_minute, begins_minute + 1)
-        rest._told.set()
+        rest._changed.set()
 
     swarm = simulate(play, count=2)
     (paused,) = [event for event in swarm.peers[1].events if isinstance(event, Paused)]

@@ -49,7 +49,7 @@ def test_all_apply_the_same_bits_of_few_bytes(count: int) -> None:
 
 def forge(owner: Member) -> None:
     """From now on its results count the first part ten times over, with its own name under them."""
-    honest_desk = owner.group._desk
+    honest_desk = owner.group._make_reducer
 
     def desk_of(*terms: Any) -> Any:
         desk = honest_desk(*terms)
@@ -65,7 +65,7 @@ def forge(owner: Member) -> None:
         desk._signed = forged  # type: ignore[method-assign]
         return desk
 
-    owner.group._desk = desk_of  # type: ignore[method-assign]
+    owner.group._make_reducer = desk_of  # type: ignore[method-assign]
 
 
 def test_an_owner_that_changes_a_part_is_found_out_by_every_member() -> None:

@@ -38,8 +38,8 @@ async def used_up_between(swarm: SimulatedSwarm, begin: float, end: float) -> No
     with contextlib.ExitStack() as claims:
         use_up(quota, claims)
         await asyncio.sleep(end - begin)
-        assert peer.round_loop.live.status is Status.TRAINING
-        assert peer.round_loop.live.announced(quota.blocked_reason()) is Status.PAUSED
+        assert peer.round_loop.round_status.status is Status.TRAINING
+        assert peer.round_loop.round_status.announced(quota.blocked_reason()) is Status.PAUSED
 
 
 def ended(peer: SimulatedPeer, begin: float, end: float) -> list[RoundEnded]:

@@ -80,12 +80,12 @@ def test_it_stands_still_and_goes_on(preset: str) -> None:
         await asyncio.sleep(70)
         peer.pause.pause()
         await asyncio.sleep(8)
-        assert peer.round_loop.live.status is Status.PAUSED
-        assert peer.round_loop.live.phase.startswith("paused by you since ")
+        assert peer.round_loop.round_status.status is Status.PAUSED
+        assert peer.round_loop.round_status.phase.startswith("paused by you since ")
         worked.append(peer.trainer.counters().tokens)
         await asyncio.sleep(80)
         worked.append(peer.trainer.counters().tokens)
-        assert peer.round_loop.live.status is Status.PAUSED
+        assert peer.round_loop.round_status.status is Status.PAUSED
         peer.pause.resume()
 
     swarm = simulate(play, preset)
@@ -165,16 +165,16 @@ def test_the_operators_word_to_go_on_wakes_nobody_who_paused_himself() -> None:
         peer.pause.pause()
         operator.amend(4, Change.PAUSE)
         await asyncio.sleep(40)
-        assert "paused by you" in peer.round_loop.live.phase
-        assert "paused by the operator" in peer.round_loop.live.phase
+        assert "paused by you" in peer.round_loop.round_status.phase
+        assert "paused by the operator" in peer.round_loop.round_status.phase
         operator.amend(4, Change.GO_ON)
         await asyncio.sleep(40)
-        assert peer.round_loop.live.status is Status.PAUSED
-        assert "operator" not in peer.round_loop.live.phase
-        assert swarm.peers[1].round_loop.live.status is Status.TRAINING
+        assert peer.round_loop.round_status.status is Status.PAUSED
+        assert "operator" not in peer.round_loop.round_status.phase
+        assert swarm.peers[1].round_loop.round_status.status is Status.TRAINING
         peer.pause.resume()
         await asyncio.sleep(5)
-        assert peer.round_loop.live.status is Status.TRAINING
+        assert peer.round_loop.round_status.status is Status.TRAINING
 
     swarm = simulate(play)
     assert [e.by for e in swarm.peers[0].events if isinstance(e, Paused)] == ["volunteer", "operator"]
@@ -191,7 +191,7 @@ def test_told_to_go_on_while_the_operators_pause_holds_it_still_stands() -> None
         await asyncio.sleep(40)
         peer.pause.resume()
         await asyncio.sleep(40)
-        assert peer.round_loop.live.phase.startswith("paused by the operator")
+        assert peer.round_loop.round_status.phase.startswith("paused by the operator")
         operator.amend(4, Change.GO_ON)
 
     balanced(simulate(play))
@@ -224,7 +224,7 @@ def test_one_that_starts_paused_is_no_partner_and_then_takes_part(kind: Literal[
             await asyncio.sleep(0)
         peer.pause.pause()
         await asyncio.sleep(70)
-        assert peer.round_loop.live.status is Status.PAUSED
+        assert peer.round_loop.round_status.status is Status.PAUSED
         assert peer.trainer.counters().tokens == 0
         peer.pause.resume()
         async with asyncio.timeout(3000):
@@ -256,8 +256,8 @@ def test_who_is_told_to_leave_at_any_moment_says_the_round_its_trainer_is_in(see
         round_loop.leave()
         async with asyncio.timeout(100):
             await peer.life.finished.wait()
-        assert 0 < round_loop.live.round < TOTAL
-        assert round_loop.live.round == peer.trainer.round
+        assert 0 < round_loop.round_status.round < TOTAL
+        assert round_loop.round_status.round == peer.trainer.round
         run.cancel()
         await asyncio.wait({run})
 

@@ -32,12 +32,12 @@ def owners_lie(
     class LyingReducer(ShardReducer):
         async def run(self, own: Source, tokens: int, into: Tensor, signature: bytes = b"") -> ShardResult:
             result = await super().run(own, tokens, into, signature)
-            if self._around.terms.me in liars and not applied:
+            if self._context.terms.me in liars and not applied:
                 raise PartnerRefused(Code.NONE, "it does not apply its lie")
             return result
 
         async def _signed(self, payload: Payload, named: tuple[int, ...]) -> ShardResult:
-            terms = self._around.terms
+            terms = self._context.terms
             if terms.me in liars:
                 self.shown = self.shown if shown else None
                 payload = _told(terms.mean.result_codec, payload, self.shard.elements, lie)

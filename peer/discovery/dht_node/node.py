@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from peer.aio.threads import LowPriorityThread
 from peer.clock.monotonic import run_time
-from peer.discovery.address_book import tell_own
+from peer.discovery.address_book import add_own_addresses
 from peer.discovery.dht_node.answers import AnswerReader, reading_answers
 from peer.discovery.dht_node.entry_store import EntryStore
 from peer.discovery.dht_node.holders import Holders
 from peer.discovery.dht_node.process import LOST, DhtNodeLimits, DhtNodeOptions, Process, failed, start_process, stop
 from peer.discovery.dht_node.reaching import AskedFirst, reaching
-from peer.discovery.dial_report import knock, why_not
+from peer.discovery.dial_report import dial_failure_reason, tcp_failure_reason
 from peer.discovery.multiaddr import split
 from peer.discovery.validator import RecordGate
 from peer.observe.process_stats import open_files, resident_bytes
@@ -103,10 +103,10 @@ class _NoCache(DHTLocalStorage):  # type: ignore[misc]
 class DhtNode:
     """A running p2pd and the DHT node on top. It belongs to the event loop that it was started in."""
 
-    def __init__(self, process: Process, dht: DHTNode, reading: LowPriorityThread) -> None:
-        """`reading` checks what others answer, and ends with the node."""
+    def __init__(self, process: Process, dht: DHTNode, thread: LowPriorityThread) -> None:
+        """`thread` checks what others answer, and ends with the node."""
         self._process = process
-        self._reading = reading
+        self._thread = thread
         self._dht = dht
         self._searches: set[asyncio.Task[Any]] = set()
         self._holders: Holders[PeerID] = Holders(time.monotonic)
@@ -123,17 +123,17 @@ class DhtNode:
 
         Raises AddressError when the port is taken, and DirectoryFailed when p2pd cannot be started. Both come within
         `startup_s` and a few seconds."""
-        process, reading = await start_process(options, listen), LowPriorityThread()
+        process, thread = await start_process(options, listen), LowPriorityThread()
         try:
             async with asyncio.timeout(options.startup_s):
-                dht = await _start_dht(process, options, gate, reading)
+                dht = await _start_dht(process, options, gate, thread)
         except LOST as error:
             await stop(process)
             raise failed(f"died right after its start ({error!r})") from error
         except BaseException:
             await stop(process)
             raise
-        self = cls(process, dht, reading)
+        self = cls(process, dht, thread)
         dht.protocol.get_stub = reaching(dht.protocol.get_stub, process.book, self._dial)
         return self
 
@@ -159,18 +159,20 @@ class DhtNode:
         plain, peer_id = split(address)
         peer = PeerID.from_base58(peer_id)
         # We try first, for p2pd dials an address that did not answer ever more seldom.
-        if deaf := await knock(plain, timeout_s):
+        if deaf := await tcp_failure_reason(plain, timeout_s):
             _note(self.tried, address, deaf)
             return False
         try:
             await self._connect(peer, [plain], timeout_s)
-            self._process.book.heard(peer.to_bytes(), [plain])
+            self._process.book.add_reported(peer.to_bytes(), [plain])
             answered = await self._dht.protocol.call_ping(peer) is not None
         except TimeoutError:
             _note(self.tried, address, f"no answer within {timeout_s:.0f} s")
             return False
         except LOST as error:
-            _note(self.tried, address, why_not(str(error), plain) or self.tried.get(address, "no answer yet"))
+            _note(
+                self.tried, address, dial_failure_reason(str(error), plain) or self.tried.get(address, "no answer yet")
+            )
             return False
         _note(self.tried, address, "" if answered else "connected, but it does not answer as a node of the directory")
         if answered:
@@ -191,12 +193,12 @@ class DhtNode:
         if plain := self._process.book.of(peer.to_bytes()):
             await self._connect(peer, plain, _CALL_S)
 
-    def tell(self, addresses: Sequence[str], *, closed: bool) -> None:
+    def set_advertised(self, addresses: Sequence[str], *, closed: bool) -> None:
         """Tell other nodes from here on where we are (with our peer id). `closed`: that they cannot call us."""
         protocol = self._dht.protocol
         said = dht_pb2.NodeInfo() if closed else dht_pb2.NodeInfo(node_id=protocol.node_id.to_bytes())
         if not closed:
-            tell_own(said, [split(address)[0] for address in addresses])
+            add_own_addresses(said, [split(address)[0] for address in addresses])
         protocol.node_info.CopyFrom(said)
 
     async def _compare_clocks(self, peer_id: str, peer: PeerID) -> None:
@@ -285,7 +287,7 @@ class DhtNode:
         nodes = self._first.of(random.sample(first, len(first)))
         for node in nodes:
             if answer := await self._search(protocol.call_find(PeerID.from_base58(node), [slot])):
-                return [*self._own(slot), *self._told(answer[slot][0])]
+                return [*self._own_values(slot), *self._values_in(answer[slot][0])]
             self._first.failed(node)
         if not (holders := self._holders.of(key, self._nearest(slot))):
             return None
@@ -293,13 +295,13 @@ class DhtNode:
         if not answer:
             self._holders.lost(key)
             return None
-        return [*self._own(slot), *self._told(answer[slot][0])]
+        return [*self._own_values(slot), *self._values_in(answer[slot][0])]
 
-    def _own(self, slot: DHTID) -> list[bytes]:
+    def _own_values(self, slot: DHTID) -> list[bytes]:
         """The values that lie under a key in this node's own store."""
-        return self._told(self._dht.protocol.storage.get(slot))
+        return self._values_in(self._dht.protocol.storage.get(slot))
 
-    def _told(self, found: Any) -> list[bytes]:
+    def _values_in(self, found: Any) -> list[bytes]:
         """The values of a dictionary as one node holds it. A search of hivemind unpacks them, a single question does
         not."""
         if found is None or not isinstance(found.value, DictionaryDHTValue):
@@ -321,7 +323,7 @@ class DhtNode:
         slot, protocol = DHTID.generate(key), self._dht.protocol
         asked = (protocol.call_find(PeerID.from_base58(peer), [slot]) for peer in peers)
         answers = await self._search(_all(*asked))
-        return [value for answer in answers if answer for value in self._told(answer[slot][0])]
+        return [value for answer in answers if answer for value in self._values_in(answer[slot][0])]
 
     async def find(self, key: bytes) -> list[bytes]:
         """The values of all entries under `key` that can be found, this node's own included."""
@@ -344,7 +346,7 @@ class DhtNode:
         self._process.fail_calls()
         if self._searches:
             await asyncio.wait(self._searches, timeout=2.0)
-        self._reading.close()  # not before: searches still read what was answered
+        self._thread.close()  # not before: searches still read what was answered
         await stop(self._process, at_once)
 
     async def _search(self, search: Coroutine[Any, Any, Any]) -> Any:
@@ -377,7 +379,7 @@ def _full_addresses(peer_id: bytes, plain: Sequence[str]) -> list[str]:
 
 
 async def _start_dht(
-    process: Process, options: DhtNodeOptions, gate: RecordGate | None, reading: LowPriorityThread
+    process: Process, options: DhtNodeOptions, gate: RecordGate | None, thread: LowPriorityThread
 ) -> DHTNode:
     validator = _Validator(gate) if gate is not None else None
     dht = await DHTNode.create(
@@ -393,7 +395,7 @@ async def _start_dht(
     if gate is not None and validator is not None:
         dht.protocol._validate_dictionary = validator.prune
         loads, dumps = dht.protocol.serializer.loads, dht.protocol.serializer.dumps
-        reader = AnswerReader(loads, dumps, gate.first, reading)
+        reader = AnswerReader(loads, dumps, gate.first, thread)
         dht.protocol.get_stub = reading_answers(dht.protocol.get_stub, reader, dht_pb2.FOUND_DICTIONARY)
         dht.protocol.storage = EntryStore(gate)
         dht.protocol.cache = _NoCache()

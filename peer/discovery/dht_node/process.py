@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peer.discovery.address_book import AddressBook, TellingHandlers
+from peer.discovery.address_book import AddressBook, AddressSharing
 from peer.discovery.dht_node.entry_store import CallerBlocks, Handler, noting_callers
 from peer.discovery.dht_node.exit_report import Tail, in_words, oom_kills
 from peer.discovery.dht_node.hivemind_imports import without_the_rest
@@ -141,7 +141,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
     def __init__(self) -> None:
         super().__init__()
         self.gone = False
-        self.said = Tail()
+        self.tail = Tail()
         self._oom_kills = oom_kills()
         self._callers = CallerBlocks(self._connections, time.monotonic)
         self.gate = QuestionGate(self._callers, time.monotonic)
@@ -159,11 +159,11 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         hivemind's own reader gives up at a line of 64 KiB, and a p2pd whose output is not read stops. It also logs
         every line, and a p2pd without free files writes them without end."""
         while chunk := await self._child.stdout.read(16384):
-            for line in self.said.feed(chunk):
+            for line in self.tail.feed(chunk):
                 if line.startswith("Peer ID:") and not ready.done():
                     ready.set_result(None)
         if not ready.done():
-            ready.set_exception(P2PDaemonError(f"Daemon failed to start: {self.said.last()}"))
+            ready.set_exception(P2PDaemonError(f"Daemon failed to start: {self.tail.last()}"))
 
     async def _call_unary_protobuf_handler(self, *args: Any) -> Any:
         if self.gone:
@@ -177,7 +177,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
     async def add_protobuf_handler(self, name: str, handler: Any, *args: Any, **options: Any) -> None:
         if name.endswith(STORE):
             handler = noting_callers(handler, self._callers)
-        handler = counting(TellingHandlers(self.book).wrap(self.gate.wrap(name, handler)), self.control)
+        handler = counting(AddressSharing(self.book).wrap(self.gate.wrap(name, handler)), self.control)
         await super().add_protobuf_handler(name, handler, *args, **options)
         unary = self._client.control.unary_handlers
         unary[name] = bounded(name, unary[name], self.gate)
@@ -239,7 +239,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         """Wait for the end of the process and describe it. (P2P.is_alive stays True.)"""
         code: int = await self._child.wait()
         await asyncio.wait({self._reader_task}, timeout=0.5)  # its last lines are still in the pipe
-        return in_words(code, self.said.words(), oom_kills() > self._oom_kills)
+        return in_words(code, self.tail.words(), oom_kills() > self._oom_kills)
 
 
 async def start_process(options: DhtNodeOptions, listen: Sequence[str]) -> Process:
@@ -250,10 +250,10 @@ async def start_process(options: DhtNodeOptions, listen: Sequence[str]) -> Proce
     try:
         process = await _create(options, listen, made)
     except P2PDaemonError as error:
-        said = str(error)
-        if "address already in use" in said:
+        message = str(error)
+        if "address already in use" in message:
             raise address_taken(", ".join(listen)) from error
-        raise failed(said) from error
+        raise failed(message) from error
     except (OSError, EOFError) as error:
         raise failed(f"died right after its start ({error!r})") from error
     finally:
@@ -303,13 +303,13 @@ SOCKETS = Path("/tmp")  # noqa: S108 - hivemind's own choice
 """Folder of the sockets between hivemind and p2pd."""
 
 
-def failed(said: str) -> DirectoryFailed:
+def failed(message: str) -> DirectoryFailed:
     """Make the error for a message of p2pd, or of hivemind about it.
 
     Only a p2pd that is missing or damaged on the disk is mended by installing hivemind again."""
-    if "failed to start in" in said:
+    if "failed to start in" in message:
         found = "the DHT helper (p2pd) did not get ready in time"
-        return DirectoryFailed(f"{found}: {said}", "The machine may be overloaded. Try again.")
+        return DirectoryFailed(f"{found}: {message}", "The machine may be overloaded. Try again.")
     binary = BINARY or Path(str(importlib.resources.files("hivemind.hivemind_cli") / "p2pd"))
     reinstall = f"Run: {install_command(['hivemind'], again=True, alone=True)}"
     if not Path(sys.executable).exists():
@@ -321,20 +321,20 @@ def failed(said: str) -> DirectoryFailed:
     if not binary.exists():
         found = f"the DHT helper (p2pd) is missing from the installation of hivemind: there is no {binary}"
         return DirectoryFailed(found, f"{reinstall}   (some virus scanners remove its p2pd)")
-    if "Exec format error" in said:
+    if "Exec format error" in message:
         found = f"the DHT helper {binary} is damaged, or made for another processor than {platform.machine()}"
         return DirectoryFailed(found, reinstall)
-    if "PermissionError" in said:
+    if "PermissionError" in message:
         found = f"the DHT helper {binary} may not be run: permission denied"
         if binary.stat().st_mode & 0o111:
             return DirectoryFailed(found, "Install this program on a disk that is not mounted with noexec.")
         return DirectoryFailed(found, f"Run: chmod +x {for_shell(binary)}")
-    if said.endswith("Daemon failed to start: None"):
+    if message.endswith("Daemon failed to start: None"):
         found = "the DHT helper (p2pd) ended without a word; it was killed, or may not run here"
         return DirectoryFailed(
             found, "Look for it in the log of your virus scanner, or free some memory, then try again."
         )
-    return DirectoryFailed(f"the DHT helper (p2pd) cannot be started: {said}")
+    return DirectoryFailed(f"the DHT helper (p2pd) cannot be started: {message}")
 
 
 async def stop(process: Process, at_once: bool = False) -> None:

@@ -85,20 +85,20 @@ class DhtNodeSupervisor:
         cache: AddressCache,
         now: Callable[[], float],
         on_joined: Callable[[DhtNode], Awaitable[None]],
-        pace: SupervisorTimes,
+        times: SupervisorTimes,
         watcher: Watcher,
         recorded: Callable[[], Container[str]],
     ) -> None:
         """`recorded` returns the peers of the run with a valid record now."""
         self._recorded = recorded
         self._options, self._gate, self._bootstraps, self._cache = options, gate, tuple(bootstraps), cache
-        self._now, self._on_joined, self._pace = now, on_joined, pace
+        self._now, self._on_joined, self._times = now, on_joined, times
         self._asked: tuple[str, ...] = ()
         self._listen: list[str] = []
         self._keeper: asyncio.Task[None] | None = None
         self._first_round = Signal()
         self._joined = False
-        self._redial = Redial(pace.heal)
+        self._redial = Redial(times.heal)
         self.node: DhtNode | None = None
         """The running node; None while p2pd is dead."""
         self.addresses: list[str] = []
@@ -124,7 +124,7 @@ class DhtNodeSupervisor:
             raise
         self._keeper = asyncio.create_task(self._keep(self.node), name="directory keeper")
         if self._bootstraps or self._cache.addresses():
-            await self._first_round.wait_for(self._pace.first_join)
+            await self._first_round.wait_for(self._times.first_join)
 
     def contact(self) -> DialReport:
         """Report how the addresses that we were given answer, and how the clocks of the nodes there differ."""
@@ -151,7 +151,7 @@ class DhtNodeSupervisor:
             born = loop.time()
             cause = await self._until_lost(node)
             died = loop.time()
-            if died - born > self._pace.rebuild.peace:
+            if died - born > self._times.rebuild.peace:
                 self.health.end_streak()
             self.lost_at = self.lost_at or self._now()
             self.node, self._joined = None, False
@@ -196,26 +196,26 @@ class DhtNodeSupervisor:
         owed, limits, name = 0, self._options.limits, "the DHT helper (p2pd)"
         files = files_granted(limits.files)
         while True:
-            await asyncio.sleep(self._pace.pulse if not owed else 0)
+            await asyncio.sleep(self._times.pulse if not owed else 0)
             if (held := node.resident_bytes()) > limits.memory:
                 bound = amount(limits.memory, "bytes")
                 return f"{name} held {amount(held, 'bytes')} of memory, above its bound of {bound}"
             if node.open_files() >= files:  # it can no longer accept our questions, and spins
                 return f"{name} had all its {files} files open: too many connections"
             try:
-                await node.answers(self._pace.answer)
+                await node.answers(self._times.answer)
                 owed = 0
             except LOST:
                 owed += 1
             if owed == 2:
-                return f"{name} hung: twice no answer within {self._pace.answer:g} s"
+                return f"{name} hung: twice no answer within {self._times.answer:g} s"
 
     async def _rebuild(self) -> DhtNode:
         """Start p2pd again until it works, with the same identity, and with the same port if it is free.
 
         Other nodes then see the node that they knew."""
         while True:
-            await asyncio.sleep(min(self._pace.rebuild.first * 2 ** (self.health.times - 1), self._pace.rebuild.most))
+            await asyncio.sleep(min(self._times.rebuild.first * 2 ** (self.health.times - 1), self._times.rebuild.most))
             try:
                 return await self._launch()
             except (AddressError, DirectoryFailed) as error:
@@ -241,19 +241,19 @@ class DhtNodeSupervisor:
     async def _heal(self, node: DhtNode) -> None:
         """Dial in rounds, for ever. Raises one of LOST when p2pd no longer answers."""
         now, known = asyncio.get_running_loop().time, set[str]()
-        refreshed, pause, trimmed = -math.inf, self._pace.heal, now()
+        refreshed, pause, trimmed = -math.inf, self._times.heal, now()
         while True:
             if node.neighbours() != known and len(known) < ENOUGH:
-                pause = self._pace.heal
+                pause = self._times.heal
             known, due = node.neighbours(), now() - refreshed >= pause
             await asyncio.gather(*(self._dial(node, address) for address in await self._to_dial(node, others=due)))
             if due or not known:
                 refreshed = now()
                 with contextlib.suppress(*LOST):
                     await node.refresh()
-                pause = min(SLOWER * pause, self._pace.refresh)
+                pause = min(SLOWER * pause, self._times.refresh)
             await self._learn_addresses(node)
-            if self._options.standing().seldom and now() - trimmed >= self._pace.trim:
+            if self._options.standing().seldom and now() - trimmed >= self._times.trim:
                 trimmed = now()
                 await node.trim()
             if node.neighbours():
@@ -262,10 +262,10 @@ class DhtNodeSupervisor:
                 self._joined = False
                 self.health.note_alone()
             self._first_round.set()
-            await asyncio.sleep(self._pace.heal * _jitter() if self._joined else self._pace.alone)
+            await asyncio.sleep(self._times.heal * _jitter() if self._joined else self._times.alone)
 
     async def _dial(self, node: DhtNode, address: str) -> None:
-        if await node.link(address, self._pace.dial):
+        if await node.link(address, self._times.dial):
             self._redial.answered(address, asyncio.get_running_loop().time())
             self._note_peers([address])
             await self._meet(node)
@@ -299,13 +299,13 @@ class DhtNodeSupervisor:
         """Learn our own addresses, which change with the network, and put those of other nodes into the cache."""
         visible = await node.addresses()
         self.addresses = visible if self._options.announce_maddrs else advertised(visible, self._listen)
-        node.tell(self.addresses, closed=self._options.standing().closed)
+        node.set_advertised(self.addresses, closed=self._options.standing().closed)
         self._note_peers(await node.seen_addresses())
 
     def _note_peers(self, addresses: Iterable[str]) -> None:
         """Put the addresses of peers with a record into the cache: other nodes of the DHT may be guests."""
         recorded = self._recorded()
-        self._cache.saw([address for address in addresses if _peer(address) in recorded], self._now())
+        self._cache.record_seen([address for address in addresses if _peer(address) in recorded], self._now())
         self._cache.save()
 
 

@@ -40,8 +40,8 @@ class Auditor:
 
     `folder`: where fetched evidence is stored; None: in memory."""
 
-    def __init__(self, around: GroupContext, folder: Path | None = None) -> None:
-        self._around = around
+    def __init__(self, context: GroupContext, folder: Path | None = None) -> None:
+        self._context = context
         self._folder = folder
         self._due: list[tuple[Roster, Shard, ShardOutcome]] = []
         self._news = asyncio.Event()
@@ -52,12 +52,12 @@ class Auditor:
     def note(self, roster: Roster, shards: list[Shard], outcomes: list[ShardOutcome], doubted: Collection[int]) -> None:
         """Learn a round's checked results. Those of the round before are no longer shown."""
         self._due = []
-        if isinstance(self._around.terms.mean.result_codec, SparseResult):
+        if isinstance(self._context.terms.mean.result_codec, SparseResult):
             return
         both = [
             (roster, shard, outcome)
             for shard, outcome in zip(shards, outcomes, strict=True)
-            if outcome.measured is not None and shard.owner != self._around.terms.me
+            if outcome.measured is not None and shard.owner != self._context.terms.me
         ]
         drawn = self._drawn(roster, len(both))
         chosen = [one for number, one in enumerate(both) if one[1].index in doubted or number == drawn]
@@ -67,7 +67,7 @@ class Auditor:
 
     def _drawn(self, roster: Roster, count: int) -> int | None:
         """Return the number of the result to make again; None: none of them."""
-        said = blake3(self._around.seal.sign(draw_statement(roster.name()))).digest()
+        said = blake3(self._context.signer.sign(draw_statement(roster.name()))).digest()
         if not count or int.from_bytes(said[:8], "big") >= CHANCE * 2**64:
             return None
         return int.from_bytes(said[8:16], "big") % count
@@ -85,34 +85,34 @@ class Auditor:
     async def _audit_first(self) -> None:
         job = self._due[0]
         roster, shard, outcome = job
-        if (owner := self._around.view.peers.get(shard.owner)) is not None:
+        if (owner := self._context.peer_table.peers.get(shard.owner)) is not None:
             with suppress(ExchangeError, OSError):  # nothing is proved
                 await self._audit(owner, roster, shard, outcome)
         if self._due and self._due[0] is job:  # else there was another round
             self._due.pop(0)
 
     async def _audit(self, owner: PeerRecord, roster: Roster, shard: Shard, outcome: ShardOutcome) -> None:
-        around = self._around
+        context = self._context
         shown = await self._fetch(owner, roster, shard, len(outcome.contributors))
         proof = ShardProof(
             roster, shard.index, outcome.contributors, outcome.result_digest, outcome.signature, shown.toreadonly()
         )
-        found = await around.offload(partial(self._examined, proof))
+        found = await context.offload(partial(self._examined, proof))
         if found.guilty:
-            around.conduct.penalize(shard.owner, Code.FALSE_MEAN, found.why)
+            context.reputation.penalize(shard.owner, Code.FALSE_MEAN, found.why)
             self.proofs = [*self.proofs, proof][-KEPT_PROOFS:]
 
     def _examined(self, proof: ShardProof) -> Finding:
-        terms = self._around.terms
-        return examine(proof, terms.run_id, terms.mean, terms.elements, self._around.seal.verify)
+        terms = self._context.terms
+        return examine(proof, terms.run_id, terms.mean, terms.elements, self._context.signer.verify)
 
     async def _fetch(self, owner: PeerRecord, roster: Roster, shard: Shard, parts: int) -> memoryview:
         """Raises ExchangeError and OSError."""
-        around, name = self._around, name_of(roster.name(), shard.index)
-        nbytes = EvidenceForm(around.terms.mean, shard.elements, parts).nbytes
+        context, name = self._context, name_of(roster.name(), shard.index)
+        nbytes = EvidenceForm(context.terms.mean, shard.elements, parts).nbytes
         shown = unnamed(self._folder, nbytes)
         for piece, start in enumerate(range(0, nbytes, PIECE_BYTES)):
             size = min(PIECE_BYTES, nbytes - start)
-            data = await around.transport.fetch_part(owner, name, piece, size, transfer_s(size))
-            await around.offload(partial(copy, shown[start : start + size], data))
+            data = await context.transport.fetch_part(owner, name, piece, size, transfer_s(size))
+            await context.offload(partial(copy, shown[start : start + size], data))
         return shown

@@ -31,9 +31,9 @@ MAX_ASKED = 16
 class CatchUp:
     """Looks up and fetches a fragment's state."""
 
-    def __init__(self, around: GroupContext, scratch: Path | None = None) -> None:
+    def __init__(self, context: GroupContext, scratch: Path | None = None) -> None:
         """`scratch`: folder for a state that is fetched; None: it lies in memory."""
-        self._around = around
+        self._context = context
         self._scratch = scratch
         self.donor: PeerId | None = None
         """The peer that gave the last state."""
@@ -53,7 +53,7 @@ class CatchUp:
         others, and nothing earlier is taken; `at_last`, when no round will follow, what more than half of all have is.
 
         Raises PartnerLost when nobody gives it."""
-        clock, began = self._around.clock, self._around.clock.now()
+        clock, began = self._context.clock, self._context.clock.now()
         donors, failed = self._donors(key, roster), ""
         while donors:
             held = await self._held(donors, key.fragment, ASK_S if settle_s else BRIEF_S)
@@ -76,10 +76,10 @@ class CatchUp:
 
     def _donors(self, key: RoundKey, roster: Roster | None) -> list[PeerRecord]:
         """Return the peers to ask, in an order that differs from round to round."""
-        around = self._around
-        known, live = around.view.peers, around.live(even_finished=roster is None) - {around.terms.me}
+        context = self._context
+        known, live = context.peer_table.peers, context.live(even_finished=roster is None) - {context.terms.me}
         named = live if roster is None else live.intersection(roster.owners)
-        order = leaders(around.terms.run_id, RoundKey(key.round + 1, key.fragment), named)
+        order = leaders(context.terms.run_id, RoundKey(key.round + 1, key.fragment), named)
         return [known[peer] for peer in order if peer in known and known[peer].reach][:MAX_ASKED]
 
     async def _held(self, donors: Sequence[PeerRecord], fragment: int, ask_s: float) -> list[tuple[PeerRecord, Base]]:
@@ -87,7 +87,7 @@ class CatchUp:
 
         async def ask(donor: PeerRecord) -> Base | None:
             try:
-                return await self._around.transport.held(donor, fragment, 2 * ask_s)
+                return await self._context.transport.held(donor, fragment, 2 * ask_s)
             except ExchangeError:
                 return None
 
@@ -104,23 +104,23 @@ class CatchUp:
         return [(donor, base) for donor, base in answers if base is not None]
 
     async def _from_any(self, fragment: int, base: Base, holders: Sequence[PeerRecord]) -> tuple[Tensor, Tensor] | None:
-        around = self._around
+        context = self._context
         for donor in holders:
             try:
                 values = await fetch_fragment(
-                    around.transport,
+                    context.transport,
                     donor,
                     fragment,
                     base.digest,
-                    around.terms.elements[fragment],
+                    context.terms.elements[fragment],
                     transfer_s,
-                    around.offload,
+                    context.offload,
                     self._scratch,
                 )
                 self.donor = donor.peer_id
                 return values
             except BadPayload as error:
-                around.conduct.penalize(donor.peer_id, error.code, error.reason)
+                context.reputation.penalize(donor.peer_id, error.code, error.reason)
             except (PartnerLost, PartnerRefused):
                 continue
         return None

@@ -23,7 +23,7 @@ KEEP_ROUNDS = 2
 """So many rounds that are over are remembered, their results included."""
 
 
-class Seen(Protocol):
+class GroupPeerTable(Protocol):
     """The part of `peer.membership.peer_table.PeerTable` that a group needs."""
 
     @property
@@ -33,7 +33,7 @@ class Seen(Protocol):
     def banned(self) -> Callable[[], Container[PeerId]]: ...
 
     @property
-    def watch(self) -> FailureDetector: ...
+    def detector(self) -> FailureDetector: ...
 
     def own_reach(self) -> Reach: ...
 
@@ -62,11 +62,11 @@ class GroupContext:
     """The services that all parts of a group use."""
 
     terms: GroupTerms
-    seal: Signer
+    signer: Signer
     transport: GroupCalls
     clock: Clock
-    view: Seen
-    conduct: Reputation
+    peer_table: GroupPeerTable
+    reputation: Reputation
     offload: Offload
     transfers: TransferMeter = field(default_factory=TransferMeter)
     """The transfers under way."""
@@ -75,7 +75,7 @@ class GroupContext:
         """The training peers we see, would work with and do not take for gone, ourselves included; and those that did
         all their rounds."""
         fit = {Status.TRAINING, Status.FINISHED} if even_finished else {Status.TRAINING}
-        return (self._acceptable(fit) - self.view.watch.membership.outs()) | {self.terms.me}
+        return (self._acceptable(fit) - self.peer_table.detector.membership.outs()) | {self.terms.me}
 
     def counted(self) -> int:
         """Return how many peers count for a quorum by number, silent ones included. A member that is cut off must not
@@ -83,15 +83,15 @@ class GroupContext:
         return len(self._acceptable({Status.TRAINING}) | {self.terms.me})
 
     def _acceptable(self, fit: set[Status]) -> set[PeerId]:
-        banned = self.view.banned()
-        able = [p for p, record in self.view.peers.items() if record.status in fit and p not in banned]
-        return set(self.conduct.acceptable(able))
+        banned = self.peer_table.banned()
+        able = [p for p, record in self.peer_table.peers.items() if record.status in fit and p not in banned]
+        return set(self.reputation.acceptable(able))
 
-    def why_not(self, peer: PeerId) -> str:
+    def refusal_reason(self, peer: PeerId) -> str:
         """Why nothing is done for this peer, for a person; empty: it is welcome."""
-        if why := self.conduct.exclusion_reason(peer):
+        if why := self.reputation.exclusion_reason(peer):
             return f"standing: {why}"
-        return "banned by the operator" if peer in self.view.banned() else ""
+        return "banned by the operator" if peer in self.peer_table.banned() else ""
 
 
 def drop_finished_rounds(table: OrderedDict[RoundKey, T], over: Callable[[T], bool]) -> None:

@@ -55,7 +55,7 @@ from peer.protocol.messages import PeerId, RoundKey, SwapReport
 PARK_S = 4.0
 """How long a contribution waits for its owner to have the roster, too; then it is asked to try again. Shorter than a
 caller waits without an answer."""
-DESK_PART = 0.7
+COLLECT_PART = 0.7
 """The part of the time until the round is given up in which an owner collects: the results have to travel, too."""
 
 
@@ -82,38 +82,38 @@ class GroupMember:
 
     def __init__(
         self,
-        around: GroupContext,
+        context: GroupContext,
         store: MemoryStore | None = None,
         scratch: Path | None = None,
         emit: Callable[[events.Event], None] = lambda event: None,
     ) -> None:
         """`store`: its rosters are recalled. A part of a group that was cut off and restarted does not take itself for
         a new one. `scratch`: folder for a state that is fetched; None: it lies in memory."""
-        self._around, self._emit = around, emit
-        period = len(around.terms.elements)
-        self._quorums = [Quorum(period, around.terms.founders) for _ in around.terms.elements]
+        self._context, self._emit = context, emit
+        period = len(context.terms.elements)
+        self._quorums = [Quorum(period, context.terms.founders) for _ in context.terms.elements]
         self._held: list[bytes] = [b""] * period
-        self._coming: list[Base | None] = [None] * period
+        self._pending: list[Base | None] = [None] * period
         """The state after the step that is due; digest empty: not known."""
-        self._short = [False] * period
+        self._incomplete = [False] * period
         """Per fragment: whether we lack a part of its last round."""
-        self._history = [ResultHistory() for _ in around.terms.elements]
+        self._history = [ResultHistory() for _ in context.terms.elements]
         """Per fragment: the results that were applied of late."""
-        self._given: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
+        self._vouchers: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
         """Per fragment: the results that owners signed in the last round, and the owners by shard."""
         self._judge = ContributorJudge()
         self._left_out: dict[PeerId, str] = {}
         """Of our last shard, and why."""
-        self._auditor = Auditor(around, scratch)
+        self._auditor = Auditor(context, scratch)
         self._scratch = scratch
         self._shown: ShownEvidence | None = None
         """Of our last result."""
-        self._leading = Rendezvous(around, self._quorums)
-        self._catching = CatchUp(around, scratch)
-        self._desks: OrderedDict[RoundKey, ShardReducer | None] = OrderedDict()
+        self._rendezvous = Rendezvous(context, self._quorums)
+        self._catch_up = CatchUp(context, scratch)
+        self._reducers: OrderedDict[RoundKey, ShardReducer | None] = OrderedDict()
         self._begun: set[RoundKey] = set()
         self._latest: RoundKey | None = None
-        self._bell = Condition()
+        self._changed = Condition()
         self._rate = ASSUMED_RATE
         self._store = store or NoMemoryStore()
         self._kept = pack(self._quorums)
@@ -124,20 +124,20 @@ class GroupMember:
     def set_state_digest(self, fragment: int, digest: bytes) -> None:
         """Our state of this fragment is now this one (`OuterState.digest`): after every step and every change. Only
         then do others get it from us, and only then does what made it count."""
-        coming = self._coming[fragment]
+        coming = self._pending[fragment]
         if coming is not None and digest != self._held[fragment] and coming.digest in (b"", digest):
             self._quorums[fragment].adopt(coming)
-            self._coming[fragment] = None
-            self._short[fragment] = self._short[fragment] and not coming.digest  # of our own step: as it is
+            self._pending[fragment] = None
+            self._incomplete[fragment] = self._incomplete[fragment] and not coming.digest  # of our own step: as it is
         self._held[fragment] = digest
 
     def start_at(self, round_: int) -> None:
         """Our first round is this one."""
-        self._leading.begins(round_)
+        self._rendezvous.start_at(round_)
 
     async def probe_leaders(self, key: RoundKey, opens_at: float, due: float) -> None:
         """Find out, between these (run time), which leaders are there. A cancelled call leaves nothing running."""
-        await self._leading.sound(key, opens_at, due)
+        await self._rendezvous.probe_leaders(key, opens_at, due)
 
     async def audit(self) -> None:
         """Make results of the last round again that we doubt, or drew. Ends when cancelled, and leaves nothing
@@ -170,43 +170,43 @@ class GroupMember:
         others our shard. Step with the result, then call `holds`.
 
         Raises NoRoster: the work stays; Stale: catch up; nothing of ours is in any mean after either."""
-        around = self._around
-        assert gradient.numel() == around.terms.elements[key.fragment], gradient.numel()
+        context = self._context
+        assert gradient.numel() == context.terms.elements[key.fragment], gradient.numel()
         into = torch.empty(gradient.numel()) if into is None else into
         assert into.shape == (gradient.numel(),), into.shape
         assert tokens > 0, tokens
         quorum = self._quorums[key.fragment]
         self.set_state_digest(key.fragment, base)
-        self._coming[key.fragment] = None  # the last result was not applied
+        self._pending[key.fragment] = None  # the last result was not applied
         self._latest = key if self._latest is None else max(self._latest, key)
         self._begun.add(key)
         try:
-            fit = await around.offload(lambda: finite(gradient))
+            fit = await context.offload(lambda: finite(gradient))
             assert fit, "the trainer never leaves params that are not finite"
             await self._remember()
-            roster = await self._leading.agree_roster(
-                key, quorum.base(base), opens_at, closes, *self._given[key.fragment]
+            roster = await self._rendezvous.agree_roster(
+                key, quorum.base(base), opens_at, closes, *self._vouchers[key.fragment]
             )
             quorum.accepted(key.round, roster.members)
             await self._remember()
             averaged = await self._round(
-                ShardExchange(around, roster, gradient, tokens, into, outer, self._history[key.fragment].last_rms),
+                ShardExchange(context, roster, gradient, tokens, into, outer, self._history[key.fragment].last_rms),
                 give_up,
             )
         finally:
             self._begun.discard(key)
-            if (desk := self._desks.setdefault(key, None)) is not None:
-                desk.give_up()
-            drop_finished_rounds(self._desks, lambda desk: desk is None or desk.over)
-            self._bell.notify_all()
+            if (reducer := self._reducers.setdefault(key, None)) is not None:
+                reducer.give_up()
+            drop_finished_rounds(self._reducers, lambda reducer: reducer is None or reducer.over)
+            self._changed.notify_all()
         if averaged.spans:
-            self._coming[key.fragment] = Base(b"", roster.members, key.round)
-        self._short[key.fragment] = averaged.spans != [(0, gradient.numel())]
+            self._pending[key.fragment] = Base(b"", roster.members, key.round)
+        self._incomplete[key.fragment] = averaged.spans != [(0, gradient.numel())]
         return averaged
 
     def expect_steps(self, step_s: float) -> None:
         """Know that an inner step takes so long here: the others join at the end of theirs."""
-        self._leading.grace.expect_steps(step_s)
+        self._rendezvous.grace.expect_steps(step_s)
 
     async def catch_up(
         self,
@@ -225,33 +225,33 @@ class GroupMember:
         how long to wait for the members to apply the round at hand, and at most half of what is left `until` (run
         time) it has to be here. at_last: no round will follow, so that what more than half have is taken even if it is
         earlier than ours. Raises PartnerLost."""
-        settle_s = min(settle_s, max(0.0, (until - self._around.clock.now()) / 2))
+        settle_s = min(settle_s, max(0.0, (until - self._context.clock.now()) / 2))
         if roster is not None and self._quorums[key.fragment].lacking(key.round, roster.members):
             settle_s = 0.0  # it was only made to say whose state counts: no result will come of it
         ours = self._quorums[key.fragment].base(own) if roster is None else None
-        found = await self._catching.fetch(key, roster, own, settle_s, ours, at_last)
+        found = await self._catch_up.fetch(key, roster, own, settle_s, ours, at_last)
         if found is None:
             return None
         base, values = found
         if values is None:
             self._quorums[key.fragment].adopt(base)
-            self._short[key.fragment] = False
-        self._coming[key.fragment] = None if values is None else base
+            self._incomplete[key.fragment] = False
+        self._pending[key.fragment] = None if values is None else base
         return values
 
     def up_to_date(self, key: RoundKey) -> bool:
         """Whether we have all of what the fragment's last round gave, as far as there can have been one."""
         last = key.round - len(self._quorums)
-        return last < 0 or (self._quorums[key.fragment].since >= last and not self._short[key.fragment])
+        return last < 0 or (self._quorums[key.fragment].since >= last and not self._incomplete[key.fragment])
 
     async def pause(self, seconds: float) -> None:
         """Between two questions."""
-        await self._around.clock.sleep(seconds)
+        await self._context.clock.sleep(seconds)
 
     @property
     def donor(self) -> PeerId | None:
         """The peer that gave the state of the last `catch_up`."""
-        return self._catching.donor
+        return self._catch_up.donor
 
     def _recall(self, raw: bytes) -> None:
         """Begin with the rosters kept; with none when they cannot be read."""
@@ -264,54 +264,58 @@ class GroupMember:
         """Keep what has changed, before anything is done that others rely on."""
         if (raw := pack(self._quorums)) != self._kept:
             self._kept = raw
-            await self._around.offload(lambda: self._store.keep(raw))
+            await self._context.offload(lambda: self._store.keep(raw))
 
     def report(self) -> GroupStatus:
         """For `peer status`."""
-        around, key = self._around, self._latest or RoundKey(0, 0)
-        live, quorum = around.live(), self._quorums[key.fragment]
-        lacking = quorum.lacking(key.round, live, around.counted())
+        context, key = self._context, self._latest or RoundKey(0, 0)
+        live, quorum = context.live(), self._quorums[key.fragment]
+        lacking = quorum.lacking(key.round, live, context.counted())
         left_out = tuple(LeftOutContributor(peer, why) for peer, why in self._left_out.items())
-        return GroupStatus(len(live), quorum.needed(around.counted()), lacking, left_out)
+        return GroupStatus(len(live), quorum.needed(context.counted()), lacking, left_out)
 
     def reset(self) -> None:
         """The operator set a state: what was agreed before counts no more."""
         self._quorums[:] = [Quorum(len(self._quorums)) for _ in self._quorums]
-        self._coming[:] = [None] * len(self._coming)
+        self._pending[:] = [None] * len(self._pending)
         self._history[:] = [ResultHistory() for _ in self._history]
         self._judge = ContributorJudge()
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
     async def _round(self, sharing: ShardExchange, give_up: float) -> GroupMean:
-        around, roster, elements = self._around, sharing.roster, sharing.gradient.numel()
-        key, began = roster.key, around.clock.now()
-        shards = around.terms.mean.cut(roster, elements)
+        context, roster, elements = self._context, sharing.roster, sharing.gradient.numel()
+        key, began = roster.key, context.clock.now()
+        shards = context.terms.mean.cut(roster, elements)
         budget_s = self._budget_s(elements, len(roster.members))
-        desk = self._desk(roster, shards, min(began + START_S + budget_s, began + DESK_PART * (give_up - began)))
-        self._desks[key] = desk
-        self._bell.notify_all()
+        reducer = self._make_reducer(
+            roster, shards, min(began + START_S + budget_s, began + COLLECT_PART * (give_up - began))
+        )
+        self._reducers[key] = reducer
+        self._changed.notify_all()
         until = min(began + START_S + 2 * budget_s, give_up)
         async with asyncio.TaskGroup() as all_:
             tasks = [
                 all_.create_task(
-                    sharing.own(desk) if desk is not None and shard == desk.shard else sharing.share(shard, until)
+                    sharing.own(reducer)
+                    if reducer is not None and shard == reducer.shard
+                    else sharing.share(shard, until)
                 )
                 for shard in shards
             ]
         given = [task.result() for task in tasks]
-        seconds = around.clock.now() - began
-        self._shown = None if desk is None else desk.shown
-        shared = [g for shard, g in zip(shards, given, strict=True) if shard.owner != around.terms.me]
+        seconds = context.clock.now() - began
+        self._shown = None if reducer is None else reducer.shown
+        shared = [g for shard, g in zip(shards, given, strict=True) if shard.owner != context.terms.me]
         self._learn_rate(sum(g.sent + g.received for g in shared), seconds)
         return await self._averaged(roster, shards, given, sharing, seconds)
 
-    def _desk(self, roster: Roster, shards: list[Shard], deadline: float) -> ShardReducer | None:
-        own = next((shard for shard in shards if shard.owner == self._around.terms.me), None)
+    def _make_reducer(self, roster: Roster, shards: list[Shard], deadline: float) -> ShardReducer | None:
+        own = next((shard for shard in shards if shard.owner == self._context.terms.me), None)
         if own is None:
             return None
         return ShardReducer(
-            self._around,
+            self._context,
             roster,
             own,
             lambda peers: self._lacking(roster, peers),
@@ -336,14 +340,14 @@ class GroupMember:
         self, roster: Roster, shards: list[Shard], given: list[ShardOutcome], sharing: ShardExchange, seconds: float
     ) -> GroupMean:
         checked, reasons = await self._checked(shards, given, sharing)
-        self._given[roster.key.fragment] = vouchers_of(roster, shards, checked)
+        self._vouchers[roster.key.fragment] = vouchers_of(roster, shards, checked)
         results = [(shard, p.measured) for shard, p in zip(shards, checked, strict=True) if p.measured is not None]
-        foreign = {shard.index: result for shard, result in results if shard.owner != self._around.terms.me}
+        foreign = {shard.index: result for shard, result in results if shard.owner != self._context.terms.me}
         history = self._history[roster.key.fragment]
         doubts = history.doubts(foreign, len(roster.members))
         for index, why in doubts.items():
             reasons.append(f"{shards[index].owner}: refused, as {why}")
-            self._tell_refused(roster.key, shards[index], Code.IMPLAUSIBLE, why)
+            self._emit_refused(roster.key, shards[index], Code.IMPLAUSIBLE, why)
         results = [(shard, result) for shard, result in results if shard.index not in doubts]
         history.applied([result for _, result in results])
         self._auditor.note(roster, shards, checked, doubts.keys())
@@ -364,20 +368,20 @@ class GroupMember:
                 reasons.append(part.why or f"{shard.owner}: no result in time")
                 continue
             try:
-                checked[-1] = await self._around.offload(partial(sharing.check, shard, part))
+                checked[-1] = await self._context.offload(partial(sharing.check, shard, part))
             except BadPayload as error:
                 reasons.append(f"{shard.owner}: {error}")
-                self._tell_refused(sharing.roster.key, shard, error.code, error.reason)
-                self._around.conduct.penalize(shard.owner, error.code, error.reason)
+                self._emit_refused(sharing.roster.key, shard, error.code, error.reason)
+                self._context.reputation.penalize(shard.owner, error.code, error.reason)
         return checked, reasons
 
-    def _tell_refused(self, key: RoundKey, shard: Shard, code: Code, why: str) -> None:
+    def _emit_refused(self, key: RoundKey, shard: Shard, code: Code, why: str) -> None:
         told = events.ResultRefused(round=key.round, fragment=key.fragment, peer=shard.owner, code=code, reason=why)
         self._emit(told)
 
     def _budget_s(self, elements: int, members: int) -> float:
         """How long the contributions may take, and then the results."""
-        terms = self._around.terms
+        terms = self._context.terms
         rate = min(self._rate, terms.max_upload or self._rate)
         nbytes = 2 * terms.mean.codec.nbytes(elements) + result_nbytes(terms.mean.result_codec.name, elements, members)
         return transfer_s(nbytes, rate)
@@ -389,7 +393,7 @@ class GroupMember:
     # -- what others ask ---------------------------------------------------------------------------------------------
 
     async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
-        return await self._leading.on_join(sender, join)
+        return await self._rendezvous.on_join(sender, join)
 
     def on_held(self, fragment: int) -> Base | None:
         if not 0 <= fragment < len(self._held) or not self._held[fragment]:
@@ -399,27 +403,27 @@ class GroupMember:
     def on_shown(self, name: str, piece: int) -> memoryview | None:
         return None if self._shown is None else self._shown.on_piece(name, piece)
 
-    async def on_contribution(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
+    async def on_contribution(self, sender: PeerId, header: ContributionHeader) -> UploadSlot:
         """Raises PartnerRefused. A contribution that is here before the roster waits for it."""
-        self._around.view.watch.heard(sender, "it contributed")
-        if why := self._around.why_not(sender):
+        self._context.peer_table.detector.heard(sender, "it contributed")
+        if why := self._context.refusal_reason(sender):
             raise PartnerRefused(Code.REFUSED, why)
-        desk = await self._desk_of(opening.key)
-        if opening.key in self._begun and opening.key not in self._desks:
+        reducer = await self._reducer_of(header.key)
+        if header.key in self._begun and header.key not in self._reducers:
             raise PartnerRefused(Code.LATER, "this peer has not come to a roster of that round yet")
-        if desk is None or desk.roster.name() != opening.roster:
+        if reducer is None or reducer.roster.name() != header.roster:
             raise PartnerRefused(Code.OTHER_ROSTER, "this peer is not in that roster of this round")
-        if sender not in desk.roster.members:
-            self._around.conduct.penalize(sender, Code.ROSTER, "contributed to a roster that it is not in")
+        if sender not in reducer.roster.members:
+            self._context.reputation.penalize(sender, Code.ROSTER, "contributed to a roster that it is not in")
             raise PartnerRefused(Code.ROSTER, "you are not in that roster")
-        if opening.shard != desk.shard.index:
-            raise PartnerRefused(Code.SHARD, f"this peer owns shard {desk.shard.index}, not {opening.shard}")
-        return desk.seat(sender, opening)
+        if header.shard != reducer.shard.index:
+            raise PartnerRefused(Code.SHARD, f"this peer owns shard {reducer.shard.index}, not {header.shard}")
+        return reducer.open_upload(sender, header)
 
-    async def _desk_of(self, key: RoundKey) -> ShardReducer | None:
-        until = self._around.clock.now() + PARK_S
-        while key not in self._desks and (now := self._around.clock.now()) < until:
+    async def _reducer_of(self, key: RoundKey) -> ShardReducer | None:
+        until = self._context.clock.now() + PARK_S
+        while key not in self._reducers and (now := self._context.clock.now()) < until:
             if key not in self._begun and self._latest is not None and key <= self._latest:
                 return None
-            await self._bell.wait_for(until - now)
-        return self._desks.get(key)
+            await self._changed.wait_for(until - now)
+        return self._reducers.get(key)

@@ -46,16 +46,16 @@ LEAST_GRACE_S = 2.0
 class PendingUpload:
     """A contribution on its way, over all its streams."""
 
-    opening: ContributionHeader
+    header: ContributionHeader
     buffer: BufferSink
     reader: PayloadReader
-    """The reader of its last stream, as is `place`."""
-    place: ContributionUpload
+    """The reader of its last stream, as is `upload`."""
+    upload: ContributionUpload
 
-    def is_gone_on_with(self, opening: ContributionHeader) -> bool:
-        """Return whether `opening` continues this upload on another stream."""
-        ours = self.opening
-        return ours.transfer != 0 and (ours.transfer, ours.tokens) == (opening.transfer, opening.tokens)
+    def continues(self, header: ContributionHeader) -> bool:
+        """Return whether `header` continues this upload on another stream."""
+        ours = self.header
+        return ours.transfer != 0 and (ours.transfer, ours.tokens) == (header.transfer, header.tokens)
 
 
 class ShardReducer:
@@ -67,7 +67,7 @@ class ShardReducer:
 
     def __init__(
         self,
-        around: GroupContext,
+        context: GroupContext,
         roster: Roster,
         shard: Shard,
         lacking: Callable[[Collection[PeerId]], str],
@@ -77,7 +77,7 @@ class ShardReducer:
     ) -> None:
         self.roster = roster
         self.shard = shard
-        self._around = around
+        self._context = context
         self._lacking = lacking
         self._deadline = deadline
         self._folder = folder
@@ -85,7 +85,7 @@ class ShardReducer:
         self.shown: ShownEvidence | None = None
         """What the members may see of the result. None: there is none, or the disk is full."""
         self._parts: dict[PeerId, Contribution] = {}
-        self._coming: dict[PeerId, PendingUpload] = {}
+        self._pending: dict[PeerId, PendingUpload] = {}
         self._accepted: dict[PeerId, int] = {}
         """The senders whose contributions came in time, with the number of the transfer."""
         self._delivered: set[PeerId] = set()
@@ -93,7 +93,7 @@ class ShardReducer:
         self.closed = False
         self._refused: dict[PeerId, PartnerRefused] = {}
         self._outcome: ShardResult | PartnerRefused | None = None
-        self._bell = Condition()
+        self._changed = Condition()
 
     @property
     def over(self) -> bool:
@@ -117,45 +117,45 @@ class ShardReducer:
         self._close()
         self._parts.clear()
         self._outcome = self._outcome or PartnerRefused(Code.GONE, "the owner of the shard gave the round up")
-        self._bell.notify_all()
+        self._changed.notify_all()
 
     async def _collect(self, own: Contribution) -> None:
-        clock, began = self._around.clock, self._around.clock.now()
-        self._parts[self._around.terms.me] = own
+        clock, began = self._context.clock, self._context.clock.now()
+        self._parts[self._context.terms.me] = own
         until, quorate = self._deadline, False
         while len(self._parts) < len(self.roster.members) and (now := clock.now()) < until:
             if not quorate and not self._lacking(self._parts.keys()):
                 until, quorate = min(until, now + (now - began) + LEAST_GRACE_S), True
                 continue
-            await self._bell.wait_for(until - now)
+            await self._changed.wait_for(until - now)
         self._close()
 
     def _close(self) -> None:
         """Drop what is incomplete, and tell its senders."""
         self.closed = True
-        for coming in self._coming.values():
-            coming.place.let_go()
-        self._coming.clear()
+        for coming in self._pending.values():
+            coming.upload.detach()
+        self._pending.clear()
 
     async def _averaged(self, into: Tensor) -> ShardResult | PartnerRefused:
-        around, parts = self._around, dict(sorted(self._parts.items()))
+        context, parts = self._context, dict(sorted(self._parts.items()))
         self._parts.clear()
-        terms, checks = around.terms.mean, (self._lacking, self._is_genuine)
+        terms, checks = context.terms.mean, (self._lacking, self._is_genuine)
         tensors = terms.tensors_of(self.roster.key.fragment, self.shard)
         left_out = set[PeerId]()
         if len(parts) >= FEWEST:  # of fewer nobody is judged
             compared = await uninterrupted(
-                around.offload(lambda: compare_parts(parts, terms.codec, self.shard.elements, SystemRandom()))
+                context.offload(lambda: compare_parts(parts, terms.codec, self.shard.elements, SystemRandom()))
             )
             left_out = set(self._leave_out(compared))
         if not self._lacking(parts.keys() - left_out):  # else all count: no result at all would cost more
             for peer in left_out:
                 del parts[peer]
         combined = await uninterrupted(
-            around.offload(lambda: reduce_contributions(parts, terms, into, *checks, tensors, self._keep))
+            context.offload(lambda: reduce_contributions(parts, terms, into, *checks, tensors, self._keep))
         )
         for peer, error in combined.bad.items():
-            around.conduct.penalize(peer, error.code, error.reason)
+            context.reputation.penalize(peer, error.code, error.reason)
             self._refused[peer] = PartnerRefused(rejected(error.code), error.reason)
         if combined.payload is None:
             return PartnerRefused(Code.NONE, f"no result: {combined.lacking}")
@@ -164,93 +164,93 @@ class ShardReducer:
 
     def _keep(self, parts: list[Contribution]) -> None:
         """In a worker thread. Sparse results relay their parts, or are too large a group's."""
-        terms = self._around.terms.mean
+        terms = self._context.terms.mean
         if not isinstance(terms.result_codec, SparseResult):
             with suppress(OSError):
                 self.shown = ShownEvidence(terms, self.shard.elements, parts, self._folder)
 
     def _is_genuine(self, peer: PeerId, part: Contribution) -> bool:
         """A program of an earlier version signs nothing where results are not sparse."""
-        if not part.signature and not isinstance(self._around.terms.mean.result_codec, SparseResult):
+        if not part.signature and not isinstance(self._context.terms.mean.result_codec, SparseResult):
             return True
         said = statement_of(
-            part, self.roster.name(), self.shard.index, self._around.terms.mean.codec, self.shard.elements
+            part, self.roster.name(), self.shard.index, self._context.terms.mean.codec, self.shard.elements
         )
-        return self._around.seal.verify(peer, said, part.signature)
+        return self._context.signer.verify(peer, said, part.signature)
 
     async def _signed(self, payload: Payload, named: tuple[int, ...]) -> ShardResult:
         """Who gives two members different results has put its name to both."""
-        around, name, shard = self._around, self.roster.name(), self.shard.index
-        digest = await around.offload(lambda: digest_of(payload, named))
+        context, name, shard = self._context, self.roster.name(), self.shard.index
+        digest = await context.offload(lambda: digest_of(payload, named))
         if (shown := self.shown) is not None:
-            listed = await around.offload(lambda: shown.digest(payload))
-            signature = around.seal.sign(shown_statement(name, shard, digest, listed))
+            listed = await context.offload(lambda: shown.digest(payload))
+            signature = context.signer.sign(shown_statement(name, shard, digest, listed))
             shown.open(name_of(name, shard), signature, len(self.roster.members))
-        return ShardResult(payload, named, around.seal.sign(statement(name, shard, digest)))
+        return ShardResult(payload, named, context.signer.sign(statement(name, shard, digest)))
 
     # -- what others ask ---------------------------------------------------------------------------------------------
 
-    def seat(self, sender: PeerId, opening: ContributionHeader) -> UploadSlot:
+    def open_upload(self, sender: PeerId, header: ContributionHeader) -> UploadSlot:
         """Raises PartnerRefused: `late` (ask for the result alone), `have`, or what was wrong."""
-        due = self._around.terms.mean.codec.nbytes(self.shard.elements)
-        if opening.nbytes == 0:
-            return ContributionUpload(self, sender, opening)
-        if opening.nbytes != due:
-            reason = f"{opening.nbytes} bytes announced, {due} are due"
-            self._around.conduct.penalize(sender, Code.LENGTH, reason)
+        due = self._context.terms.mean.codec.nbytes(self.shard.elements)
+        if header.nbytes == 0:
+            return ContributionUpload(self, sender, header)
+        if header.nbytes != due:
+            reason = f"{header.nbytes} bytes announced, {due} are due"
+            self._context.reputation.penalize(sender, Code.LENGTH, reason)
             raise PartnerRefused(rejected(Code.LENGTH), reason)
-        if opening.transfer and self._accepted.get(sender) == opening.transfer:
-            return ContributionUpload(self, sender, opening, have=due)
+        if header.transfer and self._accepted.get(sender) == header.transfer:
+            return ContributionUpload(self, sender, header, have=due)
         if sender in self._accepted:
             raise PartnerRefused(Code.HAVE, "your contribution is here already")
         if self.closed:
             raise PartnerRefused(Code.LATE, "this shard is closed; ask for its result")
-        return self._comes(sender, opening)
+        return self._begin_upload(sender, header)
 
-    def _comes(self, sender: PeerId, opening: ContributionHeader) -> ContributionUpload:
+    def _begin_upload(self, sender: PeerId, header: ContributionHeader) -> ContributionUpload:
         """A stream of a contribution. It takes the place of the one before, of which we may not know yet that it broke:
         nobody holds two."""
-        if (last := self._coming.pop(sender, None)) is not None:
-            last.place.let_go()
-        if last is not None and last.is_gone_on_with(opening):
+        if (last := self._pending.pop(sender, None)) is not None:
+            last.upload.detach()
+        if last is not None and last.continues(header):
             reader, buffer = last.reader.fork(), last.buffer
         else:
-            reader, buffer = PayloadReader(opening.nbytes), BufferSink(opening.nbytes, pages(opening.nbytes))
-        place = ContributionUpload(self, sender, opening, buffer, reader)
-        self._coming[sender] = PendingUpload(opening, buffer, reader, place)
-        return place
+            reader, buffer = PayloadReader(header.nbytes), BufferSink(header.nbytes, pages(header.nbytes))
+        upload = ContributionUpload(self, sender, header, buffer, reader)
+        self._pending[sender] = PendingUpload(header, buffer, reader, upload)
+        return upload
 
-    def take(self, sender: PeerId, opening: ContributionHeader, payload: Payload) -> None:
+    def accept(self, sender: PeerId, header: ContributionHeader, payload: Payload) -> None:
         """A whole contribution, in time."""
-        self._coming.pop(sender, None)
+        self._pending.pop(sender, None)
         if sender not in self._accepted:
-            self._accepted[sender] = opening.transfer
-            self._parts[sender] = Contribution(opening.tokens, BytesSource(payload), opening.signature)
-        self._bell.notify_all()
+            self._accepted[sender] = header.transfer
+            self._parts[sender] = Contribution(header.tokens, BytesSource(payload), header.signature)
+        self._changed.notify_all()
 
-    def drop(self, sender: PeerId, place: ContributionUpload) -> None:
+    def discard(self, sender: PeerId, upload: ContributionUpload) -> None:
         """Nothing that this place took can be used."""
-        if (coming := self._coming.get(sender)) is not None and coming.place is place:
-            del self._coming[sender]
+        if (coming := self._pending.get(sender)) is not None and coming.upload is upload:
+            del self._pending[sender]
 
     def left_s(self) -> float:
         """Seconds until the deadline."""
-        return max(0.0, self._deadline - self._around.clock.now())
+        return max(0.0, self._deadline - self._context.clock.now())
 
     async def result_for(self, sender: PeerId) -> ShardResult:
         """Bounded by the deadline, and by the time that averaging takes."""
         while self._outcome is None:
-            await self._bell.wait_for(LEAST_GRACE_S)
+            await self._changed.wait_for(LEAST_GRACE_S)
         if sender in self._refused:
             raise self._refused[sender]
         if isinstance(self._outcome, PartnerRefused):
             raise self._outcome
         return self._outcome
 
-    def taken(self, sender: PeerId) -> None:
+    def mark_delivered(self, sender: PeerId) -> None:
         """It has the result. When all have it nobody comes for it any more."""
         self._delivered.add(sender)
-        others = set(self.roster.members) - {self._around.terms.me}
+        others = set(self.roster.members) - {self._context.terms.me}
         if isinstance(self._outcome, ShardResult) and others <= self._delivered | self._refused.keys():
             self._outcome = PartnerRefused(Code.GONE, "every member has had this result")
 
@@ -260,27 +260,27 @@ class ContributionUpload(UploadSlot):
 
     def __init__(
         self,
-        desk: ShardReducer,
+        reducer: ShardReducer,
         sender: PeerId,
-        opening: ContributionHeader,
+        header: ContributionHeader,
         buffer: BufferSink | None = None,
         reader: PayloadReader | None = None,
         have: int = 0,
     ) -> None:
         self.sink = None if buffer is None else self
         self.reader = reader
-        self.patience_s = desk.left_s()
-        self.transfer = opening.transfer
+        self.patience_s = reducer.left_s()
+        self.transfer = header.transfer
         self.have = have if reader is None else reader.received
         self._buffer = buffer
         """None: dropped."""
-        self._desk = desk
+        self._reducer = reducer
         self._sender = sender
-        self._opening = opening
+        self._header = header
 
     @property
     def nbytes(self) -> int:
-        return self._opening.nbytes
+        return self._header.nbytes
 
     def write(self, offset: int, data: bytes) -> None:
         """Raises PartnerLost, or PartnerRefused (`late`)."""
@@ -288,31 +288,31 @@ class ContributionUpload(UploadSlot):
 
     def complete(self) -> None:
         buffer = self._held()
-        self.let_go()
-        self._desk.take(self._sender, self._opening, buffer.data)
+        self.detach()
+        self._reducer.accept(self._sender, self._header, buffer.data)
 
     def _held(self) -> BufferSink:
-        if self._desk.closed:
+        if self._reducer.closed:
             raise PartnerRefused(Code.LATE, "this shard was closed before your contribution was complete")
         if self._buffer is None:
             raise PartnerLost("another stream has gone on with this contribution")
         return self._buffer
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Nothing more is taken over this stream: another goes on, or it is too late."""
         self._buffer = None
 
-    def spoilt(self) -> None:
-        self._desk.drop(self._sender, self)
+    def reject(self) -> None:
+        self._reducer.discard(self._sender, self)
 
     async def result(self) -> ShardResult:
-        return await self._desk.result_for(self._sender)
+        return await self._reducer.result_for(self._sender)
 
-    def taken(self) -> None:
-        self._desk.taken(self._sender)
+    def mark_delivered(self) -> None:
+        self._reducer.mark_delivered(self._sender)
 
     def leave(self) -> None:
         if self.transfer == 0:
-            self.spoilt()
+            self.reject()
         self.sink = None
-        self.let_go()
+        self.detach()

@@ -42,9 +42,9 @@ MOST_POLL_S = 5.0
 LEAST_SILENT_S, MOST_SILENT_S = 0.5, 2.0
 """A leader may take a quarter of what is left of the window, within these, or what its calls take if that is more,
 longer than it was asked to hold the call."""
-SOUNDED = 3
+PROBED = 3
 """So many of the first in the order are called before the round is due."""
-LEAST_SOUND_S = 0.5
+LEAST_PROBE_S = 0.5
 LOOK_S = 1.0
 """How soon a leader sees that a peer went or came."""
 MAX_PARKED = 128
@@ -55,7 +55,7 @@ class RendezvousRound:
     """One round, from when we come to it."""
 
     join: Join
-    collecting: RosterBuilder | None = None
+    builder: RosterBuilder | None = None
     signed: SignedRoster | None = None
     over: str = ""
     """Why there will be no roster from us."""
@@ -66,12 +66,12 @@ class RendezvousRound:
     def ended(self) -> bool:
         return bool(self.signed or self.over)
 
-    def collect(self, builder: RosterBuilder) -> None:
-        """Lead it."""
-        self.collecting = builder
+    def start_collecting(self, builder: RosterBuilder) -> None:
+        """Lead the round: collect members with this builder."""
+        self.builder = builder
 
-    def agree(self, signed: SignedRoster) -> None:
-        """Give those that ask this roster."""
+    def set_roster(self, signed: SignedRoster) -> None:
+        """Record the agreed roster, which is the answer to members that ask from now on."""
         self.signed = signed
 
     def end(self) -> None:
@@ -85,33 +85,33 @@ class Rendezvous:
 
     `quorums`: one for each fragment, shared with `GroupMember`."""
 
-    def __init__(self, around: GroupContext, quorums: list[Quorum]) -> None:
-        self._around = around
+    def __init__(self, context: GroupContext, quorums: list[Quorum]) -> None:
+        self._context = context
         self._quorums = quorums
         self._rounds: OrderedDict[RoundKey, RendezvousRound] = OrderedDict()
         self._latest: RoundKey | None = None
         self._first = 0
         self._silent: tuple[RoundKey, frozenset[PeerId]] | None = None
         """The peers that did not answer before the round at hand was due."""
-        self._bell = Condition()
+        self._changed = Condition()
         self.grace = Grace()
         self._parked = 0
 
     # -- our own part ------------------------------------------------------------------------------------------------
 
-    def begins(self, round_: int) -> None:
+    def start_at(self, round_: int) -> None:
         """We take part from this round on: who asks for an earlier one need not wait for us."""
         self._first = round_
-        self._bell.notify_all()
+        self._changed.notify_all()
 
-    async def sound(self, key: RoundKey, opens_at: float, due: float) -> None:
+    async def probe_leaders(self, key: RoundKey, opens_at: float, due: float) -> None:
         """Call those that would lead the round, from `opens_at` on, so that one that has died costs nobody a part of
         the window. Ends before `due` (run time)."""
-        around = self._around
-        await around.clock.sleep(opens_at - around.clock.now())
-        first = [peer for peer in self._order(key) if peer != around.terms.me][:SOUNDED]
-        left_s = due - around.clock.now() - LEAST_SOUND_S
-        if left_s < LEAST_SOUND_S:
+        context = self._context
+        await context.clock.sleep(opens_at - context.clock.now())
+        first = [peer for peer in self._order(key) if peer != context.terms.me][:PROBED]
+        left_s = due - context.clock.now() - LEAST_PROBE_S
+        if left_s < LEAST_PROBE_S:
             return
         async with asyncio.TaskGroup() as calling:
             calls = {peer: calling.create_task(self._answers(peer, key.fragment, left_s)) for peer in first}
@@ -120,28 +120,30 @@ class Rendezvous:
             self._silent = key, silent
 
     async def _answers(self, peer: PeerId, fragment: int, within_s: float) -> bool:
-        around, began = self._around, self._around.clock.now()
-        if (record := around.view.peers.get(peer)) is None:
+        context, began = self._context, self._context.clock.now()
+        if (record := context.peer_table.peers.get(peer)) is None:
             return False
         try:
-            await around.transport.held(record, fragment, min(within_s, around.view.watch.timeout(peer)))
+            await context.transport.held(record, fragment, min(within_s, context.peer_table.detector.timeout(peer)))
         except PartnerLost as error:
-            around.view.watch.lost(peer, "it did not answer before a round", error, around.clock.now() - began)
+            context.peer_table.detector.lost(
+                peer, "it did not answer before a round", error, context.clock.now() - began
+            )
             return False
         except ExchangeError:
             return False  # it lives, and has no state
-        around.view.watch.answered(peer, around.clock.now() - began)
+        context.peer_table.detector.answered(peer, context.clock.now() - began)
         return True
 
     def _order(self, key: RoundKey) -> list[PeerId]:
         """In which we ask: by hash, but last those that did not answer of late."""
-        around = self._around
-        peers = around.view.peers
-        callable_ = {peer for peer in around.live() if peer in peers and peers[peer].reach}
-        if around.view.own_reach():
-            callable_.add(around.terms.me)
+        context = self._context
+        peers = context.peer_table.peers
+        callable_ = {peer for peer in context.live() if peer in peers and peers[peer].reach}
+        if context.peer_table.own_reach():
+            callable_.add(context.terms.me)
         silent = self._silent_in(key)
-        return sorted(leaders(around.terms.run_id, key, callable_), key=lambda peer: peer in silent)
+        return sorted(leaders(context.terms.run_id, key, callable_), key=lambda peer: peer in silent)
 
     def _silent_in(self, key: RoundKey) -> frozenset[PeerId]:
         return self._silent[1] if self._silent is not None and self._silent[0] == key else frozenset()
@@ -149,7 +151,7 @@ class Rendezvous:
     async def _from_silent(self, join: Join, closes: float) -> tuple[SignedRoster, Roster] | None:
         """Those that did not answer are asked all the same, beside the others: they may only have been busy for a
         moment, and lead. The first roster of theirs that names us; None: there is none."""
-        known, me = self._around.view.peers, self._around.terms.me
+        known, me = self._context.peer_table.peers, self._context.terms.me
         found: asyncio.Future[tuple[SignedRoster, Roster]] = asyncio.get_running_loop().create_future()
 
         async def ask(peer: PeerRecord) -> None:
@@ -198,35 +200,35 @@ class Rendezvous:
 
         Raises NoRoster, or Stale when the others build on another state."""
         assert key not in self._rounds, key
-        around = self._around
-        nbytes = around.terms.mean.owner_nbytes(around.terms.elements[key.fragment], around.terms.max_group)
+        context = self._context
+        nbytes = context.terms.mean.owner_nbytes(context.terms.elements[key.fragment], context.terms.max_group)
         round_s = 4 * (closes - opens_at)  # the window is a quarter of the round
-        reach = owner_reach(around.view.own_reach(), around.view.relay_rate(), nbytes, round_s)
+        reach = owner_reach(context.peer_table.own_reach(), context.peer_table.relay_rate(), nbytes, round_s)
         seeking = self._rounds[key] = RendezvousRound(Join(key, base, reach, given=given), owners=owners)
         self._latest = key if self._latest is None else max(self._latest, key)
         for quorum in self._quorums:
-            quorum.saw(around.counted())
-        self._bell.notify_all()
+            quorum.record_live(context.counted())
+        self._changed.notify_all()
         try:
-            await around.clock.sleep(opens_at - around.clock.now())
+            await context.clock.sleep(opens_at - context.clock.now())
             signed, roster = await self._roster(seeking, opens_at, closes)
-            seeking.agree(signed)
+            seeking.set_roster(signed)
         finally:
             seeking.end()
-            self._bell.notify_all()
+            self._changed.notify_all()
             drop_finished_rounds(self._rounds, lambda seeking: seeking.ended)
         self._check_place(seeking.join, roster)
         return roster
 
     def _check_place(self, join: Join, roster: Roster) -> None:
         """Whether we may act on this roster. Raises NoRoster or Stale."""
-        quorum, live = self._quorums[join.key.fragment], self._around.counted()
+        quorum, live = self._quorums[join.key.fragment], self._context.counted()
         why = quorum.lacking(join.key.round, roster.members, live)
         ours, theirs = join.base, roster.base
         beside = (theirs.since, theirs.electors) == (ours.since, ours.electors)
         if theirs.mark() != ours.mark() and (not why or beside or theirs.since > ours.since):  # never back to too few
             raise Stale("the group builds on another state of the fragment than ours", roster)
-        if self._around.terms.me not in roster.members:
+        if self._context.terms.me not in roster.members:
             raise NoRoster(f"the roster of {roster.leader} was closed without us: late, or the group is full")
         if why:
             raise NoRoster(f"the roster of {roster.leader} is too small: {why}")
@@ -234,27 +236,27 @@ class Rendezvous:
     async def _first_that_leads(
         self, seeking: RendezvousRound, opens_at: float, closes: float
     ) -> tuple[SignedRoster, Roster]:
-        around, key, failed = self._around, seeking.join.key, []
-        peers = dict(around.view.peers)
+        context, key, failed = self._context, seeking.join.key, []
+        peers = dict(context.peer_table.peers)
         for leader in self._order(key):
-            if around.clock.now() >= closes:
+            if context.clock.now() >= closes:
                 failed.append("the window closed")
                 break
             try:
-                if leader == around.terms.me:
+                if leader == context.terms.me:
                     return await self._lead(seeking, opens_at, closes)
                 return await self._ask(peers[leader], seeking.join, closes)
             except ExchangeError as error:
                 failed.append(f"{leader[-6:]}: {error}")
                 if isinstance(error, PartnerLost):
-                    around.conduct.penalize(leader, Code.LOST, str(error))
+                    context.reputation.penalize(leader, Code.LOST, str(error))
         raise NoRoster("; ".join(failed)[:300] or "nobody who could lead is there")
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
     async def _ask(self, leader: PeerRecord, join: Join, closes: float) -> tuple[SignedRoster, Roster]:
         """Raises ExchangeError when this peer does not give us a roster."""
-        clock, began = self._around.clock, self._around.clock.now()
+        clock, began = self._context.clock, self._context.clock.now()
         wait_s = min(max((closes - began) / 8, LEAST_POLL_S), MOST_POLL_S)
         by = began + (closes - began) / 2
         asked = Join(join.key, join.base, join.reach, wait_s, join.given)
@@ -273,19 +275,19 @@ class Rendezvous:
 
     async def _join(self, leader: PeerRecord, asked: Join, silent_s: float) -> JoinReply:
         """One call; what it came to is remembered. One that was held to its end tells how long the way takes."""
-        around, peer = self._around, leader.peer_id
-        watch, began = around.view.watch, around.clock.now()
+        context, peer = self._context, leader.peer_id
+        detector, began = context.peer_table.detector, context.clock.now()
         try:
-            slack = max(silent_s, watch.timeout(peer))
-            reply = await around.transport.join_round(leader, asked, asked.wait_s + slack)
+            slack = max(silent_s, detector.timeout(peer))
+            reply = await context.transport.join_round(leader, asked, asked.wait_s + slack)
         except PartnerLost as error:
-            after_s = around.clock.now() - began - asked.wait_s
-            watch.lost(peer, "it did not answer as a leader", error, after_s)
+            after_s = context.clock.now() - began - asked.wait_s
+            detector.lost(peer, "it did not answer as a leader", error, after_s)
             raise
-        if (way_s := around.clock.now() - began - asked.wait_s) >= 0:
-            watch.answered(peer, way_s)
+        if (way_s := context.clock.now() - began - asked.wait_s) >= 0:
+            detector.answered(peer, way_s)
         else:
-            watch.heard(peer, "it answered")
+            detector.heard(peer, "it answered")
         return reply
 
     def _opened(self, giver: PeerId, signed: SignedRoster, join: Join) -> Roster:
@@ -294,68 +296,68 @@ class Rendezvous:
             roster = parse_roster(signed.raw)
             self._check(roster, signed, join)
         except BadPayload as error:
-            self._around.conduct.penalize(giver, error.code, error.reason)
+            self._context.reputation.penalize(giver, error.code, error.reason)
             raise
-        if roster.leader != giver and roster.leader not in self._around.live():
+        if roster.leader != giver and roster.leader not in self._context.live():
             raise PartnerRefused(Code.NO_ROSTER, "its roster is by a leader that we do not see")
         return roster
 
     def _check(self, roster: Roster, signed: SignedRoster, join: Join) -> None:
-        around = self._around
-        if not around.seal.verify(roster.leader, signed.raw, signed.signature):
+        context = self._context
+        if not context.signer.verify(roster.leader, signed.raw, signed.signature):
             raise BadPayload(Code.ROSTER, f"the roster is not signed by {roster.leader}")
-        if roster.run_id != around.terms.run_id or roster.key != join.key:
+        if roster.run_id != context.terms.run_id or roster.key != join.key:
             raise BadPayload(Code.ROSTER, "the roster is of another run or round")
-        if len(roster.members) > around.terms.max_group:
+        if len(roster.members) > context.terms.max_group:
             raise BadPayload(
-                Code.ROSTER, f"{len(roster.members)} members; at most {around.terms.max_group} are allowed"
+                Code.ROSTER, f"{len(roster.members)} members; at most {context.terms.max_group} are allowed"
             )
-        if around.terms.me in roster.members and roster.base != join.base:
+        if context.terms.me in roster.members and roster.base != join.base:
             raise BadPayload(Code.ROSTER, "the roster says that we build on a state that we do not have")
 
     # -- leading -----------------------------------------------------------------------------------------------------
 
     async def _lead(self, seeking: RendezvousRound, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
         """Raises NoRoster when too few have come by the end of the window."""
-        around, clock = self._around, self._around.clock
-        collecting = RosterBuilder(
-            around.terms.run_id,
+        context, clock = self._context, self._context.clock
+        builder = RosterBuilder(
+            context.terms.run_id,
             seeking.join.key,
-            around.terms.me,
-            around.terms.max_group,
+            context.terms.me,
+            context.terms.max_group,
             self.grace.seconds(2 * (closes - opens_at)),  # the window is a quarter of the round, twice
             closes,
             self._enough(seeking.join.key),
             self._quorums[seeking.join.key.fragment].remembers,
         )
-        seeking.collect(collecting)
-        collecting.on_join(around.terms.me, seeking.join, clock.now())
-        self._bell.notify_all()
-        while (roster := collecting.closed(around.live(), now := clock.now())) is None:
-            if collecting.hopeless(around.live(), now):
-                if (roster := collecting.rally()) is not None:
+        seeking.start_collecting(builder)
+        builder.on_join(context.terms.me, seeking.join, clock.now())
+        self._changed.notify_all()
+        while (roster := builder.closed(context.live(), now := clock.now())) is None:
+            if builder.hopeless(context.live(), now):
+                if (roster := builder.rally()) is not None:
                     return self._signed(roster)
                 if now >= closes:
-                    raise NoRoster(f"{collecting.joined} came in time, too few for a roster")
-            await self._bell.wait_for(min(collecting.next_at() - now, LOOK_S))
-        self.grace.observe(collecting.last_slack())
+                    raise NoRoster(f"{builder.joined} came in time, too few for a roster")
+            await self._changed.wait_for(min(builder.next_at() - now, LOOK_S))
+        self.grace.observe(builder.last_slack())
         return self._signed(roster)
 
     def _signed(self, roster: Roster) -> tuple[SignedRoster, Roster]:
         raw = roster.to_bytes()
-        return SignedRoster(raw, self._around.seal.sign(raw)), roster
+        return SignedRoster(raw, self._context.signer.sign(raw)), roster
 
     def _enough(self, key: RoundKey) -> Callable[[Base, Collection[PeerId]], bool]:
         """Return what a leader asks of the peers that joined from one base."""
         quorum = self._quorums[key.fragment]
-        return lambda base, peers: quorum.enough_for(base, key.round, peers, self._around.counted())
+        return lambda base, peers: quorum.enough_for(base, key.round, peers, self._context.counted())
 
     # -- being asked -------------------------------------------------------------------------------------------------
 
     async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
         """Never raises."""
-        self._around.view.watch.heard(sender, "it asked for a roster")
-        if why := self._around.why_not(sender):
+        self._context.peer_table.detector.heard(sender, "it asked for a roster")
+        if why := self._context.refusal_reason(sender):
             return JoinReply(JoinStatus.NONE, reason=why)
         if join.key.round < self._first:
             return JoinReply(JoinStatus.NONE, reason=f"this peer takes part from round {self._first} on")
@@ -368,7 +370,7 @@ class Rendezvous:
             self._parked -= 1
 
     async def _answer(self, sender: PeerId, join: Join) -> JoinReply:
-        clock = self._around.clock
+        clock = self._context.clock
         until = clock.now() + join.wait_s
         while True:
             now, seeking = clock.now(), self._rounds.get(join.key)
@@ -381,24 +383,24 @@ class Rendezvous:
                 if seeking.over:
                     return JoinReply(JoinStatus.NONE, reason=seeking.over)
             if now >= until:
-                return JoinReply(JoinStatus.WAIT, collecting=seeking is not None and seeking.collecting is not None)
-            await self._bell.wait_for(until - now)
+                return JoinReply(JoinStatus.WAIT, collecting=seeking is not None and seeking.builder is not None)
+            await self._changed.wait_for(until - now)
 
     def _note(self, sender: PeerId, join: Join, seeking: RendezvousRound, now: float) -> None:
         """While we collect, it joins; afterwards it shows how long we should have waited."""
-        collecting = seeking.collecting
-        if collecting is None or collecting.has(sender):
+        builder = seeking.builder
+        if builder is None or builder.has(sender):
             return
-        if seeking.ended and (slack := collecting.slack(now)) is not None:
+        if seeking.ended and (slack := builder.slack(now)) is not None:
             self.grace.observe(slack)
         self._compare(sender, join, seeking)
-        collecting.on_join(sender, join, now)
-        self._bell.notify_all()
+        builder.on_join(sender, join, now)
+        self._changed.notify_all()
 
     def _compare(self, sender: PeerId, join: Join, seeking: RendezvousRound) -> None:
         """Whether an owner gave this member another result than us: their states differ from then on, and one of the
         two will have to fetch the other's."""
-        around, ours = self._around, seeking.join.given
-        for owner, shard in contradictions(ours, join.given, seeking.owners, around.seal.verify):
+        context, ours = self._context, seeking.join.given
+        for owner, shard in contradictions(ours, join.given, seeking.owners, context.signer.verify):
             reason = f"gave {sender} and this peer different results of shard {shard} in the round before"
-            around.conduct.penalize(owner, Code.TWO_RESULTS, f"{reason}, and signed both")
+            context.reputation.penalize(owner, Code.TWO_RESULTS, f"{reason}, and signed both")

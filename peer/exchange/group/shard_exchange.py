@@ -46,7 +46,7 @@ class ShardResultSink(ResultSink):
     ) -> None:
         self._codec = codec
         self._into = into
-        self.passing = Throughput(result_nbytes(codec.name, into.numel(), members), now)
+        self.throughput = Throughput(result_nbytes(codec.name, into.numel(), members), now)
         self._members = members
         self._when_begun = begun
         self._taking: Decoding | BufferSink | None = None
@@ -78,7 +78,7 @@ class ShardResultSink(ResultSink):
         assert self._taking is not None
         if self._closed:
             raise swap_ended()
-        self.passing.note(offset + len(data))
+        self.throughput.note(offset + len(data))
         self._taking.write(offset, data)
         self._digest.update(data)
 
@@ -103,7 +103,7 @@ class ShardExchange:
     together, flat fp32 of its length; `outer`: the params that it is a step of, where they are at hand. A cancelled
     call leaves nothing that writes into `into`."""
 
-    around: GroupContext
+    context: GroupContext
     roster: Roster
     gradient: Flat
     tokens: int
@@ -112,26 +112,26 @@ class ShardExchange:
     usual: float | None = None
     """Root mean square of what was applied in the fragment's round before; None: nothing was yet."""
 
-    async def own(self, desk: ShardReducer) -> ShardOutcome:
+    async def own(self, reducer: ShardReducer) -> ShardOutcome:
         """The shard that is ours: collect, average, and take the result as the others do."""
-        around, shard, members = self.around, desk.shard, self.roster.members
-        source = Encoding(around.terms.mean.codec, self._part(shard))
+        context, shard, members = self.context, reducer.shard, self.roster.members
+        source = Encoding(context.terms.mean.codec, self._part(shard))
         try:
             signature = await self._sign(shard, source)
-            result = await desk.run(source, self.tokens, self.into[shard.start : shard.end], signature)
+            result = await reducer.run(source, self.tokens, self.into[shard.start : shard.end], signature)
         except PartnerRefused as error:
             return ShardOutcome(why=f"our own shard: {error.reason}")
         finally:
             source.close()
-        ours = members.index(around.terms.me) in result.named
+        ours = members.index(context.terms.me) in result.named
         others = len(result.named) - ours  # each sent us its part and takes the result
         sent, received = others * len(result.payload), others * source.nbytes
-        came = await uninterrupted(around.offload(lambda: self._take(shard, result)))
+        came = await uninterrupted(context.offload(lambda: self._take(shard, result)))
         return ShardOutcome(came, ours, sent, received, contributors=result.named, signature=result.signature)
 
     def _take(self, shard: Shard, result: ShardResult) -> bytes:
         """In a worker thread; the digest."""
-        codec, into = self.around.terms.mean.result_codec, self.into[shard.start : shard.end]
+        codec, into = self.context.terms.mean.result_codec, self.into[shard.start : shard.end]
         if isinstance(codec, SparseResult):
             codec.read(result.payload, len(result.named), into, lambda number, part: True)
             return digest_of(result.payload, result.named)
@@ -141,31 +141,31 @@ class ShardExchange:
 
     async def _sign(self, shard: Shard, source: Encoding) -> bytes:
         """Sign our part: the owner shows it to those that make the mean again, and a sparse result relays it."""
-        around = self.around
+        context = self.context
         part = Contribution(self.tokens, source)
-        said = await uninterrupted(around.offload(lambda: self._statement(shard, part)))
-        return around.seal.sign(said)
+        said = await uninterrupted(context.offload(lambda: self._statement(shard, part)))
+        return context.signer.sign(said)
 
     def _statement(self, shard: Shard, part: Contribution) -> bytes:
-        return statement_of(part, self.roster.name(), shard.index, self.around.terms.mean.codec, shard.elements)
+        return statement_of(part, self.roster.name(), shard.index, self.context.terms.mean.codec, shard.elements)
 
     async def _finish(self, shard: Shard, taking: ShardResultSink) -> None:
         """Raises BadPayload."""
-        if not isinstance(self.around.terms.mean.result_codec, SparseResult):
+        if not isinstance(self.context.terms.mean.result_codec, SparseResult):
             return
-        members, verify = self.roster.members, self.around.seal.verify
+        members, verify = self.roster.members, self.context.signer.verify
 
         def genuine(number: int, part: Contribution) -> bool:
             return verify(members[taking.named[number]], self._statement(shard, part), part.signature)
 
-        await uninterrupted(self.around.offload(lambda: taking.finish(genuine)))
+        await uninterrupted(self.context.offload(lambda: taking.finish(genuine)))
 
     async def share(self, shard: Shard, until: float) -> ShardOutcome:
         """Contribute to another's shard, until then at most (run time). Once the result has begun to come, nothing is
         sent any more: our part may make room for it."""
-        if (owner := self.around.view.peers.get(shard.owner)) is None:
+        if (owner := self.context.peer_table.peers.get(shard.owner)) is None:
             return ShardOutcome(why=f"{shard.owner}: its address is not known")
-        source = Encoding(self.around.terms.mean.codec, self._part(shard))
+        source = Encoding(self.context.terms.mean.codec, self._part(shard))
         try:
             return await self._share(owner, shard, source, await self._sign(shard, source), until)
         finally:
@@ -175,20 +175,20 @@ class ShardExchange:
         self, owner: PeerRecord, shard: Shard, source: Encoding, signature: bytes, until: float
     ) -> ShardOutcome:
         """Where the transport did not get through, ask again: the owner keeps what it has."""
-        around, why, sending, lost = self.around, "", True, 0
-        while (left_s := until - around.clock.now()) > 0:
+        context, why, sending, lost = self.context, "", True, 0
+        while (left_s := until - context.clock.now()) > 0:
             into = self.into[shard.start : shard.end]
-            members, now = len(self.roster.members), around.clock.now
-            taking = ShardResultSink(around.terms.mean.result_codec, into, members, source.close, now)
+            members, now = len(self.roster.members), context.clock.now
+            taking = ShardResultSink(context.terms.mean.result_codec, into, members, source.close, now)
             giving = MeasuredSource(source, now) if sending else None
-            passing = (taking.passing,) if giving is None else (giving.passing, taking.passing)
+            throughput = (taking.throughput,) if giving is None else (giving.throughput, taking.throughput)
             nbytes = source.nbytes if sending else 0
-            opening = ContributionHeader(
+            header = ContributionHeader(
                 self.roster.key, self.roster.name(), shard.index, self.tokens, nbytes, signature=signature
             )
             try:
-                with around.transfers.watching(*passing):
-                    receipt = await around.transport.contribute(owner, opening, giving, taking, left_s)
+                with context.transfers.watching(*throughput):
+                    receipt = await context.transport.contribute(owner, header, giving, taking, left_s)
                 await self._finish(shard, taking)
             except PartnerRefused as error:
                 why = f"{shard.owner}: {error.reason}"
@@ -196,16 +196,16 @@ class ShardExchange:
                     return ShardOutcome(why=why)
                 sending = sending and error.code not in (Code.HAVE, Code.LATE)
             except BadPayload as error:
-                around.conduct.penalize(shard.owner, error.code, str(error))
+                context.reputation.penalize(shard.owner, error.code, str(error))
                 return ShardOutcome(why=f"{shard.owner}: {error}")
             except PartnerLost as error:
-                around.view.watch.lost(shard.owner, "lost as the owner of a shard", error, 0.0)
+                context.peer_table.detector.lost(shard.owner, "lost as the owner of a shard", error, 0.0)
                 why, lost = f"{shard.owner}: {error}", lost + 1
                 if lost == LOST_TRIES:
                     return ShardOutcome(why=why)
             else:
-                around.view.watch.heard(shard.owner, "it gave a result")
-                us = self.roster.members.index(around.terms.me) in taking.named
+                context.peer_table.detector.heard(shard.owner, "it gave a result")
+                us = self.roster.members.index(context.terms.me) in taking.named
                 return ShardOutcome(
                     taking.digest(),
                     us,
@@ -218,7 +218,7 @@ class ShardExchange:
             finally:
                 taking.close()
             sending = sending and not taking.begun
-            await around.clock.sleep(min(AGAIN_S, max(0.0, until - around.clock.now())))
+            await context.clock.sleep(min(AGAIN_S, max(0.0, until - context.clock.now())))
         return ShardOutcome(why=why)
 
     def check(self, shard: Shard, given: ShardOutcome) -> ShardOutcome:
@@ -226,7 +226,7 @@ class ShardExchange:
         outer = None if self.outer is None else TensorSlice(self.outer, shard.start, shard.end)
         measured = check_result(self.into[shard.start : shard.end], self._part(shard), outer, self.usual)
         said = statement(self.roster.name(), shard.index, given.result_digest)
-        if not self.around.seal.verify(shard.owner, said, given.signature):
+        if not self.context.signer.verify(shard.owner, said, given.signature):
             raise BadPayload(Code.SIGNATURE, "the owner did not sign the result it gave")
         measured = replace(measured, named=len(given.contributors), names_us=given.includes_us)
         return replace(given, measured=measured)

@@ -68,7 +68,7 @@ class GroupStrategy:
         return max(1, self.group.report().live)
 
     @property
-    def follows(self) -> bool:
+    def shares_state(self) -> bool:
         return True
 
     def start_at(self, round_: int) -> None:
@@ -88,7 +88,7 @@ class GroupStrategy:
         """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
         round; and after the last. None: there is no group, its state is ours, or nobody gives it; then the first round
         tells us that ours is stale."""
-        self.controls.tell(f"asking the group for its state of fragment {fragment}")
+        self.controls.set_activity(f"asking the group for its state of fragment {fragment}")
         own = await self.digest(fragment)
         self.group.set_state_digest(fragment, own)
         with suppress(ExchangeError):
@@ -121,7 +121,7 @@ class GroupSession:
         """We missed the fragment's last round, or a part of it: what the others made of it is to be ours when the next
         one is due. While nobody has anything later, or nobody answers, go on asking."""
         groups, key = self._groups, self._key
-        while groups.controls.wanted() and not groups.group.up_to_date(key):
+        while groups.controls.wants_partners() and not groups.group.up_to_date(key):
             own = await groups.digest(key.fragment)
             with suppress(ExchangeError):
                 if (found := await groups.group.catch_up(key, None, own, settle_s=0.0)) is not None:
@@ -129,33 +129,37 @@ class GroupSession:
             await groups.group.pause(self._ask_every_s)
         return None
 
-    def finishes(self, due_in_s: float) -> bool:
+    def must_finish(self, due_in_s: float) -> bool:
         """A group closes its roster without those that pause."""
         return False
 
     @asynccontextmanager
-    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> AsyncIterator[ExchangeResult]:
+    async def exchange(
+        self, work: WorkSnapshot, work_share: WorkShare, closes_at: float
+    ) -> AsyncIterator[ExchangeResult]:
         with self._groups.buffers.acquire() as buffer:
-            yield await self._exchange(work, cut, closes_at, buffer)
+            yield await self._exchange(work, work_share, closes_at, buffer)
 
-    async def _exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float, buffer: Tensor) -> ExchangeResult:
+    async def _exchange(
+        self, work: WorkSnapshot, work_share: WorkShare, closes_at: float, buffer: Tensor
+    ) -> ExchangeResult:
         groups, fragment = self._groups, self._key.fragment
-        if not groups.controls.wanted():
+        if not groups.controls.wants_partners():
             return ExchangeResult("carried", "we are leaving or pausing")
-        if why := groups.controls.why_not():
+        if why := groups.controls.no_exchange_reason():
             return ExchangeResult("carried", why)
-        groups.controls.tell("exchanging with the group")
+        groups.controls.set_activity("exchanging with the group")
         groups.group.expect_steps(work.seconds / work.steps if work.steps else 0.0)
-        gradient, outer = await self._gradient(work, cut), groups.outer.fragment(fragment)
+        gradient, outer = await self._gradient(work, work_share), groups.outer.fragment(fragment)
         into = buffer[: gradient.numel()]
         base = await groups.digest(fragment)
-        weight = max(1, round(work.tokens * cut.share))
+        weight = max(1, round(work.tokens * work_share.share))
         try:
             got = await groups.group.exchange(
                 self._key, gradient, base, weight, self._opens_at, closes_at, self._give_up(closes_at), into, outer
             )
         except Stale as stale:
-            return await self._catch_up(stale, cast(Roster, stale.roster), cut, self._give_up(closes_at))
+            return await self._catch_up(stale, cast(Roster, stale.roster), work_share, self._give_up(closes_at))
         except NoRoster as none:
             return ExchangeResult("carried", str(none))
         if not got.spans:  # a member with a result has another state than we from here on, and will tell us
@@ -163,7 +167,7 @@ class GroupSession:
         if (feedback := groups.feedback.get(fragment)) is not None:
             assert isinstance(gradient, Tensor)
             await groups.offload(partial(feedback.settle, gradient, got.named))
-        return self._stepped(got, cut)
+        return self._stepped(got, work_share)
 
     def _give_up(self, closes_at: float) -> float:
         """Return when an exchange ends with what it has: in streaming, soon before the fragment's next round."""
@@ -173,12 +177,14 @@ class GroupSession:
         round_s = method.round_length
         return closes_at - pairing_window(round_s) + (1.0 - BEFORE_NEXT) * round_s
 
-    def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
+    def late_result(self, work: WorkSnapshot, work_share: WorkShare) -> ExchangeResult:
         held = self._groups.group.on_held(self._key.fragment)
         unmoved = NoStep(b"" if held is None else held.digest)
-        return ExchangeResult("refused", "the fragment was due again", unmoved, dropped=cut.applied + cut.dropped)
+        return ExchangeResult(
+            "refused", "the fragment was due again", unmoved, dropped=work_share.applied + work_share.dropped
+        )
 
-    async def _gradient(self, work: WorkSnapshot, cut: WorkShare) -> Flat:
+    async def _gradient(self, work: WorkSnapshot, work_share: WorkShare) -> Flat:
         """A copy only where the rule corrects it, or what the codec loses is added to it."""
         groups, fragment = self._groups, self._key.fragment
         params, base = work.params, groups.outer.fragment(fragment)
@@ -186,15 +192,15 @@ class GroupSession:
             params, base = own.ahead, own.base
         feedback, rule = groups.feedback.get(fragment), groups.method.outer_rule
         if feedback is None and not rule.corrects:
-            return PseudoGradient(params, base, cut.share)
+            return PseudoGradient(params, base, work_share.share)
 
         def made() -> Tensor:
-            gradient = groups.outer.contribution(fragment, params.clone(), rule, cut.share, base)
+            gradient = groups.outer.contribution(fragment, params.clone(), rule, work_share.share, base)
             return gradient if feedback is None else feedback.add_to_(gradient)
 
         return await groups.offload(made)
 
-    async def _catch_up(self, stale: Stale, roster: Roster, cut: WorkShare, until: float) -> ExchangeResult:
+    async def _catch_up(self, stale: Stale, roster: Roster, work_share: WorkShare, until: float) -> ExchangeResult:
         groups, fragment = self._groups, self._key.fragment
         try:
             found = await groups.group.catch_up(self._key, roster, await groups.digest(fragment), until=until)
@@ -202,17 +208,19 @@ class GroupSession:
             return ExchangeResult("carried", f"{stale}; its state could not be had: {error}")
         if found is None:
             return ExchangeResult("carried", f"{stale}; meanwhile it is the same as ours")
-        return ExchangeResult("refused", str(stale), GroupState(*found), dropped=cut.applied + cut.dropped)
+        return ExchangeResult(
+            "refused", str(stale), GroupState(*found), dropped=work_share.applied + work_share.dropped
+        )
 
-    def _stepped(self, got: GroupMean, cut: WorkShare) -> ExchangeResult:
+    def _stepped(self, got: GroupMean, work_share: WorkShare) -> ExchangeResult:
         elements = self._groups.outer.layout.fragment_elements(self._key.fragment)
-        applied = cut.applied * sum(end - start for start, end in got.named) // elements
+        applied = work_share.applied * sum(end - start for start, end in got.named) // elements
         return ExchangeResult(
             "exchanged",
             got.reason or _why_dropped(got, elements),
             MeanGradient(got.mean, got.spans),
             applied=applied,
-            dropped=cut.applied + cut.dropped - applied,
+            dropped=work_share.applied + work_share.dropped - applied,
             members=got.members,
             report=got.report,
         )

@@ -38,7 +38,7 @@ class PartnerJudgement:
     """`gain_bucket` of the nats a token by which the mean with them is better than our own params."""
 
     @property
-    def taken(self) -> bool:
+    def accepted(self) -> bool:
         return not self.refused
 
 

@@ -33,8 +33,8 @@ class PairContext:
     me: PeerId
     transport: SwapCalls
     clock: Clock
-    view: PeerTable
-    conduct: Reputation
+    peer_table: PeerTable
+    reputation: Reputation
     trainers: TrainerOutlook = field(default_factory=TrainerOutlook)
     vouched: Vouched = lambda record: ""
     """The address block that a closed peer counts for."""

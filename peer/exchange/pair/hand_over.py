@@ -12,18 +12,18 @@ MOST_S = 1.0
 """Seconds for these calls at most. Leaving and pausing wait for them."""
 
 
-def hand_over_s(around: PairContext) -> float:
+def hand_over_s(context: PairContext) -> float:
     """Return how long a partner needs to find another, in seconds."""
-    return min(CALLS * around.view.watch.trips.usual(), MOST_S)
+    return min(CALLS * context.peer_table.detector.trips.usual(), MOST_S)
 
 
-async def let_go(around: PairContext, partner: PeerRecord | None, key: RoundKey) -> bool:
+async def withdraw(context: PairContext, partner: PeerRecord | None, key: RoundKey) -> bool:
     """Tell a locked partner that we sit the round out. Return whether it heard that. One that did not hear it learns it
     when it asks. None: where it can be called is not known."""
     if partner is None:
         return False
     try:
-        await around.transport.offer(partner, Offer(key, withdraw=True), MOST_S)
+        await context.transport.offer(partner, Offer(key, withdraw=True), MOST_S)
     except ExchangeError:
         return False
     return True

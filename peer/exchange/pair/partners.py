@@ -31,9 +31,9 @@ class PartnerMemory:
         self,
         run_id: RunId,
         clock: Clock,
-        view: PeerTable,
-        conduct: Reputation,
-        diagnosis: SlowPeerMonitor,
+        peer_table: PeerTable,
+        reputation: Reputation,
+        slow_peers: SlowPeerMonitor,
         emit: Callable[[events.Event], None],
         receipts: PairReceipts | None = None,
         relay_gone: RelayGone = lambda partner, within_s: None,
@@ -43,43 +43,43 @@ class PartnerMemory:
         self._broken_paths = BrokenPaths()
         self._run_id = run_id
         self.clock = clock
-        self._view = view
-        self._conduct = conduct
-        self._diagnosis = diagnosis
+        self._peer_table = peer_table
+        self._reputation = reputation
+        self._slow_peers = slow_peers
         self._emit = emit
         self._receipts = receipts
 
     def record_of(self, peer: PeerId) -> PeerRecord:
         """Return the peer's record. A locked partner that called us may not be in the directory yet: it has to dial."""
-        if (known := self._view.peers.get(peer)) is not None:
+        if (known := self._peer_table.peers.get(peer)) is not None:
             return known
         now = self.clock.now()
         return PeerRecord(peer, self._run_id, (), False, 1, 1, 0, 0.0, Status.TRAINING, now, now + ASSUMED_RECORD_S)
 
     def exchanged(self, partner: PeerId, key: RoundKey, report: SwapReport) -> None:
         """Note a swap that succeeded."""
-        self._view.acquaintance.met(partner, key.round)
-        self._view.watch.exchanged(partner)
-        self._conduct.patience.mark_known(partner)
-        self._diagnosis.exchanged(partner, report)
+        self._peer_table.acquaintance.met(partner, key.round)
+        self._peer_table.detector.exchanged(partner)
+        self._reputation.stranger_budget.mark_known(partner)
+        self._slow_peers.exchanged(partner, report)
 
     def failed(self, partner: PeerId, key: RoundKey, error: ExchangeError, held_s: float) -> None:
         """Note a swap that failed. `held_s`: seconds for which the partner kept us."""
-        self._conduct.held_up(partner, held_s)
+        self._reputation.held_up(partner, held_s)
         if (relay := self._to_blame(partner, error, held_s)) is not None:
             reason = f"the relay {relay} was gone in the middle of it: {error}"
             self._emit(events.PartnerFailed(peer=partner, round=key.round, code=Code.PATH, reason=reason))
             return
-        self._diagnosis.failed(partner, error)
+        self._slow_peers.failed(partner, error)
         code: AnyCode
         if isinstance(error, PartnerRefused):  # it has the right to
             code = error.code
         else:
             code = offence = _offence_of(error, held_s)
-            self._conduct.penalize(partner, offence, str(error))
+            self._reputation.penalize(partner, offence, str(error))
         self._emit(events.PartnerFailed(peer=partner, round=key.round, code=code, reason=str(error)))
 
-    def let_go(self, partner: PeerId, key: RoundKey, *, heard: bool) -> None:
+    def released(self, partner: PeerId, key: RoundKey, *, heard: bool) -> None:
         """Note a locked partner that we let go before a byte was sent. `heard`: it knows."""
         self._emit(events.PartnerLetGo(peer=partner, round=key.round, heard=heard))
 
@@ -94,12 +94,12 @@ class PartnerMemory:
     ) -> None:
         """Note what became of a partner's params, for the trust in it and for the receipt of the swap."""
         if opinion.accepted:
-            self._conduct.proven.accepted(partner)
-            self._conduct.last_choices.accepted(partner)
+            self._reputation.proven.accepted(partner)
+            self._reputation.last_choices.accepted(partner)
         else:
-            self._conduct.last_choices.refused(partner, key.round)
+            self._reputation.last_choices.refused(partner, key.round)
         if self._receipts is not None:
-            self._receipts.note(partner, key, report, opinion, dialled=dialled)
+            self._receipts.record_swap(partner, key, report, opinion, dialled=dialled)
 
 
 def _offence_of(error: ExchangeError, held_s: float) -> Code:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from peer.aio.events import Signal
 from peer.errors import BadPayload, NotDialled, PartnerLost, PartnerRefused
 from peer.exchange.pair.context import PairContext
-from peer.exchange.pair.hand_over import hand_over_s, let_go
+from peer.exchange.pair.hand_over import hand_over_s, withdraw
 from peer.protocol.messages import Answer, Offer, PeerId, PeerRecord, Reach, RoundKey, Send, Verdict
 from peer.protocol.pair.address_quota import over_quota
 from peer.protocol.pair.matching import AWAIT_S, Matching
@@ -44,34 +44,34 @@ class PartnerSearch:
 
     Start `run` at the beginning of the round and cancel it at the end. `partner` waits until a partner is locked."""
 
-    def __init__(self, around: PairContext, key: RoundKey, opens_at: float, closes_at: float) -> None:
+    def __init__(self, context: PairContext, key: RoundKey, opens_at: float, closes_at: float) -> None:
         self.key = key
-        self._around = around
+        self._context = context
         self._opens_at = opens_at
-        await_s = max(AWAIT_S, min(AWAIT_CALLS * around.view.watch.trips.usual(), (closes_at - opens_at) / 4))
-        self._pairing = Matching(
-            around.run_id,
+        await_s = max(AWAIT_S, min(AWAIT_CALLS * context.peer_table.detector.trips.usual(), (closes_at - opens_at) / 4))
+        self._matching = Matching(
+            context.run_id,
             key,
-            around.me,
+            context.me,
             closes_at,
-            reach=around.view.own_reach(),
+            reach=context.peer_table.own_reach(),
             await_s=await_s,
-            last_choice=lambda peer: around.conduct.last_choices.includes(peer, key.round),
-            unanswering=around.view.watch.asked_last,
+            last_choice=lambda peer: context.reputation.last_choices.includes(peer, key.round),
+            unanswering=context.peer_table.detector.asked_last,
         )
-        self._unbiased = unbiased(around.run_id, key.round)
+        self._unbiased = unbiased(context.run_id, key.round)
         self._proven: set[PeerId] = set()
         """The peers in view that are proven to us."""
         self._crowded: set[PeerId] = set()
         """Strangers in view that their address blocks have no place for in this round."""
         self._roomless: set[PeerId] = set()
         """Those with whom a swap found no relay with room."""
-        self._said_near: set[PeerId] = set()
+        self._claimed_near: set[PeerId] = set()
         """Senders that nobody can dial but we, as they say: they found us in their own network."""
         self._changed = Signal()
         self._settled = Signal()
         self._met: Mapping[PeerId, PeerRecord] | None = None
-        """The view of which `_pairing` knows the candidates."""
+        """The view of which `_matching` knows the candidates."""
         self._held: PeerRecord | None = None
         """The last record of the locked partner: one that dies is soon out of the view, and is to be asked all the
         same."""
@@ -86,21 +86,21 @@ class PartnerSearch:
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         """An offer for this round. Never blocks. Most change nothing for us, and wake nobody."""
-        course = self._pairing.course
+        course = self._matching.course
         answer = self._answer(sender, offer)
-        if self._pairing.course != course:
-            self._poke()
+        if self._matching.course != course:
+            self._wake()
         return answer
 
     def _answer(self, sender: PeerId, offer: Offer) -> Answer:
-        pairing, now = self._pairing, self._around.clock.now()
+        matching, now = self._matching, self._context.clock.now()
         if offer.withdraw:
-            pairing.on_withdraw(sender)
+            matching.on_withdraw(sender)
             return Answer(Verdict.TAKEN)
-        if now < self._opens_at and pairing.locked != sender:  # our clock may have been set back since
+        if now < self._opens_at and matching.locked != sender:  # our clock may have been set back since
             return Answer(Verdict.LATER, eta_s=self._opens_at - now, reason="the round is not open yet")
-        if pairing.locked != sender:
-            if not self._works():
+        if matching.locked != sender:
+            if not self._will_have_work():
                 return Answer(Verdict.LATER, eta_s=CONFIRM_S, reason="our trainer has not finished a step yet")
             if self._met_too_often(sender):
                 return Answer(Verdict.TAKEN, reason="met too often lately")
@@ -108,59 +108,61 @@ class PartnerSearch:
                 return Answer(Verdict.TAKEN, reason="many strangers are here; your address block is tried later")
             if self._is_roomless(sender):
                 return Answer(Verdict.TAKEN, reason=NO_ROOM)
-            if self._around.conduct.stranger_budget_spent(sender):
+            if self._context.reputation.stranger_budget_spent(sender):
                 return Answer(Verdict.TAKEN, reason="strangers held up our trainer lately; you are tried later")
-        if offer.reach is Reach.DIRECT and not self._around.view.is_open(sender):
-            self._said_near.add(sender)
+        if offer.reach is Reach.DIRECT and not self._context.peer_table.is_open(sender):
+            self._claimed_near.add(sender)
         reach = Reach.DIRECT if self._is_near(sender) else offer.reach
-        answer = pairing.on_offer(sender, now, reach, offer.proven)
+        answer = matching.on_offer(sender, now, reach, offer.proven)
         if answer.verdict is not Verdict.LOCKED:
             return answer
         self._ready_at = now + offer.eta_s
-        return replace(answer, eta_s=self._around.trainers.stops_in())
+        return replace(answer, eta_s=self._context.trainers.stops_in())
 
     def on_swap(self, sender: PeerId) -> Answer:
         """Only the locked partner may swap."""
-        if self._pairing.locked == sender:
+        if self._matching.locked == sender:
             return Answer(Verdict.LOCKED)
-        if self._pairing.locked is None and not self._pairing.closed:
+        if self._matching.locked is None and not self._matching.closed:
             return Answer(Verdict.LATER, eta_s=CONFIRM_S, reason="our lock is not confirmed yet")
         return Answer(Verdict.TAKEN, reason="not locked with you in this round")
 
     def _has_no_place(self, sender: PeerId) -> bool:
         """Whether the sender is a stranger over its block's quota. Where there are quotas, none comes unlisted."""
         if self._met is None or sender not in self._met:
-            self._meet()
+            self._update_candidates()
         unlisted = self._crowded and self._met is not None and sender not in self._met
-        return sender in self._crowded or bool(unlisted and self._around.conduct.unknown([sender]))
+        return sender in self._crowded or bool(unlisted and self._context.reputation.unknown([sender]))
 
     def _met_too_often(self, sender: PeerId) -> bool:
-        view = self._around.view
-        return view.acquaintance.too_often(sender, self.key.round, view.live(), self._proven)
+        peer_table = self._context.peer_table
+        return peer_table.acquaintance.too_often(sender, self.key.round, peer_table.live(), self._proven)
 
-    def _works(self) -> bool:
+    def _will_have_work(self) -> bool:
         """Return whether we shall have something to exchange. A peer without it sits the round out, and its partner
         would wait in vain."""
-        self._has_work = self._has_work or self._around.trainers.has_work()
+        self._has_work = self._has_work or self._context.trainers.has_work()
         return self._has_work
 
     # -- our own part ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Offer until locked or out of candidates, and go on so after a partner is lost."""
-        await self._around.clock.sleep(self._opens_at - self._around.clock.now())
-        while not self._works():
-            await self._around.clock.sleep(WORK_LOOK_S)
-        self._pairing.opens(self._around.view.own_reach())
+        await self._context.clock.sleep(self._opens_at - self._context.clock.now())
+        while not self._will_have_work():
+            await self._context.clock.sleep(WORK_LOOK_S)
+        self._matching.opens(self._context.peer_table.own_reach())
         # No TaskGroup: each that is cancelled leaves a circle of references behind, here once a round and with all
         # that was known of the candidates.
         sends = set[asyncio.Task[None]]()
         try:
-            while not self._pairing.closed:
-                self._meet()
-                if self._pairing.exhausted:
+            while not self._matching.closed:
+                self._update_candidates()
+                if self._matching.exhausted:
                     self._settled.set()
-                sends.update(map(asyncio.create_task, map(self._send, self._pairing.actions(self._around.clock.now()))))
+                sends.update(
+                    map(asyncio.create_task, map(self._send, self._matching.actions(self._context.clock.now())))
+                )
                 await self._wait()
                 for ended in [task for task in sends if task.done()]:
                     sends.remove(ended)
@@ -173,50 +175,50 @@ class PartnerSearch:
 
     async def partner(self, closes_at: float) -> PeerId | None:
         """Wait for a lock until the window closes, or until nobody is left to ask. None: alone, see `why_alone`."""
-        pairing, clock = self._pairing, self._around.clock
+        matching, clock = self._matching, self._context.clock
         self.begun = True
-        pairing.extend(closes_at)
+        matching.extend(closes_at)
         for_strangers_until = self._for_strangers_until(clock.now())
-        while pairing.locked is None:
+        while matching.locked is None:
             now = clock.now()
             if now >= for_strangers_until:
                 self._exclude_strangers(now)
                 for_strangers_until = closes_at
-            self._meet()
-            if now >= closes_at or (now >= self._opens_at and pairing.exhausted):
+            self._update_candidates()
+            if now >= closes_at or (now >= self._opens_at and matching.exhausted):
                 self.close()
                 return None
             self._settled.clear()
             opens_at = self._opens_at if now < self._opens_at else closes_at
             await self._settled.wait_for(min(opens_at, closes_at, for_strangers_until) - now)
-        return pairing.locked
+        return matching.locked
 
     def _for_strangers_until(self, now: float) -> float:
         """How long those that never exchanged with us may go on saying that they will."""
-        patience = self._around.conduct.patience
-        bound = patience.with_strangers(now)
+        stranger_budget = self._context.reputation.stranger_budget
+        bound = stranger_budget.with_strangers(now)
         if bound is None:
             return math.inf
-        if not patience.waits_for_silent(PROMISES_S, now):
-            self._pairing.exclude(self._is_silent_stranger, "strange and silent")
+        if not stranger_budget.waits_for_silent(PROMISES_S, now):
+            self._matching.exclude(self._is_silent_stranger, "strange and silent")
         return now + min(bound, PROMISES_S)
 
     def _is_silent_stranger(self, peer: PeerId) -> bool:
-        return peer not in self._pairing.promising and self._around.conduct.is_stranger(peer)
+        return peer not in self._matching.promising and self._context.reputation.is_stranger(peer)
 
     def _exclude_strangers(self, now: float) -> None:
         """Wait no longer for strangers, and charge what it took."""
-        conduct, pairing = self._around.conduct, self._pairing
-        promised = any(map(conduct.is_stranger, pairing.promising))
-        if pairing.exclude(conduct.is_stranger, "strange and only promising"):
-            charge = conduct.patience.charge if promised else conduct.patience.charge_silence
+        reputation, matching = self._context.reputation, self._matching
+        promised = any(map(reputation.is_stranger, matching.promising))
+        if matching.exclude(reputation.is_stranger, "strange and only promising"):
+            charge = reputation.stranger_budget.charge if promised else reputation.stranger_budget.charge_silence
             charge(PROMISES_S, now)
 
     def lost(self, partner: PeerId, reason: str) -> None:
         """The locked partner is gone: look for another while the window is open."""
-        self._pairing.on_failed(partner, reason)
-        self._pairing.exclude(self._around.conduct.stranger_budget_spent, "strange while strangers held us up")
-        self._poke()
+        self._matching.on_failed(partner, reason)
+        self._matching.exclude(self._context.reputation.stranger_budget_spent, "strange while strangers held us up")
+        self._wake()
 
     def lost_for_room(self, partner: PeerId) -> None:
         """No relay had room for the swap with the locked partner. After a few of those all partners that need a relay
@@ -224,76 +226,76 @@ class PartnerSearch:
         self._roomless.add(partner)
         self.lost(partner, NO_ROOM)
         if len(self._roomless) >= MOST_ROOMLESS:
-            self._pairing.exclude(self._pairing.needs_relay, NO_ROOM)
+            self._matching.exclude(self._matching.needs_relay, NO_ROOM)
 
     def _is_roomless(self, sender: PeerId) -> bool:
         full = len(self._roomless) >= MOST_ROOMLESS
-        return sender in self._roomless or (full and self._pairing.needs_relay(sender) and not self._is_near(sender))
+        return sender in self._roomless or (full and self._matching.needs_relay(sender) and not self._is_near(sender))
 
     def has_no_time_for_another(self, seconds: float) -> bool:
         """Whether a partner is locked that could not find another in so many seconds."""
-        return self.locked is not None and seconds <= hand_over_s(self._around)
+        return self.locked is not None and seconds <= hand_over_s(self._context)
 
-    async def let_go(self) -> bool:
+    async def withdraw(self) -> bool:
         """Leave the locked partner to others. Return whether it heard that."""
         assert self.locked is not None
-        return await let_go(self._around, self._held_record(self.locked), self.key)
+        return await withdraw(self._context, self._held_record(self.locked), self.key)
 
     def close(self) -> None:
         """The outcome is reached; late offers hear `taken`, the partner's heartbeat still hears `locked`."""
-        self._pairing.close()
-        self._poke()
+        self._matching.close()
+        self._wake()
 
     def why_alone(self) -> str:
         """For a person: what became of the candidates, or why none of those who train is one."""
-        view, training = self._around.view, self._around.view.others_training()
-        if self._pairing.has_candidates or not training:
+        peer_table, training = self._context.peer_table, self._context.peer_table.others_training()
+        if self._matching.has_candidates or not training:
             waiting = f"; {len(self._crowded)} strangers of crowded address blocks wait" if self._crowded else ""
-            return self._pairing.why_alone() + waiting
-        why = self._around.conduct.why_not(view.candidates(self.key.round))
+            return self._matching.why_alone() + waiting
+        why = self._context.reputation.unacceptable_reason(peer_table.candidates(self.key.round))
         return f"{training} train and none is to be tried now: {why or 'not answering, banned or met too often lately'}"
 
     @property
     def locked(self) -> PeerId | None:
-        return self._pairing.locked
+        return self._matching.locked
 
     @property
     def we_dial(self) -> bool:
         """Whether the swap with the locked partner is ours to dial. In one network each can dial the other."""
-        partner = self._pairing.locked
+        partner = self._matching.locked
         if partner is not None and self._is_near(partner):
-            return initiates(self._around.me, partner)
-        return self._pairing.we_dial
+            return initiates(self._context.me, partner)
+        return self._matching.we_dial
 
     @property
     def relayed(self) -> bool:
         """Whether the swap with the locked partner passes a relay, unless a hole is punched."""
-        partner = self._pairing.locked
-        return partner is not None and not self._is_near(partner) and self._pairing.needs_relay(partner)
+        partner = self._matching.locked
+        return partner is not None and not self._is_near(partner) and self._matching.needs_relay(partner)
 
     @property
     def reach(self) -> Reach:
         """How others can call us, as this round opened."""
-        return self._pairing.reach
+        return self._matching.reach
 
     @property
     def patience_s(self) -> float | None:
         """Return how long the locked partner may be waited for, by when it said that it is ready: seconds."""
-        around, partner = self._around, self._pairing.locked
+        context, partner = self._context, self._matching.locked
         assert partner is not None
-        now = around.clock.now()
-        late_s = max(0.0, min(self._ready_at - now, around.trainers.all_stop_in()))
-        return around.conduct.patience.max_wait(partner, now, late_s)
+        now = context.clock.now()
+        late_s = max(0.0, min(self._ready_at - now, context.trainers.all_stop_in()))
+        return context.reputation.stranger_budget.max_wait(partner, now, late_s)
 
     async def alive(self, partner: PeerId) -> bool:
         """Whether a locked partner still answers and still holds us."""
-        view = self._around.view
+        peer_table = self._context.peer_table
         record = self._held_record(partner)
-        if record is None or view.reach_of(partner) is Reach.NONE:
+        if record is None or peer_table.reach_of(partner) is Reach.NONE:
             return True  # we cannot call it; the deadline decides
-        offer = Offer(self.key, reach=view.own_reach(partner))
+        offer = Offer(self.key, reach=peer_table.own_reach(partner))
         # one that never answered a call may be one that cannot be called: it is not to hold us for long
-        most_s = FIRST_S if view.watch.trips.srtt(partner) is None else MOST_S
+        most_s = FIRST_S if peer_table.detector.trips.srtt(partner) is None else MOST_S
         try:
             answer = await self._offer(record, offer, most_s)
         except NotDialled:
@@ -303,73 +305,73 @@ class PartnerSearch:
     async def _offer(self, record: PeerRecord, offer: Offer, most_s: float = MOST_S, times: int = 1) -> Answer:
         """As the transport's, for as long as this peer takes; what it came to is remembered. A refusal is an answer.
         `times`: a relay may lose one call, and the next goes over another one."""
-        watch, began, peer = self._around.view.watch, self._around.clock.now(), record.peer_id
+        detector, began, peer = self._context.peer_table.detector, self._context.clock.now(), record.peer_id
         try:
-            answer = await self._around.transport.offer(record, offer, min(most_s, watch.timeout(peer)))
+            answer = await self._context.transport.offer(record, offer, min(most_s, detector.timeout(peer)))
         except PartnerLost as error:
             if times > 1 and not isinstance(error, NotDialled):
-                await self._around.clock.sleep(AGAIN_S)
+                await self._context.clock.sleep(AGAIN_S)
                 return await self._offer(record, offer, most_s, times - 1)
-            watch.lost(peer, "it did not answer an offer", error, self._around.clock.now() - began)
+            detector.lost(peer, "it did not answer an offer", error, self._context.clock.now() - began)
             raise
         except PartnerRefused:
-            watch.heard(peer, "it refused an offer")
+            detector.heard(peer, "it refused an offer")
             raise
-        watch.answered(peer, self._around.clock.now() - began)
+        detector.answered(peer, self._context.clock.now() - began)
         return answer
 
     def _held_record(self, partner: PeerId) -> PeerRecord | None:
         known = self._held if self._held is not None and self._held.peer_id == partner else None
-        self._held = self._around.view.peers.get(partner, known)
+        self._held = self._context.peer_table.peers.get(partner, known)
         return self._held
 
-    def _meet(self) -> None:
+    def _update_candidates(self) -> None:
         """New candidates, if the view or who is out has changed: without those out of favour, and strangers while our
         patience with them is used up."""
-        view = self._around.view
-        peers, outs = view.peers, view.watch.membership.outs()
+        peer_table = self._context.peer_table
+        peers, outs = peer_table.peers, peer_table.detector.membership.outs()
         if peers is not self._met or outs != self._outs:
             self._met, self._outs = peers, outs
             if outs:
-                self._pairing.exclude(outs.__contains__, "not answering anybody")
-            conduct = self._around.conduct
-            self._proven = conduct.proven.among(peers)
-            first = set[PeerId]() if self._unbiased else conduct.proven.going_first(peers)
-            found = conduct.acceptable(view.candidates(self.key.round, self._proven))
-            own, round_ = view.own_endpoints(), self.key.round
-            unknown, vouched = conduct.unknown(found), self._around.vouched
-            self._crowded = over_quota(self._around.run_id, round_, unknown, peers, own, vouched)
-            conduct.searched(left_out=len(self._crowded))
+                self._matching.exclude(outs.__contains__, "not answering anybody")
+            reputation = self._context.reputation
+            self._proven = reputation.proven.among(peers)
+            first = set[PeerId]() if self._unbiased else reputation.proven.going_first(peers)
+            found = reputation.acceptable(peer_table.candidates(self.key.round, self._proven))
+            own, round_ = peer_table.own_endpoints(), self.key.round
+            unknown, vouched = reputation.unknown(found), self._context.vouched
+            self._crowded = over_quota(self._context.run_id, round_, unknown, peers, own, vouched)
+            reputation.searched(left_out=len(self._crowded))
             some = [peer for peer in found if peer not in self._crowded]
-            self._pairing.add(some, view.uncallable(), first, view.relayed())
+            self._matching.add(some, peer_table.uncallable(), first, peer_table.relayed())
 
     async def _wait(self) -> None:
-        if self._pairing.locked is not None:
-            self._held_record(self._pairing.locked)
-        wake = self._pairing.wake_at()
-        idle = LOCKED_S if self._pairing.locked is not None else LOOK_S
-        pause = idle if wake is None else min(max(wake - self._around.clock.now(), 0.0), idle)
+        if self._matching.locked is not None:
+            self._held_record(self._matching.locked)
+        wake = self._matching.wake_at()
+        idle = LOCKED_S if self._matching.locked is not None else LOOK_S
+        pause = idle if wake is None else min(max(wake - self._context.clock.now(), 0.0), idle)
         await self._changed.wait_for(pause)
         self._changed.clear()
 
     def _is_near(self, peer: PeerId) -> bool:
-        return peer in self._said_near or peer in self._around.view.near()
+        return peer in self._claimed_near or peer in self._context.peer_table.near()
 
     def _complete(self, send: Send) -> Offer:
-        reach = max(send.offer.reach, self._around.view.own_reach(send.to))
-        return replace(send.offer, reach=reach, eta_s=self._around.trainers.stops_in())
+        reach = max(send.offer.reach, self._context.peer_table.own_reach(send.to))
+        return replace(send.offer, reach=reach, eta_s=self._context.trainers.stops_in())
 
     def _late(self, peer: PeerId) -> None:
-        self._pairing.on_late(peer)
-        self._poke()
+        self._matching.on_late(peer)
+        self._wake()
 
-    def _poke(self) -> None:
+    def _wake(self) -> None:
         self._changed.set()
         self._settled.set()
 
     async def _send(self, send: Send) -> None:
-        pairing, record = self._pairing, self._around.view.peers.get(send.to)
-        late_s = None if send.offer.withdraw else self._around.view.watch.late_after(send.to)
+        matching, record = self._matching, self._context.peer_table.peers.get(send.to)
+        late_s = None if send.offer.withdraw else self._context.peer_table.detector.late_after(send.to)
         timer = None if late_s is None else asyncio.get_running_loop().call_later(late_s, self._late, send.to)
         try:
             if record is None:
@@ -378,23 +380,23 @@ class PartnerSearch:
             answer = await self._offer(record, offer, times=1 if record.reach is Reach.DIRECT else 2)
         except NotDialled:
             if not send.offer.withdraw:
-                pairing.on_failed(send.to, "not dialled, as others at their addresses did not answer")
+                matching.on_failed(send.to, "not dialled, as others at their addresses did not answer")
         except PartnerLost:
             if not send.offer.withdraw:
-                pairing.on_failed(send.to, "not answering")
+                matching.on_failed(send.to, "not answering")
         except PartnerRefused as refusal:
             if not send.offer.withdraw:
-                pairing.on_failed(send.to, f"refusing ({refusal.code})")
+                matching.on_failed(send.to, f"refusing ({refusal.code})")
         except BadPayload as error:
-            self._around.conduct.penalize(send.to, error.code, str(error))
-            pairing.on_failed(send.to, f"talking nonsense ({error.code})")
+            self._context.reputation.penalize(send.to, error.code, str(error))
+            matching.on_failed(send.to, f"talking nonsense ({error.code})")
         else:
             if not send.offer.withdraw:
-                now = self._around.clock.now()
-                pairing.on_answer(send.to, answer, now)
-                if answer.verdict is Verdict.LOCKED and pairing.locked == send.to:
+                now = self._context.clock.now()
+                matching.on_answer(send.to, answer, now)
+                if answer.verdict is Verdict.LOCKED and matching.locked == send.to:
                     self._ready_at = now + answer.eta_s
         finally:
             if timer is not None:
                 timer.cancel()
-            self._poke()  # what else went wrong is raised by `run`, which waits for this
+            self._wake()  # what else went wrong is raised by `run`, which waits for this

@@ -63,7 +63,7 @@ class PairStrategy:
         return 2
 
     @property
-    def follows(self) -> bool:
+    def shares_state(self) -> bool:
         return False
 
     def start_at(self, round_: int) -> None:
@@ -74,25 +74,25 @@ class PairStrategy:
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[ExchangeSession]:
-        if why := self.controls.why_not():
+        if why := self.controls.no_exchange_reason():
             yield SoloSession(why)
             return
-        match = self.matchmaker.open(key, opens_at, closes_at)
+        search = self.matchmaker.open(key, opens_at, closes_at)
         try:
             if not self.controls.exchange_fits(closes_at):
-                match.close()  # others hear at once that we take no partner
+                search.close()  # others hear at once that we take no partner
                 yield SoloSession(RESTS_SOON)
                 return
-            async with background_task(match.run()):
-                yield PairSession(self, match)
+            async with background_task(search.run()):
+                yield PairSession(self, search)
         finally:
-            self.matchmaker.end(match)
-            if match.locked is not None and not match.begun:
-                await self._let_go(match, match.locked)
+            self.matchmaker.end(search)
+            if search.locked is not None and not search.begun:
+                await self._release(search, search.locked)
 
-    async def _let_go(self, match: PartnerSearch, partner: PeerId) -> None:
+    async def _release(self, search: PartnerSearch, partner: PeerId) -> None:
         """The round ends here before it was due: leave the partner to others."""
-        self.partners.let_go(partner, match.key, heard=await match.let_go())
+        self.partners.released(partner, search.key, heard=await search.withdraw())
 
     async def find_later_state(self, fragment: int, reason: str, at_last: bool = False) -> None:
         return None
@@ -104,35 +104,39 @@ class PairStrategy:
 class PairSession:
     """One round's search and swap."""
 
-    def __init__(self, pairs: PairStrategy, match: PartnerSearch) -> None:
+    def __init__(self, pairs: PairStrategy, search: PartnerSearch) -> None:
         self._pairs = pairs
-        self._match = match
+        self._search = search
 
     def fetch_missed_state(self) -> None:
         return None
 
     @asynccontextmanager
-    async def exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float) -> AsyncIterator[ExchangeResult]:
+    async def exchange(
+        self, work: WorkSnapshot, work_share: WorkShare, closes_at: float
+    ) -> AsyncIterator[ExchangeResult]:
         with self._pairs.buffers.acquire() as buffer:
-            yield await self._exchange(work, cut, closes_at, buffer)
+            yield await self._exchange(work, work_share, closes_at, buffer)
 
-    def finishes(self, due_in_s: float) -> bool:
-        return self._match.has_no_time_for_another(due_in_s)
+    def must_finish(self, due_in_s: float) -> bool:
+        return self._search.has_no_time_for_another(due_in_s)
 
-    def late(self, work: WorkSnapshot, cut: WorkShare) -> ExchangeResult:
-        return late_alone(work, cut)
+    def late_result(self, work: WorkSnapshot, work_share: WorkShare) -> ExchangeResult:
+        return late_alone(work, work_share)
 
-    async def _exchange(self, work: WorkSnapshot, cut: WorkShare, closes_at: float, buffer: Tensor) -> ExchangeResult:
+    async def _exchange(
+        self, work: WorkSnapshot, work_share: WorkShare, closes_at: float, buffer: Tensor
+    ) -> ExchangeResult:
         """Swap with one partner after another until it succeeds, nobody is left, or the window is over."""
         pairs, refusal = self._pairs, ""
-        sent = self._sent(work, cut)
+        sent = self._sent(work, work_share)
         into = buffer[: sent.numel()]
         while (partner := await self._partner(closes_at)) is not None:
-            patience_s = self._match.patience_s
+            patience_s = self._search.patience_s
             if patience_s == 0.0:
-                self._match.lost(partner, "strange, and ready too late")
+                self._search.lost(partner, "strange, and ready too late")
                 continue
-            pairs.controls.tell(f"exchanging with {partner}")
+            pairs.controls.set_activity(f"exchanging with {partner}")
             began = pairs.partners.clock.now()
             try:
                 report = await self._swap(partner, work.key, sent, into, closes_at, patience_s)
@@ -140,38 +144,38 @@ class PairSession:
                 refusal = self._failed(partner, error, pairs.partners.clock.now() - began) or refusal
                 continue
             pairs.partners.exchanged(partner, work.key, report)
-            judged = await self._judge(work, cut, partner, into, report)
-            opinion = SwapOpinion(work.tokens, judged.taken, judged.gain)
-            pairs.partners.judged(partner, work.key, report, opinion, dialled=self._match.we_dial)
-            if not judged.taken:
-                return replace(solo_result(work, cut, "refused", f"{partner}: {judged.refused}"), report=report)
-            values, members = PartnerParams(OwnWork(work.params, cut.share), into), (pairs.plan.me, partner)
-            return ExchangeResult("exchanged", "", values, cut.applied, cut.dropped, members, report)
+            judged = await self._judge(work, work_share, partner, into, report)
+            opinion = SwapOpinion(work.tokens, judged.accepted, judged.gain)
+            pairs.partners.judged(partner, work.key, report, opinion, dialled=self._search.we_dial)
+            if not judged.accepted:
+                return replace(solo_result(work, work_share, "refused", f"{partner}: {judged.refused}"), report=report)
+            values, members = PartnerParams(OwnWork(work.params, work_share.share), into), (pairs.plan.me, partner)
+            return ExchangeResult("exchanged", "", values, work_share.applied, work_share.dropped, members, report)
         if refusal:
-            return solo_result(work, cut, "refused", refusal)
-        return solo_result(work, cut, "solo", pairs.controls.why_not() or self._match.why_alone())
+            return solo_result(work, work_share, "refused", refusal)
+        return solo_result(work, work_share, "solo", pairs.controls.no_exchange_reason() or self._search.why_alone())
 
-    def _sent(self, work: WorkSnapshot, cut: WorkShare) -> Flat:
+    def _sent(self, work: WorkSnapshot, work_share: WorkShare) -> Flat:
         """Return the values for the partner: our params, and our outer_params where the method needs them."""
         method, outer = self._pairs.plan.method, self._pairs.outer.fragment(work.key.fragment)
-        own = work_of(work.params, outer, cut.share * method.sent_lr)
+        own = work_of(work.params, outer, work_share.share * method.sent_lr)
         return Concatenated(own, outer) if method.sends_outer else own
 
     async def _judge(
-        self, work: WorkSnapshot, cut: WorkShare, partner: PeerId, into: Tensor, report: SwapReport
+        self, work: WorkSnapshot, work_share: WorkShare, partner: PeerId, into: Tensor, report: SwapReport
     ) -> PartnerJudgement:
         """Judge the partner's params, and clip them in place."""
         pairs = self._pairs
-        share, tokens = cut.share * pairs.plan.method.sent_lr, report.told.tokens if report.told else 0
+        share, tokens = work_share.share * pairs.plan.method.sent_lr, report.told.tokens if report.told else 0
         outer = pairs.outer.fragment(work.key.fragment)
         return await pairs.acceptance.judge(PartnerOffer(partner, work, share, outer, into, tokens))
 
     async def _partner(self, closes_at: float) -> PeerId | None:
         controls = self._pairs.controls
-        controls.tell("looking for a partner")
-        promised = self._match.locked is not None
-        sought = promised or (controls.wanted() and not controls.why_not())
-        return await self._match.partner(closes_at) if sought else None
+        controls.set_activity("looking for a partner")
+        promised = self._search.locked is not None
+        sought = promised or (controls.wants_partners() and not controls.no_exchange_reason())
+        return await self._search.partner(closes_at) if sought else None
 
     async def _swap(
         self, partner: PeerId, key: RoundKey, own: Flat, into: Tensor, closes_at: float, patience_s: float | None
@@ -182,20 +186,20 @@ class PairSession:
             partner=pairs.partners.record_of(partner),
             key=key,
             wait_s=max(0.0, closes_at - pairs.partners.clock.now()),
-            dial=self._match.we_dial,
-            alive=functools.partial(self._match.alive, partner),
+            dial=self._search.we_dial,
+            alive=functools.partial(self._search.alive, partner),
             patience_s=patience_s,
-            relayed=self._match.relayed,
+            relayed=self._search.relayed,
         )
         return await pairs.swaps.swap(terms, own, pairs.outer.fragment(key.fragment), into)
 
     def _failed(self, partner: PeerId, error: ExchangeError, held_s: float) -> str:
         """Note the failure, and look for another partner. Return the name of this round, should nobody else be found:
         empty unless the partner is to blame."""
-        self._pairs.partners.failed(partner, self._match.key, error, held_s)
+        self._pairs.partners.failed(partner, self._search.key, error, held_s)
         if isinstance(error, RelayBusy):
-            self._match.lost_for_room(partner)
+            self._search.lost_for_room(partner)
             return ""
         lost = isinstance(error, PartnerLost)
-        self._match.lost(partner, "lost" if lost else "refused")
+        self._search.lost(partner, "lost" if lost else "refused")
         return "" if lost else f"{partner}: {error}"

@@ -77,14 +77,15 @@ class PairSwap:
         codec: Codec | LatticeSwap,
         offload: Offload,
         cap: float | None,
-        tell: Callable[[RoundKey], PeerTimings | None] = lambda key: None,
+        own_timings: Callable[[RoundKey], PeerTimings | None] = lambda key: None,
         rates: SwapRates | None = None,
         meter: TransferMeter | None = None,
     ) -> None:
-        """`tell`: what the partner of a round is told of us. `rates`: what is assumed of rates before anything was
-        measured. `meter` knows the transfers under way."""
+        """`cap`: of our own upload, bytes per second; None: no cap. `own_timings`: returns the timings that the partner
+        of a round gets from us; None: it gets none. `rates`: the measured transfer rates; None: start with assumed
+        ones. `meter`: records the transfers under way, for `peer status`."""
         self._meter = meter or TransferMeter()
-        self._tell = tell
+        self._own_timings = own_timings
         self._transport = transport
         self._clock = clock
         self._codec = codec
@@ -97,15 +98,16 @@ class PairSwap:
         return self.rates.budget_s(partner, nbytes, self._cap, relayed=relayed)
 
     async def swap(
-        self, terms: PartnerTerms, own: Flat, outer: Tensor, into: Tensor, said: Flat | None = None
+        self, terms: PartnerTerms, own: Flat, outer: Tensor, into: Tensor, replacement: Flat | None = None
     ) -> SwapReport:
-        """Swap, and decode the partner's params into `into`: flat fp32 of own's length. `own` and `outer`, our
-        outer_params of the fragment, are read and stay as they are meanwhile. `said`: what is sent in the place of
-        `own`, as long (`peer.exchange.build.Sayings`).
+        """Send our params to the partner, and decode the partner's params into `into`: flat fp32, as long as `own`.
 
-        Raises PartnerLost, PartnerRefused or BadPayload; then nothing of it may be used: `into` is worth nothing."""
+        `own`: our params. `outer`: our outer_params of the fragment. Both are read during the swap and must not change.
+        `replacement`: values of the same length to send instead of `own` (`peer.exchange.build.SendHooks`).
+
+        Raises PartnerLost, PartnerRefused or BadPayload. The contents of `into` are undefined then."""
         assert into.shape == (own.numel(),), into.shape
-        sent = own if said is None else said
+        sent = own if replacement is None else replacement
         reports = list[SwapReport]()
 
         async def swap(part: int, source: Source, sink: Sink) -> None:
@@ -129,7 +131,7 @@ class PairSwap:
         """Swap our payload of this part of the round for the partner's."""
         measured, watched = MeasuredSource(source, self._clock.now), _Watched(sink, self._clock)
         partner, key, first = terms.partner, replace(terms.key, part=part), part == 0
-        told = self._tell(key) if first else None
+        told = self._own_timings(key) if first else None
         # a partner sends a later part when it has all of the one before, which may come so much later than ours
         start_s = START_S + (terms.wait_s if first else TRANSFER_SLACK_S)
         nbytes, slack_s = max(sink.nbytes, source.nbytes), TRANSFER_SLACK_S
@@ -139,12 +141,12 @@ class PairSwap:
         begin_by = self._clock.now() + start_s
         needs = nbytes / budget_s if terms.relayed else 0.0
         swap = self._transport.swap(partner, key, measured, watched, start_s + budget_s, terms.dial, told, needs)
-        with self._meter.watching(measured.passing, watched.passing):
+        with self._meter.watching(measured.throughput, watched.throughput):
             report = await self._unless_dead(swap, terms, watched, lambda: watched.behind(begin_by, budget_s, slack_s))
         if first:
             self.rates.learn(partner.peer_id, report)
-        passing = watched.passing
-        pace = TransferTimings(passing.first_at, self._clock.now(), measured.passing.rate(), passing.rate())
+        throughput = watched.throughput
+        pace = TransferTimings(throughput.first_at, self._clock.now(), measured.throughput.rate(), throughput.rate())
         return replace(report, own=told, pace=pace)
 
     async def _unless_dead(
@@ -192,7 +194,7 @@ class _Watched:
     def __init__(self, sink: Sink, clock: Clock) -> None:
         self._sink = sink
         self._clock = clock
-        self.passing = Throughput(sink.nbytes, clock.now)
+        self.throughput = Throughput(sink.nbytes, clock.now)
         self._began = self._last = 0.0
         self._received = 0
         self._away_since: float | None = None
@@ -213,7 +215,7 @@ class _Watched:
         self._last = self._clock.now()
         self._began = self._began or self._last
         self._received += len(data)
-        self.passing.note(self._received)
+        self.throughput.note(self._received)
         self._sink.write(offset, data)
 
     def may_come_back(self) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from peer.codec.plain import Codec, Payload
 from peer.codec.stream import Flat
 from peer.errors import UsageError
-from peer.exchange.build import MakeStrategy, Sayings, make_strategy
+from peer.exchange.build import MakeStrategy, SendHooks, make_strategy
 from peer.exchange.group.mean_terms import MeanTerms
 from peer.exchange.group.member import GroupMean, GroupMember
 from peer.exchange.group.sparse_result import SparseResult
@@ -110,10 +110,10 @@ def liar_of(kind: str, seed: int) -> MakeStrategy:
     if kind in (BACKDOOR, DONOR):
         return make_strategy
     if kind == OWNER_LIE:
-        return partial(make_strategy, sayings=Sayings(mean=_turned))
+        return partial(make_strategy, hooks=SendHooks(mean=_turned))
     lie = LIES[kind](seed)
     member = type("Liar", (LyingMember,), {"lie": staticmethod(lie)})
-    return partial(make_strategy, sayings=Sayings(swaps=lambda swaps: LyingSwap(swaps, lie), member=member))
+    return partial(make_strategy, hooks=SendHooks(swaps=lambda swaps: LyingSwap(swaps, lie), member=member))
 
 
 def lying_donor(outer: OuterState, round_: Callable[[], int], now: Callable[[], float], **more: Any) -> DonatedState:

@@ -97,7 +97,7 @@ class SybilRecords:
         }
 
     async def _announce(self, key: Identity) -> None:
-        now, peer, node = time.time(), PeerId(key.peer_id), self._directory._helper.node
+        now, peer, node = time.time(), PeerId(key.peer_id), self._directory._supervisor.node
         record = PeerRecord(
             peer_id=peer,
             run_id=self._run_id,

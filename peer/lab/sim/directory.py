@@ -263,7 +263,7 @@ class MemoryDirectory:
         now, seen = self._hub.now(), self._seen.get(bits, {})
         found = {id(held): held for held in self._hub.visible(self._run_id, self.peer_id, bits)}
         for held in [held for key, held in found.items() if key not in seen]:
-            self._record_store.take(held, now)
+            self._record_store.add(held, now)
         self._seen[bits] = found
         live = (live_record(held, self._run_id, now) for held in found.values())
         there = {record.peer_id: record for record in live if record is not None}
@@ -295,7 +295,7 @@ class MemoryDirectory:
         """Copy the records read last from the hub into this reader's own store, because views differ from now on."""
         now = self._hub.now()
         for record in self._last.values():
-            self._record_store.take(record, now)
+            self._record_store.add(record, now)
         self._last = {}
 
     def contact(self) -> DialReport:

@@ -167,7 +167,7 @@ def _reservations(run: SimulatedRun, peer: SimulatedPeer, life: Life) -> RelayRe
     it."""
     setting = RelaySetting(
         me=peer.peer_id,
-        closed=lambda: life.reach.state.reachable() is False,
+        closed=lambda: life.reach.reachability.reachable() is False,
         nodes=run.relay_nodes,
         emit=lambda event: journal(peer, life, event),
         changed=life.record_changed.set,

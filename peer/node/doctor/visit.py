@@ -174,7 +174,7 @@ class RunVisit:
     async def look_from_outside(self) -> DoctorFinding:
         """Have peers of the run dial this machine, by the run's own probe."""
         node = self.node
-        state, until = node.reach.state, time.monotonic() + OUTSIDE_S
+        state, until = node.reach.reachability, time.monotonic() + OUTSIDE_S
         while state.reachable() is None and time.monotonic() < until:
             await node.reach.ask(self.records.values())
             await asyncio.sleep(LOOK_S)

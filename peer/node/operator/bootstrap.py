@@ -358,7 +358,7 @@ def _about_statements(
     every_s = max(ASK_EVERY_S, look_every_s / 2)
     return [
         *(_read(node, beside(manifest, family), statements.read) for family in FAMILIES),
-        *statements.asking(node.transport, node.local.clock, random.Random(), partial(known, node), every_s),
+        *statements.duties(node.transport, node.local.clock, random.Random(), partial(known, node), every_s),
     ]
 
 

@@ -82,7 +82,7 @@ class ServedState:
         """Sign what the state of a round is, and hand it on. A node that may not sign digests signs none."""
         local, statements = self._node.local, self._statements
         with contextlib.suppress(BadPayload):
-            statements.hold([statements.log.sign_digest(local.identity, round_, digest, local.clock.now())])
+            statements.add_own([statements.log.sign_digest(local.identity, round_, digest, local.clock.now())])
 
     def _serve(self, outer: OuterState, round_: Callable[[], int], outdated_reason: Callable[[], str]) -> None:
         former = [self._state]

@@ -61,13 +61,13 @@ class StartTime:
         """A node that lost its home, or another one of the operator, may have signed it already."""
         able = [record for record in records if record.reach]
         some = random.sample(able, min(ASKED, len(able)))
-        await asyncio.gather(*(self._statements.ask(self._node.transport, record, [PAPER]) for record in some))
+        await asyncio.gather(*(self._statements.fetch_from(self._node.transport, record, [PAPER]) for record in some))
 
     def _sign(self, start: float) -> None:
         """Sign and keep it; say so when this node's key may not."""
         local = self._node.local
         try:
-            self._statements.hold([self._log.sign_start(local.identity, start, local.clock.now())])
+            self._statements.add_own([self._log.sign_start(local.identity, start, local.clock.now())])
         except BadPayload:
             self._tell_not_allowed()
 

@@ -107,7 +107,7 @@ class Quorum:
         awaited = self._founders if self._since < 0 and len(self._seen) < SIZES else 0
         return max(live, awaited, *self._seen, *self._sizes, 1) // 2 + 1
 
-    def saw(self, live: int) -> None:
+    def record_live(self, live: int) -> None:
         """Record the number of live peers, including this one, at the start of a round."""
         self._seen.append(live)
 

@@ -163,14 +163,14 @@ class UploadSlot:
         PartnerLost when another stream has resumed it."""
         raise NotImplementedError
 
-    def spoilt(self) -> None:
+    def reject(self) -> None:
         """Reject the contribution: it is wrong, and no stream may resume it."""
 
     async def result(self) -> ShardResult:
         """Wait for the result, within the owner's deadline. Raises PartnerRefused when there is none."""
         raise NotImplementedError
 
-    def taken(self) -> None:
+    def mark_delivered(self) -> None:
         """Note that the member has the complete result."""
 
     def leave(self) -> None:

@@ -99,7 +99,7 @@ class GroupService:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STALL_S):
                     if is_farewell(await message_reader(context)(), seat.transfer, len(result.payload)):
-                        seat.taken()
+                        seat.mark_delivered()
 
     async def _receive(self, seat: UploadSlot, caller: PeerId, context: Context) -> None:
         if seat.sink is None:
@@ -111,7 +111,7 @@ class GroupService:
         except TimeoutError:
             raise PartnerRefused(Code.LATE, "the shard is closed, and your contribution is not complete") from None
         except BadPayload as error:
-            seat.spoilt()
+            seat.reject()
             self._admission.reputation.penalize(caller, error.code, error.reason)
             raise PartnerRefused(rejected(error.code), error.reason) from None
         except PartnerSilent as error:

@@ -177,9 +177,9 @@ def test_a_search_that_still_reads_an_answer_ends_before_the_node_does(tmp_path:
         begun, free = threading.Event(), threading.Event()
         try:
             assert await one.link((await two.addresses())[0], 5.0)
-            one._reading.start(lambda: (begun.set(), free.wait(10.0)))  # as a thread that a busy machine hardly serves
+            one._thread.start(lambda: (begun.set(), free.wait(10.0)))  # as a thread that a busy machine hardly serves
             searching = asyncio.create_task(one.find(b"key"))
-            while one._reading._pool._work_queue.empty():
+            while one._thread._pool._work_queue.empty():
                 await asyncio.sleep(0)
             asyncio.get_running_loop().call_later(0.1, free.set)
             await one.close()

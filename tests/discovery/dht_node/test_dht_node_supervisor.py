@@ -124,7 +124,7 @@ def test_a_busy_p2pd_that_owes_one_answer_is_left_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         told = Told()
         async with started(tmp_path, pace=replace(PACE, answer=1.0), listeners=DirectoryListeners(told)) as directory:
-            node = directory._helper.node
+            node = directory._supervisor.node
             assert node is not None
             owed, answers = [1], node.answers
 
@@ -260,12 +260,12 @@ def test_held_peers_are_not_held_for_ever(tmp_path: Path, monkeypatch: pytest.Mo
 
     async def scenario() -> None:
         async with started(tmp_path, own, pace=replace(PACE, rebuild=RebuildTimes(first=30.0))) as first:
-            first._view.take(record(other), time.time())
+            first._records.add(record(other), time.time())
             os.kill(pid_of(first), signal.SIGKILL)
-            await until(lambda: first._helper.lost_at)
+            await until(lambda: first._supervisor.lost_at)
             assert len(await first.peers()) == 1
-            assert first._helper.lost_at is not None
-            later = first._helper.lost_at + dht.HOLD_S + 1
+            assert first._supervisor.lost_at is not None
+            later = first._supervisor.lost_at + dht.HOLD_S + 1
             assert first._known(later) == {}
 
     run(scenario())

@@ -44,7 +44,7 @@ class Calls:
     """Counts what one directory asks other nodes."""
 
     def __init__(self, directory: DhtDirectory) -> None:
-        node = directory._helper.node
+        node = directory._supervisor.node
         assert node is not None
         self.asked: list[str] = []
         protocol = node._dht.protocol

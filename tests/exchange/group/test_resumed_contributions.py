@@ -43,7 +43,7 @@ TWO_CHUNKS = 2 * USUAL_CHUNK
 class Eyes:
     known: dict[PeerId, PeerRecord] = field(default_factory=dict)
     banned: Callable[[], Container[PeerId]] = frozenset
-    watch: FailureDetector = field(default_factory=lambda: FailureDetector(lambda: 0.0))
+    detector: FailureDetector = field(default_factory=lambda: FailureDetector(lambda: 0.0))
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:
@@ -68,7 +68,7 @@ class Member:
     record: PeerRecord
     transport: GrpcTransport
     eyes: Eyes
-    conduct: Reputation
+    reputation: Reputation
     group: GroupMember
     wire: Wire
     """What the other calls it over."""
@@ -95,7 +95,7 @@ async def two(codec: str = "fp32", elements: int = ELEMENTS, count: int = 2) -> 
             where = (await stack.enter_async_context(before(inner, wire)),)
             now, me = clock.now(), PeerId(identity.peer_id)
             record = PeerRecord(me, RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
-            eyes, conduct = Eyes(), Reputation(clock.now, lambda event: None)
+            eyes, reputation = Eyes(), Reputation(clock.now, lambda event: None)
             terms = GroupTerms(
                 run_id=RUN,
                 me=me,
@@ -106,9 +106,9 @@ async def two(codec: str = "fp32", elements: int = ELEMENTS, count: int = 2) -> 
                 max_group=8,
             )
             signer = KeySigner(identity)
-            around = GroupContext(terms, signer, transport, clock, eyes, conduct, asyncio.to_thread)
-            owner.group = GroupMember(around)
-            members.append(Member(record, transport, eyes, conduct, owner.group, wire))
+            context = GroupContext(terms, signer, transport, clock, eyes, reputation, asyncio.to_thread)
+            owner.group = GroupMember(context)
+            members.append(Member(record, transport, eyes, reputation, owner.group, wire))
         for one, other in itertools.permutations(members, 2):
             one.eyes.known[other.record.peer_id] = other.record
         async with asyncio.timeout(20 * count):
@@ -127,7 +127,7 @@ async def play(members: list[Member]) -> list[GroupMean]:
     for member, one in zip(members, got, strict=True):
         assert one.spans == one.named == [(0, ELEMENTS)], one.reason
         assert bool((one.mean == 2.0).all())
-        assert not to_json(member.conduct.report())["refusals"]
+        assert not to_json(member.reputation.report())["refusals"]
     return got
 
 
@@ -147,7 +147,7 @@ class Cuts:
         def counted(place: Any, offset: int, data: bytes) -> None:
             write(place, offset, data)
             self._came += len(data)
-            begun.add(id(place._desk) if what == "contribution" else id(place))
+            begun.add(id(place._reducer) if what == "contribution" else id(place))
             if self._marks and self._came >= self._marks[0] and len(begun) >= 2:
                 self._marks.pop(0)
                 self._cut()

@@ -79,26 +79,26 @@ def shared(
 
     async def main() -> Any:
         clock = VirtualClock()
-        conduct, now = Reputation(clock.now, lambda event: None), clock.now()
+        reputation, now = Reputation(clock.now, lambda event: None), clock.now()
         record = PeerRecord(PEER, RUN, ("x:1",), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 1e6)
-        around = SimpleNamespace(
+        context = SimpleNamespace(
             terms=SimpleNamespace(me=ME, mean=MeanTerms(codec=EVERY["int4"], result_codec=EVERY["fp32"])),
-            seal=KeySigner(Identity.generate()),
+            signer=KeySigner(Identity.generate()),
             transport=link,
             clock=clock,
-            conduct=conduct,
+            reputation=reputation,
             offload=inline,
-            view=SimpleNamespace(peers={PEER: record}, watch=FailureDetector(clock.now)),
+            peer_table=SimpleNamespace(peers={PEER: record}, detector=FailureDetector(clock.now)),
             transfers=TransferMeter(),
         )
         into = torch.full((ELEMENTS,), 7.0)
         own = torch.ones(ELEMENTS) if gradient is None else gradient
-        sharing = ShardExchange(cast(GroupContext, around), ROSTER, own, 100, into, outer, usual)
+        sharing = ShardExchange(cast(GroupContext, context), ROSTER, own, 100, into, outer, usual)
         given = await sharing.share(SHARD, now + 60)
         try:
-            return sharing.check(SHARD, given) if given.result_digest else given, None, into, conduct
+            return sharing.check(SHARD, given) if given.result_digest else given, None, into, reputation
         except BadPayload as error:
-            return given, error, into, conduct
+            return given, error, into, reputation
 
     return cast(Any, run_virtual(main()))
 
@@ -183,9 +183,9 @@ def test_names_that_cannot_be_are_an_offence(named: tuple[int, ...]) -> None:
     def lies(source: Source | None, sink: ResultSink) -> None:
         sink.begins(named, b"", len(MEAN))
 
-    given, _, _, conduct = shared(Link([lies]))
+    given, _, _, reputation = shared(Link([lies]))
     assert not given.result_digest
-    assert conduct.exclusion_reason(PEER)
+    assert reputation.exclusion_reason(PEER)
 
 
 @pytest.mark.parametrize("nbytes", [0, len(MEAN) - 1, len(MEAN) + 1, 2**63])
@@ -193,9 +193,9 @@ def test_a_length_that_is_not_due_is_an_offence(nbytes: int) -> None:
     def lies(source: Source | None, sink: ResultSink) -> None:
         sink.begins((0, 1), b"", nbytes)
 
-    given, _, into, conduct = shared(Link([lies]))
+    given, _, into, reputation = shared(Link([lies]))
     assert not given.result_digest
-    assert "length" in conduct.exclusion_reason(PEER)
+    assert "length" in reputation.exclusion_reason(PEER)
     assert bool((into == 7.0).all())
 
 

@@ -31,7 +31,7 @@ async def play(members: list[Member], round_: int, elements: int) -> list[GroupM
     )
     assert all(one.spans == one.named == [(0, elements)] for one in got), [one.reason for one in got]
     assert all(torch.equal(one.mean, got[0].mean) for one in got)
-    assert not any(to_json(member.conduct.report())["refusals"] for member in members)
+    assert not any(to_json(member.reputation.report())["refusals"] for member in members)
     return got
 
 

@@ -27,10 +27,10 @@ class Peer:
     def __init__(self, gone: PeerId | None) -> None:
         clock, self.journal = SimpleNamespace(now=lambda: 1000.0), list[events.Event]()
         self.asked = list[tuple[PeerId, float]]()
-        self.conduct = Reputation(clock.now, self.journal.append)
-        self.conduct.limit_strangers(StrangerBudget(16.0))
-        view = SimpleNamespace(
-            acquaintance=SimpleNamespace(met=lambda *what: None), watch=SimpleNamespace(exchanged=lambda peer: None)
+        self.reputation = Reputation(clock.now, self.journal.append)
+        self.reputation.limit_strangers(StrangerBudget(16.0))
+        peer_table = SimpleNamespace(
+            acquaintance=SimpleNamespace(met=lambda *what: None), detector=SimpleNamespace(exchanged=lambda peer: None)
         )
         diagnosis = SlowPeerMonitor(clock.now, self.journal.append)
 
@@ -40,7 +40,13 @@ class Peer:
 
         run = RunId(b"r" * 32)
         self.memory = PartnerMemory(
-            run, cast(Any, clock), cast(Any, view), self.conduct, diagnosis, self.journal.append, relay_gone=relay_gone
+            run,
+            cast(Any, clock),
+            cast(Any, peer_table),
+            self.reputation,
+            diagnosis,
+            self.journal.append,
+            relay_gone=relay_gone,
         )
         self.memory.exchanged(PARTNER, KEY, SwapReport(1, 1, 1.0, True))
 
@@ -56,24 +62,24 @@ def test_a_partner_does_not_pay_for_a_relay_that_is_gone(error: ExchangeError) -
     peer = Peer(RELAY)
     assert peer.fails(error) == "path"
     assert peer.asked == [(PARTNER, HELD_S)]
-    assert not peer.conduct.is_stranger(PARTNER)
-    assert not peer.conduct.exclusion_reason(PARTNER)
-    assert not peer.conduct.stranger_budget_spent(STRANGER), "nor do others"
+    assert not peer.reputation.is_stranger(PARTNER)
+    assert not peer.reputation.exclusion_reason(PARTNER)
+    assert not peer.reputation.stranger_budget_spent(STRANGER), "nor do others"
     assert not any(isinstance(one, events.StandingLowered) for one in peer.journal)
 
 
 def test_a_partner_whose_relays_are_gone_over_and_over_pays() -> None:
     peer = Peer(RELAY)
     assert [peer.fails() for _ in range(EXCUSED + 1)] == ["path"] * EXCUSED + ["silent"]
-    assert peer.conduct.is_stranger(PARTNER)
-    assert peer.conduct.exclusion_reason(PARTNER)
+    assert peer.reputation.is_stranger(PARTNER)
+    assert peer.reputation.exclusion_reason(PARTNER)
 
 
 def test_a_stranger_uses_up_the_budget_of_strangers_all_the_same() -> None:
     """Else a free key with a relay of its own could hold us up as long as it likes."""
     peer = Peer(RELAY)
     assert peer.fails(partner=STRANGER) == "path"
-    assert peer.conduct.stranger_budget_spent(PeerId("another stranger"))
+    assert peer.reputation.stranger_budget_spent(PeerId("another stranger"))
 
 
 @pytest.mark.parametrize("error", [BadPayload("digest", "not what it says"), PartnerRefused("taken", "no")])
@@ -86,4 +92,4 @@ def test_wrong_bytes_and_refusals_are_no_matter_of_the_path(error: ExchangeError
 def test_where_the_relay_stood_the_partner_pays() -> None:
     peer = Peer(None)
     assert peer.fails() == "silent"
-    assert peer.conduct.is_stranger(PARTNER)
+    assert peer.reputation.is_stranger(PARTNER)

@@ -22,15 +22,15 @@ class Line:
     def __init__(self, made: PartnerSearch, *losses: PartnerLost) -> None:
         self.losses, self.slept, self.noted = list(losses), list[float](), list[str]()
         self.sent = 0
-        around = cast(Any, made._around)
-        watch = around.view.watch
-        watch.late_after, watch.timeout = lambda peer: None, lambda peer: 1.0
-        watch.lost = lambda *of: self.noted.append("lost")
-        watch.answered = lambda *of: self.noted.append("answered")
-        made._around = cast(
+        context = cast(Any, made._context)
+        detector = context.peer_table.detector
+        detector.late_after, detector.timeout = lambda peer: None, lambda peer: 1.0
+        detector.lost = lambda *of: self.noted.append("lost")
+        detector.answered = lambda *of: self.noted.append("answered")
+        made._context = cast(
             Any,
             SimpleNamespace(
-                **{name: getattr(around, name) for name in ("view", "conduct", "trainers", "run_id", "me")},
+                **{name: getattr(context, name) for name in ("peer_table", "reputation", "trainers", "run_id", "me")},
                 clock=SimpleNamespace(now=lambda: NOW, sleep=self._sleep),
                 transport=self,
             ),
@@ -48,7 +48,7 @@ class Line:
 
 def sent(record: PeerRecord, *losses: PartnerLost) -> tuple[PartnerSearch, Line]:
     made = search(Reach.RELAYED, record)
-    (send,) = cast(list[Send], made._pairing.actions(NOW))
+    (send,) = cast(list[Send], made._matching.actions(NOW))
     line = Line(made, *losses)
     asyncio.run(made._send(send))
     return made, line
@@ -66,7 +66,7 @@ def test_over_a_relay_an_offer_is_sent_once_more() -> None:
 def test_who_does_not_answer_then_is_no_partner(record: PeerRecord, losses: int, times: int) -> None:
     made, line = sent(record, *[LOST] * losses)
     assert made.locked is None
-    assert made._pairing.exhausted
+    assert made._matching.exhausted
     assert (line.sent, line.noted) == (times, ["lost"])
 
 

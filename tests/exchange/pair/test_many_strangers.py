@@ -31,20 +31,20 @@ FRIENDS = [record(f"friend {number}", f"198.51.100.{number}:2") for number in ra
 
 
 @dataclasses.dataclass
-class Around:
+class Surrounding:
     """A peer's surroundings, with friends and a flood in sight."""
 
-    conduct: Reputation
+    reputation: Reputation
     peers: dict[PeerId, PeerRecord]
 
     def search(self, round_: int) -> PartnerSearch:
-        watch = SimpleNamespace(
+        detector = SimpleNamespace(
             trips=SimpleNamespace(usual=lambda: 0.0),
             membership=SimpleNamespace(outs=lambda: frozenset()),
             asked_last=lambda peer: False,
         )
-        view = SimpleNamespace(
-            watch=watch,
+        peer_table = SimpleNamespace(
+            detector=detector,
             peers=self.peers,
             own_reach=lambda: Reach.DIRECT,
             is_open=lambda peer: True,
@@ -58,65 +58,65 @@ class Around:
             acquaintance=SimpleNamespace(too_often=lambda *of: False),
         )
         clock = SimpleNamespace(now=lambda: 5.0)
-        around = PairContext(RUN, ME, *cast(Any, (None, clock, view, self.conduct)))
-        search = PartnerSearch(around, RoundKey(round_, 0), 0.0, 10.0)
-        search._meet()
+        context = PairContext(RUN, ME, *cast(Any, (None, clock, peer_table, self.reputation)))
+        search = PartnerSearch(context, RoundKey(round_, 0), 0.0, 10.0)
+        search._update_candidates()
         return search
 
 
 @pytest.fixture
-def around() -> Around:
-    conduct = Reputation(lambda: 5.0, lambda event: None)
+def context() -> Surrounding:
+    reputation = Reputation(lambda: 5.0, lambda event: None)
     for friend in FRIENDS:
         for _ in range(NEEDED):
-            conduct.proven.accepted(friend.peer_id)
-    return Around(conduct, {one.peer_id: one for one in (*FLOOD, *FRIENDS)})
+            reputation.proven.accepted(friend.peer_id)
+    return Surrounding(reputation, {one.peer_id: one for one in (*FLOOD, *FRIENDS)})
 
 
-def test_friends_go_first_and_of_a_flood_few_are_looked_at(around: Around) -> None:
-    search = around.search(BIASED)
-    assert len(search._pairing._candidates) == QUOTA + len(FRIENDS)
-    (send,) = search._pairing.actions(5.0)
+def test_friends_go_first_and_of_a_flood_few_are_looked_at(context: Surrounding) -> None:
+    search = context.search(BIASED)
+    assert len(search._matching._candidates) == QUOTA + len(FRIENDS)
+    (send,) = search._matching.actions(5.0)
     assert send.to in {"friend 0", "friend 1", "friend 2"}
     assert send.offer.proven
 
 
-def test_in_a_fair_round_nobody_goes_first(around: Around) -> None:
-    search = around.search(FAIR)
-    assert search._pairing._proven == set()
-    assert len(search._pairing._candidates) == QUOTA + len(FRIENDS)
+def test_in_a_fair_round_nobody_goes_first(context: Surrounding) -> None:
+    search = context.search(FAIR)
+    assert search._matching._proven == set()
+    assert len(search._matching._candidates) == QUOTA + len(FRIENDS)
 
 
-def test_strangers_over_the_quota_hear_taken_listed_or_not(around: Around) -> None:
-    search = around.search(BIASED)
+def test_strangers_over_the_quota_hear_taken_listed_or_not(context: Surrounding) -> None:
+    search = context.search(BIASED)
     verdicts = [search.on_offer(key.peer_id, Offer(search.key)).verdict for key in FLOOD]
     assert verdicts.count(Verdict.TAKEN) == len(FLOOD) - QUOTA
     unlisted = search.on_offer(PeerId("unlisted"), Offer(search.key))
     assert unlisted.verdict is Verdict.TAKEN
     assert "many strangers" in unlisted.reason
-    around.conduct.proven.disgraced(FRIENDS[0].peer_id)
-    few = Around(around.conduct, {one.peer_id: one for one in FLOOD[:PLACES]}).search(BIASED)
+    context.reputation.proven.disgraced(FRIENDS[0].peer_id)
+    few = Surrounding(context.reputation, {one.peer_id: one for one in FLOOD[:PLACES]}).search(BIASED)
     assert few.on_offer(PeerId("unlisted"), Offer(few.key)).verdict is not Verdict.TAKEN
 
 
-def test_a_person_reads_that_strangers_wait(around: Around) -> None:
-    said = around.search(BIASED).why_alone()
+def test_a_person_reads_that_strangers_wait(context: Surrounding) -> None:
+    said = context.search(BIASED).why_alone()
     assert f"; {len(FLOOD) - QUOTA} strangers of crowded address blocks wait" in said
 
 
-def test_status_tells_the_proven_and_how_many_strangers_wait(around: Around) -> None:
-    assert around.conduct.strangers() == (len(FRIENDS), 0)
-    around.search(BIASED)
-    assert around.conduct.strangers() == (len(FRIENDS), len(FLOOD) - QUOTA)
+def test_status_tells_the_proven_and_how_many_strangers_wait(context: Surrounding) -> None:
+    assert context.reputation.strangers() == (len(FRIENDS), 0)
+    context.search(BIASED)
+    assert context.reputation.strangers() == (len(FRIENDS), len(FLOOD) - QUOTA)
 
 
-def test_the_invited_are_no_strangers(around: Around) -> None:
-    around.conduct.limit_strangers(StrangerBudget(None), invited={key.peer_id for key in FLOOD})
-    assert len(around.search(BIASED)._pairing._candidates) == len(around.peers)
+def test_the_invited_are_no_strangers(context: Surrounding) -> None:
+    context.reputation.limit_strangers(StrangerBudget(None), invited={key.peer_id for key in FLOOD})
+    assert len(context.search(BIASED)._matching._candidates) == len(context.peers)
 
 
-def test_a_last_choice_waits_for_the_others(around: Around) -> None:
+def test_a_last_choice_waits_for_the_others(context: Surrounding) -> None:
     for round_ in range(RUNNING):
-        around.conduct.last_choices.refused(PeerId("friend 3"), round_)
-    search = around.search(BIASED)
+        context.reputation.last_choices.refused(PeerId("friend 3"), round_)
+    search = context.search(BIASED)
     assert search.on_offer(PeerId("friend 3"), Offer(search.key, proven=True)).verdict is Verdict.TAKEN

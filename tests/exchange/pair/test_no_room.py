@@ -43,13 +43,13 @@ OPEN = record("open", reachable=True)
 def search(own: Reach, *records: PeerRecord, has_work: Callable[[], bool] = lambda: True) -> PartnerSearch:
     peers = {one.peer_id: one for one in records}
     relayed = frozenset(one.peer_id for one in records if not one.reachable)
-    watch = SimpleNamespace(
+    detector = SimpleNamespace(
         trips=SimpleNamespace(usual=lambda: 0.0),
         membership=SimpleNamespace(outs=frozenset),
         asked_last=lambda peer: False,
     )
-    view = SimpleNamespace(
-        watch=watch,
+    peer_table = SimpleNamespace(
+        detector=detector,
         peers=peers,
         near=frozenset,
         own_reach=lambda by=None: own,
@@ -62,18 +62,18 @@ def search(own: Reach, *records: PeerRecord, has_work: Callable[[], bool] = lamb
         candidates=lambda round_, proven: list(peers),
         acquaintance=SimpleNamespace(too_often=lambda *of: False),
     )
-    conduct = Reputation(lambda: NOW, lambda event: None)
-    parts = None, SimpleNamespace(now=lambda: NOW), view, conduct, TrainerOutlook(has_work=has_work)
-    around = PairContext(RUN, ME, *cast(Any, parts))
-    made = PartnerSearch(around, RoundKey(1, 0), 0.0, 10.0)
-    made._meet()
+    reputation = Reputation(lambda: NOW, lambda event: None)
+    parts = None, SimpleNamespace(now=lambda: NOW), peer_table, reputation, TrainerOutlook(has_work=has_work)
+    context = PairContext(RUN, ME, *cast(Any, parts))
+    made = PartnerSearch(context, RoundKey(1, 0), 0.0, 10.0)
+    made._update_candidates()
     return made
 
 
 def lock(made: PartnerSearch) -> PeerId:
     """Lock with the best candidate."""
-    (send,) = made._pairing.actions(NOW)
-    made._pairing.on_answer(send.to, Answer(Verdict.LOCKED, reach=Reach.RELAYED), NOW)
+    (send,) = made._matching.actions(NOW)
+    made._matching.on_answer(send.to, Answer(Verdict.LOCKED, reach=Reach.RELAYED), NOW)
     assert made.locked == send.to
     return send.to
 
@@ -84,23 +84,23 @@ def lock(made: PartnerSearch) -> PeerId:
 )
 def test_a_swap_needs_a_relay_if_neither_can_be_dialled(own: Reach, partner: PeerRecord, relayed: bool) -> None:
     made = search(own, partner)
-    (send,) = made._pairing.actions(NOW)
+    (send,) = made._matching.actions(NOW)
     reach = Reach.DIRECT if partner.reachable else Reach.RELAYED
-    made._pairing.on_answer(send.to, Answer(Verdict.LOCKED, reach=reach), NOW)
+    made._matching.on_answer(send.to, Answer(Verdict.LOCKED, reach=reach), NOW)
     assert made.relayed is relayed
 
 
 def test_after_a_few_partners_without_room_only_those_are_left_that_need_no_relay() -> None:
     made = search(Reach.RELAYED, *CLOSED, OPEN)
-    made._pairing._candidates[OPEN.peer_id] = 0  # it comes last
-    made._pairing._ranking = None
+    made._matching._candidates[OPEN.peer_id] = 0  # it comes last
+    made._matching._ranking = None
     for _ in range(MOST_ROOMLESS):
         made.lost_for_room(lock(made))
-    (send,) = made._pairing.actions(NOW)
+    (send,) = made._matching.actions(NOW)
     assert send.to == OPEN.peer_id
-    made._pairing.on_failed(OPEN.peer_id, "gone")
-    assert made._pairing.exhausted
-    assert f"{len(CLOSED)} {NO_ROOM}" in made._pairing.why_alone()
+    made._matching.on_failed(OPEN.peer_id, "gone")
+    assert made._matching.exhausted
+    assert f"{len(CLOSED)} {NO_ROOM}" in made._matching.why_alone()
 
 
 def test_who_found_no_room_with_us_is_not_taken_again_in_this_round() -> None:
@@ -114,8 +114,8 @@ def test_who_found_no_room_with_us_is_not_taken_again_in_this_round() -> None:
 
 def test_once_it_is_clear_that_no_relay_has_room_all_who_need_one_hear_so() -> None:
     made = search(Reach.RELAYED, *CLOSED, OPEN)
-    made._pairing._candidates[OPEN.peer_id] = 0
-    made._pairing._ranking = None
+    made._matching._candidates[OPEN.peer_id] = 0
+    made._matching._ranking = None
     for _ in range(MOST_ROOMLESS):
         made.lost_for_room(lock(made))
     for one in CLOSED:

@@ -28,8 +28,8 @@ def test_who_sat_the_round_out_no_longer_says_that_it_is_locked() -> None:
         made = search(Reach.DIRECT, OPEN)
         partner = lock(made)
         made.begun = begun
-        around = SimpleNamespace(conduct=made._around.conduct, view=SimpleNamespace(banned=frozenset))
-        maker = Matchmaker(cast(Any, around))
+        context = SimpleNamespace(reputation=made._context.reputation, peer_table=SimpleNamespace(banned=frozenset))
+        maker = Matchmaker(cast(Any, context))
         maker._open[made.key] = made
         maker._latest = made.key
         maker.end(made)

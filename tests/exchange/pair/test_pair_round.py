@@ -124,15 +124,17 @@ class Played:
     def round(self) -> PairSession:
         clock, bell = VirtualClock(), lambda *what: None
         exchange = PairSwap(cast(Any, self.partners), clock, EVERY["bf16"], inline, None)
-        known = SimpleNamespace(peers={}, acquaintance=SimpleNamespace(met=bell), watch=SimpleNamespace(exchanged=bell))
-        conduct, diagnosis = Reputation(clock.now, bell), SlowPeerMonitor(clock.now, bell)
+        known = SimpleNamespace(
+            peers={}, acquaintance=SimpleNamespace(met=bell), detector=SimpleNamespace(exchanged=bell)
+        )
+        reputation, diagnosis = Reputation(clock.now, bell), SlowPeerMonitor(clock.now, bell)
         pairs = PairStrategy(
             plan=RunPlan(RUN, ME, self.method, total_rounds=9, eval_every=9),
             outer=self.state,
             matchmaker=cast(Any, None),
             swaps=exchange,
             buffers=self.buffers,
-            partners=PartnerMemory(RUN, clock, cast(Any, known), conduct, diagnosis, bell),
+            partners=PartnerMemory(RUN, clock, cast(Any, known), reputation, diagnosis, bell),
             acceptance=PartnerAcceptance(FINITE, cast(Any, None), inline, NoMemoryStore(), bell, bell),
             controls=ExchangeControls(lambda: True, lambda: "", bell),
         )

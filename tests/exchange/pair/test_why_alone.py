@@ -16,38 +16,38 @@ from peer.protocol.pair.stranger_budget import MOST_S, StrangerBudget
 A, B, C = (PeerId(name) for name in "abc")
 
 
-def alone_with(conduct: Reputation, candidates: list[PeerId], training: int) -> str:
-    watch = SimpleNamespace(trips=SimpleNamespace(usual=lambda: 0.0), asked_last=lambda peer: False)
-    view = SimpleNamespace(
-        watch=watch,
+def alone_with(reputation: Reputation, candidates: list[PeerId], training: int) -> str:
+    detector = SimpleNamespace(trips=SimpleNamespace(usual=lambda: 0.0), asked_last=lambda peer: False)
+    peer_table = SimpleNamespace(
+        detector=detector,
         own_reach=lambda: Reach.DIRECT,
         others_training=lambda: training,
         candidates=lambda round_: list(candidates),
     )
-    around = PairContext(RunId(b"r" * 32), PeerId("me"), *cast(Any, (None, None, view, conduct)))
-    return PartnerSearch(around, RoundKey(3, 0), 0.0, 10.0).why_alone()
+    context = PairContext(RunId(b"r" * 32), PeerId("me"), *cast(Any, (None, None, peer_table, reputation)))
+    return PartnerSearch(context, RoundKey(3, 0), 0.0, 10.0).why_alone()
 
 
 @pytest.fixture
-def conduct() -> Reputation:
-    conduct = Reputation(lambda: 100.0, lambda event: None)
-    conduct.patience = StrangerBudget(10.0)
-    return conduct
+def reputation() -> Reputation:
+    reputation = Reputation(lambda: 100.0, lambda event: None)
+    reputation.stranger_budget = StrangerBudget(10.0)
+    return reputation
 
 
-def test_nobody_is_there(conduct: Reputation) -> None:
-    assert alone_with(conduct, [], 0) == "no other peer is known"
+def test_nobody_is_there(reputation: Reputation) -> None:
+    assert alone_with(reputation, [], 0) == "no other peer is known"
 
 
-def test_strangers_are_there_and_not_tried(conduct: Reputation) -> None:
-    conduct.patience.mark_known(A)
-    conduct.patience.charge(MOST_S, 100.0)
-    conduct.penalize(C, "digest", "wrong bytes")
-    said = alone_with(conduct, [B, C], 2)
+def test_strangers_are_there_and_not_tried(reputation: Reputation) -> None:
+    reputation.stranger_budget.mark_known(A)
+    reputation.stranger_budget.charge(MOST_S, 100.0)
+    reputation.penalize(C, "digest", "wrong bytes")
+    said = alone_with(reputation, [B, C], 2)
     assert said.startswith("2 train and none is to be tried now: 1 out of favour, 1 never exchanged with us")
     assert "held up our trainer" in said
-    assert conduct.why_not([A]) == "", "one that has exchanged with us is tried"
+    assert reputation.unacceptable_reason([A]) == "", "one that has exchanged with us is tried"
 
 
-def test_those_that_the_view_leaves_out(conduct: Reputation) -> None:
-    assert "met too often lately" in alone_with(conduct, [], 3)
+def test_those_that_the_view_leaves_out(reputation: Reputation) -> None:
+    assert "met too often lately" in alone_with(reputation, [], 3)

@@ -93,7 +93,7 @@ def test_a_node_that_may_not_sign_says_what_to_do_and_waits(tmp_path: Path) -> N
     assert not bench.settle()
     assert bench.said == [line], "it says so at its start, before a volunteer waits, and once"
     assert f"peer manifest delegate run.toml {NODE.peer_id}" in line
-    bench.statements.hold([delegate(OPERATOR, RUN, NODE.peer_id, ["start"], int(NOW))])
+    bench.statements.add_own([delegate(OPERATOR, RUN, NODE.peer_id, ["start"], int(NOW))])
     assert bench.settle()
     signed = bench.statements.log.start
     assert signed is not None
@@ -103,10 +103,10 @@ def test_a_node_that_may_not_sign_says_what_to_do_and_waits(tmp_path: Path) -> N
 def test_no_second_start_is_signed_where_the_first_was_taken_back(tmp_path: Path) -> None:
     bench, former = Bench(tmp_path, NODE), Identity.generate()
     for node in (NODE, former):
-        bench.statements.hold([delegate(OPERATOR, RUN, node.peer_id, ["start"], int(NOW) - 9000)])
-    bench.statements.hold([bench.statements.log.sign_start(former, NOW - 5000.0, NOW)])
+        bench.statements.add_own([delegate(OPERATOR, RUN, node.peer_id, ["start"], int(NOW) - 9000)])
+    bench.statements.add_own([bench.statements.log.sign_start(former, NOW - 5000.0, NOW)])
     assert bench.settle()
-    bench.statements.hold([delegate(OPERATOR, RUN, former.peer_id, [], int(NOW))])
+    bench.statements.add_own([delegate(OPERATOR, RUN, former.peer_id, [], int(NOW))])
     bench.said.clear()
     bench.ready(2)
     assert not bench.settle()
@@ -114,7 +114,7 @@ def test_no_second_start_is_signed_where_the_first_was_taken_back(tmp_path: Path
     assert bench.statements.log.start is None, "a run that is under way would begin again"
     (line,) = bench.said
     assert "peer manifest delegate run.toml NODE --start SECONDS" in line
-    bench.statements.hold([bench.statements.log.sign_start(OPERATOR, NOW - 5000.0, NOW)])
+    bench.statements.add_own([bench.statements.log.sign_start(OPERATOR, NOW - 5000.0, NOW)])
     assert bench.settle()
 
 

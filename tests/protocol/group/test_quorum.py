@@ -119,18 +119,18 @@ def test_the_mark_tells_bases_apart() -> None:
 
 def test_one_that_is_cut_off_before_its_first_roster_founds_no_group() -> None:
     quorum = Quorum()
-    quorum.saw(4)
-    quorum.saw(1)
+    quorum.record_live(4)
+    quorum.record_live(1)
     assert quorum.needed(live=1) == 3
     assert quorum.lacking(2, [PeerId("a")])
     for _ in range(10):
-        quorum.saw(1)
+        quorum.record_live(1)
     assert quorum.needed(live=1) == 1
 
 
 def test_a_roster_without_a_result_does_not_make_up_for_the_peers_seen() -> None:
     quorum = Quorum()
-    quorum.saw(5)
+    quorum.record_live(5)
     quorum.accepted(0, ids("abc"))
     assert quorum.lacking(0, ids("ab"), live=3), "three of the five may be at work on another roster"
     assert not quorum.lacking(0, ids("abc"), live=3)
@@ -140,7 +140,7 @@ def test_a_roster_without_a_result_does_not_make_up_for_the_peers_seen() -> None
 
 def test_the_first_result_takes_more_than_half_of_the_founders() -> None:
     quorum = Quorum(founders=7)
-    quorum.saw(3)
+    quorum.record_live(3)
     quorum.accepted(0, ids("abc"))
     assert quorum.needed(live=3) == 4
     quorum.adopt(Base(b"d" * 32, ids("abcd"), 0))
@@ -150,10 +150,10 @@ def test_the_first_result_takes_more_than_half_of_the_founders() -> None:
 def test_founders_that_do_not_come_are_not_waited_for_for_ever() -> None:
     quorum = Quorum(founders=7)
     for _ in range(9):
-        quorum.saw(3)
+        quorum.record_live(3)
     assert quorum.needed(live=3) == 4
     kept = quorum.remembered()
     quorum = Quorum(founders=7)
     quorum.recall(kept)
-    quorum.saw(3)
+    quorum.record_live(3)
     assert quorum.needed(live=3) == 2

@@ -41,7 +41,7 @@ def test_a_restarted_half_does_not_found_a_group_of_its_own() -> None:
 
 def test_who_was_cut_off_before_its_first_roster_remembers_how_many_there_were() -> None:
     quorum = Quorum()
-    quorum.saw(16)
+    quorum.record_live(16)
     assert restarted(quorum).lacking(1, HALF, live=8) != ""
 
 
@@ -77,7 +77,7 @@ def test_everything_comes_back(seed: int) -> None:
         quorum = Quorum()
         for round_ in range(rng.randint(0, 30)):
             members = tuple(sorted(rng.sample(PEERS, rng.randint(1, 16))))
-            quorum.saw(rng.randint(1, 16))
+            quorum.record_live(rng.randint(1, 16))
             quorum.accepted(round_, members)
             if rng.random() < 0.5:
                 quorum.adopt(Base(DIGEST, members, round_))

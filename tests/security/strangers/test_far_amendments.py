@@ -39,7 +39,7 @@ def test_a_ban_holds_at_once_behind_a_slip_and_the_slip_can_be_replaced(slip: Ch
     journal = list[Event]()
     other = peer(journal)
     network = cast(Any, SimpleNamespace(fetch_amendments=told))
-    run_virtual(other.ask(network, cast(Any, SimpleNamespace(peer_id="o")), [AMENDMENT]))
+    run_virtual(other.fetch_from(network, cast(Any, SimpleNamespace(peer_id="o")), [AMENDMENT]))
     assert list(other.log.policy(333).banned) == [LIAR]
     before = other.log.policy(ROUNDS - 2)
     assert (before.paused, before.founded, before.wire) == (None, b"", None)
@@ -50,7 +50,7 @@ def test_a_ban_holds_at_once_behind_a_slip_and_the_slip_can_be_replaced(slip: Ch
     }
     change, fields = mended[slip]
     operators.log.amend(OPERATOR, 334, change, "mended", **fields)
-    run_virtual(other.ask(network, cast(Any, SimpleNamespace(peer_id="o")), [AMENDMENT]))
+    run_virtual(other.fetch_from(network, cast(Any, SimpleNamespace(peer_id="o")), [AMENDMENT]))
     last = other.log.policy(MAX_ROUND)
     assert last.paused is None
     assert last.founded == (b"\xcd" * 32 if slip is Change.REFOUND else b"")

@@ -60,7 +60,7 @@ def test_forty_keys_of_one_block_do_not_close_a_peer() -> None:
     for seed in range(5):
         swarm = Swarm()
         reach = run_virtual(swarm.watch([*KEYS, *HOMES], seed))
-        assert reach.state.reachable() is True, reach.state.why()
+        assert reach.reachability.reachable() is True, reach.reachability.why()
         assert swarm.asked[:3].count(next(one for one in swarm.asked if one.startswith("key"))) <= 1
 
 
@@ -71,14 +71,14 @@ def test_alone_with_the_keys_of_one_block_and_a_silent_home_nothing_is_known() -
             return Probed((), (), "busy") if by.peer_id.startswith("home") else found
 
     reach = run_virtual(OneHomeOnly().watch([*KEYS, *HOMES], 1))
-    assert reach.state.reachable() is None
+    assert reach.reachability.reachable() is None
     assert reach.reachable, "hoped"
 
 
 def test_the_keys_of_one_block_write_nothing_into_our_record() -> None:
     for seed in range(5):
         reach = run_virtual(Swarm(VICTIM).watch([*KEYS, *HOMES], seed))
-        assert set(reach.state.endpoints()) == {OURS}
+        assert set(reach.reachability.endpoints()) == {OURS}
 
 
 def test_a_prober_that_is_really_asked_writes_no_address(monkeypatch: Any) -> None:
@@ -97,8 +97,8 @@ def test_a_prober_that_is_really_asked_writes_no_address(monkeypatch: Any) -> No
             ours = (f"127.0.0.1:{ports[0]}",)
             reach = ReachabilityProbe(cast(Any, ends[0]), RunClock(), random.Random(1), lambda: ours)
             await reach.ask([record(liar.peer_id, f"127.0.0.1:{ports[1]}")])
-            assert reach.state.reachable() is True
-            return tuple(endpoint for endpoint in reach.state.endpoints() if endpoint != ours[0])
+            assert reach.reachability.reachable() is True
+            return tuple(endpoint for endpoint in reach.reachability.endpoints() if endpoint != ours[0])
         finally:
             for end in ends:
                 await end.close()

@@ -90,7 +90,7 @@ class Liar(RequestHandler):
 
 def honest(*papers: Paper) -> RequestHandler:
     handler, held = RequestHandler(), sync()
-    held.hold(papers)
+    held.add_own(papers)
     handler.register(statements=held)
     return handler
 
@@ -132,7 +132,7 @@ def round_by(held: StatementSync) -> int:
 def test_a_newcomer_that_holds_the_revocation_stays_in_the_runs_round() -> None:
     heard = list[Event]()
     held = sync(heard)
-    held.hold([REVOKED, TRUE_START])
+    held.add_own([REVOKED, TRUE_START])
     asyncio.run(visited(held, Liar(), Liar(), Liar()))
     assert round_by(held) == ROUND
     assert held.log.digests(NOW) == []
@@ -166,10 +166,10 @@ def test_whatever_comes_first_the_same_counts_in_the_end(signed: Paper) -> None:
 def test_a_peer_that_believed_the_thief_corrects_itself_and_journals_it() -> None:
     heard = list[Event]()
     held = sync(heard)
-    held.hold([TRUE_START, FALSE_START, FALSE_DIGESTS[0]])
+    held.add_own([TRUE_START, FALSE_START, FALSE_DIGESTS[0]])
     assert round_by(held) == LONG_AGO
     ensure_start_holds(held.log, clock_from(manifest(), held.log.awaited_start()))
-    held.hold([REVOKED])
+    held.add_own([REVOKED])
     assert round_by(held) == ROUND, "the other node's start was kept beside it"
     assert held.log.digests(NOW) == []
     taken = [event.reason for event in heard if isinstance(event, PaperRefused) and event.code == "taken_back"]
@@ -179,11 +179,11 @@ def test_a_peer_that_believed_the_thief_corrects_itself_and_journals_it() -> Non
 
 def test_a_running_peer_stops_for_the_operators_start_alone() -> None:
     held = sync()
-    held.hold([TRUE_START])
+    held.add_own([TRUE_START])
     rounds = clock_from(manifest(), held.log.awaited_start())
-    held.hold([FALSE_START])
+    held.add_own([FALSE_START])
     ensure_start_holds(held.log, rounds)  # a thief stops nobody
-    held.hold([REVOKED, FINAL_START])
+    held.add_own([REVOKED, FINAL_START])
     ensure_start_holds(held.log, rounds)  # as the operator signed the start it goes by
     with pytest.raises(StartChanged, match="round 0 began at"):
         ensure_start_holds(held.log, clock_from(manifest(), EARLIER))
@@ -296,7 +296,7 @@ def test_what_an_earlier_version_kept_is_read_without_what_was_taken_back(tmp_pa
     ours = StatementSync(holding(), heard.append, tmp_path)
     assert [paper.document for paper in ours.log] == [REVOKED.document]
     assert heard == []
-    ours.hold([FINAL_START])
+    ours.add_own([FINAL_START])
     again = holding()
     assert load(kept, again) == [REVOKED, FINAL_START], "and kept without it from here on"
 

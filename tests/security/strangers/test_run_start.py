@@ -132,7 +132,7 @@ def test_records_and_forged_papers_of_many_move_no_newcomers_clock() -> None:
     async def main() -> None:
         began, heard = RunClock().now() - 100_000.0, list[Event]()
         honest = statements()
-        honest.hold([honest.log.sign_start(OWNER, began, began)])
+        honest.add_own([honest.log.sign_start(OWNER, began, began)])
         async with swarm(honest) as context:
             held = statements(heard)
             await ensure_not_ended(context, manifest(), (), held)  # a start of 1970 would be over
@@ -190,7 +190,7 @@ def test_a_run_whose_operator_is_gone_for_hours_takes_newcomers(forged: bool) ->
             phases = {peer.life.round_status.phase for peer in swarm.peers}
             assert phases == {"waiting for the run's signed start: nobody has shown it yet"}
             log = operators.statements.log
-            operators.statements.hold([log.sign_start(OPERATOR, EPOCH + FIRST_S + 4.0, EPOCH)])
+            operators.statements.add_own([log.sign_start(OPERATOR, EPOCH + FIRST_S + 4.0, EPOCH)])
             await asyncio.sleep(10.0)
             swarm.kill(operators)
             swarm.kill(newcomer)
