@@ -1,4 +1,4 @@
-"""The memory that partners' values are decoded into. It belongs to the daemon's state."""
+"""Reusable buffers for the decoded values of other peers. They count as memory of the daemon's state."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from peer.outer.pages import zeros
 
 
 class Buffers:
-    """Flat fp32 tensors, used again and again. There is one from the beginning; exchanges that overlap get one more
-    each, `most` of them in all, and what was made stays. A buffer takes memory from its first use on.
+    """A pool of flat fp32 tensors of the same size.
 
-    The caller has a buffer alone until the block ends. Nothing may read or write it after that, in whatever thread."""
+    One tensor exists from the start. Each exchange that overlaps another gets one more, up to `most`; tensors are kept
+    for reuse. Their pages take memory only once written.
+
+    A borrower has its buffer alone until the `with` block ends. No thread may use the buffer after that."""
 
     def __init__(self, elements: int, most: int) -> None:
-        """elements: of the largest payload."""
+        """`elements`: of the largest payload. `most`: buffers at most."""
         self._elements = elements
         self._most = most
         self._free = [zeros(elements)]

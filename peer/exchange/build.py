@@ -1,4 +1,4 @@
-"""The topology that a method names, built around a peer's parts."""
+"""Builds the exchange strategy that the run's method names."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ from peer.protocol.model.layout import Layout
 from peer.run.plan import RunPlan
 
 NEED_FEEDBACK = ("topk",)
+"""Codecs that lose so much that groups need error feedback with them."""
 DIFFERENCES = "modulo"
-"""And the bits of a parameter: the codecs that read params against the receiver's own."""
+"""Prefix of the codecs that decode params relative to the receiver's own. The rest of the name is the bits per
+parameter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeContext:
-    """The parts of a peer that a topology is built around."""
+    """The parts of a peer that an exchange strategy is built from."""
 
     plan: RunPlan
     outer: OuterState
@@ -62,7 +64,8 @@ class ExchangeContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHooks:
-    """Wrappers around what a peer sends. With these it says what is so. The liars of `peer.lab.attack` have others."""
+    """Wrappers around what a peer sends. The defaults send honest values; the liars of `peer.lab.attack` replace
+    them."""
 
     swaps: Callable[[PairSwap], Swaps] = lambda swaps: swaps
     mean: Callable[[MeanTerms], MeanTerms] = lambda terms: terms
@@ -75,7 +78,7 @@ MakeStrategy = Callable[[ExchangeContext], ExchangeStrategy]
 
 
 def make_strategy(parts: ExchangeContext, hooks: SendHooks = HONEST) -> ExchangeStrategy:
-    """Build the topology that the run's method names."""
+    """Build the exchange strategy that the run's method names."""
     method = parts.plan.method
     return MAKERS[method.meeting](parts, hooks)
 
@@ -132,14 +135,14 @@ def _rates(plan: RunPlan) -> SwapRates:
 
 
 def codec_of(name: str, offload: Offload) -> Codec | LatticeSwap:
-    """Return the codec of what two partners send each other."""
+    """Return the codec for the payloads of a pair."""
     if name.startswith(DIFFERENCES):
         return LatticeSwap(int(name.removeprefix(DIFFERENCES)), offload)
     return EVERY[name]
 
 
 def mean_terms_of(method: Method, layout: Layout) -> MeanTerms:
-    """Return how a group's mean travels and is made."""
+    """Return the terms of a group's mean for this method."""
     codec, weigh = EVERY[method.codec], WEIGHTS[method.weights]
     result = SparseResult(codec, weigh) if method.result_codec == SPARSE else EVERY[method.result_codec]
     fragments = range(len(layout.fragments) if method.mean == "rda" else 0)

@@ -1,4 +1,4 @@
-"""The files in which what an exchange must not forget outlives a restart."""
+"""Small files that keep what an exchange has learned across restarts of the daemon."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from peer.observe import events
 from peer.run.home import write_whole
 
 MAX_BYTES = 4 * 2**20
-"""Of a file that is read."""
+"""Largest file that is read, in bytes."""
 
 
 class MemoryFile:
-    """A `MemoryStore`: one small file, written whole or not at all. A failure to write is journaled, and training
+    """A `MemoryStore` in one small file, which is replaced atomically. A failure to write is journaled, and training
     continues."""
 
     def __init__(self, path: Path, what: str, emit: Callable[[events.Event], None]) -> None:
-        """`what`: its content in the plural, for a person."""
+        """`what`: name of the content in the plural, for messages."""
         self._path = path
         self._what = what
         self._emit = emit
 
     def read(self) -> bytes:
-        """Return the content. Empty when there is nothing, or nothing that can be read."""
+        """Return the content; empty if there is no file or it cannot be read."""
         try:
             with self._path.open("rb") as file:
                 return file.read(MAX_BYTES + 1)
@@ -32,7 +32,7 @@ class MemoryFile:
             return b""
 
     def keep(self, raw: bytes) -> None:
-        """Write. Blocks for a disk's moment, and never raises for a disk."""
+        """Replace the content. Blocks until the file is written. Never raises: a disk error is journaled."""
         try:
             write_whole(self._path, raw)
         except HomeUnusable as error:

@@ -1,4 +1,5 @@
-"""The payloads of an exchange, made part by part as they are read: a copy would be a fragment of memory."""
+"""Payloads of an exchange that are computed slice by slice when they are read. A stored copy would take as much memory
+as the fragment."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from peer.outer.arithmetic import pseudo_gradient_, step_along_
 
 
 class _Work:
-    """A share of the work between outer and params. Neither may change meanwhile."""
+    """A share of the work between `outer` and `params`. Neither tensor may change while it is read."""
 
     def __init__(self, params: Tensor, outer: Tensor, share: float) -> None:
         assert params.shape == outer.shape, (params.shape, outer.shape)
@@ -21,7 +22,7 @@ class _Work:
 
 
 class ScaledParams(_Work):
-    """outer + share * (params - outer), as `step_along_` makes it. The share may be more than 1."""
+    """outer + share * (params - outer), computed as `step_along_` does. The share may be above 1."""
 
     def __getitem__(self, part: slice, /) -> Tensor:
         values = self._params[part].clone()
@@ -30,14 +31,14 @@ class ScaledParams(_Work):
 
 
 class PseudoGradient(_Work):
-    """(outer - params) * share, as `pseudo_gradient_` makes it."""
+    """(outer - params) * share, computed as `pseudo_gradient_` does."""
 
     def __getitem__(self, part: slice, /) -> Tensor:
         return pseudo_gradient_(self._params[part].clone(), self._outer[part], self._share)
 
 
 class TensorSlice:
-    """The values from `start` to `end`."""
+    """The values from element `start` to element `end`, without a copy."""
 
     def __init__(self, values: Flat, start: int, end: int) -> None:
         assert 0 <= start <= end <= values.numel(), (start, end)
@@ -53,7 +54,7 @@ class TensorSlice:
 
 
 class Concatenated:
-    """The values of one, and after them those of the other."""
+    """The values of two vectors, one after the other, without a copy."""
 
     def __init__(self, one: Flat, other: Flat) -> None:
         self._one, self._other = one, other
@@ -73,5 +74,5 @@ class Concatenated:
 
 
 def work_of(params: Tensor, outer: Tensor, share: float) -> Flat:
-    """Return the share of the work since `outer` that is sent (`step_along_`), without a copy."""
+    """Return the params to send: `outer` plus the given share of the work since then, without a copy."""
     return params if share == 1 else ScaledParams(params, outer, share)

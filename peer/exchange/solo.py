@@ -1,4 +1,4 @@
-"""The strategy `solo`: an outer step with nobody."""
+"""The topology `solo`: every outer step uses this peer's own work alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peer.protocol.messages import RoundKey
 
 
 class SoloStrategy:
-    """Every outer step is made of our own work alone: the method `none`."""
+    """The exchange strategy of the method `none`, and a control for experiments: it never exchanges."""
 
     @property
     def transfers(self) -> TransferMeter:
@@ -30,10 +30,10 @@ class SoloStrategy:
         return False
 
     def start_at(self, round_: int) -> None:
-        """Nobody asks for it."""
+        """No other peer needs to know the first round."""
 
     def reset(self) -> None:
-        """Nothing is known of others."""
+        """Nothing is known of other peers."""
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[SoloSession]:
@@ -43,11 +43,12 @@ class SoloStrategy:
         return None
 
     def note_state(self, fragment: int, digest: bytes) -> None:
-        """Nobody asks for it."""
+        """No other peer asks for the digest."""
 
 
 class SoloSession:
-    """A round with nobody, and the reason for it."""
+    """A round without an exchange. Pairs use it too, when an exchange is not possible. `why`: the reason, for the
+    journal."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -71,12 +72,12 @@ class SoloSession:
 def solo_result(
     work: WorkSnapshot, work_share: WorkShare, outcome: Literal["solo", "refused"], reason: str
 ) -> ExchangeResult:
-    """Return the result of a round without a partner: a step with our own work."""
+    """Return the result of a round without a partner: an outer step with our own work."""
     return ExchangeResult(
         outcome, reason, OwnWork(work.params, work_share.share), work_share.applied, work_share.dropped
     )
 
 
 def late_alone(work: WorkSnapshot, work_share: WorkShare) -> ExchangeResult:
-    """Return the solo result of an exchange that was given up."""
+    """Return the solo result for an exchange that was cancelled because its fragment is due again."""
     return solo_result(work, work_share, "solo", "the fragment was due again")

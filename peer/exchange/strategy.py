@@ -1,4 +1,5 @@
-"""The interface of an exchange strategy, and the data that an exchange returns."""
+"""The interface between the round loop and an exchange: `ExchangeStrategy` opens an `ExchangeSession` for each round,
+which returns an `ExchangeResult`."""
 
 from __future__ import annotations
 
@@ -16,97 +17,104 @@ from peer.protocol.messages import PeerId, RoundKey, SwapReport
 
 @dataclass(frozen=True, slots=True)
 class ExchangeResult:
-    """The result of a round's exchange. Nothing has moved yet: `peer.rounds.commit` takes the outer step."""
+    """The result of a round's exchange, before the outer step, which `peer.rounds.commit` takes."""
 
     outcome: Literal["exchanged", "solo", "refused", "carried"]
-    """`carried`: no outer step; the work stays and is part of the fragment's next round."""
+    """`carried`: no outer step is taken, and the work becomes part of the fragment's next round."""
     reason: str
     values: OuterValues = field(default_factory=NoStep)
     applied: int = 0
-    """Work that enters the outer step, in tokens x elements."""
+    """Work that enters the outer step, in tokens x elements; `dropped` has the same unit."""
     dropped: int = 0
     members: tuple[PeerId, ...] = ()
-    """The peers that exchanged, ourselves included."""
+    """The peers that exchanged, this peer included."""
     report: SwapReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MissedState:
-    """A later state of a fragment that the group has and we lacked. It is here, and not in place yet."""
+    """A later state of a fragment, fetched from the group because this peer does not have it. It is not applied yet."""
 
     state: GroupState
     donor: PeerId
     reason: str
-    """Why we lacked it, for the journal."""
+    """Why this peer did not have the state, for the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeControls:
-    """The lines between this peer's own rounds and an exchange."""
+    """What an exchange needs from the rest of the daemon: whether it may begin, and where it reports what it does."""
 
     wants_partners: Callable[[], bool]
-    """Whether others are still looked for: not when we are leaving or pausing."""
+    """Returns whether to look for partners; False while this peer leaves or pauses."""
     no_exchange_reason: Callable[[], str]
-    """Why nothing is to be sent now, for a person; empty: it may be."""
+    """Returns why this peer may not exchange now, as text for a person; empty if it may."""
     set_activity: Callable[[str], None]
-    """Told what is going on, for `peer status`."""
+    """Called with what the exchange is doing, as text for `peer status`."""
     exchange_fits: Callable[[float], bool] = lambda ends_at: True
-    """Whether an exchange that may last until then (run time) ends before a pause that is known already."""
+    """Returns whether an exchange that may last until the given run time ends before the next planned pause."""
     transfers: TransferMeter = field(default_factory=TransferMeter)
-    """The transfers under way."""
+    """Progress of the transfers under way."""
 
 
 class ExchangeStrategy(Protocol):
-    """One way to exchange: with a random partner, with a group, or with nobody."""
+    """A topology: exchange with a random partner, with a group, or with nobody."""
 
     @property
     def members(self) -> int:
-        """How many peers take part in an exchange, as far as is seen, ourselves included."""
+        """Number of peers that take part in an exchange, as far as is known, this peer included."""
 
     @property
     def transfers(self) -> TransferMeter:
-        """The transfers under way."""
+        """Progress of the transfers under way."""
 
     @property
     def shares_state(self) -> bool:
-        """Whether a peer ends with the state that the others have."""
+        """Whether all peers of the run end with the same state (groups)."""
 
     def start_at(self, round_: int) -> None:
-        """Learn this peer's first round."""
+        """Set this peer's first round. Called once, before the first `open_round`."""
 
     def reset(self) -> None:
-        """Forget what the others had: the operator refounded the run."""
+        """Forget what is known of the states of others, because the operator has replaced the run's state."""
 
     def open_round(
         self, key: RoundKey, opens_at: float, closes_at: float
     ) -> AbstractAsyncContextManager[ExchangeSession]:
-        """Begin a round. Its search for others continues until the caller leaves the context."""
+        """Open a round. The search for other peers runs until the context is left. Times are run times in seconds."""
 
     async def find_later_state(self, fragment: int, reason: str, at_last: bool = False) -> MissedState | None:
-        """Outside of the rounds: return the group's state of a fragment where it is another than ours. `at_last`: every
-        peer has played the last round. Never raises for what others do."""
+        """Fetch the group's state of a fragment, outside a round. Return None if it is the one this peer has.
+
+        `at_last`: no round follows, so an earlier state is fetched too if more than half of the peers have it. Never
+        raises for the failure of another peer."""
 
     def note_state(self, fragment: int, digest: bytes) -> None:
-        """Learn that the fragment's state has this digest now. Called after every change, with what
-        `OuterState.step_with` returned."""
+        """Record the digest of the fragment's present state, as returned by `OuterState.step_with`. Called after every
+        change of the state."""
 
 
 class ExchangeSession(Protocol):
-    """An open round."""
+    """An open round of one fragment."""
 
     def fetch_missed_state(self) -> Awaitable[MissedState | None] | None:
-        """Wait, beside the training, for a state that we should have and lack. None, awaited or at once: there is none
-        to be had. Never raises for what others do; a cancelled one leaves nothing running."""
+        """Fetch a state that the group has and this peer lacks, while the trainer works.
+
+        None, or an awaitable of None: there is no such state. Never raises for the failure of another peer. Cancelling
+        it leaves nothing running."""
 
     def exchange(
         self, work: WorkSnapshot, work_share: WorkShare, closes_at: float
     ) -> AbstractAsyncContextManager[ExchangeResult]:
-        """Enter with what the others gave for this work. The values of the result lie in borrowed memory: nobody may
-        read them once the context is left. Never raises for what others do; a cancelled one leaves nothing running."""
+        """Exchange `work` with the other peers; the context's value is the result.
+
+        The tensors of the result lie in borrowed memory, so nothing may read them after the context is left.
+        `closes_at`: run time until which a peer without a partner searches. Never raises for the failure of another
+        peer. Cancelling it leaves nothing running."""
 
     def must_finish(self, due_in_s: float) -> bool:
-        """Whether a peer that is to stand still finishes this exchange, which begins in so many seconds. Not where it
-        has promised nothing, and not where the others still have time to do without it."""
+        """Return whether a peer that is about to pause should still finish this exchange, which begins in `due_in_s`
+        seconds. True only if a partner counts on it and has no time left to find another one."""
 
     def late_result(self, work: WorkSnapshot, work_share: WorkShare) -> ExchangeResult:
-        """Return the result of an exchange that was given up because the fragment is due again."""
+        """Return the result for an exchange that was cancelled because its fragment is due again."""

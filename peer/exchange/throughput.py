@@ -1,4 +1,4 @@
-"""How fast a payload passes, seen from its source or sink, whatever carries it."""
+"""Measures how fast payloads pass, at their source or sink, for any transport."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from peer.protocol.wire.payload import Source
 
 LEAST_S = 1e-3
-"""Seconds that a measurement takes at least: less says nothing about a rate."""
+"""Least duration of a measurement, in seconds; a shorter one gives no meaningful rate."""
 PART = 4
-"""The first part fills buffers on the way; what passes behind it is measured, if there is as much of it."""
+"""The first 1/PART of a payload only fills buffers on the way. The rate is measured behind it if that much more has
+passed."""
 
 
 class Throughput:
-    """Where a payload of `nbytes` was at which time (seconds)."""
+    """The progress of one payload of `nbytes` over time. `now`: returns seconds."""
 
     def __init__(self, nbytes: int, now: Callable[[], float]) -> None:
         self._nbytes = nbytes
@@ -26,7 +27,7 @@ class Throughput:
         self._last = (0.0, 0)
 
     def note(self, upto: int) -> None:
-        """So many bytes, from the beginning, have passed now."""
+        """Record that the first `upto` bytes have passed by now."""
         self._last = at = self._now(), upto
         self._first = self._first or at
         if self._settled is None and upto >= self._part:
@@ -39,11 +40,11 @@ class Throughput:
 
     @property
     def first_at(self) -> float:
-        """0: nothing has passed."""
+        """Time at which the first bytes passed; 0: none have."""
         return self._first[0] if self._first else 0.0
 
     def rate(self) -> float:
-        """Bytes per second; 0: too little has passed to tell."""
+        """Bytes per second; 0 while too little has passed to measure."""
         since = self._first
         if self._settled is not None and self._last[1] - self._settled[1] >= self._part:
             since = self._settled
@@ -53,24 +54,24 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class TransferLeft:
-    """The rest of the transfers under way."""
+    """What remains of the transfers under way."""
 
     nbytes: int
     rate: float
-    """Bytes per second of the slowest; 0: too little has passed to tell."""
+    """Bytes per second of the slowest transfer; 0: too little has passed to measure."""
     seconds: float
-    """Until all of it has passed at these rates; 0 without a rate."""
+    """Seconds until all transfers end at these rates; 0 without a rate."""
 
 
 class TransferMeter:
-    """The transfers under way, for the one that asks how long they still take."""
+    """Collects the transfers under way, to estimate how long they still take."""
 
     def __init__(self) -> None:
         self._under_way: list[Throughput] = []
 
     @contextmanager
     def watching(self, *throughput: Throughput) -> Iterator[None]:
-        """Count these as under way within the context."""
+        """Count these payloads as under way within the context."""
         self._under_way += throughput
         try:
             yield
@@ -79,7 +80,7 @@ class TransferMeter:
                 self._under_way.remove(one)
 
     def left(self) -> TransferLeft | None:
-        """Return the rest of all that is under way; None: nothing is."""
+        """Return what remains of all transfers under way; None if there are none."""
         rest = [one for one in self._under_way if one.left > 0]
         if not rest:
             return None
@@ -90,7 +91,8 @@ class TransferMeter:
 
 
 class MeasuredSource:
-    """A chunk is read when those before it have gone, or the last of them is going."""
+    """A `Source` that records its progress. A chunk is read when all earlier chunks have been sent, or the last of them
+    is being sent."""
 
     def __init__(self, source: Source, now: Callable[[], float]) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""Check the values that other peers send: finite, and no absurd distance or length."""
+"""Checks of values that other peers send: they must be finite and not absurdly far or large."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from peer.protocol.group.plausibility import MeasuredResult
 
 FAR = 10.0
 FAR_FROM_ZERO = 0.25
-"""A partner's params may differ from ours, in root mean square over the fragment, by FAR times ours and this much more
-(a fragment may be near zero yet). Replicas of one run stay within about once their norm, so no honest partner comes
-near; one that exploded, or lies, is not mixed in. A smaller distance can still do harm, but bounded harm."""
+"""A partner's params may differ from ours, in root mean square over the fragment, by at most FAR times the root mean
+square of ours, plus this constant for fragments that are still near zero. Replicas of one run differ by about their own
+norm at most, so honest partners pass. Params that exploded, or a crude lie, are refused. Smaller differences can do
+harm too, but bounded harm."""
 
 RESULT_FAR = 100.0
-"""A shard's result so many times longer than our own contribution is not applied, unless that was small for an honest
-reason: a slow machine in its first steps."""
+"""A shard's result that is this many times longer than our own contribution is refused, unless ours is small for an
+honest reason, such as a slow machine in its first steps; see USUAL_FAR."""
 USUAL_FAR = 10.0
-"""A long result may then be so many times what was applied in the round before, or OUTER_PART of the outer params."""
+"""A long result is accepted if it is at most this many times as long as the result of the round before, or OUTER_PART
+of the outer params."""
 OUTER_PART = 0.1
 
 BLOCK = 2**20
-"""Elements of a temporary."""
+"""Elements of a temporary tensor."""
 
 
 def check_partner(values: Tensor, own: Flat) -> None:
@@ -42,7 +44,7 @@ def check_partner(values: Tensor, own: Flat) -> None:
 
 
 def check_contribution(values: Tensor) -> float:
-    """Return the square of the L2 norm of a contribution, or of a part of one. Raises BadPayload where it is not
+    """Return the square of the L2 norm of a contribution, or of a part of one. Raises BadPayload if a value is not
     finite."""
     if not finite(values):
         raise BadPayload(Code.NOT_FINITE, "a contribution holds NaN or infinity")
@@ -50,11 +52,11 @@ def check_contribution(values: Tensor) -> float:
 
 
 def check_result(values: Tensor, own: Flat, outer: Flat | None, usual: float | None) -> MeasuredResult:
-    """Return a shard's result beside our contribution. Raises BadPayload where it may not be applied, whoever else
-    takes part.
+    """Compare a shard's result with our own contribution. Raises BadPayload if the result must not be applied.
 
-    `own`: our contribution. `outer`: the outer params of the shard, where they are at hand. `usual`: root mean square
-    of the result in the fragment's round before; in our first round a result may be as long as the outer params."""
+    `own`: our contribution. `outer`: the outer params of the shard; None: not available. `usual`: root mean square of
+    the result in the fragment's round before; None in our first round, in which a result may be as long as the outer
+    params."""
     if not finite(values):
         raise BadPayload(Code.NOT_FINITE, "the result holds NaN or infinity")
     length, mine, together = compare(values, own)
@@ -70,8 +72,8 @@ def check_result(values: Tensor, own: Flat, outer: Flat | None, usual: float | N
 
 
 def compare(values: Tensor, own: Flat) -> tuple[float, float, float]:
-    """Return the L2 norms of two vectors, and their inner product, in double precision. Reads each once, with
-    temporaries of `PIECE`."""
+    """Return the L2 norms of two vectors and their inner product, in double precision. Reads each vector once, in
+    pieces of `PIECE` elements."""
     squares, own_squares, products = [], [], []
     for start in range(0, values.numel(), PIECE):
         part = slice(start, min(start + PIECE, values.numel()))
@@ -83,8 +85,8 @@ def compare(values: Tensor, own: Flat) -> tuple[float, float, float]:
 
 
 def rms(one: Flat, other: Flat | None = None) -> float:
-    """Return the root mean square of flat fp32 values, or of the difference of two. Infinite when a square overflows.
-    A temporary of a block at most."""
+    """Return the root mean square of flat fp32 values, or of the difference of two vectors. Infinite if a square
+    overflows. Uses one temporary block at a time."""
     total = 0.0
     for start in range(0, one.numel(), BLOCK):
         part = slice(start, min(start + BLOCK, one.numel()))
@@ -96,5 +98,5 @@ def rms(one: Flat, other: Flat | None = None) -> float:
 
 
 def finite(values: Flat) -> bool:
-    """Return whether no value is NaN or infinite. A temporary of a block at most."""
+    """Return whether no value is NaN or infinite. Uses one temporary block at a time."""
     return all(all_finite(values[part]) for part in blocks(values.numel()))

@@ -1,9 +1,12 @@
-"""A member makes owners' results again: one in fifty that it draws, and those that it doubts.
+"""Audits the results of other shard owners by recomputing them: all that look doubtful, and one in fifty drawn at
+random.
 
-It fetches what an owner shows of its round (`peer.exchange.group.evidence`) while it trains for the next one, at most
-`MOST` results a round, each once. The draw is made from a signature of its own, so nobody can foresee it.
+While its trainer works on the next round, the member fetches an owner's evidence (`peer.exchange.group.evidence`) and
+recomputes the mean, for at most `MOST` results a round. The draw is derived from a signature of the member, so that no
+owner can predict it.
 
-On failure: what cannot be had, or is not signed by all, proves nothing and costs nobody its standing."""
+On failure: evidence that cannot be fetched, or is not signed by all contributors, proves nothing and does not lower the
+owner's reputation."""
 
 from __future__ import annotations
 
@@ -30,9 +33,11 @@ from peer.protocol.messages import PIECE_BYTES, PeerRecord
 from peer.state.unnamed import unnamed
 
 CHANCE = 0.02
-"""That a member makes one result of a round again, without any doubt."""
+"""Probability that a member audits a result of a round without any doubt about it."""
 MOST = 3
+"""Most results that are audited in a round."""
 KEPT_PROOFS = 4
+"""Number of proofs that are kept."""
 
 
 class Auditor:
@@ -47,10 +52,11 @@ class Auditor:
         self._news = asyncio.Event()
         self._one = asyncio.Lock()
         self.proofs: list[ShardProof] = []
-        """The last that were found, which can be handed on."""
+        """The latest proofs of false results, which can be passed on."""
 
     def note(self, roster: Roster, shards: list[Shard], outcomes: list[ShardOutcome], doubted: Collection[int]) -> None:
-        """Learn a round's checked results. Those of the round before are no longer shown."""
+        """Select the results of a round to audit, given its checked outcomes. Replaces the former selection, since
+        owners do not show evidence of former rounds. `doubted`: indices of shards whose results are implausible."""
         self._due = []
         if isinstance(self._context.terms.mean.result_codec, SparseResult):
             return
@@ -66,15 +72,15 @@ class Auditor:
             self._news.set()
 
     def _drawn(self, roster: Roster, count: int) -> int | None:
-        """Return the number of the result to make again; None: none of them."""
+        """Return the number of the randomly drawn result; None: none is drawn in this round."""
         said = blake3(self._context.signer.sign(draw_statement(roster.name()))).digest()
         if not count or int.from_bytes(said[:8], "big") >= CHANCE * 2**64:
             return None
         return int.from_bytes(said[8:16], "big") % count
 
     async def run(self) -> None:
-        """Make again what is due, until cancelled, which leaves nothing running. Several may run: one at a time works.
-        Never raises for what others do."""
+        """Audit the selected results until cancelled, which leaves nothing running. If several calls run, one works at
+        a time. Never raises for the failure of another peer."""
         while True:
             await self._news.wait()
             async with self._one:
@@ -86,9 +92,9 @@ class Auditor:
         job = self._due[0]
         roster, shard, outcome = job
         if (owner := self._context.peer_table.peers.get(shard.owner)) is not None:
-            with suppress(ExchangeError, OSError):  # nothing is proved
+            with suppress(ExchangeError, OSError):  # without evidence nothing is proved
                 await self._audit(owner, roster, shard, outcome)
-        if self._due and self._due[0] is job:  # else there was another round
+        if self._due and self._due[0] is job:  # otherwise `note` has replaced the list for a new round
             self._due.pop(0)
 
     async def _audit(self, owner: PeerRecord, roster: Roster, shard: Shard, outcome: ShardOutcome) -> None:
@@ -107,7 +113,7 @@ class Auditor:
         return examine(proof, terms.run_id, terms.mean, terms.elements, self._context.signer.verify)
 
     async def _fetch(self, owner: PeerRecord, roster: Roster, shard: Shard, parts: int) -> memoryview:
-        """Raises ExchangeError and OSError."""
+        """Fetch the owner's evidence piece by piece. Raises ExchangeError, or OSError if the disk is full."""
         context, name = self._context, name_of(roster.name(), shard.index)
         nbytes = EvidenceForm(context.terms.mean, shard.elements, parts).nbytes
         shown = unnamed(self._folder, nbytes)

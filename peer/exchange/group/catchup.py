@@ -1,8 +1,7 @@
-"""A member that is not where its group is: asks the others which state of the fragment they have, and fetches what most
-of them have.
+"""Finds out which state of a fragment most members of the group have, and fetches it, for a member whose state differs.
 
-By the time a stale member hears of a roster, its members are about to step on. So what is fetched is not the state that
-the roster builds on but the one after it: the members are asked until most of them have come to it, for a while."""
+When a stale member gets a roster, its members are about to take their step. The state to fetch is therefore not the one
+that the roster builds on but the one after it, so the members are asked again until most of them have it."""
 
 from __future__ import annotations
 
@@ -22,17 +21,20 @@ from peer.protocol.messages import PeerId, PeerRecord, RoundKey
 from peer.state.transfer.fragment import fetch_fragment
 
 ASK_S = 3.0
+"""Seconds to wait for the members' answers."""
 BRIEF_S = 1.0
-"""Where there is no time to lose, and the question can be asked again."""
+"""As `ASK_S`, if the state is needed soon and the members can be asked again later."""
 AGAIN_S = 1.0
+"""Seconds between two rounds of questions."""
 MAX_ASKED = 16
+"""Most members that are asked."""
 
 
 class CatchUp:
-    """Looks up and fetches a fragment's state."""
+    """Looks up which state of a fragment the group has, and fetches it."""
 
     def __init__(self, context: GroupContext, scratch: Path | None = None) -> None:
-        """`scratch`: folder for a state that is fetched; None: it lies in memory."""
+        """`scratch`: folder for fetched states; None: they are kept in memory."""
         self._context = context
         self._scratch = scratch
         self.donor: PeerId | None = None
@@ -47,12 +49,15 @@ class CatchUp:
         ours: Base | None = None,
         at_last: bool = False,
     ) -> tuple[Base, tuple[Tensor, Tensor] | None] | None:
-        """The base that most have, and its (outer_params, outer_momentum); None in place of these: `own` is its digest
-        already. None for all of it: nobody asked knows of a roster, so there is nothing to catch up with. `settle_s`:
-        how long to wait for the members to apply the round at hand. `ours`: our state counts beside those of the
-        others, and nothing earlier is taken; `at_last`, when no round will follow, what more than half of all have is.
+        """Return the base that most members have, and its (outer_params, outer_momentum). The tensors are None if
+        `own`, the digest of our state, is that base's. The result is None if no member knows of a roster, so that there
+        is nothing to catch up with.
 
-        Raises PartnerLost when nobody gives it."""
+        `settle_s`: seconds to wait for the members to apply the present round. `ours`: our base; it counts as one vote,
+        and no earlier base is fetched. `at_last`: no round follows, so an earlier base is fetched too if more than half
+        of all members have it.
+
+        Raises PartnerLost if no member gives the state."""
         clock, began = self._context.clock, self._context.clock.now()
         donors, failed = self._donors(key, roster), ""
         while donors:
@@ -83,7 +88,7 @@ class CatchUp:
         return [known[peer] for peer in order if peer in known and known[peer].reach][:MAX_ASKED]
 
     async def _held(self, donors: Sequence[PeerRecord], fragment: int, ask_s: float) -> list[tuple[PeerRecord, Base]]:
-        """Return the answers after `ask_s`; without any, the first one within twice that."""
+        """Return the answers that arrive within `ask_s`; if there are none, the first answer within twice that."""
 
         async def ask(donor: PeerRecord) -> Base | None:
             try:
@@ -129,8 +134,11 @@ class CatchUp:
 def _most_common(
     held: Sequence[tuple[PeerRecord, Base]], even_first: bool, ours: Base | None, voters: int | None
 ) -> tuple[Base | None, list[PeerRecord]]:
-    """The state that most have; then the latest, then the one of smaller mark. `even_first`: also one that no roster
-    made. `ours` counts like the others', and what is earlier does not, but for what more than half of `voters` have."""
+    """Return the state that most peers have, and its holders. Ties are decided by the later round, then by the smaller
+    mark.
+
+    `even_first`: states without a roster count too. `ours` counts as one vote. States earlier than `ours` are left out,
+    unless more than half of `voters` have them."""
     bases = {base.mark(): base for _, base in held if base.electors or even_first}
     holders = {mark: [donor for donor, base in held if base.mark() == mark] for mark in bases}
     count = Counter({mark: len(some) for mark, some in holders.items()})

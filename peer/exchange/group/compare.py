@@ -1,8 +1,8 @@
-"""Compare the contributions to a shard with each other, in a worker thread, for
+"""Compares the contributions to a shard with each other, in a worker thread, for
 `peer.protocol.group.contributor_judge`.
 
-Of a large shard a sample is enough: so the time that this takes is bounded. The owner draws it, and nobody else knows
-where it lies. Memory: `PIECE` doubles for each contribution, and one tile."""
+Of a large shard only a sample is compared, which bounds the time. The owner draws it at random, so that no contributor
+can know which elements are compared. Memory: `PIECE` doubles for each contribution, and one tile."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from peer.protocol.group.contributor_judge import PartsComparison
 from peer.protocol.messages import PeerId
 
 PIECE = 2**15
-"""Elements of a tile that are compared, one after the other."""
+"""Elements of each sampled tile that are compared."""
 PIECES = 16
+"""Most tiles in a sample."""
 
 
 def compare_parts(parts: Mapping[PeerId, Contribution], codec: Codec, elements: int, random: Random) -> PartsComparison:
-    """Return the comparison of these contributions to a shard of so many elements. Those that cannot be decoded, are
-    not finite or zero are not in it."""
+    """Return the comparison of these contributions to a shard of `elements` elements. It leaves out contributions that
+    cannot be decoded, are not finite, or are zero."""
     readable, count = dict.fromkeys(parts, True), len(parts)
     products, squares = torch.zeros(count, count, dtype=torch.float64), torch.zeros(count, count, dtype=torch.float64)
     space, starts = torch.empty(min(TILE, elements)), range(0, elements, TILE)
@@ -59,6 +60,8 @@ def compare_parts(parts: Mapping[PeerId, Contribution], codec: Codec, elements: 
 
 
 def _excess(lengths: Sequence[float], tokens: Sequence[int]) -> list[float]:
+    """Return for each contribution how many times longer than the median it is, divided by how many times more tokens
+    than the median it has (at least 1, at most FASTEST)."""
     if not lengths:
         return []
     usual, work = median_low(lengths), median_low(tokens)

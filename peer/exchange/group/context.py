@@ -1,4 +1,4 @@
-"""The context that the parts of a group share: fixed terms, services, and who counts."""
+"""What the parts of a group share: its fixed terms, and the services of the daemon that they use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peer.protocol.messages import PeerId, PeerRecord, Reach, RoundKey, RunId, S
 T = TypeVar("T")
 
 KEEP_ROUNDS = 2
-"""So many rounds that are over are remembered, their results included."""
+"""Number of finished rounds that are remembered with their results, for members that ask late."""
 
 
 class GroupPeerTable(Protocol):
@@ -42,7 +42,7 @@ class GroupPeerTable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTerms:
-    """The terms of a group that never change while the peer runs."""
+    """The terms of a group that do not change while the peer runs."""
 
     run_id: RunId
     me: PeerId
@@ -50,9 +50,9 @@ class GroupTerms:
     """Elements of each fragment."""
     mean: MeanTerms
     max_group: int
-    """Members at most."""
+    """Most members of a round."""
     founders: int = 0
-    """How many the group is expected to begin with; 0: nobody said."""
+    """Number of members that the group is expected to begin with, by the manifest; 0: not given."""
     max_upload: float | None = None
     """Bytes per second; None: no cap."""
 
@@ -69,17 +69,17 @@ class GroupContext:
     reputation: Reputation
     offload: Offload
     transfers: TransferMeter = field(default_factory=TransferMeter)
-    """The transfers under way."""
+    """Progress of the transfers under way."""
 
     def live(self, even_finished: bool = False) -> set[PeerId]:
-        """The training peers we see, would work with and do not take for gone, ourselves included; and those that did
-        all their rounds."""
+        """Return the peers that can take part, ourselves included: training, in good standing, and not out.
+        `even_finished`: also the peers that have finished all their rounds."""
         fit = {Status.TRAINING, Status.FINISHED} if even_finished else {Status.TRAINING}
         return (self._acceptable(fit) - self.peer_table.detector.membership.outs()) | {self.terms.me}
 
     def counted(self) -> int:
-        """Return how many peers count for a quorum by number, silent ones included. A member that is cut off must not
-        think that the others are gone."""
+        """Return the number of peers that a quorum is computed from. It includes peers that do not answer, so that a
+        member that is cut off does not conclude that the others have left."""
         return len(self._acceptable({Status.TRAINING}) | {self.terms.me})
 
     def _acceptable(self, fit: set[Status]) -> set[PeerId]:
@@ -88,14 +88,15 @@ class GroupContext:
         return set(self.reputation.acceptable(able))
 
     def refusal_reason(self, peer: PeerId) -> str:
-        """Why nothing is done for this peer, for a person; empty: it is welcome."""
+        """Return why calls of this peer are refused, as text for a person; empty if they are not."""
         if why := self.reputation.exclusion_reason(peer):
             return f"standing: {why}"
         return "banned by the operator" if peer in self.peer_table.banned() else ""
 
 
 def drop_finished_rounds(table: OrderedDict[RoundKey, T], over: Callable[[T], bool]) -> None:
-    """Keep the rounds that are open, and the last KEEP_ROUNDS that are over."""
+    """Delete finished rounds from the table, except the last KEEP_ROUNDS. `over`: returns whether a round has
+    finished."""
     past = [key for key, value in table.items() if over(value)]
     for key in past[:-KEEP_ROUNDS]:
         del table[key]

@@ -1,4 +1,4 @@
-"""A member's contribution to a shard: how it is read, added up and signed, tile by tile."""
+"""A member's contribution to a shard: reading, adding and signing it tile by tile."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from peer.protocol.wire.payload import Source
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A complete contribution, as it travels."""
+    """A complete contribution in its encoded form."""
 
     tokens: int
     payload: Source
     signature: bytes = b""
-    """The sender's, of `statement_of`."""
+    """The sender's signature of `statement_of`."""
 
 
 def tiles(codec: Codec, payload: Source, elements: int) -> Iterator[tuple[slice, bytes]]:
-    """A payload of so many elements in parts that stand for themselves, and which elements each holds."""
+    """Yield a payload of `elements` elements in separately encoded parts: the elements that a part holds, and its
+    bytes."""
     for start in range(0, elements, TILE):
         part = slice(start, min(start + TILE, elements))
         yield part, payload.read(start // TILE * codec.nbytes(TILE), codec.nbytes(part.stop - start))
 
 
 def add_(part: Contribution, codec: Codec, into: Tensor, weight: float, *, first: bool) -> None:
-    """Add as `peer.outer.robust_mean.weighted_mean` does, to the bit."""
+    """Add the decoded contribution times `weight` to `into`; the first one overwrites it. Gives bit for bit the same
+    sum as `peer.outer.robust_mean.weighted_mean`."""
     for span, payload in tiles(codec, part.payload, into.numel()):
         if first:
             codec.decode_into(payload, into[span])
@@ -41,7 +43,7 @@ def add_(part: Contribution, codec: Codec, into: Tensor, weight: float, *, first
 
 
 def statement_of(part: Contribution, roster: bytes, shard: int, codec: Codec, elements: int) -> bytes:
-    """Return the bytes that a member signs with its contribution."""
+    """Return the bytes that a member signs for its contribution."""
     digest = blake3()
     for _, payload in tiles(codec, part.payload, elements):
         digest.update(payload)

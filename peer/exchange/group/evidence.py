@@ -1,9 +1,9 @@
-"""The evidence of a shard's result: the signed parts that its owner says it averaged, and the result. An owner lays it
-out once, and shows it on request for a round. Each member can make the mean again from it, to the bit.
+"""The evidence of a shard's result: the signed parts that its owner says it averaged, and the result. The owner stores
+it once a round and shows it on request. With it any member can recompute the mean, bit for bit.
 
     owner's signature (64) | for each part: tokens (8), its sender's signature (64) | result | parts
 
-The owner signs what it shows, together with the digest of its result. So nobody else can bring in other parts."""
+The owner signs the evidence together with the digest of its result, so nobody else can show other parts in its name."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ HEAD = struct.Struct("<Q64s")
 
 
 def name_of(roster: bytes, shard: int) -> str:
-    """Return the name under which evidence is asked for. Only those that were told the roster know it."""
+    """Return the name under which evidence is requested. Only peers that have the roster can know it."""
     return f"{SHARD_PREFIX}{roster.hex()}:{shard}"
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceForm:
-    """The places in the evidence of a result with so many parts."""
+    """The byte layout of the evidence for a result of `parts` parts."""
 
     terms: MeanTerms
     elements: int
-    """Of the shard."""
+    """Elements of the shard."""
     parts: int
 
     @property
@@ -63,7 +63,7 @@ class EvidenceForm:
         return shown[self.results_at : self.parts_at]
 
     def contributions(self, shown: memoryview) -> list[Contribution]:
-        """Return the parts. Raises BadPayload for tokens that cannot be."""
+        """Decode the parts. Raises BadPayload for an impossible number of tokens."""
         size, found = self.terms.codec.nbytes(self.elements), list[Contribution]()
         for number in range(self.parts):
             tokens, signature = HEAD.unpack_from(shown, SIGNATURE_BYTES + number * HEAD.size)
@@ -75,10 +75,10 @@ class EvidenceForm:
 
 
 class ShownEvidence:
-    """An owner's evidence of one round. `folder`: where it lies; None: in memory."""
+    """The evidence that an owner shows of one round. `folder`: where it is stored; None: in memory."""
 
     def __init__(self, terms: MeanTerms, elements: int, parts: Sequence[Contribution], folder: Path | None) -> None:
-        """Copy the parts, in a worker thread. Raises OSError for a full disk."""
+        """Copy the parts, in a worker thread. Raises OSError if the disk is full."""
         self._form = EvidenceForm(terms, elements, len(parts))
         self._name = ""
         self._left = 0
@@ -93,17 +93,17 @@ class ShownEvidence:
                 at += len(data)
 
     def digest(self, result: Payload) -> bytes:
-        """Add the result, in a worker thread. Return the digest of all that the owner signs."""
+        """Add the result, in a worker thread. Return the digest of the evidence, which the owner signs."""
         copy(self._form.result(self._shown), result)
         return digest_of(self._shown)
 
     def open(self, name: str, signature: bytes, askers: int) -> None:
-        """Show it from now on, to so many at most."""
+        """Allow requests for the evidence under this name, as many bytes in all as `askers` complete copies."""
         self._shown[:SIGNATURE_BYTES] = signature
         self._name, self._left = name, askers * self._form.nbytes
 
     def on_piece(self, name: str, piece: int) -> memoryview | None:
-        """Return the bytes of a piece. None: this is not what is shown, or all have had it."""
+        """Return the bytes of a piece. None: unknown name or piece, or the allowed bytes are used up."""
         start = piece * PIECE_BYTES
         if name != self._name or not 0 <= start < self._form.nbytes or self._left <= 0:
             return None
@@ -113,15 +113,15 @@ class ShownEvidence:
 
 
 def copy(into: memoryview, data: Payload) -> None:
-    """Copy without the interpreter's lock."""
+    """Copy bytes without holding the interpreter's lock."""
     np.copyto(np.frombuffer(into, np.uint8), np.frombuffer(data, np.uint8))
 
 
 def digest_of(shown: memoryview) -> bytes:
-    """Return the digest of evidence, in a worker thread."""
+    """Return the digest of evidence without its signature, in a worker thread."""
     return blake3(shown[SIGNATURE_BYTES:]).digest()
 
 
 def said_of(shown: memoryview, roster: bytes, shard: int, result: bytes) -> bytes:
-    """Return the bytes that the owner signed if it showed this. `result`: the digest of the result."""
+    """Return the bytes that the owner signs for this evidence. `result`: digest of the result."""
     return shown_statement(roster, shard, result, digest_of(shown))

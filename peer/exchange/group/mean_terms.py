@@ -1,4 +1,4 @@
-"""How a group's mean travels and is made: the same for all its members."""
+"""How a group's mean is computed and encoded; the same for all members."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ class MeanTerms:
     """Maps the tokens of the contributions to their weights."""
     tensors: tuple[tuple[Span, ...], ...] = ()
     """Per fragment: the tensors whose mean is radial (`peer.protocol.group.radial_mean`), ascending. Each lies in one
-    shard. Empty: there are none."""
+    shard. Empty: no mean is radial."""
 
     def cut(self, roster: Roster, elements: int) -> list[Shard]:
-        """Return the shards of a round's fragment, which has so many elements."""
+        """Return the shards of a round's fragment. `elements`: of the fragment."""
         names = (self.codec.name, self.result_codec.name)
         align = max(ALIGN, *(FORMS[name].chunk for name in names if name in FORMS))
         return cut(roster.name(), roster.owners, elements, align, self.tensors_in(roster.key.fragment))
 
     def owner_nbytes(self, elements: int, members: int) -> int:
-        """Return what the owner of a shard takes and gives at most, in a group of so many members: all of them send it
-        their part and get their result, each of them a part of the fragment."""
+        """Return the most bytes that a shard's owner receives and sends in a round, together, in a group of `members`
+        members. Each of them sends the owner its part of the shard and gets the result, and a shard is 1/members of the
+        fragment."""
         return self.codec.nbytes(elements) + result_nbytes(self.result_codec.name, elements, members)
 
     def tensors_in(self, fragment: int) -> tuple[Span, ...]:
         return self.tensors[fragment] if self.tensors else ()
 
     def tensors_of(self, fragment: int, shard: Shard) -> list[Span]:
-        """Return the radial tensors of a shard, in elements of it."""
+        """Return the radial tensors of a shard, as spans of elements within the shard."""
         within = ((start, end) for start, end in self.tensors_in(fragment) if shard.start <= start < shard.end)
         return [(start - shard.start, end - shard.start) for start, end in within]

@@ -1,8 +1,8 @@
-"""A group's exchange (the DiLoCo family): all members hold the same state and take the same step. `GroupMember` joins
-the parts: `Rendezvous` agrees on one roster for each round, `ShardExchange` sends our contribution to the owner of each
-shard and receives its result, `ShardReducer` averages the shard that we own, `CatchUp` fetches the group's state after
-a round was missed, `Auditor` checks results of other owners, and a `Quorum` for each fragment decides whether enough
-members contributed.
+"""A group's exchange (the DiLoCo family): all members hold the same state and take the same step. `GroupMember`
+connects the parts: `Rendezvous` agrees on one roster for each round, `ShardExchange` sends our contribution to the
+owner of each shard and receives its result, `ShardReducer` averages the shard that we own, `CatchUp` fetches the
+group's state after a round was missed, `Auditor` checks results of other owners, and a `Quorum` for each fragment
+decides whether enough members contributed.
 
 Each member sends every shard's owner its encoded part of the pseudo-gradient and receives the encoded mean on the same
 stream. All members decode the same bytes. On failure: if an owner dies, its shard has no result in this round; if
@@ -53,10 +53,11 @@ from peer.protocol.group.shards import ContributionHeader, Shard, UploadSlot
 from peer.protocol.messages import PeerId, RoundKey, SwapReport
 
 PARK_S = 4.0
-"""How long a contribution waits for its owner to have the roster, too; then it is asked to try again. Shorter than a
-caller waits without an answer."""
+"""Seconds for which a contribution that arrives before this owner has the roster waits for it. Then the sender is asked
+to try again. Shorter than the time after which a caller gives up an unanswered call."""
 COLLECT_PART = 0.7
-"""The part of the time until the round is given up in which an owner collects: the results have to travel, too."""
+"""An owner collects contributions for this part of the time until the round is given up, so that time is left to send
+the results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +65,22 @@ class GroupMean:
     """The mean of a round. Spans are half-open ranges of elements of the fragment, ascending."""
 
     mean: Tensor
-    """Flat fp32 of the fragment; outside the spans it may hold anything."""
+    """Flat fp32 of the fragment; undefined outside `spans`."""
     spans: list[tuple[int, int]]
-    """Where there is a result: step there, and nowhere else."""
+    """Elements that have a result: the outer step changes only these."""
     named: list[tuple[int, int]]
-    """Where our contribution is part of it: applied, for the ledger and for error feedback."""
+    """Elements whose result includes our contribution. The ledger counts them as applied, and error feedback as
+    sent."""
     members: tuple[PeerId, ...]
     report: SwapReport
     reason: str
-    """Why spans are missing, for a person; empty: none are."""
+    """Why elements have no result, as text for a person; empty if all have one."""
     shards: list[tuple[int, int]]
-    """The shards of the owners, which cover the fragment."""
+    """The shards of all owners; together they cover the fragment."""
 
 
 class GroupMember:
-    """One peer's part in all rounds of a group; the `GroupHandler` that answers the others."""
+    """One peer's part in all rounds of a group. It is also the `GroupHandler` that answers the other members' calls."""
 
     def __init__(
         self,
@@ -87,27 +89,29 @@ class GroupMember:
         scratch: Path | None = None,
         emit: Callable[[events.Event], None] = lambda event: None,
     ) -> None:
-        """`store`: its rosters are recalled. A part of a group that was cut off and restarted does not take itself for
-        a new one. `scratch`: folder for a state that is fetched; None: it lies in memory."""
+        """`store`: keeps the accepted rosters across restarts, so that members that were cut off from the group and
+        restarted do not found a second group. `scratch`: folder for fetched states; None: fetched states are kept in
+        memory. `emit`: journals an event."""
         self._context, self._emit = context, emit
         period = len(context.terms.elements)
         self._quorums = [Quorum(period, context.terms.founders) for _ in context.terms.elements]
         self._held: list[bytes] = [b""] * period
         self._pending: list[Base | None] = [None] * period
-        """The state after the step that is due; digest empty: not known."""
+        """Per fragment: the state that the outer step now due will produce. Its digest is empty until it is
+        computed."""
         self._incomplete = [False] * period
         """Per fragment: whether we lack a part of its last round."""
         self._history = [ResultHistory() for _ in context.terms.elements]
-        """Per fragment: the results that were applied of late."""
+        """Per fragment: measures of the results that were applied lately."""
         self._vouchers: list[tuple[Vouchers, tuple[PeerId, ...]]] = [(Vouchers(), ())] * period
-        """Per fragment: the results that owners signed in the last round, and the owners by shard."""
+        """Per fragment: the results that owners signed in its last round, and the owner of each shard."""
         self._judge = ContributorJudge()
         self._left_out: dict[PeerId, str] = {}
-        """Of our last shard, and why."""
+        """The contributors that were excluded from the last result of our shard, with the reasons."""
         self._auditor = Auditor(context, scratch)
         self._scratch = scratch
         self._shown: ShownEvidence | None = None
-        """Of our last result."""
+        """The evidence of our last result."""
         self._rendezvous = Rendezvous(context, self._quorums)
         self._catch_up = CatchUp(context, scratch)
         self._reducers: OrderedDict[RoundKey, ShardReducer | None] = OrderedDict()
@@ -122,8 +126,9 @@ class GroupMember:
     # -- what the owner does -----------------------------------------------------------------------------------------
 
     def set_state_digest(self, fragment: int, digest: bytes) -> None:
-        """Our state of this fragment is now this one (`OuterState.digest`): after every step and every change. Only
-        then do others get it from us, and only then does what made it count."""
+        """Set the digest of our state of this fragment (`OuterState.digest`). Call it after each step and each other
+        change: other members are given the state, and the roster that produced it counts for our quorum, only from then
+        on."""
         coming = self._pending[fragment]
         if coming is not None and digest != self._held[fragment] and coming.digest in (b"", digest):
             self._quorums[fragment].adopt(coming)
@@ -132,21 +137,22 @@ class GroupMember:
         self._held[fragment] = digest
 
     def start_at(self, round_: int) -> None:
-        """Our first round is this one."""
+        """Set the first round that this peer takes part in."""
         self._rendezvous.start_at(round_)
 
     async def probe_leaders(self, key: RoundKey, opens_at: float, due: float) -> None:
-        """Find out, between these (run time), which leaders are there. A cancelled call leaves nothing running."""
+        """Find out which of the round's first leaders answer, between two run times. Cancelling it leaves nothing
+        running."""
         await self._rendezvous.probe_leaders(key, opens_at, due)
 
     async def audit(self) -> None:
-        """Make results of the last round again that we doubt, or drew. Ends when cancelled, and leaves nothing
-        running."""
+        """Recompute results of the last round that are doubted or were drawn at random. Runs until it is cancelled,
+        which leaves nothing running."""
         await self._auditor.run()
 
     @property
     def proofs(self) -> list[ShardProof]:
-        """The last proofs that owners lied."""
+        """The latest proofs of false results, at most `peer.exchange.group.audit.KEPT_PROOFS`."""
         return self._auditor.proofs
 
     async def exchange(
@@ -161,15 +167,19 @@ class GroupMember:
         into: Tensor | None = None,
         outer: Flat | None = None,
     ) -> GroupMean:
-        """Average the flat fp32 pseudo-gradient of a fragment over the group, weighted by tokens. Once a key; `base` is
-        the digest of the state that the gradient was taken against, `outer` its params (None: what comes is judged by
-        the gradient alone). `gradient` is read where it lies and stays as it is meanwhile; the mean comes into `into`,
-        flat fp32 of its length (None: into memory of its own). The roster is there soon after `closes` (run time);
-        after that it takes what the transfers take, bounded by measured rates, and at most until `give_up` (run time):
-        shards that are not here then are left as they were. A cancelled call leaves nothing running, and costs the
-        others our shard. Step with the result, then call `holds`.
+        """Average the flat fp32 pseudo-gradient of a fragment over the group, weighted by tokens. Call it once per key.
 
-        Raises NoRoster: the work stays; Stale: catch up; nothing of ours is in any mean after either."""
+        `gradient`: read in place; it must not change during the call. `base`: digest of the state that the gradient was
+        computed against. `outer`: that state's params; None: results are checked against the gradient alone.
+        `opens_at`, `closes`: run times between which the members agree on a roster. After `closes` the transfers may
+        take as long as measured rates predict, and at most until `give_up` (run time): shards without a result by then
+        are left unchanged. `into`: receives the mean, flat fp32 of the gradient's length; None: a new tensor.
+
+        Take the outer step with the result, then call `set_state_digest`. A cancelled call leaves nothing running, but
+        the other members then lack the shard that we own.
+
+        Raises NoRoster: the work stays. Raises Stale: catch up with the group first. In both cases no mean includes our
+        work."""
         context = self._context
         assert gradient.numel() == context.terms.elements[key.fragment], gradient.numel()
         into = torch.empty(gradient.numel()) if into is None else into
@@ -205,7 +215,8 @@ class GroupMember:
         return averaged
 
     def expect_steps(self, step_s: float) -> None:
-        """Know that an inner step takes so long here: the others join at the end of theirs."""
+        """Set the seconds of an inner step here. Other members join at the end of their step, so a leader waits about
+        as long."""
         self._rendezvous.grace.expect_steps(step_s)
 
     async def catch_up(
@@ -217,17 +228,18 @@ class GroupMember:
         until: float = math.inf,
         at_last: bool = False,
     ) -> tuple[Tensor, Tensor] | None:
-        """The group's state of a fragment: (outer_params, outer_momentum), flat fp32, digest verified. Put both in
-        place at once and say so with `holds`: from then on the group's memory of electors is ours, too. None: there is
-        nothing to fetch, `own` (the digest of ours) is what the group has, or there is no group yet.
+        """Fetch the group's state of a fragment: (outer_params, outer_momentum), flat fp32, digest verified.
 
-        roster: that of `Stale`; None at the start of a peer that has its state from a donor or a checkpoint. settle_s:
-        how long to wait for the members to apply the round at hand, and at most half of what is left `until` (run
-        time) it has to be here. at_last: no round will follow, so that what more than half have is taken even if it is
-        earlier than ours. Raises PartnerLost."""
+        Put both in place at once, then call `set_state_digest`: this peer then also takes over the group's electors.
+        None: `own`, the digest of our state, is the group's too, or no member knows of a roster yet.
+
+        `roster`: the roster of `Stale`; None outside a round. `settle_s`: seconds to wait for the members to apply the
+        present round, at most half of the time left `until` (run time) the state is needed. `at_last`: no round
+        follows, so the state of more than half of the members is fetched even if it is earlier than ours. Raises
+        PartnerLost."""
         settle_s = min(settle_s, max(0.0, (until - self._context.clock.now()) / 2))
         if roster is not None and self._quorums[key.fragment].lacking(key.round, roster.members):
-            settle_s = 0.0  # it was only made to say whose state counts: no result will come of it
+            settle_s = 0.0  # too few members for a result: the roster only shows which state counts
         ours = self._quorums[key.fragment].base(own) if roster is None else None
         found = await self._catch_up.fetch(key, roster, own, settle_s, ours, at_last)
         if found is None:
@@ -240,12 +252,12 @@ class GroupMember:
         return values
 
     def up_to_date(self, key: RoundKey) -> bool:
-        """Whether we have all of what the fragment's last round gave, as far as there can have been one."""
+        """Return whether our state includes all results of the fragment's last round."""
         last = key.round - len(self._quorums)
         return last < 0 or (self._quorums[key.fragment].since >= last and not self._incomplete[key.fragment])
 
     async def pause(self, seconds: float) -> None:
-        """Between two questions."""
+        """Wait between two requests for a state."""
         await self._context.clock.sleep(seconds)
 
     @property
@@ -254,14 +266,14 @@ class GroupMember:
         return self._catch_up.donor
 
     def _recall(self, raw: bytes) -> None:
-        """Begin with the rosters kept; with none when they cannot be read."""
+        """Restore the kept rosters; start without any if they cannot be read."""
         with contextlib.suppress(ValueError):
             for quorum, kept in zip(self._quorums, unpack(raw, len(self._quorums)), strict=True):
                 quorum.recall(kept)
             self._kept = raw
 
     async def _remember(self) -> None:
-        """Keep what has changed, before anything is done that others rely on."""
+        """Save the rosters if they have changed. Called before anything that other members rely on."""
         if (raw := pack(self._quorums)) != self._kept:
             self._kept = raw
             await self._context.offload(lambda: self._store.keep(raw))
@@ -275,7 +287,7 @@ class GroupMember:
         return GroupStatus(len(live), quorum.needed(context.counted()), lacking, left_out)
 
     def reset(self) -> None:
-        """The operator set a state: what was agreed before counts no more."""
+        """Forget all that was agreed, because the operator has replaced the run's state."""
         self._quorums[:] = [Quorum(len(self._quorums)) for _ in self._quorums]
         self._pending[:] = [None] * len(self._pending)
         self._history[:] = [ResultHistory() for _ in self._history]
@@ -325,7 +337,7 @@ class GroupMember:
         )
 
     def _leave_out(self, roster: Roster, compared: PartsComparison) -> Collection[PeerId]:
-        """Choose the contributors that will not be in the mean of our shard."""
+        """Return the contributors to exclude from the mean of our shard, and journal them."""
         self._left_out = self._judge.judge(compared)
         for peer, why in self._left_out.items():
             key = roster.key
@@ -333,7 +345,8 @@ class GroupMember:
         return self._left_out
 
     def _lacking(self, roster: Roster, contributors: Collection[PeerId]) -> str:
-        """The owner's check of `peer.protocol.group.quorum`. The roster at hand was accepted, so it counts."""
+        """Return why these contributors are too few for the owner to average (`peer.protocol.group.quorum`), or an
+        empty string. The roster was accepted when the round began."""
         return self._quorums[roster.key.fragment].lacking(roster.key.round, contributors)
 
     async def _averaged(
@@ -360,7 +373,8 @@ class GroupMember:
     async def _checked(
         self, shards: list[Shard], given: list[ShardOutcome], sharing: ShardExchange
     ) -> tuple[list[ShardOutcome], list[str]]:
-        """Measure the results, each by itself. Return the outcomes, and why shards have none."""
+        """Check each shard's result. Return the outcomes, with measures if the result passed, and the reasons for
+        missing results."""
         checked, reasons = list[ShardOutcome](), list[str]()
         for shard, part in zip(shards, given, strict=True):
             checked.append(part)
@@ -380,7 +394,7 @@ class GroupMember:
         self._emit(told)
 
     def _budget_s(self, elements: int, members: int) -> float:
-        """How long the contributions may take, and then the results."""
+        """Seconds that the contributions may take; the results may take as long again."""
         terms = self._context.terms
         rate = min(self._rate, terms.max_upload or self._rate)
         nbytes = 2 * terms.mean.codec.nbytes(elements) + result_nbytes(terms.mean.result_codec.name, elements, members)
@@ -404,7 +418,8 @@ class GroupMember:
         return None if self._shown is None else self._shown.on_piece(name, piece)
 
     async def on_contribution(self, sender: PeerId, header: ContributionHeader) -> UploadSlot:
-        """Raises PartnerRefused. A contribution that is here before the roster waits for it."""
+        """Open an upload for a member's contribution to our shard. Raises PartnerRefused. Waits up to PARK_S if this
+        peer does not have the round's roster yet."""
         self._context.peer_table.detector.heard(sender, "it contributed")
         if why := self._context.refusal_reason(sender):
             raise PartnerRefused(Code.REFUSED, why)

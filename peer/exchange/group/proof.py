@@ -1,8 +1,8 @@
-"""The proof that an owner signed another result than the mean of the parts that it showed. It can be handed on, and
-whoever has the run's manifest can verify it offline.
+"""The proof that an owner signed a result that is not the mean of the parts that it showed. It can be passed on, and
+anybody with the run's manifest can verify it offline.
 
-Nobody can be blamed for what it did not do. The owner signed both, the result and the parts; each part has its sender's
-signature. Where one of these is missing or does not hold, nothing is proved, whoever may be at fault."""
+A proof cannot accuse an honest owner: the owner has signed both the result and the parts that it shows, and each part
+has its sender's signature. If a signature is missing or invalid, nothing is proved."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from peer.protocol.group.shards import Shard, check_named
 from peer.protocol.messages import PeerId, RunId
 
 Verify = Callable[[PeerId, bytes, bytes], bool]
-"""Whether this peer signed these bytes: (peer, raw, signature)."""
+"""Returns whether a peer signed some bytes: (peer, raw, signature)."""
 MARK = b"peer shard proof v1\0"
 HEAD = struct.Struct("<IHH32s64s")
-"""Bytes of the roster, shard, number of parts, digest of the result, the owner's signature."""
+"""Length of the roster in bytes, shard, number of parts, digest of the result, the owner's signature."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardProof:
-    """A result, and what its owner showed of it."""
+    """A signed result, and the evidence that its owner showed for it."""
 
     roster: Roster
     shard: int
     named: tuple[int, ...]
     """The contributors that the result names, as indices into the roster's members."""
     digest: bytes
-    """Of the result (`peer.protocol.group.receipts`)."""
+    """Digest of the result (`peer.protocol.group.receipts`)."""
     signature: bytes
-    """The owner's, of the result."""
+    """The owner's signature of the result."""
     shown: memoryview
     """The owner's evidence (`peer.exchange.group.evidence`)."""
 
     def to_bytes(self) -> bytes:
-        """Return it as it is handed on."""
+        """Encode the proof for passing it on."""
         roster = self.roster.to_bytes()
         head = HEAD.pack(len(roster), self.shard, len(self.named), self.digest, self.signature)
         named = struct.pack(f"<{len(self.named)}H", *self.named)
@@ -56,17 +56,17 @@ class ShardProof:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a proof proves."""
+    """What the examination of a proof has shown."""
 
     owner: PeerId | None
-    """The owner of the shard, where that can be told."""
+    """The owner of the shard; None: the proof does not identify it."""
     guilty: bool
     why: str
-    """A sentence for a person."""
+    """The reason, as a sentence for a person."""
 
 
 def parse_proof(raw: bytes) -> ShardProof:
-    """Decode a proof and check its form alone. Raises BadPayload."""
+    """Decode a proof and check its form, not its signatures. Raises BadPayload."""
     try:
         if not raw.startswith(MARK):
             raise ValueError("mark")
@@ -90,7 +90,8 @@ def parse_proof(raw: bytes) -> ShardProof:
 
 
 def examine(proof: ShardProof, run_id: RunId, terms: MeanTerms, elements: Sequence[int], verify: Verify) -> Finding:
-    """Make the mean again, in a worker thread. `elements`: of each fragment of the run."""
+    """Recompute the mean from the parts shown, and compare it with the signed result. Runs in a worker thread.
+    `elements`: of each fragment of the run."""
     roster = proof.roster
     if roster.run_id != run_id or roster.key.fragment >= len(elements):
         return Finding(None, False, "it is of another run")
@@ -107,7 +108,7 @@ def examine(proof: ShardProof, run_id: RunId, terms: MeanTerms, elements: Sequen
 
 
 def _unproved(proof: ShardProof, shard: Shard, terms: MeanTerms, verify: Verify) -> str:
-    """Why nothing is proved, whatever the mean is; empty: all that is needed is here, and signed."""
+    """Return why the proof is incomplete, whatever the mean is; empty: everything needed is present and signed."""
     name, form = proof.roster.name(), EvidenceForm(terms, shard.elements, len(proof.named))
     if not verify(shard.owner, statement(name, shard.index, proof.digest), proof.signature):
         return "the owner did not sign the result"
@@ -130,7 +131,7 @@ def _unproved(proof: ShardProof, shard: Shard, terms: MeanTerms, verify: Verify)
 
 
 def _made_again(proof: ShardProof, shard: Shard, terms: MeanTerms) -> bytes:
-    """Return the digest of the mean of the parts; empty: an honest owner would not have averaged these."""
+    """Return the digest of the recomputed mean; empty: an honest owner would not have averaged these parts."""
     form = EvidenceForm(terms, shard.elements, len(proof.named))
     peers = [proof.roster.members[index] for index in proof.named]
     parts = dict(zip(peers, form.contributions(proof.shown), strict=True))

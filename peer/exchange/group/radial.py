@@ -1,5 +1,5 @@
-"""The radial-directional mean of contributions, made tile by tile: `peer.protocol.group.radial_mean` has the equation.
-The memory that this takes besides is one tile."""
+"""The radial-directional mean of contributions, computed tile by tile; `peer.protocol.group.radial_mean` has the
+equation. Extra memory: one tile."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from peer.protocol.model.fragments import Span
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A contribution to a radial mean."""
+    """A contribution to a radial mean, with its weight."""
 
     part: Contribution
     weight: float
-    """The weights of all add up to 1."""
+    """The weights of all contributions add up to 1."""
     factor: float
-    """The part counts so many times: less than once where it is too long."""
+    """Scale of the contribution: 1, or less if it is too long."""
 
 
 def radial_mean_(parts: Sequence[Weighed], codec: Codec, into: Tensor, tensors: Sequence[Span]) -> None:
-    """Write the mean of `parts` into flat fp32 `into`: the radial one in `tensors`, ascending, and the weighted one in
-    between. Where directions cancel each other it is made a second time."""
+    """Write the mean of `parts` into flat fp32 `into`: the radial mean in the spans `tensors` (ascending), the weighted
+    mean elsewhere. Where directions cancel each other, the radial mean is undefined and the weighted mean is computed
+    instead."""
     weights, plain = [part.weight for part in parts], [part.weight * part.factor for part in parts]
     lengths = [_lengths(part.part, codec, into.numel(), tensors) for part in parts]
     gaps = _between(tensors, into.numel())
@@ -56,7 +57,7 @@ def _between(tensors: Sequence[Span], elements: int) -> list[Span]:
 
 
 def _lengths(part: Contribution, codec: Codec, elements: int, tensors: Sequence[Span]) -> list[float]:
-    """Return the norm of a contribution in each tensor."""
+    """Return the L2 norm of a contribution in each tensor."""
     found = [0.0] * len(tensors)
     for number, _, values in _decoded(part, codec, elements, tensors):
         found[number] += square(values)
@@ -66,7 +67,8 @@ def _lengths(part: Contribution, codec: Codec, elements: int, tensors: Sequence[
 def _add_up_(
     parts: Sequence[Weighed], codec: Codec, into: Tensor, spans: Sequence[Span], rows: Sequence[Sequence[float]]
 ) -> None:
-    """Write the sum of the parts into these spans, each part times its row's factor for the span. The rest stays."""
+    """Write the weighted sum of the parts into these spans; `rows` has a weight for each part and span. Other elements
+    are not changed."""
     for start, end in spans:
         into[start:end].zero_()
     for part, row in zip(parts, rows, strict=True):
@@ -77,8 +79,8 @@ def _add_up_(
 def _decoded(
     part: Contribution, codec: Codec, elements: int, spans: Sequence[Span]
 ) -> Iterator[tuple[int, slice, Tensor]]:
-    """Return what a contribution has in these spans: the span's number, the place in the shard, and values to work
-    in."""
+    """Yield a contribution's values in these spans: the span's number, the slice of the shard, and the values, which
+    the caller may change."""
     space = torch.empty(min(TILE, elements))
     for tile, payload in tiles(codec, part.payload, elements):
         within = [(number, max(start, tile.start), min(end, tile.stop)) for number, (start, end) in enumerate(spans)]

@@ -1,8 +1,8 @@
-"""Reduce the contributions to a shard, in a worker thread and tile by tile. The memory that this takes is the mean,
-where the caller wants it, and the encoded result.
+"""Reduces the contributions to a shard to one result, in a worker thread and tile by tile. Memory: the mean, in the
+caller's tensor, and the encoded result.
 
-On failure: a contribution that cannot be decoded, is not finite or absurdly large is left out, by name;
-one that is only far larger than the others is made smaller (`peer.outer.robust_mean.factors`)."""
+On failure: a contribution that cannot be decoded, is not finite or is absurdly large is left out and reported. One that
+is only much larger than the others is scaled down (`peer.outer.robust_mean.factors`)."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Reduced:
     payload: memoryview | None
     """The encoded mean; None: there is no result."""
     lacking: str
-    """Why there is no result."""
+    """Why there is no result; empty if there is one."""
     bad: dict[PeerId, BadPayload]
-    """The contributions that were left out."""
+    """The contributions that were left out, with the reasons."""
 
 
 def reduce_contributions(
@@ -51,13 +51,15 @@ def reduce_contributions(
     tensors: Sequence[Span] = (),
     keep: Callable[[list[Contribution]], None] = lambda parts: None,
 ) -> Reduced:
-    """The weighted mean of `parts`, in their order, own ones like all others: what is averaged is what travelled.
-    `into`: flat fp32 of the shard; its values are worth nothing afterwards. `parts` are dropped one by one. `lacking`:
-    why these contributors are too few, empty when they are enough. `genuine`: whether this peer signed this
-    contribution. `tensors`: those of the shard whose mean is radial, ascending. `keep`: told the parts that will be in
-    the mean, in their order.
+    """Return the encoded weighted mean of `parts`, in their order. Our own part is treated as all others: the mean is
+    of the encoded values.
 
-    Which of the named count for how much depends on the named alone: whoever has their parts makes the same mean."""
+    `into`: flat fp32 of the shard, used as working memory; undefined afterwards. `parts`: emptied while they are added
+    up. `lacking`: returns why the given contributors are too few, or an empty string. `genuine`: returns whether this
+    peer signed this contribution. `tensors`: spans of the shard whose mean is radial, ascending. `keep`: called with
+    the parts that the mean will include, in their order.
+
+    The weights depend only on the included parts, so anybody who has these parts computes the same mean."""
     codec, result_codec = terms.codec, terms.result_codec
     norms, bad = dict[PeerId, float](), dict[PeerId, BadPayload]()
     for peer in parts:
@@ -99,7 +101,7 @@ def _factors(norms: dict[PeerId, float], parts: dict[PeerId, Contribution]) -> d
 
 
 def encoded(codec: Codec, values: Tensor) -> memoryview:
-    """The payload of flat fp32 values."""
+    """Encode flat fp32 values tile by tile."""
     payload, at = pages(codec.nbytes(values.numel())), 0
     for start in range(0, values.numel(), TILE):
         part = codec.encode(values[start : start + TILE])
@@ -109,7 +111,7 @@ def encoded(codec: Codec, values: Tensor) -> memoryview:
 
 
 def _norm(part: Contribution, codec: Codec, elements: int) -> float:
-    """Return the norm of the decoded values. Raises BadPayload."""
+    """Return the L2 norm of the decoded values. Raises BadPayload."""
     space, total = torch.empty(min(TILE, elements)), 0.0
     for span, payload in tiles(codec, part.payload, elements):
         values = space[: span.stop - span.start]

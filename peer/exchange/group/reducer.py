@@ -1,13 +1,14 @@
-"""The owner's side of one shard in one round: takes the members' contributions, averages them once, and gives the same
-encoded result to everybody, itself included.
+"""The owner's side of one shard in one round: it receives the members' contributions, averages them once, and gives the
+same encoded result to all members, itself included.
 
-Contributions are kept as they came, encoded, at most one for each member; all of them together are as large as one
-member's whole contribution. A copy on the disk lies ready for those that would make the mean again, until the next
-round. One whose stream broke stays until its sender goes on with it over another: whole, it counts; in part, never.
-Waits until all members have contributed; with a quorum of them, as long again as the quorum took, and `LEAST_GRACE_S`;
-at most until its deadline. A later contribution is refused. A contributor whose work points against that of the others
-is left out (`peer.protocol.group.contributor_judge`). The result is dropped when every member has it, or with the
-round."""
+Contributions are kept encoded, at most one for each member. Together they are as large as one member's whole
+contribution. A copy of them is stored on disk until the next round, for members that recompute the result. An upload
+whose stream broke is kept until its sender resumes it over another stream; only complete uploads count.
+
+The owner waits until all members have contributed. Once a quorum has, it waits as long again as the quorum took and
+LEAST_GRACE_S more, at most until its deadline. Later contributions are refused. A contributor whose work points against
+that of the others is excluded (`peer.protocol.group.contributor_judge`). The result is dropped when all members have
+it, or at the end of the round."""
 
 from __future__ import annotations
 
@@ -40,16 +41,17 @@ from peer.protocol.wire.frames import PayloadReader
 from peer.protocol.wire.payload import BufferSink, BytesSource, Source
 
 LEAST_GRACE_S = 2.0
+"""Least seconds to wait for further contributions once a quorum has contributed."""
 
 
 @dataclass(slots=True)
 class PendingUpload:
-    """A contribution on its way, over all its streams."""
+    """A contribution that is not complete yet. It may arrive over several streams, one after the other."""
 
     header: ContributionHeader
     buffer: BufferSink
     reader: PayloadReader
-    """The reader of its last stream, as is `upload`."""
+    """The reader of the latest stream. `upload` is that stream's, too."""
     upload: ContributionUpload
 
     def continues(self, header: ContributionHeader) -> bool:
@@ -83,11 +85,11 @@ class ShardReducer:
         self._folder = folder
         self._leave_out = leave_out
         self.shown: ShownEvidence | None = None
-        """What the members may see of the result. None: there is none, or the disk is full."""
+        """The evidence of the result, for the members. None: there is no result yet, or the disk is full."""
         self._parts: dict[PeerId, Contribution] = {}
         self._pending: dict[PeerId, PendingUpload] = {}
         self._accepted: dict[PeerId, int] = {}
-        """The senders whose contributions came in time, with the number of the transfer."""
+        """The senders whose contribution is complete and in time, with the number of its transfer."""
         self._delivered: set[PeerId] = set()
         """The members that have the result."""
         self.closed = False
@@ -100,9 +102,11 @@ class ShardReducer:
         return self._outcome is not None
 
     async def run(self, own: Source, tokens: int, into: Tensor, signature: bytes = b"") -> ShardResult:
-        """Collect and average. `into`: flat fp32 of the shard, to work in; worth nothing afterwards. `signature`: ours
-        of our own part. Raises PartnerRefused (`none`) when there is no result; a cancelled desk
-        tells those that wait, and ends when no thread works in `into` any more."""
+        """Collect the contributions, average them and return the result.
+
+        `own`: our contribution, of `tokens` tokens. `into`: flat fp32 of the shard, used as working memory; undefined
+        afterwards. `signature`: ours, of our contribution. Raises PartnerRefused (`none`) if there is no result. If
+        cancelled, it refuses the waiting members and returns only when no thread writes to `into` any more."""
         try:
             await self._collect(Contribution(tokens, own, signature))
             self._outcome = result = await self._averaged(into)
@@ -113,7 +117,7 @@ class ShardReducer:
         return result
 
     def give_up(self) -> None:
-        """Nothing more will come of it; does nothing once there is an outcome."""
+        """End the round without a result: waiting members are refused. Does nothing if there is an outcome already."""
         self._close()
         self._parts.clear()
         self._outcome = self._outcome or PartnerRefused(Code.GONE, "the owner of the shard gave the round up")
@@ -131,7 +135,7 @@ class ShardReducer:
         self._close()
 
     def _close(self) -> None:
-        """Drop what is incomplete, and tell its senders."""
+        """Refuse further contributions, and drop incomplete uploads."""
         self.closed = True
         for coming in self._pending.values():
             coming.upload.detach()
@@ -143,12 +147,12 @@ class ShardReducer:
         terms, checks = context.terms.mean, (self._lacking, self._is_genuine)
         tensors = terms.tensors_of(self.roster.key.fragment, self.shard)
         left_out = set[PeerId]()
-        if len(parts) >= FEWEST:  # of fewer nobody is judged
+        if len(parts) >= FEWEST:  # with fewer there is no majority to compare with
             compared = await uninterrupted(
                 context.offload(lambda: compare_parts(parts, terms.codec, self.shard.elements, SystemRandom()))
             )
             left_out = set(self._leave_out(compared))
-        if not self._lacking(parts.keys() - left_out):  # else all count: no result at all would cost more
+        if not self._lacking(parts.keys() - left_out):  # otherwise include all: having no result would cost more
             for peer in left_out:
                 del parts[peer]
         combined = await uninterrupted(
@@ -163,14 +167,16 @@ class ShardReducer:
         return await self._signed(combined.payload, tuple(index[peer] for peer in combined.named))
 
     def _keep(self, parts: list[Contribution]) -> None:
-        """In a worker thread. Sparse results relay their parts, or are too large a group's."""
+        """Store the evidence of the result, in a worker thread. Not needed for sparse results, which contain their
+        parts or belong to a group that is too large for it."""
         terms = self._context.terms.mean
         if not isinstance(terms.result_codec, SparseResult):
             with suppress(OSError):
                 self.shown = ShownEvidence(terms, self.shard.elements, parts, self._folder)
 
     def _is_genuine(self, peer: PeerId, part: Contribution) -> bool:
-        """A program of an earlier version signs nothing where results are not sparse."""
+        """Return whether the sender signed this contribution. Unsigned ones pass if results are not sparse, since
+        earlier versions do not sign them."""
         if not part.signature and not isinstance(self._context.terms.mean.result_codec, SparseResult):
             return True
         said = statement_of(
@@ -179,7 +185,8 @@ class ShardReducer:
         return self._context.signer.verify(peer, said, part.signature)
 
     async def _signed(self, payload: Payload, named: tuple[int, ...]) -> ShardResult:
-        """Who gives two members different results has put its name to both."""
+        """Sign the result and its evidence. An owner that gives two members different results has then signed both,
+        which proves its offence."""
         context, name, shard = self._context, self.roster.name(), self.shard.index
         digest = await context.offload(lambda: digest_of(payload, named))
         if (shown := self.shown) is not None:
@@ -191,7 +198,10 @@ class ShardReducer:
     # -- what others ask ---------------------------------------------------------------------------------------------
 
     def open_upload(self, sender: PeerId, header: ContributionHeader) -> UploadSlot:
-        """Raises PartnerRefused: `late` (ask for the result alone), `have`, or what was wrong."""
+        """Open a stream for a member's contribution; a header of 0 bytes asks for the result alone.
+
+        Raises PartnerRefused: `late` (closed; ask for the result alone), `have` (the contribution is here already), or
+        the code of what is wrong with the header."""
         due = self._context.terms.mean.codec.nbytes(self.shard.elements)
         if header.nbytes == 0:
             return ContributionUpload(self, sender, header)
@@ -208,8 +218,8 @@ class ShardReducer:
         return self._begin_upload(sender, header)
 
     def _begin_upload(self, sender: PeerId, header: ContributionHeader) -> ContributionUpload:
-        """A stream of a contribution. It takes the place of the one before, of which we may not know yet that it broke:
-        nobody holds two."""
+        """Begin a stream, or resume an upload over a new one. The member's former stream is detached, because this peer
+        may not have noticed yet that it broke, and no member may use memory twice."""
         if (last := self._pending.pop(sender, None)) is not None:
             last.upload.detach()
         if last is not None and last.continues(header):
@@ -221,7 +231,7 @@ class ShardReducer:
         return upload
 
     def accept(self, sender: PeerId, header: ContributionHeader, payload: Payload) -> None:
-        """A whole contribution, in time."""
+        """Add a complete contribution that is in time."""
         self._pending.pop(sender, None)
         if sender not in self._accepted:
             self._accepted[sender] = header.transfer
@@ -229,16 +239,17 @@ class ShardReducer:
         self._changed.notify_all()
 
     def discard(self, sender: PeerId, upload: ContributionUpload) -> None:
-        """Nothing that this place took can be used."""
+        """Drop what this stream has received; it cannot be resumed."""
         if (coming := self._pending.get(sender)) is not None and coming.upload is upload:
             del self._pending[sender]
 
     def left_s(self) -> float:
-        """Seconds until the deadline."""
+        """Return the seconds until the deadline."""
         return max(0.0, self._deadline - self._context.clock.now())
 
     async def result_for(self, sender: PeerId) -> ShardResult:
-        """Bounded by the deadline, and by the time that averaging takes."""
+        """Wait for the result, at most until the deadline plus the time of averaging. Raises PartnerRefused if there is
+        none for this member."""
         while self._outcome is None:
             await self._changed.wait_for(LEAST_GRACE_S)
         if sender in self._refused:
@@ -248,7 +259,7 @@ class ShardReducer:
         return self._outcome
 
     def mark_delivered(self, sender: PeerId) -> None:
-        """It has the result. When all have it nobody comes for it any more."""
+        """Record that this member has the result. The result is freed when all members have it."""
         self._delivered.add(sender)
         others = set(self.roster.members) - {self._context.terms.me}
         if isinstance(self._outcome, ShardResult) and others <= self._delivered | self._refused.keys():
@@ -256,7 +267,7 @@ class ShardReducer:
 
 
 class ContributionUpload(UploadSlot):
-    """One served stream of a contribution; the sink of what it brings."""
+    """One stream over which a member uploads its contribution. It is also the sink of the stream's bytes."""
 
     def __init__(
         self,
@@ -273,7 +284,7 @@ class ContributionUpload(UploadSlot):
         self.transfer = header.transfer
         self.have = have if reader is None else reader.received
         self._buffer = buffer
-        """None: dropped."""
+        """Received bytes; None: this stream was detached."""
         self._reducer = reducer
         self._sender = sender
         self._header = header
@@ -299,7 +310,7 @@ class ContributionUpload(UploadSlot):
         return self._buffer
 
     def detach(self) -> None:
-        """Nothing more is taken over this stream: another goes on, or it is too late."""
+        """Accept nothing more over this stream: another one resumes the upload, or it is too late."""
         self._buffer = None
 
     def reject(self) -> None:

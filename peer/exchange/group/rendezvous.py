@@ -1,12 +1,12 @@
-"""How a member of a group comes to its round's roster: asks those that come before it to lead, leads itself when they
-do not, and answers those that ask it.
+"""Agrees on a round's roster for one member of a group. It asks the members that come earlier in the round's order of
+leaders to lead, leads itself if none of them does, and answers the members that ask it.
 
-A leader that says nothing, says that there is no roster, or does not come to the round by the middle of what is left of
-the window is passed over for the next. A peer that is asked while it waits for another leader holds the call until it
-knows, and hands on the roster it got.
+A leader is skipped if it does not answer, answers that it has no roster, or has not come to the round by the middle of
+the remaining window. A member that is asked while it waits for another leader holds the call, and answers it with the
+roster that it gets.
 
-Before the round is due, the first in the order are called: who does not answer then is asked last, and beside the
-others all the while."""
+Before the round is due, the first leaders in the order are probed. Those that do not answer are moved to the end of the
+order, and asked in parallel to all others."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ from peer.protocol.messages import PeerId, PeerRecord, RoundKey
 LEAST_POLL_S = 0.5
 MOST_POLL_S = 5.0
 LEAST_SILENT_S, MOST_SILENT_S = 0.5, 2.0
-"""A leader may take a quarter of what is left of the window, within these, or what its calls take if that is more,
-longer than it was asked to hold the call."""
+"""Bounds, in seconds, of the time that a leader may take beyond the seconds for which it was asked to hold the call: a
+quarter of the remaining window, or the timeout of its calls if that is longer."""
 PROBED = 3
-"""So many of the first in the order are called before the round is due."""
+"""Number of leaders that are probed before the round is due."""
 LEAST_PROBE_S = 0.5
 LOOK_S = 1.0
-"""How soon a leader sees that a peer went or came."""
+"""Seconds after which a leader notices at the latest that a peer came or went."""
 MAX_PARKED = 128
 
 
 @dataclass(slots=True)
 class RendezvousRound:
-    """One round, from when we come to it."""
+    """The state of one round, from the moment when this peer comes to it."""
 
     join: Join
     builder: RosterBuilder | None = None
     signed: SignedRoster | None = None
     over: str = ""
-    """Why there will be no roster from us."""
+    """Why this peer has no roster to give; empty while it may still get one."""
     owners: Sequence[PeerId] = ()
-    """The owner of each shard in the round that `join.given` is about."""
+    """The owner of each shard in the round that the vouchers in `join.given` are about."""
 
     @property
     def ended(self) -> bool:
@@ -75,7 +75,7 @@ class RendezvousRound:
         self.signed = signed
 
     def end(self) -> None:
-        """We ask nobody any more."""
+        """Record that this peer stops asking. Without a roster, members that ask get a refusal from now on."""
         self.over = "" if self.signed else "this peer came to no roster"
 
 
@@ -92,7 +92,7 @@ class Rendezvous:
         self._latest: RoundKey | None = None
         self._first = 0
         self._silent: tuple[RoundKey, frozenset[PeerId]] | None = None
-        """The peers that did not answer before the round at hand was due."""
+        """A round, and its leaders that did not answer the probe before it was due."""
         self._changed = Condition()
         self.grace = Grace()
         self._parked = 0
@@ -100,13 +100,13 @@ class Rendezvous:
     # -- our own part ------------------------------------------------------------------------------------------------
 
     def start_at(self, round_: int) -> None:
-        """We take part from this round on: who asks for an earlier one need not wait for us."""
+        """Set the first round that we take part in. Members that ask about an earlier round are refused at once."""
         self._first = round_
         self._changed.notify_all()
 
     async def probe_leaders(self, key: RoundKey, opens_at: float, due: float) -> None:
-        """Call those that would lead the round, from `opens_at` on, so that one that has died costs nobody a part of
-        the window. Ends before `due` (run time)."""
+        """Call the first leaders in the round's order, from `opens_at` until shortly before `due` (run times), so that
+        a dead leader does not use up a part of the window."""
         context = self._context
         await context.clock.sleep(opens_at - context.clock.now())
         first = [peer for peer in self._order(key) if peer != context.terms.me][:PROBED]
@@ -116,7 +116,7 @@ class Rendezvous:
         async with asyncio.TaskGroup() as calling:
             calls = {peer: calling.create_task(self._answers(peer, key.fragment, left_s)) for peer in first}
         silent = frozenset(peer for peer, call in calls.items() if not call.result())
-        if len(silent) < max(2, len(calls)):  # else it is more likely our own link
+        if len(silent) < max(2, len(calls)):  # if none of several answers, our own link is the likely cause
             self._silent = key, silent
 
     async def _answers(self, peer: PeerId, fragment: int, within_s: float) -> bool:
@@ -131,12 +131,12 @@ class Rendezvous:
             )
             return False
         except ExchangeError:
-            return False  # it lives, and has no state
+            return False  # it answered with a refusal, so it is alive
         context.peer_table.detector.answered(peer, context.clock.now() - began)
         return True
 
     def _order(self, key: RoundKey) -> list[PeerId]:
-        """In which we ask: by hash, but last those that did not answer of late."""
+        """Return the leaders in the order in which we ask them: by hash, those that did not answer the probe last."""
         context = self._context
         peers = context.peer_table.peers
         callable_ = {peer for peer in context.live() if peer in peers and peers[peer].reach}
@@ -149,8 +149,10 @@ class Rendezvous:
         return self._silent[1] if self._silent is not None and self._silent[0] == key else frozenset()
 
     async def _from_silent(self, join: Join, closes: float) -> tuple[SignedRoster, Roster] | None:
-        """Those that did not answer are asked all the same, beside the others: they may only have been busy for a
-        moment, and lead. The first roster of theirs that names us; None: there is none."""
+        """Ask the leaders that did not answer the probe, in parallel to the others: they may only have been busy for a
+        moment.
+
+        Return the first of their rosters that includes us; None: there is none."""
         known, me = self._context.peer_table.peers, self._context.terms.me
         found: asyncio.Future[tuple[SignedRoster, Roster]] = asyncio.get_running_loop().create_future()
 
@@ -171,8 +173,9 @@ class Rendezvous:
         return found.result() if found.done() else None
 
     async def _roster(self, seeking: RendezvousRound, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
-        """From whom we ask in turn, or from one that seemed silent, if that is sooner. Raises NoRoster when neither is,
-        and then nobody is asked any more."""
+        """Return the roster of the leaders asked in turn, or that of a silent leader if it comes first.
+
+        Raises NoRoster if there is none; no call is under way then."""
         if not self._silent_in(seeking.join.key):
             return await self._first_that_leads(seeking, opens_at, closes)
         in_turn = asyncio.create_task(self._first_that_leads(seeking, opens_at, closes))
@@ -194,11 +197,13 @@ class Rendezvous:
         given: Vouchers = NO_VOUCHERS,
         owners: Sequence[PeerId] = (),
     ) -> Roster:
-        """The roster of this round, with us in it, and one that our memory accepts. Returns soon after `closes` at
-        the latest. Once a key. `given`: what we were given in this fragment's last round, by these owners of its
-        shards; what others show of it is compared.
+        """Return the roster of this round. It includes us, and our quorum accepts it. Returns soon after `closes` (run
+        time) at the latest. Call it once per key.
 
-        Raises NoRoster, or Stale when the others build on another state."""
+        `given`: the results that owners signed for us in this fragment's last round. They are compared with those of
+        other members, which reveals an owner that signed two. `owners`: the owner of each shard in that round.
+
+        Raises NoRoster; Stale if the others build on another state."""
         assert key not in self._rounds, key
         context = self._context
         nbytes = context.terms.mean.owner_nbytes(context.terms.elements[key.fragment], context.terms.max_group)
@@ -221,12 +226,14 @@ class Rendezvous:
         return roster
 
     def _check_place(self, join: Join, roster: Roster) -> None:
-        """Whether we may act on this roster. Raises NoRoster or Stale."""
+        """Check that we may act on this roster. Raises NoRoster or Stale."""
         quorum, live = self._quorums[join.key.fragment], self._context.counted()
         why = quorum.lacking(join.key.round, roster.members, live)
         ours, theirs = join.base, roster.base
         beside = (theirs.since, theirs.electors) == (ours.since, ours.electors)
-        if theirs.mark() != ours.mark() and (not why or beside or theirs.since > ours.since):  # never back to too few
+        if theirs.mark() != ours.mark() and (
+            not why or beside or theirs.since > ours.since
+        ):  # never adopt an older state of too few
             raise Stale("the group builds on another state of the fragment than ours", roster)
         if self._context.terms.me not in roster.members:
             raise NoRoster(f"the roster of {roster.leader} was closed without us: late, or the group is full")
@@ -255,7 +262,8 @@ class Rendezvous:
     # -- asking ------------------------------------------------------------------------------------------------------
 
     async def _ask(self, leader: PeerRecord, join: Join, closes: float) -> tuple[SignedRoster, Roster]:
-        """Raises ExchangeError when this peer does not give us a roster."""
+        """Ask one leader for the roster until it answers or the window closes. Raises ExchangeError if it gives
+        none."""
         clock, began = self._context.clock, self._context.clock.now()
         wait_s = min(max((closes - began) / 8, LEAST_POLL_S), MOST_POLL_S)
         by = began + (closes - began) / 2
@@ -269,12 +277,13 @@ class Rendezvous:
                 raise PartnerRefused(Code.NO_ROSTER, reply.reason or "it leads no roster")
             if not reply.collecting and clock.now() > by:
                 raise PartnerSilent("it did not come to the round")
-            if clock.now() - now < wait_s / 2:  # it holds no calls: do not ask without a pause
+            if clock.now() - now < wait_s / 2:  # it answered at once instead of holding the call: do not flood it
                 await clock.sleep(wait_s / 2)
         raise PartnerSilent("the window closed and it gave no roster")
 
     async def _join(self, leader: PeerRecord, asked: Join, silent_s: float) -> JoinReply:
-        """One call; what it came to is remembered. One that was held to its end tells how long the way takes."""
+        """Make one call to a leader, and report its outcome to the failure detector. A call that the leader held for
+        the full time also measures the round trip."""
         context, peer = self._context, leader.peer_id
         detector, began = context.peer_table.detector, context.clock.now()
         try:
@@ -291,7 +300,8 @@ class Rendezvous:
         return reply
 
     def _opened(self, giver: PeerId, signed: SignedRoster, join: Join) -> Roster:
-        """Check a roster that we were given. A false one is an offence of its giver. Raises BadPayload."""
+        """Check a roster that a peer gave us. A false one is an offence of that peer. Raises BadPayload or
+        PartnerRefused."""
         try:
             roster = parse_roster(signed.raw)
             self._check(roster, signed, join)
@@ -318,7 +328,7 @@ class Rendezvous:
     # -- leading -----------------------------------------------------------------------------------------------------
 
     async def _lead(self, seeking: RendezvousRound, opens_at: float, closes: float) -> tuple[SignedRoster, Roster]:
-        """Raises NoRoster when too few have come by the end of the window."""
+        """Collect members and close the roster. Raises NoRoster if too few have joined by the end of the window."""
         context, clock = self._context, self._context.clock
         builder = RosterBuilder(
             context.terms.run_id,
@@ -348,14 +358,14 @@ class Rendezvous:
         return SignedRoster(raw, self._context.signer.sign(raw)), roster
 
     def _enough(self, key: RoundKey) -> Callable[[Base, Collection[PeerId]], bool]:
-        """Return what a leader asks of the peers that joined from one base."""
+        """Return the leader's test whether the peers that joined from one base are enough."""
         quorum = self._quorums[key.fragment]
         return lambda base, peers: quorum.enough_for(base, key.round, peers, self._context.counted())
 
     # -- being asked -------------------------------------------------------------------------------------------------
 
     async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
-        """Never raises."""
+        """Answer a member that asks for the round's roster, within `join.wait_s`. Never raises."""
         self._context.peer_table.detector.heard(sender, "it asked for a roster")
         if why := self._context.refusal_reason(sender):
             return JoinReply(JoinStatus.NONE, reason=why)
@@ -387,7 +397,8 @@ class Rendezvous:
             await self._changed.wait_for(until - now)
 
     def _note(self, sender: PeerId, join: Join, seeking: RendezvousRound, now: float) -> None:
-        """While we collect, it joins; afterwards it shows how long we should have waited."""
+        """Add the member to the roster that we collect. If the roster is closed already, learn from the delay how long
+        to wait in the next round."""
         builder = seeking.builder
         if builder is None or builder.has(sender):
             return
@@ -398,8 +409,8 @@ class Rendezvous:
         self._changed.notify_all()
 
     def _compare(self, sender: PeerId, join: Join, seeking: RendezvousRound) -> None:
-        """Whether an owner gave this member another result than us: their states differ from then on, and one of the
-        two will have to fetch the other's."""
+        """Penalize an owner that signed different results for this member and for us. The states of the two differ from
+        then on, and one of them has to fetch the other's."""
         context, ours = self._context, seeking.join.given
         for owner, shard in contradictions(ours, join.given, seeking.owners, context.signer.verify):
             reason = f"gave {sender} and this peer different results of shard {shard} in the round before"

@@ -1,8 +1,8 @@
-"""A member's part in one shard of a round: what goes to its owner, and what comes back.
+"""A member's part in one shard of a round: it sends its contribution to the shard's owner, and receives the result.
 
-What is sent is encoded from where it lies as it goes, and the result decoded into the mean as it comes; neither ever
-lies in memory as a whole. A sparse result does, which is small: it is decoded when all of it is here. On failure: the
-shard has no result, its part of the mean is worth nothing, and `ShardOutcome.why` says why."""
+The contribution is encoded chunk by chunk as it is sent, and the result is decoded into the mean as it arrives, so
+neither is in memory as a whole. A sparse result, which is small, is decoded when it is complete. On failure the shard
+has no result: its part of the mean is undefined, and `ShardOutcome.why` gives the reason."""
 
 from __future__ import annotations
 
@@ -31,15 +31,18 @@ from peer.protocol.messages import PeerRecord
 from peer.protocol.wire.payload import BufferSink, BytesSource
 
 AGAIN_S = 1.0
+"""Seconds before an owner is called again after a failure."""
 LOST_TRIES = 3
-"""An owner that is lost so often has died: nobody waits for the end of the round."""
+"""After this many lost calls an owner counts as dead, and the member stops waiting for its result."""
 TRY_AGAIN = (Code.HAVE, Code.LATE, Code.LATER, Code.BUSY, Code.LOST, Code.TIMEOUT)
-"""Refusals of an owner that may give the result all the same."""
+"""Refusal codes of an owner that may still give the result to a later call."""
 
 
 class ShardResultSink(ResultSink):
-    """Takes the result of a shard among so many members: decoded into `into` as it comes, a sparse one by `finish`, and
-    hashed for the owner's signature. `begun` is called before the first byte."""
+    """Receives a shard's result, decodes it into `into`, and hashes it for the check of the owner's signature.
+
+    A dense result is decoded as it arrives, a sparse one by `finish`. `members`: number of members of the roster.
+    `begun`: called before the first byte. `now`: returns seconds."""
 
     def __init__(
         self, codec: ResultCodec, into: Tensor, members: int, begun: Callable[[], None], now: Callable[[], float]
@@ -74,7 +77,7 @@ class ShardResultSink(ResultSink):
         self._when_begun()
 
     def write(self, offset: int, data: bytes) -> None:
-        """Raises BadPayload, and PartnerLost when it is closed."""
+        """Decode the next bytes. Raises BadPayload; PartnerLost if the sink is closed."""
         assert self._taking is not None
         if self._closed:
             raise swap_ended()
@@ -83,25 +86,28 @@ class ShardResultSink(ResultSink):
         self._digest.update(data)
 
     def digest(self) -> bytes:
-        """Return the digest of all that came (`digest_of`)."""
+        """Return the digest of all received bytes (`digest_of`)."""
         return self._digest.digest()
 
     def finish(self, genuine: Genuine) -> None:
-        """Decode a sparse result that came completely, in a worker thread. Raises BadPayload."""
+        """Decode a complete sparse result, in a worker thread. `genuine`: verifies the signature of a part. Raises
+        BadPayload."""
         if isinstance(self._codec, SparseResult):
             assert isinstance(self._taking, BufferSink)
             self._codec.read(self._taking.data, len(self.named), self._into, genuine)
 
     def close(self) -> None:
-        """Take nothing any more."""
+        """Make further writes fail."""
         self._closed = True
 
 
 @dataclass(frozen=True, slots=True)
 class ShardExchange:
-    """One round. `gradient`: our pseudo-gradient, which stays as it is meanwhile; `into`: where the mean is put
-    together, flat fp32 of its length; `outer`: the params that it is a step of, where they are at hand. A cancelled
-    call leaves nothing that writes into `into`."""
+    """The exchanges of one member in one round, with its own shard and with each other owner.
+
+    `gradient`: our pseudo-gradient; it must not change during the exchange. `into`: receives the mean, flat fp32 of the
+    same length. `outer`: the params that the gradient was computed against, if available. A cancelled call leaves no
+    thread that writes to `into`."""
 
     context: GroupContext
     roster: Roster
@@ -110,10 +116,10 @@ class ShardExchange:
     into: Tensor
     outer: Flat | None = None
     usual: float | None = None
-    """Root mean square of what was applied in the fragment's round before; None: nothing was yet."""
+    """Root mean square of the result that was applied in the fragment's round before; None: there was none yet."""
 
     async def own(self, reducer: ShardReducer) -> ShardOutcome:
-        """The shard that is ours: collect, average, and take the result as the others do."""
+        """Average our own shard as its owner, and decode the encoded result as all other members do."""
         context, shard, members = self.context, reducer.shard, self.roster.members
         source = Encoding(context.terms.mean.codec, self._part(shard))
         try:
@@ -124,13 +130,13 @@ class ShardExchange:
         finally:
             source.close()
         ours = members.index(context.terms.me) in result.named
-        others = len(result.named) - ours  # each sent us its part and takes the result
+        others = len(result.named) - ours  # each of them sent its part and receives the result
         sent, received = others * len(result.payload), others * source.nbytes
         came = await uninterrupted(context.offload(lambda: self._take(shard, result)))
         return ShardOutcome(came, ours, sent, received, contributors=result.named, signature=result.signature)
 
     def _take(self, shard: Shard, result: ShardResult) -> bytes:
-        """In a worker thread; the digest."""
+        """Decode our own result in a worker thread, and return its digest."""
         codec, into = self.context.terms.mean.result_codec, self.into[shard.start : shard.end]
         if isinstance(codec, SparseResult):
             codec.read(result.payload, len(result.named), into, lambda number, part: True)
@@ -140,7 +146,8 @@ class ShardExchange:
         return digest_of(result.payload, result.named)
 
     async def _sign(self, shard: Shard, source: Encoding) -> bytes:
-        """Sign our part: the owner shows it to those that make the mean again, and a sparse result relays it."""
+        """Sign our contribution. The owner shows the signature to members that recompute the mean, and a sparse result
+        contains it."""
         context = self.context
         part = Contribution(self.tokens, source)
         said = await uninterrupted(context.offload(lambda: self._statement(shard, part)))
@@ -150,7 +157,7 @@ class ShardExchange:
         return statement_of(part, self.roster.name(), shard.index, self.context.terms.mean.codec, shard.elements)
 
     async def _finish(self, shard: Shard, taking: ShardResultSink) -> None:
-        """Raises BadPayload."""
+        """Decode a sparse result, and verify the signature of each of its parts. Raises BadPayload."""
         if not isinstance(self.context.terms.mean.result_codec, SparseResult):
             return
         members, verify = self.roster.members, self.context.signer.verify
@@ -161,8 +168,8 @@ class ShardExchange:
         await uninterrupted(self.context.offload(lambda: taking.finish(genuine)))
 
     async def share(self, shard: Shard, until: float) -> ShardOutcome:
-        """Contribute to another's shard, until then at most (run time). Once the result has begun to come, nothing is
-        sent any more: our part may make room for it."""
+        """Contribute to another member's shard until `until` (run time) at most. When the result begins to arrive,
+        sending stops, and our encoded part may be freed."""
         if (owner := self.context.peer_table.peers.get(shard.owner)) is None:
             return ShardOutcome(why=f"{shard.owner}: its address is not known")
         source = Encoding(self.context.terms.mean.codec, self._part(shard))
@@ -174,7 +181,8 @@ class ShardExchange:
     async def _share(
         self, owner: PeerRecord, shard: Shard, source: Encoding, signature: bytes, until: float
     ) -> ShardOutcome:
-        """Where the transport did not get through, ask again: the owner keeps what it has."""
+        """Call the owner until it gives a result or refuses for good. A broken upload is resumed, as the owner keeps
+        what it has received."""
         context, why, sending, lost = self.context, "", True, 0
         while (left_s := until - context.clock.now()) > 0:
             into = self.into[shard.start : shard.end]
@@ -222,7 +230,8 @@ class ShardExchange:
         return ShardOutcome(why=why)
 
     def check(self, shard: Shard, given: ShardOutcome) -> ShardOutcome:
-        """Return the outcome with the result's measures, in a worker thread. Raises BadPayload."""
+        """Return the outcome with the measures of its result, in a worker thread. Raises BadPayload if the result is
+        implausible or its owner did not sign it."""
         outer = None if self.outer is None else TensorSlice(self.outer, shard.start, shard.end)
         measured = check_result(self.into[shard.start : shard.end], self._part(shard), outer, self.usual)
         said = statement(self.roster.name(), shard.index, given.result_digest)

@@ -1,12 +1,13 @@
 """The sparse result of a shard, for contributions in `topk` (SparseLoCo, arXiv 2508.15706, gathers the contributions
-themselves). `peer.methods.codec_specs` tells which of its two forms is due, and the bytes.
+themselves). `peer.methods.codec_specs` decides which of its two forms is used, and gives their sizes.
 
-*Relayed*: each contributor's tokens, factor and signature, then the payloads. All that have them add them up alike, so
-nothing is rounded a second time, and the owner can neither change nor invent a part. It can leave one out, or count it
-for less (`factor`, as `peer.outer.robust_mean.factors` has it). *Joined*: the owner's sum, as `peer.codec.joined` has
-it.
+*Relayed*: each contributor's tokens, factor and signature, then the payloads. Every member adds them up itself in the
+same order, so nothing is rounded a second time, and the owner can neither change nor invent a part. It can only leave a
+part out or scale it down (`factor`, see `peer.outer.robust_mean.factors`). *Joined*: the owner's sum, encoded by
+`peer.codec.joined`.
 
-On failure: a result that cannot be read, or whose parts their contributors did not sign, is refused as a whole."""
+On failure: a result that cannot be decoded, or contains a part that its contributor did not sign, is refused as a
+whole."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ assert HEAD.size == PART_HEAD
 Counted = tuple[Contribution, float]
 """A contribution and its factor, above 0 and at most 1."""
 Genuine = Callable[[int, Contribution], bool]
-"""Whether the contributor of this number signed this part."""
+"""Returns whether the contributor with this number signed this part."""
 
 
 class SparseResult:
@@ -49,7 +50,7 @@ class SparseResult:
         self._weigh = weigh
 
     def make(self, parts: Sequence[Counted], into: Tensor) -> memoryview:
-        """Return the result of these contributions. `into`: flat fp32 of the shard, to work in."""
+        """Encode the result of these contributions. `into`: flat fp32 of the shard, used as working memory."""
         if not is_relayed(into.numel(), len(parts)):
             self._add_up_(parts, into)
             return memoryview(encode_joined(into))
@@ -63,8 +64,8 @@ class SparseResult:
         return payload
 
     def sink(self, nbytes: int, elements: int, parts: int) -> BufferSink:
-        """Return a sink for a result of so many parts. Raises BadPayload for a length that it cannot have, before
-        anything is allocated."""
+        """Return a sink for a result of `parts` parts. Raises BadPayload for an impossible length, before memory is
+        allocated."""
         if not parts:
             raise BadPayload(Code.NAMED, "a result of nobody")
         most = largest_result(SPARSE, elements, parts)
@@ -74,7 +75,7 @@ class SparseResult:
         return BufferSink(nbytes, pages(nbytes))
 
     def read(self, payload: Payload, parts: int, into: Tensor, genuine: Genuine) -> None:
-        """Decode a result of so many parts into `into`. Raises BadPayload; `into` is then worth nothing."""
+        """Decode a result of `parts` parts into `into`. Raises BadPayload; `into` is undefined then."""
         if not is_relayed(into.numel(), parts):
             decode_joined(payload, into)
             return
@@ -106,7 +107,8 @@ ResultCodec = Codec | SparseResult
 
 
 def sink_for(codec: ResultCodec, nbytes: int, into: Tensor, parts: int) -> Decoding | BufferSink:
-    """Return the sink of a result of so many parts that is said to have so many bytes. Raises BadPayload."""
+    """Return a sink for a result of `parts` parts with the announced length `nbytes`. Raises BadPayload for an
+    impossible length."""
     if isinstance(codec, SparseResult):
         return codec.sink(nbytes, into.numel(), parts)
     if nbytes != (due := codec.nbytes(into.numel())):

@@ -1,9 +1,9 @@
-"""The strategy `group`: all members of a round average pseudo-gradients and take the same outer step.
-`peer.exchange.group.member` does the exchange.
+"""The topology `group`: all members of a round average pseudo-gradients and take the same outer step.
+`peer.exchange.group.member` runs the exchange itself.
 
-On failure: without a roster nothing is stepped and the work stays; a shard whose owner died is left as it
-was and its work dropped. A member that holds another state than the group fetches the group's and drops its work, by
-name."""
+On failure: without a roster no outer step is taken and the work is kept for the next round. If a shard's owner dies,
+the shard is not updated and its work is dropped. A member whose state differs from the group's fetches the group's
+state and drops its own work; the journal names the reason."""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ from peer.protocol.messages import PeerId, RoundKey
 from peer.protocol.schedule import pairing_window
 
 LEAST_ASK_S = 1.0
-"""Seconds between two questions for a state that we lack, at least. In long rounds it is half a window."""
+"""Least seconds between two requests for a state that this peer lacks. In long rounds it is half a window."""
 WENT_ON = "the group went on without this peer in the round before"
 BEFORE_NEXT = 0.06
-"""The part of a round before the fragment's next one in which an exchange takes what it has."""
+"""Part of a round. In streaming schedules an exchange ends with what it has this long before the fragment's next
+round."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStrategy:
     """DiLoCo's exchange.
 
-    The pseudo-gradient is made part by part from the trainer's snapshot, which is read where it lies (as in pairs),
-    and outer_params. The mean lies in a buffer that the context of `GroupSession.exchange` lends, hence until the outer
-    step that uses it is done."""
+    The pseudo-gradient is computed piece by piece from `outer_params` and the trainer's snapshot, which is read in
+    place as in pairs. The mean lies in a buffer that `GroupSession.exchange` borrows until its context is left, that is
+    until the outer step has used it."""
 
     method: Method
     outer: OuterState
@@ -57,7 +58,7 @@ class GroupStrategy:
     offload: Offload
     controls: ExchangeControls
     feedback: dict[int, ErrorFeedback] = field(default_factory=dict)
-    """Per fragment, where the codec loses enough to need it."""
+    """Error feedback per fragment, for codecs that lose enough to need it."""
 
     @property
     def transfers(self) -> TransferMeter:
@@ -85,9 +86,11 @@ class GroupStrategy:
             yield GroupSession(self, key, opens_at, ask_every_s)
 
     async def find_later_state(self, fragment: int, reason: str, at_last: bool = False) -> MissedState | None:
-        """Before the first round, when our state came from a donor or a checkpoint, without momentum or of an earlier
-        round; and after the last. None: there is no group, its state is ours, or nobody gives it; then the first round
-        tells us that ours is stale."""
+        """Fetch the group's state of a fragment, before the first round and after the last one.
+
+        Needed before the first round because a state from a donor or a checkpoint may lack momentum or be of an earlier
+        round. None: there is no group, its state is ours, or no peer gives it; the first round then finds that ours is
+        stale."""
         self.controls.set_activity(f"asking the group for its state of fragment {fragment}")
         own = await self.digest(fragment)
         self.group.set_state_digest(fragment, own)
@@ -101,7 +104,7 @@ class GroupStrategy:
         self.group.set_state_digest(fragment, digest)
 
     def missed(self, found: tuple[Tensor, Tensor], reason: str) -> MissedState:
-        """Return the find of `GroupMember.catch_up` as data."""
+        """Wrap the tensors that `GroupMember.catch_up` returned."""
         return MissedState(GroupState(*found), self.group.donor or PeerId(""), reason)
 
     async def digest(self, fragment: int) -> bytes:
@@ -109,7 +112,7 @@ class GroupStrategy:
 
 
 class GroupSession:
-    """One round's average."""
+    """One round of one fragment: averages this peer's work with the group."""
 
     def __init__(self, groups: GroupStrategy, key: RoundKey, opens_at: float, ask_every_s: float) -> None:
         self._groups = groups
@@ -118,8 +121,10 @@ class GroupSession:
         self._ask_every_s = ask_every_s
 
     async def fetch_missed_state(self) -> MissedState | None:
-        """We missed the fragment's last round, or a part of it: what the others made of it is to be ours when the next
-        one is due. While nobody has anything later, or nobody answers, go on asking."""
+        """Fetch the fragment's state, if this peer missed its last round or a part of it.
+
+        The others have moved on, and their state has to be in place before the fragment's next round. Repeats until a
+        later state is found, since the members may not have applied the round yet."""
         groups, key = self._groups, self._key
         while groups.controls.wants_partners() and not groups.group.up_to_date(key):
             own = await groups.digest(key.fragment)
@@ -130,7 +135,7 @@ class GroupSession:
         return None
 
     def must_finish(self, due_in_s: float) -> bool:
-        """A group closes its roster without those that pause."""
+        """Return False: a group closes its roster without the members that pause."""
         return False
 
     @asynccontextmanager
@@ -170,7 +175,8 @@ class GroupSession:
         return self._stepped(got, work_share)
 
     def _give_up(self, closes_at: float) -> float:
-        """Return when an exchange ends with what it has: in streaming, soon before the fragment's next round."""
+        """Return the run time at which the exchange ends with what it has. Finite in streaming schedules in seconds
+        only: shortly before the fragment's next round."""
         method = self._groups.method
         if method.clock != "seconds" or method.schedule != "streaming":
             return math.inf
@@ -185,7 +191,7 @@ class GroupSession:
         )
 
     async def _gradient(self, work: WorkSnapshot, work_share: WorkShare) -> Flat:
-        """A copy only where the rule corrects it, or what the codec loses is added to it."""
+        """Return the pseudo-gradient. A copy is made only if the outer rule corrects it or error feedback is added."""
         groups, fragment = self._groups, self._key.fragment
         params, base = work.params, groups.outer.fragment(fragment)
         if (own := groups.outer.ahead.get(fragment)) is not None:
@@ -227,6 +233,6 @@ class GroupSession:
 
 
 def _why_dropped(got: GroupMean, elements: int) -> str:
-    """Where our own part is in no mean although there is one, for a person; empty: it is in all."""
+    """Return why a part of our contribution is not in the mean, as text for a person; empty if all of it is."""
     left_out = elements - sum(end - start for start, end in got.named)
     return f"our part of {left_out} of {elements} elements came too late, or was refused" if left_out else ""

@@ -1,6 +1,8 @@
-"""Decide which part of a partner's params may enter our outer step: clipped about our own, and checked by their loss.
+"""Decides how far a partner's params may enter our outer step: they are clipped around our own params, and checked by
+their loss.
 
-On failure: a check that cannot be made, or is late, leaves the clip alone, and the journal says why."""
+On failure: if the check cannot be made, or takes too long, the params are only clipped, and the journal has the
+reason."""
 
 from __future__ import annotations
 
@@ -25,17 +27,17 @@ from peer.protocol.pair.probe_verdict import ProbeVerdict
 from peer.protocol.pair.receipt import NOT_MEASURED, gain_bucket
 
 CHECK, CLIP, FINITE = "check", "clip", "finite"
-"""What a manifest may ask for: clip and check, clip alone, or neither."""
+"""What a manifest may require of a partner's params: clip and check, clip alone, or neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartnerJudgement:
-    """What became of a partner's params."""
+    """Whether a partner's params may enter the outer step, and how good they were."""
 
     refused: str = ""
-    """Why they may not enter the outer step. Empty: they may."""
+    """Why they may not enter the outer step; empty if they may."""
     gain: int = NOT_MEASURED
-    """`gain_bucket` of the nats a token by which the mean with them is better than our own params."""
+    """`gain_bucket` of the decrease in loss, in nats per token, from our own params to the mean with the partner's."""
 
     @property
     def accepted(self) -> bool:
@@ -43,7 +45,7 @@ class PartnerJudgement:
 
 
 class PartnerAcceptance:
-    """Judges the params of one partner after another, and remembers how far they were."""
+    """Judges the params of each partner. Remembers how far partners usually are, which sets the radius of the clip."""
 
     def __init__(
         self,
@@ -55,16 +57,16 @@ class PartnerAcceptance:
         emit: Callable[[events.Event], None],
         unchecked: str = "",
     ) -> None:
-        """`asked`: CHECK, CLIP or FINITE; empty is as the last. `blame` is told of params that are worse than guessing,
-        and why. `unchecked`: why no partner of this run can be checked; then they are clipped alone."""
+        """`asked`: CHECK, CLIP or FINITE; empty means FINITE. `blame`: called with a partner whose params are worse
+        than guessing, and the reason. `unchecked`: why this run cannot check params; they are only clipped then."""
         self._asked = asked or FINITE
         self._checks = self._asked == CHECK and not unchecked
         self._unchecked = unchecked
         self._told = False
-        """The journal has the reason why no partner can be checked."""
+        """Whether the journal has the reason why params cannot be checked."""
         self._verdicts: Counter[str] = Counter()
         self._left_out = 0
-        """Partners that were not checked, where the run asks for it."""
+        """Number of partners that were not checked although the run requires it."""
         self._last_refused: RefusedParams | None = None
         self._check = check
         self._offload = offload
@@ -74,9 +76,9 @@ class PartnerAcceptance:
         self._memory = _read(store)
 
     async def judge(self, offer: PartnerOffer) -> PartnerJudgement:
-        """Judge the partner's values, and shorten them in place where they may enter the outer step.
+        """Judge the partner's params, and clip them in place if they may enter the outer step.
 
-        A cancelled call ends when no thread writes to them any more."""
+        A cancelled call returns only when no thread writes to them any more."""
         if self._asked == FINITE:
             return PartnerJudgement()
         clip = await self._measure(offer)
@@ -147,7 +149,7 @@ class PartnerAcceptance:
 
 
 def _apply(offer: PartnerOffer, clip: Clip) -> None:
-    """Shorten what came. The partner's outer_params get the same radius about our own."""
+    """Clip the partner's params in place. Its outer_params, if sent, are clipped to the same radius around ours."""
     own = work_of(offer.work.params, offer.outer, offer.share)
     shorten(offer.theirs, own, clip.taken)
     if offer.their_outer.numel():
@@ -167,4 +169,4 @@ def _read(store: MemoryStore) -> ClipMemory:
     try:
         return ClipMemory.from_json(json.loads(store.read() or b"{}"))
     except (ValueError, RecursionError):
-        return ClipMemory()  # it is none of ours, and forgotten
+        return ClipMemory()  # the file is damaged: start without memory

@@ -1,4 +1,4 @@
-"""Ask our trainer for the losses of a partner's params. The wait for the answer is bounded."""
+"""Has our trainer compute the losses with a partner's params, and judges them. The wait for the trainer is bounded."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from peer.ports.trainer import ProbeTerms, Trainer
 from peer.protocol.pair.probe_verdict import LEAST_WINDOWS, ProbeVerdict, judge
 
 WITHIN_STEPS, WITHIN_S = 4.0, 5.0
-"""Inner steps, and seconds besides, that the trainer may take for a probe: twice what its share of windows costs."""
+"""Inner steps, plus seconds, that the trainer may take to probe params: twice the time that its share of windows
+needs."""
 BESIDES_STEPS, BESIDES_S = 2.0, 10.0
-"""For the step under way when we ask, and for the params' way to the trainer."""
+"""Further inner steps and seconds, for the step that is under way and for moving the params to the trainer."""
 
 
 class ParamsCheck:
-    """Judges params by their loss. `secret` draws 64 bits, from which the windows follow."""
+    """Judges params by their loss on windows of our own data. `secret`: draws the 64 bits that determine the windows,
+    so that a partner cannot know them."""
 
     def __init__(self, trainer: Trainer, secret: Callable[[], int]) -> None:
         self._trainer = trainer
         self._secret = secret
 
     async def judge(self, offer: PartnerOffer, taken: float) -> ProbeVerdict | str:
-        """Return the verdict on the mean of our params and the partner's, of which this part of the way is gone; or why
-        there is none. Never raises for the trainer: what it is asked next shows that it died."""
+        """Return the verdict on the mean of our params and the partner's, or the reason why there is none, as text.
+
+        `taken`: the part of the way from our params to the partner's that clipping leaves, 0 to 1. Never raises for a
+        failure of the trainer; its next call shows that it died."""
         work = offer.work
         step_s = work.seconds / max(work.steps, 1)
         within_s = WITHIN_STEPS * step_s + WITHIN_S

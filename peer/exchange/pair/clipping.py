@@ -1,4 +1,5 @@
-"""Measure and shorten the way from our values to a partner's. A temporary of a block at most, in a worker thread."""
+"""Measures and shortens the difference between our values and a partner's, in a worker thread. Uses one temporary block
+at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def distance(one: Flat, other: Flat) -> float:
 
 
 def shorten(values: Tensor, own: Flat, taken: float) -> None:
-    """Go only this part of the way: values <- own + taken * (values - own). With 1 every bit stays as it is."""
+    """Move `values` towards `own`, in place: values <- own + taken * (values - own). With `taken` 1 no bit changes."""
     assert 0 <= taken <= 1, taken
     if taken == 1:
         return

@@ -15,19 +15,19 @@ from peer.protocol.pair.address_quota import Vouched
 
 @dataclass(frozen=True, slots=True)
 class TrainerOutlook:
-    """What is known of trainers before the round at hand is due."""
+    """When trainers will stop for the next round, and whether ours has work to exchange."""
 
     stops_in: Callable[[], float] = lambda: 0.0
-    """When ours stops for the round: seconds from now, at the latest."""
+    """Returns the seconds until our trainer stops for the round, at the latest."""
     all_stop_in: Callable[[], float] = lambda: 0.0
-    """The same of any trainer that keeps to the rules."""
+    """Returns the seconds until every trainer that follows the rules has stopped for the round."""
     has_work: Callable[[], bool] = lambda: True
-    """Whether ours has finished a step that no round has taken up yet."""
+    """Returns whether our trainer has finished an inner step that is in no round yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairContext:
-    """What all matches of a peer share."""
+    """The identity and the services that all partner searches of a peer share."""
 
     run_id: RunId
     me: PeerId
@@ -37,4 +37,4 @@ class PairContext:
     reputation: Reputation
     trainers: TrainerOutlook = field(default_factory=TrainerOutlook)
     vouched: Vouched = lambda record: ""
-    """The address block that a closed peer counts for."""
+    """Returns the address block that a relay vouches for, given a closed peer's record; empty if there is none."""

@@ -1,4 +1,4 @@
-"""Leaving a locked partner to others, before a round is due: what that takes, and how the partner hears of it."""
+"""Releases a locked partner before its round is due, in time for it to find another one."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from peer.exchange.pair.context import PairContext
 from peer.protocol.messages import Offer, PeerRecord, RoundKey
 
 CALLS = 3.0
-"""The partner hears of it in one call, and may need two more to lock with another."""
+"""Round trips that a partner needs: one to learn of our withdrawal, and two to lock with another peer."""
 MOST_S = 1.0
-"""Seconds for these calls at most. Leaving and pausing wait for them."""
+"""Most seconds for these calls, because leaving and pausing wait for them."""
 
 
 def hand_over_s(context: PairContext) -> float:
-    """Return how long a partner needs to find another, in seconds."""
+    """Return the seconds that a released partner needs to find another one."""
     return min(CALLS * context.peer_table.detector.trips.usual(), MOST_S)
 
 
 async def withdraw(context: PairContext, partner: PeerRecord | None, key: RoundKey) -> bool:
-    """Tell a locked partner that we sit the round out. Return whether it heard that. One that did not hear it learns it
-    when it asks. None: where it can be called is not known."""
+    """Send a locked partner the notice that we sit the round out. Return whether it answered; otherwise it learns it
+    from our reply to its next call. `partner` None: its address is not known."""
     if partner is None:
         return False
     try:

@@ -1,7 +1,8 @@
-"""A pair's params at a few bits: what `peer.codec.lattice.codec` sends first, the blocks that have to be asked for, and
-the answers. Three swaps of one round: payloads, requests (a bit a block, all zero as a rule), answers if there are any.
+"""The swap of params at a few bits per parameter (`peer.codec.lattice.codec`). It takes three transfers in a round: the
+payloads, a request for blocks that could not be decoded (one bit a block, usually all zero), and the answers, if blocks
+were requested.
 
-On failure: whatever is lost or wrong on the way, nothing of it is used."""
+On failure: if any transfer fails or is wrong, nothing of the partner's params is used."""
 
 from __future__ import annotations
 
@@ -23,13 +24,14 @@ from peer.protocol.wire.payload import BufferSink, BytesSource, Sink, Source
 
 
 class Swap(Protocol):
-    """One swap: our payload of a part of the round for the partner's."""
+    """Transfers our payload of one part of the round, and receives the partner's."""
 
     def __call__(self, part: int, source: Source, sink: Sink, /) -> Awaitable[None]: ...
 
 
 class LatticeSwap:
-    """Remembers, for each fragment, how far partners were."""
+    """Swaps params of a fragment at a few bits each. Remembers for each fragment how far partners differed, which sets
+    the spread of the next encoding."""
 
     def __init__(self, bits: int, offload: Offload) -> None:
         self.codec = Modulo(bits)
@@ -39,10 +41,11 @@ class LatticeSwap:
     async def exchange(
         self, swap: Swap, fragment: int, own: Flat, outer: Tensor, into: Tensor, sent: Flat | None = None
     ) -> None:
-        """The partner's params as it rounded them, flat fp32, come into `into`. `own` and `outer`: our params and
-        outer_params of the fragment, which stay as they are meanwhile. So does `sent`, which goes in the place of
-        `own`. Raises BadPayload, and what `swap` raises. A cancelled call ends when no thread writes to `into` any
-        more."""
+        """Swap, and write the partner's rounded params into `into`, flat fp32.
+
+        `own`, `outer`: our params and outer_params of the fragment. `sent`: values to send instead of `own`. None of
+        them may change during the call. Raises BadPayload, and what `swap` raises. A cancelled call returns only when
+        no thread writes to `into` any more."""
         codec, offload, sent = self.codec, self._offload, own if sent is None else sent
         distance = self._distances.setdefault(fragment, Distance())
         spread: Tensor = await offload(partial(distance.spread, own, outer))
@@ -59,7 +62,7 @@ class LatticeSwap:
 
 
 async def _swap_and_close(swap: Swap, ours: ModuloEncoding, theirs: ModuloDecoding) -> None:
-    """Swap the heads. A late reader or writer is told that it is over."""
+    """Swap the payloads, and close both ends so that later reads or writes fail."""
     try:
         await swap(0, ours, theirs)
     finally:

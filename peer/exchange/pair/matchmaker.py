@@ -1,5 +1,6 @@
-"""The rounds in which this peer looks for a partner or has one, and who is told what when others ask. With streamed
-fragments several are open at once: the next begins while a payload of the last still crosses the wire."""
+"""Answers the offers and swaps of other peers, for all rounds in which this peer looks for a partner or has one. With
+streamed fragments several rounds are open at once, since the next one begins while the payload of the last is still
+being transferred."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ REMEMBER_ROUNDS = 8
 
 
 class Matchmaker:
-    """Answers offers and swaps of other peers from the state at hand; never blocks."""
+    """Answers offers and swaps of other peers from the searches of the open rounds. Never blocks."""
 
     def __init__(self, context: PairContext, no_exchange_reason: Callable[[], str] = lambda: "") -> None:
-        """`no_exchange_reason`: why no new partner is taken now, for a person; empty: one is."""
+        """`no_exchange_reason`: returns why this peer takes no new partner now, as text for a person; empty if it
+        does."""
         self._context = context
         self._open: OrderedDict[RoundKey, PartnerSearch] = OrderedDict()
         self._past: OrderedDict[RoundKey, PeerId] = OrderedDict()
@@ -26,14 +28,14 @@ class Matchmaker:
         self._no_exchange_reason = no_exchange_reason
 
     def open(self, key: RoundKey, opens_at: float, closes_at: float) -> PartnerSearch:
-        """A new round; the owner runs the match and ends it with `end`."""
+        """Begin a new round. The caller runs the search and finishes it with `end`."""
         assert key not in self._open, key
         search = self._open[key] = PartnerSearch(self._context, key, opens_at, closes_at)
         self._latest = key if self._latest is None else max(self._latest, key)
         return search
 
     def end(self, search: PartnerSearch) -> None:
-        """The round is over. The partner's heartbeat still hears `locked`, unless we sat it out."""
+        """Close the round. Heartbeats of the partner are still answered with `locked`, unless we sat the round out."""
         search.close()
         self._open.pop(search.key, None)
         if search.locked is not None and search.begun:
@@ -63,7 +65,7 @@ class Matchmaker:
         return Answer(Verdict.TAKEN, reason="past that round")
 
     def on_swap(self, sender: PeerId, key: RoundKey) -> Answer:
-        """Only the locked partner may swap."""
+        """Answer a peer that wants to swap; only the locked partner may."""
         if why := self._context.reputation.exclusion_reason(sender):
             return Answer(Verdict.REFUSED, reason=f"standing: {why}")
         search = self._open.get(key.whole)

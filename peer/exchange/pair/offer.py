@@ -1,4 +1,4 @@
-"""What a partner gave in an exchange."""
+"""The values that a partner sent in a swap."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from peer.protocol.messages import PeerId
 
 @dataclass(frozen=True, slots=True)
 class PartnerOffer:
-    """A partner's params, and what they are measured by."""
+    """A partner's params, and our values that they are compared with."""
 
     peer: PeerId
     work: WorkSnapshot
     share: float
-    """The part of our work that was sent."""
+    """The share of our work that was sent."""
     outer: Tensor
     """Our outer_params of the fragment."""
     params: Tensor
-    """The partner's, decoded; its outer_params follow them where they travel."""
+    """The partner's params, decoded. If the method sends outer_params too, they follow."""
     tokens: int
-    """Of the partner's round, as it says. 0: it did not say."""
+    """Tokens of the partner's round, as it claims; 0: not given."""
 
     @property
     def theirs(self) -> Tensor:
@@ -32,5 +32,5 @@ class PartnerOffer:
 
     @property
     def their_outer(self) -> Tensor:
-        """The partner's outer_params; empty where they do not travel."""
+        """The partner's outer_params; empty if the method does not send them."""
         return self.params[self.outer.numel() :]

@@ -1,4 +1,5 @@
-"""The memory of partners: what a swap with one of them teaches the peer table, reputation and diagnosis."""
+"""Records the outcome of each swap with a partner in the peer table, the reputation, the diagnosis of slow peers and
+the journal."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from peer.protocol.pair.broken_paths import BrokenPaths
 from peer.protocol.pair.receipt import SwapOpinion
 
 HELD_S = 3.0
-"""Seconds within which a crash of a partner is noticed: by its connection, or by the heartbeat of a second and its
-timeout."""
+"""Seconds within which a crash of a partner is noticed, through its connection or a missed heartbeat. A partner that
+fails after holding us for longer counts as late."""
 RelayGone = Callable[[PeerId, float], PeerId | None]
 ASSUMED_RECORD_S = 60.0
-"""Seconds for which the made-up record of an unlisted partner holds."""
+"""Lifetime in seconds of the substitute record for a partner that is not in the directory."""
 
 
 class PartnerMemory:
-    """Learns from every swap."""
+    """Records the outcomes of swaps for the parts of the daemon that judge and choose partners."""
 
     def __init__(
         self,
@@ -38,7 +39,8 @@ class PartnerMemory:
         receipts: PairReceipts | None = None,
         relay_gone: RelayGone = lambda partner, within_s: None,
     ) -> None:
-        """`receipts`: of our swaps; None: none are exchanged. `relay_gone`: as `SwapCalls.relay_gone`."""
+        """`receipts`: exchanges signed receipts of our swaps; None: this run has none. `relay_gone`: see
+        `SwapCalls.relay_gone`."""
         self._relay_gone = relay_gone
         self._broken_paths = BrokenPaths()
         self._run_id = run_id
@@ -50,21 +52,23 @@ class PartnerMemory:
         self._receipts = receipts
 
     def record_of(self, peer: PeerId) -> PeerRecord:
-        """Return the peer's record. A locked partner that called us may not be in the directory yet: it has to dial."""
+        """Return the peer's record. A locked partner that called us may not be in the directory yet. It gets a
+        substitute record without addresses, which suffices because the partner has to dial."""
         if (known := self._peer_table.peers.get(peer)) is not None:
             return known
         now = self.clock.now()
         return PeerRecord(peer, self._run_id, (), False, 1, 1, 0, 0.0, Status.TRAINING, now, now + ASSUMED_RECORD_S)
 
     def exchanged(self, partner: PeerId, key: RoundKey, report: SwapReport) -> None:
-        """Note a swap that succeeded."""
+        """Record a successful swap."""
         self._peer_table.acquaintance.met(partner, key.round)
         self._peer_table.detector.exchanged(partner)
         self._reputation.stranger_budget.mark_known(partner)
         self._slow_peers.exchanged(partner, report)
 
     def failed(self, partner: PeerId, key: RoundKey, error: ExchangeError, held_s: float) -> None:
-        """Note a swap that failed. `held_s`: seconds for which the partner kept us."""
+        """Record a failed swap, and penalize the partner unless it refused or its relay is to blame. `held_s`: seconds
+        for which the partner held us up."""
         self._reputation.held_up(partner, held_s)
         if (relay := self._to_blame(partner, error, held_s)) is not None:
             reason = f"the relay {relay} was gone in the middle of it: {error}"
@@ -72,7 +76,7 @@ class PartnerMemory:
             return
         self._slow_peers.failed(partner, error)
         code: AnyCode
-        if isinstance(error, PartnerRefused):  # it has the right to
+        if isinstance(error, PartnerRefused):  # a refusal is no offence
             code = error.code
         else:
             code = offence = _offence_of(error, held_s)
@@ -80,11 +84,13 @@ class PartnerMemory:
         self._emit(events.PartnerFailed(peer=partner, round=key.round, code=code, reason=str(error)))
 
     def released(self, partner: PeerId, key: RoundKey, *, heard: bool) -> None:
-        """Note a locked partner that we let go before a byte was sent. `heard`: it knows."""
+        """Journal a locked partner that we released before a byte was sent. `heard`: whether it answered our
+        withdrawal."""
         self._emit(events.PartnerLetGo(peer=partner, round=key.round, heard=heard))
 
     def _to_blame(self, partner: PeerId, error: ExchangeError, held_s: float) -> PeerId | None:
-        """Return the relay to blame instead of the partner. None: there is none, or the partner was excused lately."""
+        """Return the relay that failed in place of the partner. None: no relay failed, or this partner was excused for
+        that reason lately."""
         if not isinstance(error, PartnerLost) or (relay := self._relay_gone(partner, held_s)) is None:
             return None
         return relay if self._broken_paths.excuses(partner, self.clock.now()) else None
@@ -92,7 +98,8 @@ class PartnerMemory:
     def judged(
         self, partner: PeerId, key: RoundKey, report: SwapReport, opinion: SwapOpinion, *, dialled: bool
     ) -> None:
-        """Note what became of a partner's params, for the trust in it and for the receipt of the swap."""
+        """Record whether the partner's params were accepted, for the trust in it, and create the receipt of the
+        swap."""
         if opinion.accepted:
             self._reputation.proven.accepted(partner)
             self._reputation.last_choices.accepted(partner)
@@ -103,7 +110,8 @@ class PartnerMemory:
 
 
 def _offence_of(error: ExchangeError, held_s: float) -> Code:
-    """Return what the partner did. One that leaves just before it would be called late costs the same."""
+    """Return the code of the partner's offence. One that disconnects just before it would count as late is penalized as
+    late."""
     if isinstance(error, BadPayload | PartnerSilent):
         return error.code
     return Code.LATE if held_s > HELD_S else Code.LOST

@@ -1,4 +1,4 @@
-"""How fast swaps were, and how long the next one may take: never by a constant alone."""
+"""Measured rates of swaps, and the time that the next swap may take by them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from peer.exchange.deadlines import ASSUMED_RATE, RELAYED_PART, transfer_s
 from peer.protocol.messages import PathKind, PeerId, SwapReport
 
 LEAST_S = 1e-3
-"""Seconds that a swap takes at least: less says nothing about a rate."""
+"""Least duration of a swap in seconds; a shorter one gives no meaningful rate."""
 MAX_PARTNERS = 256
 
 
 class SwapRates:
-    """The rates of each partner, and that of swaps over relays.
+    """The rate of each partner, and one common rate of all swaps over relays.
 
-    The rate over a relay is hardly the partner's own: it depends on what else the relay passes on. So there is one for
-    all of them."""
+    A rate over a relay depends less on the partner than on the relay's other traffic, so it is not kept for each
+    partner."""
 
     def __init__(self, assumed: float = ASSUMED_RATE, longest_s: float = math.inf) -> None:
-        """`assumed`: bytes per second of a partner before anything was measured. `longest_s`: seconds that a swap over
-        a relay may take at most."""
+        """`assumed`: bytes per second of a partner before the first measurement. `longest_s`: most seconds of a swap
+        over a relay."""
         self._assumed = assumed
         self._longest_s = longest_s
         self._partners: OrderedDict[PeerId, float] = OrderedDict()
         self._relayed: float | None = None
 
     def budget_s(self, partner: PeerId, nbytes: int, cap: float | None, *, relayed: bool) -> float:
-        """Return how long a transfer may take. `cap`: of our own upload. `relayed`: it passes a relay, unless a hole is
-        punched."""
+        """Return the seconds that a transfer may take. `cap`: of our own upload, bytes per second; None: no cap.
+        `relayed`: the swap passes a relay unless hole punching succeeds."""
         known = self._partners.get(partner)
         rate = known or min([self._assumed, *self._partners.values()])
         if relayed:
@@ -38,7 +38,7 @@ class SwapRates:
         return min(budget_s, self._longest_s) if relayed else budget_s
 
     def learn(self, partner: PeerId, report: SwapReport) -> None:
-        """Take the rate of a swap that succeeded."""
+        """Update the rates with a successful swap."""
         rate = report.bytes_received / max(report.seconds, LEAST_S)
         if report.way.path is PathKind.RELAYED:
             self._relayed = 0.5 * ((self._relayed or rate) + rate)

@@ -1,5 +1,5 @@
-"""One peer's search for a partner in one (round, fragment): the shell around `peer.protocol.pair.matching`, which sends
-its offers, feeds it the answers, keeps its deadlines."""
+"""One peer's search for a partner in one (round, fragment): it sends the offers that `peer.protocol.pair.matching`
+decides on, passes the answers to it, and keeps its deadlines."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from peer.protocol.pair.scores import initiates
 from peer.protocol.swarm.rtt import FIRST_S, MOST_S
 
 CONFIRM_S = 1.5
-"""How soon one whose lock is not confirmed yet may ask again."""
+"""Seconds after which a peer whose lock is not confirmed yet may ask again."""
 LOOK_S = 1.0
-"""How soon a new candidate is seen."""
+"""Seconds after which a new candidate is noticed at the latest."""
 AWAIT_CALLS = 3.0
-"""Those that only call are waited for as long as so many calls of ours take, at most half of the time until the
+"""Candidates that can only call us get this many of our usual round trips to do so, at most half of the time until the
 round is due."""
 LOCKED_S = 60.0
-"""With a partner nothing is looked for; losing it wakes us."""
+"""Seconds between two looks for candidates while a partner is locked. Losing the partner wakes the search at once."""
 NO_ROOM = "no relay has room for the swap"
 MOST_ROOMLESS = 3
-"""Partners with whom no relay had room, after which it is taken for granted with all who need one."""
+"""After this many partners for which no relay had room, all candidates that need a relay are given up for the round."""
 AGAIN_S = 0.5
-"""Seconds until an offer is sent again that was lost on the way over a relay: another one is found meanwhile."""
+"""Seconds until an offer that was lost over a relay is sent again; another relay is chosen meanwhile."""
 WORK_LOOK_S = 0.25
-"""Seconds between two looks at whether our trainer has something to exchange."""
+"""Seconds between two checks whether our trainer has work to exchange."""
 PROMISES_S = 0.5
-"""A stranger that holds us off for longer while our trainer waits is asked no more in this round."""
+"""Seconds for which strangers may delay us while our trainer waits. After that they are not asked again in this
+round."""
 
 
 class PartnerSearch:
@@ -61,23 +62,22 @@ class PartnerSearch:
         )
         self._unbiased = unbiased(context.run_id, key.round)
         self._proven: set[PeerId] = set()
-        """The peers in view that are proven to us."""
+        """The known peers that are proven to us."""
         self._crowded: set[PeerId] = set()
-        """Strangers in view that their address blocks have no place for in this round."""
+        """Known strangers that exceed the quota of their address block in this round."""
         self._roomless: set[PeerId] = set()
-        """Those with whom a swap found no relay with room."""
+        """Partners for whose swap no relay had room."""
         self._claimed_near: set[PeerId] = set()
-        """Senders that nobody can dial but we, as they say: they found us in their own network."""
+        """Senders that say they are in our own network, so that they and we can dial each other."""
         self._changed = Signal()
         self._settled = Signal()
         self._met: Mapping[PeerId, PeerRecord] | None = None
-        """The view of which `_matching` knows the candidates."""
+        """The peer table's records that `_matching` already has as candidates."""
         self._held: PeerRecord | None = None
-        """The last record of the locked partner: one that dies is soon out of the view, and is to be asked all the
-        same."""
+        """The last record of the locked partner. If it dies it soon leaves the peer table, but must still be called."""
         self._outs: frozenset[PeerId] = frozenset()
         self._ready_at = 0.0
-        """When the locked partner will have stopped its trainer, as it says."""
+        """Run time at which the locked partner will have stopped its trainer, as it claims."""
         self._has_work = False
         self.begun = False
         """Whether our work was ready and a partner was asked for."""
@@ -85,7 +85,8 @@ class PartnerSearch:
     # -- what others ask ---------------------------------------------------------------------------------------------
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
-        """An offer for this round. Never blocks. Most change nothing for us, and wake nobody."""
+        """Answer an offer for this round. Never blocks. Wakes the search only if the offer changes the match, which
+        most do not."""
         course = self._matching.course
         answer = self._answer(sender, offer)
         if self._matching.course != course:
@@ -97,7 +98,9 @@ class PartnerSearch:
         if offer.withdraw:
             matching.on_withdraw(sender)
             return Answer(Verdict.TAKEN)
-        if now < self._opens_at and matching.locked != sender:  # our clock may have been set back since
+        if (
+            now < self._opens_at and matching.locked != sender
+        ):  # a locked partner stays locked if our clock was set back
             return Answer(Verdict.LATER, eta_s=self._opens_at - now, reason="the round is not open yet")
         if matching.locked != sender:
             if not self._will_have_work():
@@ -120,7 +123,7 @@ class PartnerSearch:
         return replace(answer, eta_s=self._context.trainers.stops_in())
 
     def on_swap(self, sender: PeerId) -> Answer:
-        """Only the locked partner may swap."""
+        """Answer a peer that wants to swap; only the locked partner may."""
         if self._matching.locked == sender:
             return Answer(Verdict.LOCKED)
         if self._matching.locked is None and not self._matching.closed:
@@ -128,7 +131,8 @@ class PartnerSearch:
         return Answer(Verdict.TAKEN, reason="not locked with you in this round")
 
     def _has_no_place(self, sender: PeerId) -> bool:
-        """Whether the sender is a stranger over its block's quota. Where there are quotas, none comes unlisted."""
+        """Return whether the sender is a stranger that exceeds the quota of its address block. While quotas are in
+        force, a stranger that is not in the peer table has no place either."""
         if self._met is None or sender not in self._met:
             self._update_candidates()
         unlisted = self._crowded and self._met is not None and sender not in self._met
@@ -139,21 +143,21 @@ class PartnerSearch:
         return peer_table.acquaintance.too_often(sender, self.key.round, peer_table.live(), self._proven)
 
     def _will_have_work(self) -> bool:
-        """Return whether we shall have something to exchange. A peer without it sits the round out, and its partner
-        would wait in vain."""
+        """Return whether we shall have work to exchange. Without it this peer sits the round out, and a partner would
+        wait in vain."""
         self._has_work = self._has_work or self._context.trainers.has_work()
         return self._has_work
 
     # -- our own part ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Offer until locked or out of candidates, and go on so after a partner is lost."""
+        """Send offers until a partner is locked or no candidate is left, and again after a partner is lost."""
         await self._context.clock.sleep(self._opens_at - self._context.clock.now())
         while not self._will_have_work():
             await self._context.clock.sleep(WORK_LOOK_S)
         self._matching.opens(self._context.peer_table.own_reach())
-        # No TaskGroup: each that is cancelled leaves a circle of references behind, here once a round and with all
-        # that was known of the candidates.
+        # No TaskGroup: a cancelled one leaves a reference cycle, which would keep all records of the candidates alive,
+        # once a round.
         sends = set[asyncio.Task[None]]()
         try:
             while not self._matching.closed:
@@ -174,7 +178,8 @@ class PartnerSearch:
                 await asyncio.wait(sends)
 
     async def partner(self, closes_at: float) -> PeerId | None:
-        """Wait for a lock until the window closes, or until nobody is left to ask. None: alone, see `why_alone`."""
+        """Wait for a lock until the window closes or no candidate is left. None: there is no partner; `why_alone` has
+        the reason."""
         matching, clock = self._matching, self._context.clock
         self.begun = True
         matching.extend(closes_at)
@@ -194,7 +199,7 @@ class PartnerSearch:
         return matching.locked
 
     def _for_strangers_until(self, now: float) -> float:
-        """How long those that never exchanged with us may go on saying that they will."""
+        """Return the run time until which strangers may promise an exchange without locking."""
         stranger_budget = self._context.reputation.stranger_budget
         bound = stranger_budget.with_strangers(now)
         if bound is None:
@@ -207,7 +212,7 @@ class PartnerSearch:
         return peer not in self._matching.promising and self._context.reputation.is_stranger(peer)
 
     def _exclude_strangers(self, now: float) -> None:
-        """Wait no longer for strangers, and charge what it took."""
+        """Give up all strangers for this round, and charge the stranger budget with the time they took."""
         reputation, matching = self._context.reputation, self._matching
         promised = any(map(reputation.is_stranger, matching.promising))
         if matching.exclude(reputation.is_stranger, "strange and only promising"):
@@ -215,14 +220,14 @@ class PartnerSearch:
             charge(PROMISES_S, now)
 
     def lost(self, partner: PeerId, reason: str) -> None:
-        """The locked partner is gone: look for another while the window is open."""
+        """Drop the locked partner, and search for another one while the window is open."""
         self._matching.on_failed(partner, reason)
         self._matching.exclude(self._context.reputation.stranger_budget_spent, "strange while strangers held us up")
         self._wake()
 
     def lost_for_room(self, partner: PeerId) -> None:
-        """No relay had room for the swap with the locked partner. After a few of those all partners that need a relay
-        are given up for this round."""
+        """Drop the locked partner because no relay had room for the swap. After MOST_ROOMLESS of them, give up all
+        candidates that need a relay."""
         self._roomless.add(partner)
         self.lost(partner, NO_ROOM)
         if len(self._roomless) >= MOST_ROOMLESS:
@@ -233,21 +238,21 @@ class PartnerSearch:
         return sender in self._roomless or (full and self._matching.needs_relay(sender) and not self._is_near(sender))
 
     def has_no_time_for_another(self, seconds: float) -> bool:
-        """Whether a partner is locked that could not find another in so many seconds."""
+        """Return whether a partner is locked that could not find another one within `seconds`."""
         return self.locked is not None and seconds <= hand_over_s(self._context)
 
     async def withdraw(self) -> bool:
-        """Leave the locked partner to others. Return whether it heard that."""
+        """Release the locked partner. Return whether it answered."""
         assert self.locked is not None
         return await withdraw(self._context, self._held_record(self.locked), self.key)
 
     def close(self) -> None:
-        """The outcome is reached; late offers hear `taken`, the partner's heartbeat still hears `locked`."""
+        """End the search. Later offers are answered with `taken`, heartbeats of the partner with `locked`."""
         self._matching.close()
         self._wake()
 
     def why_alone(self) -> str:
-        """For a person: what became of the candidates, or why none of those who train is one."""
+        """Return why there is no partner, as text for a person."""
         peer_table, training = self._context.peer_table, self._context.peer_table.others_training()
         if self._matching.has_candidates or not training:
             waiting = f"; {len(self._crowded)} strangers of crowded address blocks wait" if self._crowded else ""
@@ -261,7 +266,8 @@ class PartnerSearch:
 
     @property
     def we_dial(self) -> bool:
-        """Whether the swap with the locked partner is ours to dial. In one network each can dial the other."""
+        """Whether this peer dials the locked partner. Within one network either side could, so the pair's order
+        decides."""
         partner = self._matching.locked
         if partner is not None and self._is_near(partner):
             return initiates(self._context.me, partner)
@@ -269,18 +275,19 @@ class PartnerSearch:
 
     @property
     def relayed(self) -> bool:
-        """Whether the swap with the locked partner passes a relay, unless a hole is punched."""
+        """Whether the swap with the locked partner passes a relay, unless hole punching succeeds."""
         partner = self._matching.locked
         return partner is not None and not self._is_near(partner) and self._matching.needs_relay(partner)
 
     @property
     def reach(self) -> Reach:
-        """How others can call us, as this round opened."""
+        """How other peers could call us when this round opened."""
         return self._matching.reach
 
     @property
     def patience_s(self) -> float | None:
-        """Return how long the locked partner may be waited for, by when it said that it is ready: seconds."""
+        """Seconds for which to wait for the locked partner, given when it claims to be ready; None: no limit, it is no
+        stranger."""
         context, partner = self._context, self._matching.locked
         assert partner is not None
         now = context.clock.now()
@@ -288,13 +295,14 @@ class PartnerSearch:
         return context.reputation.stranger_budget.max_wait(partner, now, late_s)
 
     async def alive(self, partner: PeerId) -> bool:
-        """Whether a locked partner still answers and still holds us."""
+        """Return whether a locked partner still answers and is still locked with us. True if we cannot call it, as the
+        deadlines then decide."""
         peer_table = self._context.peer_table
         record = self._held_record(partner)
         if record is None or peer_table.reach_of(partner) is Reach.NONE:
             return True  # we cannot call it; the deadline decides
         offer = Offer(self.key, reach=peer_table.own_reach(partner))
-        # one that never answered a call may be one that cannot be called: it is not to hold us for long
+        # a partner that never answered a call may not be reachable from here: do not wait long for it
         most_s = FIRST_S if peer_table.detector.trips.srtt(partner) is None else MOST_S
         try:
             answer = await self._offer(record, offer, most_s)
@@ -303,8 +311,10 @@ class PartnerSearch:
         return answer.verdict in (Verdict.LOCKED, Verdict.LATER)
 
     async def _offer(self, record: PeerRecord, offer: Offer, most_s: float = MOST_S, times: int = 1) -> Answer:
-        """As the transport's, for as long as this peer takes; what it came to is remembered. A refusal is an answer.
-        `times`: a relay may lose one call, and the next goes over another one."""
+        """Send an offer, and report the outcome to the failure detector. A refusal counts as a sign of life.
+
+        `most_s`: longest timeout in seconds. `times`: attempts; a relay may lose one call, and the next one takes
+        another relay."""
         detector, began, peer = self._context.peer_table.detector, self._context.clock.now(), record.peer_id
         try:
             answer = await self._context.transport.offer(record, offer, min(most_s, detector.timeout(peer)))
@@ -326,8 +336,8 @@ class PartnerSearch:
         return self._held
 
     def _update_candidates(self) -> None:
-        """New candidates, if the view or who is out has changed: without those out of favour, and strangers while our
-        patience with them is used up."""
+        """Add new candidates if the peer table or the set of out peers has changed. Leaves out peers in bad standing,
+        and strangers while the stranger budget is used up."""
         peer_table = self._context.peer_table
         peers, outs = peer_table.peers, peer_table.detector.membership.outs()
         if peers is not self._met or outs != self._outs:
@@ -399,4 +409,4 @@ class PartnerSearch:
         finally:
             if timer is not None:
                 timer.cancel()
-            self._wake()  # what else went wrong is raised by `run`, which waits for this
+            self._wake()  # `run` awaits this task and raises any other error

@@ -1,7 +1,7 @@
-"""The strategy `pair`: a random partner for each round, whose params are mixed with ours in the outer step.
+"""The topology `pair`: each round has one random partner, whose params are mixed with ours in the outer step.
 
-On failure: a partner lost or refusing costs this round its exchange, never its work. The next candidate
-follows while the window is open, and at last a solo outer step."""
+On failure: if a partner is lost or refuses, the search continues with the next candidate while the window is open. If
+nobody is left, the peer takes a solo outer step, so no work is lost."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ RESTS_SOON = "quiet hours begin before an exchange is sure to be over"
 class PairStrategy:
     """The exchange of NoLoCo and GASLoC.
 
-    The trainer's snapshot is read where it lies: the trainer writes there only when the fragment's next work is asked
-    for, which is after the end of its flight (`peer.rounds.inflight`). The partner's params lie in a buffer that the
-    context of `PairSession.exchange` lends, hence until the outer step that reads it is done."""
+    The trainer's snapshot is read in place. The trainer overwrites it only after the fragment's next work is requested,
+    which is after the end of this round (`peer.rounds.inflight`). The partner's params lie in a buffer that
+    `PairSession.exchange` borrows until its context is left, that is until the outer step has read it."""
 
     plan: RunPlan
     outer: OuterState
@@ -67,10 +67,10 @@ class PairStrategy:
         return False
 
     def start_at(self, round_: int) -> None:
-        """Partners do not ask for it."""
+        """Partners do not need to know the first round."""
 
     def reset(self) -> None:
-        """What is known of partners is not of their states."""
+        """Nothing is known of partners' states."""
 
     @asynccontextmanager
     async def open_round(self, key: RoundKey, opens_at: float, closes_at: float) -> AsyncIterator[ExchangeSession]:
@@ -80,7 +80,7 @@ class PairStrategy:
         search = self.matchmaker.open(key, opens_at, closes_at)
         try:
             if not self.controls.exchange_fits(closes_at):
-                search.close()  # others hear at once that we take no partner
+                search.close()  # so that offers are refused at once
                 yield SoloSession(RESTS_SOON)
                 return
             async with background_task(search.run()):
@@ -91,7 +91,7 @@ class PairStrategy:
                 await self._release(search, search.locked)
 
     async def _release(self, search: PartnerSearch, partner: PeerId) -> None:
-        """The round ends here before it was due: leave the partner to others."""
+        """Release a partner whose round ends here before it is due, so that it can find another one."""
         self.partners.released(partner, search.key, heard=await search.withdraw())
 
     async def find_later_state(self, fragment: int, reason: str, at_last: bool = False) -> None:
@@ -102,7 +102,7 @@ class PairStrategy:
 
 
 class PairSession:
-    """One round's search and swap."""
+    """One round of one fragment: searches for a partner and swaps with it."""
 
     def __init__(self, pairs: PairStrategy, search: PartnerSearch) -> None:
         self._pairs = pairs
@@ -127,7 +127,7 @@ class PairSession:
     async def _exchange(
         self, work: WorkSnapshot, work_share: WorkShare, closes_at: float, buffer: Tensor
     ) -> ExchangeResult:
-        """Swap with one partner after another until it succeeds, nobody is left, or the window is over."""
+        """Swap with one partner after another until a swap succeeds, no candidate is left, or the window is over."""
         pairs, refusal = self._pairs, ""
         sent = self._sent(work, work_share)
         into = buffer[: sent.numel()]
@@ -156,7 +156,7 @@ class PairSession:
         return solo_result(work, work_share, "solo", pairs.controls.no_exchange_reason() or self._search.why_alone())
 
     def _sent(self, work: WorkSnapshot, work_share: WorkShare) -> Flat:
-        """Return the values for the partner: our params, and our outer_params where the method needs them."""
+        """Return the values to send: our params, followed by our outer_params if the method needs them."""
         method, outer = self._pairs.plan.method, self._pairs.outer.fragment(work.key.fragment)
         own = work_of(work.params, outer, work_share.share * method.sent_lr)
         return Concatenated(own, outer) if method.sends_outer else own
@@ -180,7 +180,7 @@ class PairSession:
     async def _swap(
         self, partner: PeerId, key: RoundKey, own: Flat, into: Tensor, closes_at: float, patience_s: float | None
     ) -> SwapReport:
-        """The partner's params come into `into`."""
+        """Swap with this partner; its params are decoded into `into`."""
         pairs = self._pairs
         terms = PartnerTerms(
             partner=pairs.partners.record_of(partner),
@@ -194,8 +194,8 @@ class PairSession:
         return await pairs.swaps.swap(terms, own, pairs.outer.fragment(key.fragment), into)
 
     def _failed(self, partner: PeerId, error: ExchangeError, held_s: float) -> str:
-        """Note the failure, and look for another partner. Return the name of this round, should nobody else be found:
-        empty unless the partner is to blame."""
+        """Record the failure, and resume the search. Return the reason for a `refused` outcome if no other partner is
+        found; empty if the partner is not to blame."""
         self._pairs.partners.failed(partner, self._search.key, error, held_s)
         if isinstance(error, RelayBusy):
             self._search.lost_for_room(partner)

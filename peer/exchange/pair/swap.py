@@ -1,8 +1,9 @@
-"""Swap a fragment with a partner: exchange payloads, check the values, give up when the partner died.
+"""Swaps a fragment with a partner: exchanges the payloads, checks the received values, and gives up if the partner dies
+or is too slow.
 
-A payload of whole params never lies in memory: a chunk is encoded when it is sent, and decoded when it has come, which
-takes about a millisecond each and therefore happens in the event loop. Our values are read where they lie, and the
-partner's are decoded into a buffer of the caller's. Neither is touched once the swap is over, however it ended."""
+A payload of whole params is never in memory as a whole. Chunks are encoded when they are sent and decoded when they
+arrive, in the event loop, as one takes about a millisecond. Our values are read in place, and the partner's are decoded
+into the caller's buffer. Neither is used after the swap has ended, however it ended."""
 
 from __future__ import annotations
 
@@ -45,30 +46,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PartnerTerms:
-    """The partner of a swap, and how long we wait for it."""
+    """The partner of a swap, and how long to wait for it."""
 
     partner: PeerRecord
     key: RoundKey
     wait_s: float
-    """Seconds until the partner has to be ready."""
+    """Seconds until the partner must be ready."""
     dial: bool
-    """Whether the call is ours to make."""
+    """Whether this peer makes the call."""
     alive: Callable[[], Awaitable[bool]]
-    """Asked now and then until the end: whether the partner answers, and holds us."""
+    """Called from time to time until the end of the swap. Returns whether the partner still answers and is still locked
+    with us."""
     patience_s: float | None = None
-    """Seconds for which a stranger may be behind; None: it is no stranger."""
+    """Seconds for which a stranger may be behind; None: the partner is no stranger."""
     relayed: bool = False
-    """Whether the bytes pass a relay, unless a hole is punched."""
+    """Whether the bytes pass a relay unless hole punching succeeds."""
 
 
 class Swaps(Protocol):
-    """The swap of a round, as `PairSwap.swap`."""
+    """Interface of `PairSwap`, which the liars of `peer.lab.attack` implement too."""
 
     def swap(self, terms: PartnerTerms, own: Flat, outer: Tensor, into: Tensor) -> Awaitable[SwapReport]: ...
 
 
 class PairSwap:
-    """Swaps fragments. `codec`: of whole params, or `LatticeSwap`."""
+    """Swaps params of fragments with partners. `codec`: encodes whole params, or is a `LatticeSwap`."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class PairSwap:
         self.rates = rates or SwapRates()
 
     def budget_s(self, partner: PeerId, nbytes: int, relayed: bool = False) -> float:
-        """How long the transfer itself may take."""
+        """Return the seconds that the transfer may take."""
         return self.rates.budget_s(partner, nbytes, self._cap, relayed=relayed)
 
     async def swap(
@@ -128,11 +130,11 @@ class PairSwap:
         return _together(reports)
 
     async def _swap(self, terms: PartnerTerms, part: int, source: Source, sink: Sink) -> SwapReport:
-        """Swap our payload of this part of the round for the partner's."""
+        """Swap our payload of one part of the round for the partner's."""
         measured, watched = MeasuredSource(source, self._clock.now), _Watched(sink, self._clock)
         partner, key, first = terms.partner, replace(terms.key, part=part), part == 0
         told = self._own_timings(key) if first else None
-        # a partner sends a later part when it has all of the one before, which may come so much later than ours
+        # a partner sends the next part only when it has all of the last one, which it may get later than we do
         start_s = START_S + (terms.wait_s if first else TRANSFER_SLACK_S)
         nbytes, slack_s = max(sink.nbytes, source.nbytes), TRANSFER_SLACK_S
         budget_s = self.budget_s(partner.peer_id, nbytes, terms.relayed)
@@ -156,8 +158,8 @@ class PairSwap:
         watched: _Watched,
         behind: Callable[[], float],
     ) -> SwapReport:
-        """The side that waits to be dialled would not see the other die: ask it now and then, and give up on one that
-        only says that it is there."""
+        """Wait for the swap, and cancel it if the partner dies or falls behind. The side that is dialled would not
+        notice the death of the other, so it calls the partner from time to time."""
         running, ended, now = asyncio.ensure_future(swap), Signal(), asyncio.get_running_loop().time
         running.add_done_callback(lambda swap: ended.set())
         try:
@@ -172,6 +174,8 @@ class PairSwap:
             await cancel_and_wait(running)
 
     async def _check(self, terms: PartnerTerms, running: asyncio.Future[SwapReport], watched: _Watched) -> None:
+        """Call the partner. Raises PartnerLost if it does not answer for too long or has left the round, RelayBusy if
+        probably no relay had room."""
         try:
             holds_us = await terms.alive()
             watched.mark_back()
@@ -188,7 +192,7 @@ class PairSwap:
 
 
 class _Watched:
-    """A sink that knows whether the payload comes as fast as it has to: a silent or trickling partner holds up the
+    """A sink that measures whether the payload arrives fast enough, since a silent or slow partner delays our
     trainer."""
 
     def __init__(self, sink: Sink, clock: Clock) -> None:
@@ -198,9 +202,9 @@ class _Watched:
         self._began = self._last = 0.0
         self._received = 0
         self._away_since: float | None = None
-        """When the partner was first called in vain."""
+        """Run time of the first call that the partner did not answer; None: it answered the last one."""
         self._missed = 0
-        """Calls in vain since it last answered."""
+        """Number of unanswered calls in a row."""
 
     @property
     def nbytes(self) -> int:
@@ -208,7 +212,7 @@ class _Watched:
 
     @property
     def begun(self) -> bool:
-        """Whether anything came."""
+        """Whether a byte has arrived."""
         return self._began > 0
 
     def write(self, offset: int, data: bytes) -> None:
@@ -219,29 +223,33 @@ class _Watched:
         self._sink.write(offset, data)
 
     def may_come_back(self) -> bool:
-        """The partner does not answer: whether the swap may go on all the same when it does."""
+        """Record an unanswered call. Return whether the swap may continue if the partner answers again soon."""
         now, self._missed = self._clock.now(), self._missed + 1
         if self._away_since is None:
             self._away_since = now
         return self._began > 0 and now - self._away_since < AWAY_S
 
     def missed_once(self) -> bool:
-        """Whether the partner is to be asked once more: the relay may be to blame, and the next call takes another."""
+        """Return whether to call once more before giving up: the relay of the call may have failed, and the next call
+        takes another one."""
         return self._missed == 1
 
     def mark_back(self) -> None:
-        """The partner answers."""
+        """Record that the partner answers."""
         self._away_since, self._missed = None, 0
 
     def behind(self, begin_by: float, budget_s: float, slack_s: float) -> float:
-        """For how many seconds from now it cannot be, even if nothing comes. `budget_s`: for the whole transfer, from
-        its first byte; `slack_s` of it may pass before the pace counts. Raises PartnerSilent when it is."""
+        """Return for how many seconds from now the partner cannot be too slow, even if nothing arrives. Raises
+        PartnerSilent if it is too slow already.
+
+        `begin_by`: run time by which the first byte must arrive. `budget_s`: seconds for the whole transfer, from its
+        first byte. `slack_s`: seconds of the budget that may pass before the pace is checked."""
         now = self._clock.now()
         if not self._began:
             if now > begin_by:
                 raise PartnerSilent("the partner was locked with us and sent nothing in time")
             return begin_by - now
-        if self._received == self.nbytes:  # the transport gives up the partner, not what is here
+        if self._received == self.nbytes:  # complete: from here on only the transport gives up on the partner
             return math.inf
         if now - self._last > AWAY_S:
             raise PartnerSilent(f"nothing came from the partner for {AWAY_S:.0f} s", Code.SILENT)
