@@ -1,4 +1,4 @@
-"""Take a round's snapshot to its end: exchange, outer step, journal, merge. Nothing else moves `outer_params`."""
+"""Completes a round after its snapshot: exchange, outer step, journal, merge. No other module moves `outer_params`."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ from peer.run.plan import RunPlan
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot, and how its round is to end."""
+    """The trainer's snapshot for a round, with the terms on which the round ends."""
 
     work: WorkSnapshot
     work_share: WorkShare
     closes_at: float
-    """Until when a peer without a partner goes on looking."""
+    """Run time until which a peer without a partner searches for one."""
     merge: Merge
+    """How the result is merged into the trainer's params."""
     taken_at: float
-    """Run time of the snapshot."""
+    """Run time at which the snapshot was taken."""
 
 
 class RoundCommitter:
-    """Takes a round's work to its end."""
+    """Completes rounds, and applies states that were fetched from the group. The only class that moves
+    `outer_params`."""
 
     def __init__(
         self,
@@ -61,15 +63,15 @@ class RoundCommitter:
         self._supervisor = supervisor
         self._round_status = round_status
         self.stepping = asyncio.Lock()
-        """Held while `outer_params` move: a copy of them waits for it."""
+        """Held while `outer_params` move, so that nobody copies a half-moved state."""
         self.based_at: dict[int, float] = {}
-        """Per fragment: when the snapshot was taken that its last outer step used; run time."""
+        """Per fragment: run time of the snapshot that its last outer step used."""
 
     async def follow(self, session: ExchangeSession, key: RoundKey, ready: asyncio.Future[Snapshot]) -> bool:
-        """Fetch and apply group states that this peer has missed, while the trainer works.
+        """Fetch and apply group states that this peer has missed, until the round's snapshot is `ready`.
 
-        Unmerged work stays, on the new base. Return whether the snapshot may have been taken while a state was being
-        applied: its params and `outer_params` are of different bases then. Raises TrainerDied."""
+        Unmerged work is kept, on the new base. Return whether a state was being applied while the snapshot was taken:
+        its params and `outer_params` may then belong to different bases. Raises TrainerDied."""
         while not ready.done():
             waiting = session.fetch_missed_state()
             if waiting is None or (missed := await race(ready, waiting)) is None:
@@ -80,7 +82,8 @@ class RoundCommitter:
         return False
 
     async def _take_over(self, key: RoundKey, missed: MissedState) -> None:
-        """Keep the lock until the trainer has it, too: a checkpoint in between would hold two bases."""
+        """Apply a missed state to `outer_params` and to the trainer, under one lock: a checkpoint in between would mix
+        two bases."""
         async with self.stepping:
             await self._put_in_place(key, missed)
             if (own := self._outer.ahead.get(key.fragment)) is not None:
@@ -88,7 +91,7 @@ class RoundCommitter:
             await self._trainer.apply(key, missed.state.params, 0, 0, Merge(shift=True))
 
     async def catch_up(self, round_: int, reason: str, at_last: bool = False) -> bool:
-        """Take over what the group has, outside of the rounds. Return whether our state has changed."""
+        """Apply the group's state of each fragment, outside the rounds. Return whether our state has changed."""
         changed = False
         for fragment in range(len(self._outer.layout.fragments)):
             found = [await self._strategy.find_later_state(fragment, reason, at_last)]
@@ -97,17 +100,17 @@ class RoundCommitter:
             async with self.stepping:
                 await uninterrupted(self._put_in_place(RoundKey(round_, fragment), found[0]))
             changed = True
-            await self._offload(found.clear)  # to give a large state back to the system takes long
+            await self._offload(found.clear)  # in a thread, as freeing a large state takes long
         return changed
 
     async def refound(self, params: Tensor) -> None:
-        """Replace our state by one that the operator names."""
+        """Replace our state by the one that the operator has named."""
         async with self.stepping:
             with self._outer.stepping():
                 await uninterrupted(self._offload(lambda: self._outer.refound(params)))
 
     async def _put_in_place(self, key: RoundKey, missed: MissedState) -> None:
-        """Replace the fragment's state, and journal that. The lock is held."""
+        """Replace the fragment's state, and journal it. The caller holds `stepping`."""
         digest = await self._step(key.fragment, missed.state)
         self._emit(self._caught_up(key, missed, digest))
 
@@ -122,7 +125,9 @@ class RoundCommitter:
         )
 
     async def exchange_and_step(self, session: ExchangeSession, ready: Snapshot, due_again: Latch) -> Merge | None:
-        """Exchange, and take the outer step. Return how to merge the result; None: there is nothing to merge."""
+        """Exchange, and take the outer step. Return how to merge the result; None: there is nothing to merge.
+
+        `due_again`: set when the fragment's next round is due, which ends the exchange."""
         work, work_share = ready.work, ready.work_share
         if work.steps == 0:
             self.sit_out(work.key, "no inner step was finished in it")
@@ -130,7 +135,7 @@ class RoundCommitter:
         if ready.taken_at > ready.closes_at:
             self.sit_out(work.key, "the inner step under way ended after it was over")
             return None
-        async with AsyncExitStack() as borrowed:  # the result's values may be read in here, and not later
+        async with AsyncExitStack() as borrowed:  # borrows the buffers that the result's values lie in
             if self._plan.method.eager:
                 await borrowed.enter_async_context(self._eager(work, work_share))
             entering = borrowed.enter_async_context(session.exchange(work, work_share, ready.closes_at))
@@ -146,12 +151,13 @@ class RoundCommitter:
         if (own := self._outer.ahead.get(work.key.fragment)) is not None:
             spans = got.values.spans if isinstance(got.values, MeanGradient) else ()
             await uninterrupted(self._offload(lambda: own.land(spans, self._plan.method.outer_momentum)))
-            return Merge(alpha=1.0)  # it has gone on with its own part since the round was due
+            return Merge(alpha=1.0)  # the trainer has applied its own part already, when the round was due
         return ready.merge
 
     @asynccontextmanager
     async def _eager(self, work: WorkSnapshot, work_share: WorkShare) -> AsyncIterator[None]:
-        """Take the own part of an eager update, and bring it to the trainer beside the block. Raises TrainerDied."""
+        """Apply this peer's own part of an eager update, and send it to the trainer while the exchange runs. Raises
+        TrainerDied."""
         method, outer = self._plan.method, self._outer.fragment(work.key.fragment)
         own = self._outer.ahead.get(work.key.fragment) or LookAhead.at(outer)
         self._outer.ahead[work.key.fragment] = own
@@ -169,17 +175,17 @@ class RoundCommitter:
         self._trainer.release(key)
 
     async def merge(self, work: WorkSnapshot, how: Merge) -> None:
-        """Merge the fragment into the trainer's params. Raises TrainerDied."""
+        """Merge the fragment into the trainer's params, as `how` says. Raises TrainerDied."""
         key = work.key
         await self._trainer.apply(key, self._outer.fragment(key.fragment), work.processed, key.round + 1, how)
         self._supervisor.round_finished()
 
     def release(self, key: RoundKey) -> None:
-        """The trainer need not wait for a result of this round."""
+        """Inform the trainer that this round has no result to merge."""
         self._trainer.release(key)
 
     def sit_out(self, key: RoundKey, reason: str) -> None:
-        """No outer step in this round; the work stays outstanding."""
+        """Journal that no outer step is taken in this round. Its work stays outstanding for the next one."""
         self._emit(events.SatOut(round=key.round, fragment=key.fragment, reason=reason))
         self._emit(events.RoundMissed(round=key.round, fragment=key.fragment, reason=reason))
 
@@ -189,13 +195,15 @@ class RoundCommitter:
             self._emit(events.RoundMissed(round=key.round, fragment=key.fragment, reason=reason))
 
     async def _step_and_journal(self, work: WorkSnapshot, got: ExchangeResult) -> None:
-        """Step and journal together: a step that is not in the journal would be counted as lost work."""
+        """Take the outer step and journal it under one lock, since a step that is not in the journal would count as
+        lost work."""
         async with self.stepping:
             digest = await self._step(work.key.fragment, got.values)
             self._journal(work, got, digest)
 
     async def _step(self, fragment: int, values: OuterValues) -> bytes:
-        """Move the fragment's `outer_params`, in a worker thread; the lock is held. The digest, as `step_with`."""
+        """Move the fragment's `outer_params`, in a worker thread. Return the digest of `step_with`. The caller holds
+        `stepping`."""
         with self._outer.stepping():
             digest = await self._offload(lambda: self._outer.step_with(fragment, values, self._plan.method))
         self._strategy.note_state(fragment, digest)

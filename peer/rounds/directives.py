@@ -1,5 +1,5 @@
-"""What the rounds have to obey: the volunteer's pause first, then the operator's word: pause and go on, another state,
-another learning rate."""
+"""The pauses, new states and learning rates that the rounds must obey. The volunteer's own pause comes before the
+operator's directives."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from peer.rounds.pause import LocalPause
 
 LOOK_EVERY_S = 1.0
 RETRY_S = 2.0
-"""Between two looks for a state that the operator named."""
+"""Seconds between two attempts to fetch a state that the operator has named."""
 
 FetchFounded = Callable[[bytes], Awaitable[Tensor | None]]
 
 
 async def nowhere(digest: bytes) -> Tensor | None:
-    """A `FetchFounded` that finds nothing."""
+    """Return None: a `FetchFounded` that never has the state."""
     return None
 
 
@@ -46,14 +46,15 @@ class Directives:
         self.local_pause = local_pause
 
     def lr_scale(self, round_: int) -> float:
+        """Return the operator's factor on the learning rate in this round."""
         return self._ruling(round_).lr_scale
 
     def paused(self, round_: int) -> bool:
-        """Whether somebody wants us to stand still."""
+        """Return whether the volunteer or the operator has paused this peer in this round."""
         return self.local_pause.active.is_set() or self._ruling(round_).paused is not None
 
     def blocks(self, round_: int) -> bool:
-        """Whether this round may not be played before something else is done."""
+        """Return whether a pause or a new state must be handled by `apply` before this round is played."""
         return self.paused(round_) or self._ruling(round_).founded != self.founded
 
     async def apply(
@@ -64,13 +65,16 @@ class Directives:
         tell: Callable[[Status, str], None],
         emit: Callable[[events.Event], None],
     ) -> tuple[int, Tensor | None]:
-        """Wait through a pause, or until somebody gives the state that the operator named. The round to go on with, and
-        that state: it takes the place of ours. `round_now`: the round of a clock that runs on meanwhile."""
+        """Wait until a pause ends, or until the state that the operator has named is fetched. Return the round to
+        continue with and that state, which replaces ours; None: ours stays.
+
+        `round_now`: returns the round under way, given the last known one. `tell`: called with the status and a text
+        for a person. `emit`: journals an event."""
         if self.paused(round_):
             return await self._paused(round_, shutdown, round_now, tell, emit), None
         digest = self._ruling(round_).founded
         if digest == self.founded:
-            return round_, None  # what held us is over before we stood still
+            return round_, None  # the pause ended before it took effect
         tell(Status.JOINING, "fetching the state that the operator goes on from")
         while (params := await shutdown.race(self._fetch_founded(digest))) is None:
             if await shutdown.wait_for(RETRY_S) or self.local_pause.active.is_set():
@@ -89,7 +93,8 @@ class Directives:
         tell: Callable[[Status, str], None],
         emit: Callable[[events.Event], None],
     ) -> int:
-        """Both may hold at once, and neither ends the other's."""
+        """Wait until neither the volunteer nor the operator pauses. The two pauses are independent and may overlap.
+        Return the round to continue with."""
         since: int | None = None
         told = dict[str, str]()
         while holds := self._holds(round_, since):
@@ -107,8 +112,8 @@ class Directives:
         return round_
 
     def _holds(self, round_: int, since: int | None) -> dict[str, str]:
-        """By whom, and how to say so; the volunteer comes first. `since`: the round in which the operator's pause was
-        first seen."""
+        """Return the pauses in force, by who set them ("volunteer" first, "operator"), with a text for a person.
+        `since`: the round in which the operator's pause was first noticed."""
         holds = {"volunteer": self.local_pause.why()} if self.local_pause.active.is_set() else {}
         if (why := self._ruling(round_).paused) is not None:
             sentence = f"paused by the operator since round {round_ if since is None else since}"

@@ -1,4 +1,5 @@
-"""Evaluations of `outer_params`: how long one takes here, and whether the last one was of the last state."""
+"""Evaluations of `outer_params`, and what is known of them: how long one takes, and whether the present state was
+evaluated."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ from peer.ports.trainer import Trainer
 from peer.rounds.status import RoundStatus
 
 LAST_MOST_S = 15.0
-"""Seconds that a peer which is told to leave gives an evaluation of its last state, at most."""
+"""A peer that leaves evaluates its last state only if that takes at most this many seconds."""
 LEAST_S = 2.0
-"""Seconds that the last evaluation may take beyond twice what others took."""
+"""The last evaluation is given up after twice its expected seconds and this many more."""
 
 
 class Evaluations:
-    """Has the trainer evaluate `outer_params`. `still` is held while they may not move."""
+    """Has the trainer evaluate `outer_params`, and journals the result. `still`: context in which `outer_params` do not
+    move."""
 
     def __init__(
         self,
@@ -40,12 +42,14 @@ class Evaluations:
         self._shutdown = shutdown
         self._emit = emit
         self._took_s = 0.0
-        """Of the longest of the last evaluations; 0 before the first one."""
+        """Recent longest duration of an evaluation in seconds; 0 before the first one."""
         self._of = -1
-        """The state that was evaluated last, as `OuterState.begun` numbers them."""
+        """Number of the state that was evaluated last (`OuterState.begun`); -1 before the first one."""
 
     async def evaluate(self, round_: int, own_too: bool = False, at_last: bool = False) -> None:
-        """Evaluate, and journal the result. Told to leave, give it up unless it is `at_last`. Raises TrainerDied."""
+        """Evaluate, and journal the result. A request to leave cancels it, unless it is `at_last`. Raises TrainerDied.
+
+        `own_too`: evaluate the trainer's params as well."""
         if self._shutdown and not at_last:
             return
         self._round_status.set_phase("evaluating")
@@ -71,18 +75,18 @@ class Evaluations:
 
     @property
     def current(self) -> bool:
-        """Whether the state as it is now was evaluated."""
+        """Whether the present state was evaluated."""
         return self._of == self._outer.begun
 
     def last_s(self, moving: bool) -> float:
-        """Return the seconds that evaluating the last state will take; 0 when that is not going to happen.
+        """Return the seconds that evaluating the last state will take; 0 if it will not be evaluated.
 
-        moving: an exchange under way will move the state once more."""
+        `moving`: an exchange under way will move the state once more."""
         needed = moving or not self.current
         return self._took_s if needed and self._took_s <= LAST_MOST_S else 0.0
 
     def why(self, moving: bool) -> str:
-        """Why the last state is going to be evaluated, or not, for a person."""
+        """Return why the last state will be evaluated or not, as text for a person."""
         if self.current and not moving:
             return "the last state is evaluated already"
         if not self._took_s:
@@ -92,6 +96,6 @@ class Evaluations:
         return f"the last evaluation took {self._took_s:.1f} s"
 
     def last_limit_s(self) -> float:
-        """Return the seconds after which the last evaluation is given up; 0: it is not to be begun."""
+        """Return the seconds after which the last evaluation is cancelled; 0: do not begin it."""
         seconds = self.last_s(moving=False)
         return LEAST_S + 2 * seconds if seconds else 0.0

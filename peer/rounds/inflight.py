@@ -1,8 +1,8 @@
-"""The rounds in flight, from snapshot to merge: exchange, outer step, journal, apply. In `full` schedules the trainer
-waits for it; in `streaming` it runs in the background, one flight a fragment.
+"""Rounds in flight: from the opening of a round to the merge of its result. In `full` schedules the trainer waits for
+the round; in `streaming` schedules each fragment's round runs in the background.
 
-On failure: an exchange that is not done when its fragment is due again is given up (pair: a solo outer
-step; group: what was worked is dropped, by name); a trainer that dies takes the merge with it, not the outer step."""
+On failure: an exchange that has not ended when its fragment is due again is cancelled. A pair then takes a solo outer
+step, and a group drops the work and journals it. If the trainer dies, the merge is lost but the outer step is kept."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from peer.rounds.commit import RoundCommitter, Snapshot
 T = TypeVar("T")
 
 FINISH_S = 1.0
-"""A trainer that is to stand still may end its inner step within this for a partner that waits, seconds."""
+"""Seconds that a trainer that should stop may use to finish its inner step, if a partner waits for it."""
 
 
 class InFlightRound:
-    """One round on its way: looks for partners from the beginning, exchanges once the work is `ready`."""
+    """One round in flight. Searches for partners from the beginning, and exchanges once `ready` has the trainer's
+    snapshot."""
 
     def __init__(
         self, key: RoundKey, opened: AbstractAsyncContextManager[ExchangeSession], committer: RoundCommitter
@@ -55,9 +56,10 @@ class InFlightRound:
             await self._committer.merge(ready.work, merge)
 
     async def must_stop(self, told: Iterable[asyncio.Future[Any]], due: float | None, clock: Clock) -> None:
-        """Return when the trainer has to stop although the round is not due: once one of `told` is done.
+        """Return when the trainer has to stop before the round is due: once one of the `told` futures is done.
 
-        It may go on for a moment where a partner counts on us that has no time left to find another."""
+        The trainer may continue until the round is due if a partner counts on this exchange and has no time left to
+        find another peer. `due`: run time; None: the round is counted in steps."""
         await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
         due_in_s = math.inf if due is None else max(0.0, due - clock.now())
         if self._session is not None and self._session.must_finish(due_in_s):
@@ -65,7 +67,7 @@ class InFlightRound:
 
 
 class InFlightRounds:
-    """The rounds that are not merged yet, at most one a fragment."""
+    """The rounds that are not merged yet, at most one for each fragment."""
 
     def __init__(self, strategy: ExchangeStrategy, committer: RoundCommitter) -> None:
         self._strategy = strategy
@@ -73,14 +75,15 @@ class InFlightRounds:
         self._flying: dict[int, tuple[RoundKey, InFlightRound]] = {}
 
     def begin(self, key: RoundKey, opens_at: float, closes_at: float) -> InFlightRound:
+        """Open a round and start it. `opens_at`, `closes_at`: its window for finding partners, run times."""
         assert key.fragment not in self._flying, key
         flight = InFlightRound(key, self._strategy.open_round(key, opens_at, closes_at), self._committer)
         self._flying[key.fragment] = key, flight
         return flight
 
     async def await_slot(self, fragment: int, *, patient: bool) -> None:
-        """The fragment is due again: unless we are patient, its exchange is given up if it is not done. Raises what
-        went wrong in it."""
+        """Wait until the fragment's former round has ended. Cancel its exchange first, unless `patient`. Raises the
+        error of that round."""
         if fragment in self._flying:
             if not patient:
                 self._flying[fragment][1].due_again.set()
@@ -88,18 +91,20 @@ class InFlightRounds:
 
     @property
     def under_way(self) -> bool:
-        """Whether the snapshot of one of them is taken, and its end is not yet here."""
+        """Whether a round has its snapshot and has not ended."""
         return any(flight.ready.done() and not flight.task.done() for _, flight in self._flying.values())
 
     async def finish(self) -> None:
-        """Wait for all of them. Raises what went wrong."""
+        """Wait for all rounds. Raises the first error of one."""
         for fragment in list(self._flying):
             await self._ended(fragment)
 
     async def beside(self, call: Awaitable[T], *told: asyncio.Future[Any]) -> T | None:
-        """The call's result, or None when one of `told` was done first; then the call is cancelled. Raises what goes
-        wrong in a flight meanwhile: nobody else would see it until the fragment is due again, and the trainer may be
-        waiting for its result. (A trainer's death shows in the call too.)"""
+        """Await `call` and return its result, or cancel it and return None once one of the `told` futures is done.
+
+        Raises the errors of rounds in flight meanwhile, except TrainerDied, which the call raises itself. Otherwise
+        they would show only when the fragment is due again, and the trainer may be waiting for the result of such a
+        round."""
         running = asyncio.ensure_future(call)
         try:
             while not running.done():
@@ -116,15 +121,15 @@ class InFlightRounds:
             await cancel_and_wait(running)
 
     async def drop(self, reason: str) -> None:
-        """Give all of them up: their work is dropped with the rest of what was not journaled. A trainer that died in
-        one of them is known already."""
+        """Cancel all rounds. Their work is dropped with all work that is not journaled. A TrainerDied of a round is
+        ignored, as it is known already."""
         for fragment in list(self._flying):
             await self.give_up(fragment, reason)
 
     async def give_up(self, fragment: int, reason: str) -> None:
-        """Give one of them up, as `drop` does."""
+        """Cancel the fragment's round, as `drop` does."""
         key, flight = self._flying.pop(fragment)
-        was_due = flight.ready.done()  # before: the cancelled task cancels what it waits for, too
+        was_due = flight.ready.done()  # read first: cancelling the task cancels this future, too
         flight.task.cancel()
         await asyncio.wait({flight.task})
         if flight.task.cancelled():
@@ -133,7 +138,8 @@ class InFlightRounds:
             flight.task.result()
 
     async def _ended(self, fragment: int) -> None:
-        """The flight is forgotten only when it has ended, so that one who is cancelled here can still drop it."""
+        """Wait for the fragment's round. It is removed only after it has ended, so that if this wait is cancelled,
+        `drop` still finds it."""
         _, flight = self._flying[fragment]
         await asyncio.wait({flight.task})
         del self._flying[fragment]

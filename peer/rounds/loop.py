@@ -34,29 +34,29 @@ from peer.rounds.trainer_supervisor import TrainerSupervisor
 from peer.run.plan import RunPlan
 
 STALE_AFTER = 1.5
-"""Work older than so many periods of its fragment counts as piled up over skipped rounds and is scaled."""
+"""Work that is older than this many periods of its fragment has piled up over skipped rounds, and is scaled down."""
 LINGER_S = 30.0
-"""A peer that did all its rounds answers others no longer than this."""
+"""Most seconds for which a peer that has finished all rounds keeps answering others."""
 LAST_STATE_RATE = 5e5
-"""Bytes a second at which a node of the operator fetches the last state, at least. So much longer a peer waits for it:
-a slow home line gives about that beside other traffic."""
+"""Least bytes per second at which a node of the operator fetches the last state. A finished peer waits accordingly
+longer. A slow home line has about that rate beside other traffic."""
 FAREWELL_S = 3.0
-"""A group's members stay so much longer when all are done."""
+"""Seconds for which members of a group stay after all have finished."""
 GATE_S = 120.0
-"""How long the first round waits for `min_peers`."""
+"""Most seconds for which the first round waits for `min_peers`."""
 GATE_LOOK_S, LAST_LOOK_S = 0.2, 0.5
-"""Between two looks at who is ready for the first round, and at who is not done with the last one, at least."""
+"""Least seconds between two looks at the peers: before the first round and after the last one."""
 
 
 OnBoundary = Callable[[int], Awaitable[None]]
 
 
 async def no_boundary(round_: int) -> None:
-    """An `OnBoundary` for which nothing is to be done."""
+    """Do nothing: the default `OnBoundary`."""
 
 
 class RoundLoop:
-    """Owns the round loop. `run` returns when the run or `max_rounds` is over, or after `leave`."""
+    """Plays a peer's rounds. `run` returns when the run is over or after `leave`."""
 
     def __init__(
         self,
@@ -103,25 +103,25 @@ class RoundLoop:
         self.evaluations = Evaluations(trainer, outer, clock, committer.stepping, round_status, shutdown, emit)
         self._streaming = not plan.method.waits
         self._step_s = 0.0
-        """What an inner step takes here, of the last round's; 0 before."""
+        """Seconds of an inner step in the last round; 0 before it."""
 
     @property
     def round_status(self) -> RoundStatus:
-        """What goes on now."""
+        """The present state of the rounds."""
         return self._round_status
 
     @property
     def rounds(self) -> RoundClock:
-        """The run's clock, as this peer goes by it."""
+        """The run's round clock, as this peer follows it."""
         return self._schedule.rounds
 
     # -- the whole run -----------------------------------------------------------------------------------------------
 
     async def run(self, first_round: int) -> None:
-        """Play rounds from `first_round` on (clock in steps) or from the first one due after a worked `sync_every`.
-        The trainer is started and held.
+        """Play rounds from `first_round` on (clock in steps), or from the first round that leaves time for a whole
+        `sync_every` (clock in seconds). The trainer must be started and held.
 
-        Raises TrainerFailed when the trainer keeps dying."""
+        Raises TrainerFailed if the trainer keeps dying."""
         self._round_status.enter(first_round)
         if self._directives.local_pause.active.is_set():
             first_round = await self._begin_paused(first_round)
@@ -141,9 +141,7 @@ class RoundLoop:
                     round_ = await (self._apply_directives(round_) if standing else self._round(round_))
                 except TrainerDied as death:
                     await self._revive(death, round_)
-            self._round_status.enter(
-                round_
-            )  # told to leave in a round that was played to its end: the next one is not begun
+            self._round_status.enter(round_)  # the first round that was not played
             if self._shutdown:
                 self._trainer.hold()
             await self._supervised(self._flights.finish)
@@ -153,18 +151,19 @@ class RoundLoop:
             await self._finish(round_)
 
     async def _follow_the_group(self, round_: int) -> None:
-        """A newcomer to a group begins with the group's state, momentum included."""
+        """Take over the group's state with its momentum, as a newcomer's state from a donor or a checkpoint may be
+        older."""
         reason = "the group has another state than a donor or a checkpoint gave us"
         if await self._committer.catch_up(round_, reason):
             await self._supervised(lambda: self._start_anew(round_, "the group has a later state"))
 
     async def _start_anew(self, round_: int, reason: str) -> None:
-        """The trainer starts again from `outer_params`."""
+        """Restart the trainer from `outer_params`, and journal its open work as dropped."""
         self._supervisor.drop_outstanding(reason)
         await self._trainer.start(self._outer.params, round_, None)
 
     def leave(self) -> None:
-        """Drain: an exchange under way is finished, no new round begins; `run` returns soon."""
+        """Drain: finish the exchange under way and begin no new round. `run` returns soon."""
         self._shutdown.set()
 
     @property
@@ -173,14 +172,14 @@ class RoundLoop:
 
     @property
     def exchanging(self) -> bool:
-        """Whether a round's work is on its way to its merge."""
+        """Whether the work of a round is between its snapshot and its merge."""
         return self._flights.under_way
 
     def _finished(self, round_: int) -> bool:
         return round_ >= self._plan.total_rounds
 
     async def _wait_for_start(self) -> None:
-        """Peers of a local swarm begin together; and a clock in seconds has to have begun."""
+        """Wait until enough peers are there to begin together, and until the run's clock in seconds has started."""
         deadline, look_s = self._clock.now() + GATE_S, waiting_pause(GATE_LOOK_S, self._plan.min_peers)
         while self._peer_table.others_training() + 1 < self._plan.min_peers and self._clock.now() < deadline:
             if await self._shutdown.wait_for(look_s):
@@ -205,12 +204,14 @@ class RoundLoop:
             await self._supervised(lambda: self.evaluations.evaluate(round_, own_too=True))
 
     def _unkept(self) -> bool:
-        """Whether a node of the operator is there that has not said yet that the run is over: it fetches the state."""
+        """Return whether a node of the operator may still fetch the last state: it has not announced yet that the run
+        is over."""
         records = (self._peer_table.peers.get(node) for node in self._plan.nodes)
         return any(record is not None and record.status is Status.SERVING for record in records)
 
     async def _follow_to_the_end(self, round_: int, at_last: bool = False) -> bool:
-        """Who missed a part of the last round ends with what the others have. Whether our state changed."""
+        """Fetch what this peer missed of the last round, so that all members end with the same state. Return whether
+        our state has changed."""
         if not self._strategy.shares_state:
             return False
         reason = "after the last round the group has another state than ours"
@@ -220,7 +221,7 @@ class RoundLoop:
         return changed
 
     async def _apply_directives(self, round_: int) -> int:
-        """Do as the volunteer and the operator say before this round; the round to go on with."""
+        """Obey the pauses and the new state that hold before this round. Return the round to continue with."""
         self._trainer.hold()
         if paused := self._directives.paused(round_):
             self._set(Status.PAUSED, "pausing: finishing the exchange under way")
@@ -247,13 +248,14 @@ class RoundLoop:
         return round_
 
     async def _checkpoint_pause(self, round_: int) -> None:
-        """Nothing moves now: a checkpoint of this moment loses nothing, should the process end during the pause."""
+        """Save a checkpoint. Nothing moves during a pause, so it loses no work if the process ends before the pause
+        does."""
         async with self._committer.stepping:
             await self._on_pause(round_)
 
     async def _wake(self, round_: int, rested_s: float) -> int:
-        """After the volunteer's pause the others may be rounds ahead. What was worked before counts, unless it grew
-        stale: against what they have now it would pull them back."""
+        """Continue after the volunteer's pause; return the round. Work from before the pause counts unless it is stale:
+        the others have moved on, and it would pull them back."""
         if self._schedule.in_steps:
             reached = self._schedule.jump(round_, "paused by the volunteer")
             stale = reached - round_ > STALE_AFTER
@@ -269,7 +271,7 @@ class RoundLoop:
     # -- one round ---------------------------------------------------------------------------------------------------
 
     async def _round(self, round_: int) -> int:
-        """Play one round, or with a delay: until its work is on its way. The next one."""
+        """Play one round; in streaming schedules, until its work is in flight. Return the next round."""
         started = self._clock.now()
         if not self._trainer.counters().has_work:
             round_ = self._round_status.enter(self._schedule.sit_out(round_, self._step_s))
@@ -299,11 +301,12 @@ class RoundLoop:
         return self._schedule.next(round_)
 
     def _hold_after(self, round_: int) -> bool:
-        """Whether the trainer waits after this round's snapshot: for the result, or because nothing follows."""
+        """Return whether the trainer stops after this round's snapshot, to wait for the result or because no round
+        follows."""
         return not self._streaming or self._finished(round_ + 1) or self._directives.blocks(round_ + 1)
 
     def _launch(self, flight: InFlightRound, work: WorkSnapshot, due: float | None, hold: bool) -> None:
-        """The round is due and its snapshot there."""
+        """Hand the snapshot of a due round to its flight."""
         key, closes = work.key, self._schedule.closes(due)
         self._emit(events.RoundDue(round=key.round, fragment=key.fragment, deadline=closes))
         flight.ready.set_result(
@@ -320,7 +323,7 @@ class RoundLoop:
         return Merge(alpha, after=self._clock.raw(due + method.fragment_sync_delay))
 
     async def _work(self, flight: InFlightRound, key: RoundKey, due: float | None, hold: bool) -> WorkSnapshot | None:
-        """Train until the round is due; None when we are leaving, or are to pause: the work goes on later."""
+        """Train until the round is due. None: this peer leaves or pauses, and the work stays for a later round."""
         steps = self._schedule.rounds.steps_of(key.round) if due is None else None
         until = None if due is None else self._clock.raw(due)
         scale = self._directives.lr_scale(key.round)
@@ -331,8 +334,9 @@ class RoundLoop:
             return await self._flights.beside(self._trainer.work(request), stop)
 
     def _pause_after(self, hold: bool) -> int | None:
-        """In steps, alike machines wait for each other where the result is due to be merged, as the paper's do: they
-        would drift apart else. In seconds nobody waits."""
+        """Return the inner steps after which the trainer waits for the result; None: it does not wait. With a clock in
+        steps all trainers merge after the same step, as in the paper, so that equal machines do not drift apart. With a
+        clock in seconds nobody waits."""
         if hold or not self._schedule.in_steps:
             return None
         return int(self._plan.method.fragment_sync_delay)
@@ -350,7 +354,8 @@ class RoundLoop:
         return cut_work(work.tokens, elements, work.steps, nominal)
 
     async def _between(self, done: int) -> None:
-        """At a round's boundary: evaluate, and let the owner write a checkpoint. A peer that leaves does so last."""
+        """Between two rounds: evaluate, and let the owner save a checkpoint. A peer that leaves saves at its very end
+        instead."""
         if self._shutdown:
             return
         if (
@@ -383,6 +388,6 @@ class RoundLoop:
         self._peer_table.touch()
 
     def _restart_work_clock(self) -> None:
-        """All work from here on is new."""
+        """Record that all work begins now: nothing older counts as outstanding."""
         fragments = range(len(self._outer.layout.fragments))
         self._committer.based_at.update(dict.fromkeys(fragments, self._clock.now()))

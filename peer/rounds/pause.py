@@ -1,5 +1,5 @@
-"""The volunteer's own pause: `peer pause`, for a while or until `peer resume`, quiet hours, and what `--when` asks for.
-It comes before what the operator says, and outlives the process: a peer that was paused starts paused."""
+"""The volunteer's own pause: by `peer pause` (for a time or until `peer resume`), by quiet hours, or by the conditions
+of `--when`. It comes before the operator's directives, and survives a restart: a peer that was paused starts paused."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from peer.protocol.messages import LATEST
 from peer.run.home import write_whole
 
 LOOK_EVERY_S = 1.0
-"""How late quiet hours, or the end of a pause, are noticed at most. A new minute is noticed at once."""
+"""Seconds after which the end of a pause, or quiet hours, are noticed at the latest. A new minute is noticed at
+once."""
 IDLE_S = 3600.0
-"""Between two looks while neither quiet hours nor an end of a pause are to be noticed."""
+"""Seconds between two checks while neither quiet hours nor the end of a pause can come."""
 LONGEST_S = 366 * 86400.0
 MAX_FILE = 4096
 MINUTE_S = 60.0
@@ -33,7 +34,7 @@ QUIET = "quiet hours"
 
 
 def minute_of_day(now: float) -> int:
-    """Local time."""
+    """Return the minute of the day in local time, 0 to 1439. `now`: seconds since the epoch."""
     local = time.localtime(now)
     return local.tm_hour * 60 + local.tm_min
 
@@ -41,7 +42,8 @@ def minute_of_day(now: float) -> int:
 class LocalPause:
     """Whether the volunteer wants this machine left alone, and why.
 
-    kept: the file that remembers a pause (None: nowhere). `active` is set while anything holds; `look` moves it."""
+    `kept`: file that remembers a pause across restarts; None: it is not remembered. `active` is set while any reason to
+    pause holds; `look` updates it."""
 
     def __init__(
         self,
@@ -58,12 +60,12 @@ class LocalPause:
         self._since: float | None = None
         self._until: float | None = None
         self.machine = machine or MachineWatch({}, lambda line: None)
-        """The conditions that the volunteer asked for."""
+        """The conditions that the volunteer has set with `--when`."""
         self._overruled: set[str] = set()
-        """The reasons that held when the volunteer said to go on. Each is forgotten when it ends."""
+        """The reasons that held when the volunteer resumed. Each is removed when it ends."""
         self.active = Latch()
         self._changed = Signal()
-        """Rung when the volunteer says something."""
+        """Set when the volunteer pauses, which wakes `watch`."""
         self._recall()
         self.look()
         self.machine.listeners.append(self.look)
@@ -71,9 +73,11 @@ class LocalPause:
     # -- what the volunteer says -------------------------------------------------------------------------------------
 
     def pause(self, for_s: float | None = None) -> None:
-        """From now on; ends by itself after `for_s` seconds (None: never). A later word replaces an earlier one, but
-        the pause began when it began. Raises UsageError for a time that cannot be, HomeUnusable when the pause cannot
-        be written down; it holds nevertheless, until this process ends."""
+        """Pause from now on, for `for_s` seconds (None: until `resume`). A new call replaces the end of an earlier one,
+        but the pause keeps its first beginning.
+
+        Raises UsageError for an impossible time. Raises HomeUnusable if the pause cannot be written to its file; it
+        then holds until this process ends."""
         if for_s is not None and not (math.isfinite(for_s) and 0 < for_s <= LONGEST_S):
             raise UsageError(f"cannot pause for {for_s:g} s", "Give a time above 0 and of a year at most.")
         now = self._now()
@@ -85,9 +89,9 @@ class LocalPause:
         self._remember()
 
     def resume(self) -> None:
-        """End the pause, and overrule the quiet hours and the conditions that hold it now, until they end.
+        """End the pause, and ignore the quiet hours and conditions that hold now until they end.
 
-        Raises HomeUnusable when the file of the pause cannot be removed."""
+        Raises HomeUnusable if the file of the pause cannot be removed."""
         self._since = self._until = None
         self._overruled = set(self._reasons(self._now()))
         self.look()
@@ -96,7 +100,7 @@ class LocalPause:
     # -- what holds --------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """See what the time is; `active` is right afterwards."""
+        """Update `active` to the present time and conditions."""
         now = self._now()
         if self._until is not None and now >= self._until:
             self._since = self._until = None
@@ -107,9 +111,9 @@ class LocalPause:
             self.active.clear()
 
     async def watch(self, sleep: Callable[[float], Any] = asyncio.sleep) -> None:
-        """Keep `active` right; for ever, the owner cancels."""
+        """Keep `active` up to date. Runs until it is cancelled."""
         while True:
-            now = self._now()  # before the look, as the minute may change after it
+            now = self._now()  # read before `look`, so that a minute that begins meanwhile is not skipped
             self.look()
             if self._until is None and self._quiet is None:
                 self._changed.clear()
@@ -118,15 +122,14 @@ class LocalPause:
                 await sleep(min(LOOK_EVERY_S, MINUTE_S - now % MINUTE_S))
 
     async def until_unmetered(self, tell: Callable[[str], None], sleep: Callable[[float], Any] = asyncio.sleep) -> None:
-        """Wait while the network is metered, for who joins fetches the run's state. `tell` names the wait.
-
-        `peer resume` ends it."""
+        """Wait while the network is metered, because joining downloads the run's state. `peer resume` ends the wait.
+        `tell`: called with the reason, for a person."""
         while UNMETERED in self.machine.holds and UNMETERED not in self._overruled:
             tell(f"waiting to fetch the run: {self.machine.holds[UNMETERED]}")
             await sleep(LOOK_EVERY_S)
 
     def why(self) -> str:
-        """For a person; empty: nothing holds."""
+        """Return why this peer is paused, as text for a person; empty: it is not."""
         now = self._now()
         if self._since is not None and (self._until is None or now < self._until):
             until = "" if self._until is None else f" until {local_time(self._until)}"
@@ -134,7 +137,7 @@ class LocalPause:
         return "; ".join(why for name, why in self._reasons(now).items() if name not in self._overruled)
 
     def known_in(self) -> float:
-        """Return the seconds until the next pause that is known already: that of the quiet hours."""
+        """Return the seconds until the next planned pause, which is that of the quiet hours; infinite without any."""
         now = self._now()
         return math.inf if self._quiet is None else self._quiet.begin_in(self._minute(now)) * MINUTE_S - now % MINUTE_S
 
@@ -152,7 +155,7 @@ class LocalPause:
         )
 
     def _reasons(self, now: float) -> dict[str, str]:
-        """Return the reasons by name, without the volunteer's own pause."""
+        """Return the reasons that hold now except the volunteer's own pause: name -> text."""
         quiet = self._quiet is not None and self._quiet.hold(self._minute(now))
         return ({QUIET: f"{QUIET} {self._quiet}"} if quiet else {}) | self.machine.holds
 
@@ -170,7 +173,8 @@ class LocalPause:
             raise HomeUnusable(f"cannot remove {self._kept}: {error.strerror}") from error
 
     def _recall(self) -> None:
-        """A file that cannot be read still says that there is a pause: the machine is left alone when in doubt."""
+        """Restore a pause from its file. A file that cannot be read counts as a pause, so that in doubt the machine is
+        left alone."""
         if self._kept is None:
             return
         try:

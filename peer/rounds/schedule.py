@@ -1,5 +1,5 @@
-"""When a peer's rounds begin, are due and close, and which one comes next: the round clock as this peer's coordinator
-goes by it, with an account of the rounds that went by meanwhile."""
+"""The round clock as one peer follows it: when its rounds open, are due and close, and which round comes next. Rounds
+that were missed meanwhile are journaled."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from peer.protocol.swarm.suspend_detection import Slept
 from peer.rounds.status import RoundStatus
 
 STEPS_WAIT_S = 10.0
-"""Clock in steps: a machine that is alike may be behind by this at least, for something else runs on it."""
+"""Clock in steps: least seconds to wait for a peer that is behind. Even an equal machine may be delayed by other
+programs."""
 NAMED_MISSES = 1000
-"""Rounds missed in one gap that are journaled one by one."""
+"""Of the rounds missed in one gap, this many are journaled one by one; the rest is one entry."""
 BEHIND = "behind the lower median of the swarm"
 
 
@@ -40,8 +41,8 @@ class RoundSchedule:
         proven: Iterable[PeerId] = (),
         signed_start: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`proven`: the peers whose word on their round outweighs that of others. `signed_start`: when round 0 begins,
-        as a paper says; 0: none does."""
+        """`peer_table`: gives the rounds that other peers claim to be in. `proven`: peers whose claims outweigh those
+        of others. `signed_start`: returns when round 0 begins, from a signed statement; 0: not known yet."""
         self.rounds = rounds
         self._round_status = round_status
         self._signed_start = signed_start
@@ -50,14 +51,15 @@ class RoundSchedule:
         self._emit = emit
         self._proven = proven
         self._slot_s = 0.0
-        """Clock in steps: what a slot of a round takes here; 0 before the first one."""
+        """Clock in steps: seconds that a slot of a round takes here; 0 before the first round."""
         self._ready_by, self._all_ready_by = 0.0, 0.0
-        """When we, and all who keep to the rules, have stopped for the round at hand; run time. 0: nobody knows."""
+        """Run times at which our trainer, and every trainer that follows the rules, has stopped for the present round;
+        0: not known."""
         self._slept: Slept | None = None
-        """Noticed in the round at hand: why rounds went by."""
+        """The suspension noticed in the present round, which explains missed rounds; None: there was none."""
 
     def woke(self, slept: Slept) -> None:
-        """Nothing ran here for a while: the rounds that went by are skipped."""
+        """Record that the machine slept: the rounds that passed are journaled as skipped, not as missed."""
         self._slept = slept
 
     @property
@@ -65,7 +67,7 @@ class RoundSchedule:
         return self.rounds.kind == "steps"
 
     def until_start(self) -> float:
-        """Seconds until round 0 begins; until its signed start is here, a second."""
+        """Return the seconds until round 0 begins; 1 while its signed start is not known."""
         if start := self._signed_start():
             self.rounds = replace(self.rounds, start=start)
         if not self.rounds.start:
@@ -75,7 +77,7 @@ class RoundSchedule:
         return self.rounds.start - self._clock.now()
 
     def first(self, first: int) -> int:
-        """The round to begin with, for one whose state is of round `first`."""
+        """Return the round to begin with, given that our state is of round `first`."""
         if self.in_steps:
             return max(first, self._swarm_round(first))
         now = self._clock.now()
@@ -83,11 +85,12 @@ class RoundSchedule:
         return max(0, self.rounds.first_round_for(self.rounds.start if began_with_the_run else now))
 
     def due(self, round_: int) -> float | None:
-        """Run time; None: when its steps are done."""
+        """Return the run time at which the round is due; None: it is due when its inner steps are done."""
         return None if self.in_steps else self.rounds.due_at(round_)
 
     def window(self, round_: int, started: float, due: float | None) -> tuple[float, float]:
-        """When offers of this round open, and the latest that a candidate may be ready."""
+        """Return when offers for this round open, and when a candidate must be ready at the latest (run times).
+        `started`: run time at which the round began here."""
         if due is not None:
             window = pairing_window(self.rounds.round_length)
             return due - window, due + window
@@ -95,32 +98,33 @@ class RoundSchedule:
         return started, expected + 2 * self._wait_in_steps()
 
     def closes(self, due: float | None) -> float:
-        """Until when a peer without a partner goes on looking."""
+        """Return the run time until which a peer without a partner searches for one."""
         if due is not None:
             return due + pairing_window(self.rounds.round_length)
         return self._clock.now() + self._wait_in_steps()
 
     def expect_trainer(self, due: float | None, step_s: float) -> None:
-        """The trainer will stop for a round due then, at the end of a step of so many seconds (0: not known)."""
+        """Estimate when the trainer will have stopped for a round. `step_s`: seconds of an inner step, which it
+        finishes first; 0: not known."""
         if due is not None:
             self._ready_by = due + late_by(step_s, self.rounds.round_length)
             self._all_ready_by = due + late_by(0.0, self.rounds.round_length)
 
     def trainer_stopped(self) -> None:
-        """It has."""
+        """Record that the trainer has stopped for the round."""
         self._ready_by = 0.0
 
     def trainer_eta(self) -> float:
-        """Seconds until it has, at the latest."""
+        """Return the seconds until our trainer has stopped, at the latest."""
         return max(0.0, self._ready_by - self._clock.now())
 
     def all_ready_in(self) -> float:
-        """As `ready_in`, of all who keep to the rules."""
+        """Return the seconds until every trainer that follows the rules has stopped."""
         return max(0.0, self._all_ready_by - self._clock.now())
 
     def sit_out(self, round_: int, step_s: float) -> int:
-        """The first round from `round_` on that is due once an inner step of so many seconds, begun now, is done. Those
-        before it are sat out: a partner of theirs would wait in vain."""
+        """Return the first round from `round_` on that is not over before an inner step of `step_s` seconds that begins
+        now. The rounds before it are journaled as sat out, since a partner would wait in vain."""
         rounds = self.rounds
         if self.in_steps or rounds.fragments > 1 or step_s <= rounds.round_length:
             return round_
@@ -134,24 +138,25 @@ class RoundSchedule:
         return played
 
     def took(self, round_: int, seconds: float) -> None:
-        """This round was played in so much time."""
+        """Record the duration of a round."""
         if self.in_steps:
             slot_s = seconds / slots_of(self.rounds.growth, round_)
             self._slot_s = slot_s if not self._slot_s else 0.5 * (self._slot_s + slot_s)
 
     def now(self, round_: int) -> int:
-        """The round under way while nothing is played."""
+        """Return the round under way while this peer plays none."""
         return round_ if self.in_steps else max(round_, self.rounds.round_at(self._clock.now()))
 
     def jump(self, round_: int, reason: str = BEHIND) -> int:
-        """Clock in steps: the round to play instead of `round_` when the swarm is already in a later one."""
+        """Clock in steps: return the round to play instead of `round_`, later if the swarm is ahead. Journals skipped
+        rounds."""
         swarm = self._swarm_round(round_)
         if swarm > round_:
             self._emit(events.Skipped(from_round=round_, to_round=swarm, reason=reason))
         return max(round_, swarm)
 
     def next(self, round_: int) -> int:
-        """The round to play after this one; those that went by meanwhile were missed."""
+        """Return the round to play after this one. Journals the rounds that passed meanwhile as missed."""
         return self.jump(round_ + 1) if self.in_steps else self._reachable(round_ + 1)
 
     def _reachable(self, following: int) -> int:
@@ -170,11 +175,12 @@ class RoundSchedule:
         return reached
 
     def _swarm_round(self, own: int) -> int:
-        """Return the round of those who train, ourselves included, as far as time allows."""
+        """Return the round of the training peers, ourselves included, but not later than a run of this age can be
+        in."""
         most = furthest_round(self.rounds, self._clock.now())
         return claimed_round(self._peer_table.claimed_rounds(), self._proven, own=own, most=most) or 0
 
     def _wait_in_steps(self) -> float:
-        """How long one that is ahead waits for the others: those that count steps are to meet, and who is a round
-        behind jumps."""
+        """Clock in steps: return the seconds for which a peer that is ahead waits for the others. A peer that is a
+        whole round behind jumps instead."""
         return max(STEPS_WAIT_S, self._slot_s)

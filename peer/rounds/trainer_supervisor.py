@@ -1,4 +1,4 @@
-"""Care for the trainer: started again when it dies, and its work accounted for that no outer step will see."""
+"""Restarts the trainer when it dies, and accounts for work that no outer step will include."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peer.outer.state import OuterState
 from peer.ports.trainer import Trainer
 
 MAX_DEATHS = 5
-"""In a row, without a finished round between them: then the trainer is given up."""
+"""The trainer is given up after this many deaths without a finished round between them."""
 
 
 class TrainerSupervisor:
@@ -38,22 +38,22 @@ class TrainerSupervisor:
 
     @property
     def elements(self) -> tuple[int, ...]:
-        """Elements of each fragment."""
+        """Number of elements of each fragment."""
         layout = self._outer.layout
         return tuple(layout.fragment_elements(fragment) for fragment in range(len(layout.fragments)))
 
     def mark_journaled(self, fragment: int, processed: int) -> None:
-        """An event covers the fragment's work up to this token count."""
+        """Record that an event accounts for the fragment's work up to this token count."""
         self._upto[fragment] = processed
 
     def round_finished(self) -> None:
-        """A round was finished."""
+        """Reset the count of deaths: a round was finished."""
         self._deaths = 0
 
     async def revive(self, death: TrainerDied, round_: int) -> None:
-        """Start the trainer again from `outer_params`; what it had done since the last outer step is dropped.
+        """Restart the trainer from `outer_params`. Its work since the last outer step is dropped and journaled.
 
-        Raises TrainerFailed when it keeps dying; returns without one when told to leave."""
+        Raises TrainerFailed if it keeps dying. Returns without a trainer if this peer is told to leave."""
         while True:
             self._deaths += 1
             self._emit(events.TrainerDeath(cause=death.cause))
@@ -74,15 +74,17 @@ class TrainerSupervisor:
             return
 
     def all_based(self) -> bool:
-        """Whether every fragment's base counter covers what the journal does. Else a merge was lost after its outer
-        step, and work that was applied would be counted again."""
+        """Return whether every fragment's base counter covers the work that the journal accounts for. If not, a merge
+        was lost after its outer step, and applied work would be counted twice."""
         base = enumerate(self._trainer.counters().base)
         return all(tokens >= self._upto.get(fragment, 0) for fragment, tokens in base)
 
     def resume_folder(self, state: JoinedState, *, eager: bool = False) -> Path | None:
-        """The checkpoint's folder for the trainer, if there is one. Work that is not in it is dropped, by name.
+        """Return the checkpoint's folder that the trainer can resume from; None: it starts from `outer_params`. Work
+        that the checkpoint lacks is dropped and journaled.
 
-        eager: params are ahead of outer_params, and no checkpoint holds by how much. So all open work is dropped."""
+        `eager`: the trainer's params are ahead of `outer_params` by an amount that no checkpoint holds, so all open
+        work is dropped."""
         if eager:
             self.drop_outstanding("an eager peer that starts again begins from outer_params")
             return None
@@ -94,13 +96,14 @@ class TrainerSupervisor:
         return state.resume
 
     def covered(self) -> list[int]:
-        """Return, per fragment, the trainer's token count up to which the journal holds what became of the work. A loop
-        that outlived its daemon goes on with the rest."""
+        """Return, for each fragment, the trainer's token count up to which the journal accounts for the work. A
+        training loop that outlived its daemon continues from there."""
         return [self._upto.get(fragment, 0) for fragment in range(len(self._outer.layout.fragments))]
 
     def drop_outstanding(self, reason: str) -> None:
-        """Journal the work that no outer step will see; the trainer's next start moves its base counters."""
-        self._outer.ahead.clear()  # the trainer begins from the shared state
+        """Journal as dropped all work that no outer step will include. The trainer's next start moves its base counters
+        accordingly."""
+        self._outer.ahead.clear()  # the trainer restarts from `outer_params`, not ahead of them
         counters = self._trainer.counters()
         for fragment, base in enumerate(counters.base):
             lost = counters.tokens - max(base, self._upto.get(fragment, 0))
