@@ -1,7 +1,9 @@
-"""Who answers, how fast, and who is suspected: feeds `peer.protocol.swarm.failure_detection` and
-`peer.protocol.swarm.rtt` with what calls come to, asks others about suspects, and journals what becomes of them.
+"""Decides which peers answer, how fast, and which are suspected. It feeds the outcome of calls to
+`peer.protocol.swarm.failure_detection` and `peer.protocol.swarm.rtt`, asks other peers about suspects, and journals the
+outcome.
 
-On failure: a witness that does not answer is suspected itself; nothing here raises for what others do."""
+On failure: a witness that does not answer becomes a suspect itself. Nothing here raises for the failure of another
+peer."""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ from peer.protocol.swarm.rtt import RoundTrips
 
 TICK_S = 1.0
 DIAL_S = 4.0
-"""A witness may take this, on top of the call itself."""
+"""Seconds that a witness may take to dial the suspect, in addition to the call itself."""
 SHOWN = 20
 LATE_S, LATE_CALLS = 0.5, 4.0
-"""Seconds, and usual round trips, after which the first answer of a peer is late. It includes the connection."""
+"""The first answer of a peer is late after LATE_S seconds and after LATE_CALLS usual round trips, whichever is longer.
+This includes making the connection."""
 _KINDS: Mapping[str, type[events.PeerSuspected] | type[events.PeerOut] | type[events.PeerBack]] = {
     "suspected": events.PeerSuspected,
     "out": events.PeerOut,
@@ -58,45 +61,45 @@ class FailureDetector:
     # -- what calls came to ------------------------------------------------------------------------------------------
 
     def timeout(self, peer: PeerId) -> float:
-        """Seconds that a small call to this peer may take."""
+        """Return the timeout in seconds of a small call to this peer."""
         return self.trips.timeout(peer)
 
     def heard(self, peer: PeerId, what: str = "it called") -> None:
-        """It said something to us."""
+        """Record a sign of life of this peer; `what` names it."""
         self.answering.called(peer)
         self._journal(self.membership.heard(peer, self._now(), what))
 
     def answered(self, peer: PeerId, took_s: float) -> None:
-        """A small call to it was answered; it took so long, without what it was asked to wait."""
+        """Record that this peer answered a small call. `took_s`: seconds, without a wait that we asked for."""
         self.trips.observe(peer, took_s)
         self.answering.answered(peer)
         self.heard(peer, "it answered")
 
     def exchanged(self, peer: PeerId) -> None:
-        """An exchange with it succeeded, whoever called."""
+        """Record a successful exchange with this peer, whoever called."""
         self.answering.answered(peer)
         self.heard(peer, "it exchanged with us")
 
     def failed(self, peer: PeerId, why: str, after_s: float) -> None:
-        """A call to it came to nothing after so many seconds."""
+        """Record that a call to this peer failed after `after_s` seconds."""
         if after_s >= self.trips.timeout(peer):
             self.trips.gave_up(peer, after_s)
         heard_s = self.heard_ago(peer)
-        if heard_s is None or heard_s >= FRESH_S:  # else the call was lost, not the peer
+        if heard_s is None or heard_s >= FRESH_S:  # if it was heard just now, only the call was lost
             self.answering.failed(peer, self._now())
         self._journal(self.membership.failed(peer, self._now(), why))
 
     def lost(self, peer: PeerId, what: str, error: PartnerLost, after_s: float) -> None:
-        """As `failed`. A call that was never dialled says nothing about the peer."""
+        """As `failed`. Ignores a call that was never dialled, which shows nothing about the peer."""
         if not isinstance(error, NotDialled):
             self.failed(peer, f"{what}: {error}", after_s)
 
     def seen(self, records: Mapping[PeerId, PeerRecord]) -> None:
-        """A look at the directory is done: the records at hand."""
+        """Record the records that a look into the directory has found."""
         self._journal(self.membership.seen(records, self._now()))
 
     def forget(self) -> None:
-        """We were asleep: nothing measured or suspected before holds."""
+        """Forget all measurements and suspicions, because this machine slept."""
         self.membership.forget()
         self.trips.forget()
         self.answering.forget()
@@ -104,22 +107,22 @@ class FailureDetector:
     # -- what is believed --------------------------------------------------------------------------------------------
 
     def out(self, peer: PeerId) -> bool:
-        """Whether it is left out of candidates."""
+        """Return whether this peer is out, so that it is no candidate."""
         return self.membership.out(peer)
 
     def asked_last(self, peer: PeerId) -> bool:
-        """Whether it did not answer lately, so that others are asked before it."""
+        """Return whether this peer did not answer lately, so that others are asked before it."""
         return self.answering.asked_last(peer, self._now())
 
     def late_after(self, peer: PeerId) -> float | None:
-        """Return the seconds after which a small call to this peer counts as late, and others are called too. None: one
-        that answered before has all of its time."""
+        """Return the seconds after which a small call to this peer is late, so that other peers are called too. None:
+        the peer has answered before, and gets its full timeout."""
         if self.trips.srtt(peer) is not None:
             return None
         return max(LATE_S, LATE_CALLS * self.trips.usual())
 
     def heard_ago(self, peer: PeerId) -> float | None:
-        """Seconds since it was heard; None: never, or long ago."""
+        """Return the seconds since this peer was heard; None: never, or long ago."""
         return self.membership.heard_ago(peer, self._now())
 
     def report(self) -> MembershipStatus:
@@ -152,7 +155,7 @@ class FailureDetector:
         rng: random.Random,
         sleep: Callable[[float], Any],
     ) -> None:
-        """Ask about suspects for ever; the owner cancels."""
+        """Ask other peers about suspects until cancelled."""
         async with asyncio.TaskGroup() as asking:
             while True:
                 if not self.membership.suspects():
@@ -178,7 +181,7 @@ class FailureDetector:
             self.lost(by.peer_id, "asked about another, it did not answer", error, self._now() - began)
             return
         except (PartnerRefused, BadPayload):
-            return  # it answers, but says nothing
+            return  # the witness is alive but gave no answer about the suspect
         self.heard(by.peer_id, "it answered")
         if vouched.reaches is not None:
             self._journal(self.membership.word(by.peer_id, about, vouched.reaches, vouched.reason, self._now()))

@@ -1,4 +1,4 @@
-"""Notices that our key is in use on another machine, as after a home was copied."""
+"""Detects that our key is used by another process too, as after a home was copied to a second machine."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from peer.protocol.messages import PeerRecord
 from peer.signed_start import KeyStarts, StartClaim
 
 GREET_S = 10.0
-"""Seconds for a Hello with the other process."""
+"""Timeout of a Hello to the other process, in seconds."""
 PAUSE_S = 10.0
-"""Seconds between two Hellos that records of our key lead to: whoever replays old ones causes no more."""
+"""Least seconds between two Hellos that records of our key cause, so that replayed old records cannot cause more."""
 MAX_STARTS = 16
-"""Starts whose records are remembered as tried."""
+"""Number of starts whose records are remembered as followed."""
 
 
 class KeyWatch:
-    """Watches for other processes with our key, and ends ours if it is the later one.
+    """Watches for other processes with our key, and ends ours if the other one started earlier.
 
-    A record of our key that names another start is a hint: we say Hello where it says. A Hello with anybody brings the
-    claims that peer has met. `KeyStarts` decides what a claim proves."""
+    A record of our key from another start is a hint: this peer says Hello at the address in it. A Hello with any peer
+    also brings the start claims that the peer has collected. `KeyStarts` decides what a claim proves."""
 
     def __init__(
         self,
@@ -36,16 +36,16 @@ class KeyWatch:
         say: Callable[[str], None],
         fix: str,
     ) -> None:
-        """`greet` says Hello to another process with our key, within so many seconds. `fix`: how a person makes a new
-        key here."""
+        """`greet`: says Hello to the process at a record's address, within the given seconds. `say`: called with the
+        finding, for a person. `fix`: text that says how to make a new key."""
         self._starts, self._greet, self._clock = starts, greet, clock
         self._emit, self._say, self._fix = emit, say, fix
         self._hint_found, self._stopped = Signal(), Signal()
         self._hint: PeerRecord | None = None
         self.shared = ""
-        """What was found last, for a person. Empty: nobody else has our key, as far as we know."""
+        """The latest finding, as text for a person; empty: no other process with our key is known."""
         self._tried: dict[bytes, float] = {}
-        """By start, when the latest record of it was issued that we followed."""
+        """For each start whose records were followed: the time at which the latest followed record was issued."""
         starts.notify(self._found)
 
     @property
@@ -59,7 +59,8 @@ class KeyWatch:
         return self._starts.earlier is not None
 
     def note_own_record(self, record: PeerRecord) -> None:
-        """Take a record of our own key: a look into the directory has found it, or a peer has shown it."""
+        """Follow a record of our own key that a look into the directory has found or a peer has shown, if it is of
+        another start."""
         new = record.issued_at > self._tried.get(record.start, 0.0) and record.expires_at > self._clock.now()
         if record.start and record.start != self._starts.nonce and record.endpoints and new:
             self._hint = record
@@ -77,7 +78,7 @@ class KeyWatch:
             self._hint_found.set()
 
     async def run(self) -> None:
-        """Follow hints for ever. Raises KeyInUse once an earlier start of our key has proven that it runs."""
+        """Follow hints until cancelled. Raises KeyInUse if an earlier start of our key has proved that it runs."""
         while True:
             await self._hint_found.wait()
             self._hint_found.clear()
@@ -88,12 +89,12 @@ class KeyWatch:
             if len(self._tried) >= MAX_STARTS:
                 self._tried.clear()
             self._tried[hint.start] = hint.issued_at
-            with contextlib.suppress(ExchangeError):  # gone, or behind a router: others may bring its claim
+            with contextlib.suppress(ExchangeError):  # it is gone or not reachable; another peer may bring its claim
                 await self._greet(hint, GREET_S)
             self.ensure_alone()
             await self._stopped.wait_for(PAUSE_S)
 
     def ensure_alone(self) -> None:
-        """Raise KeyInUse when an earlier start of our key has proven that it runs beside ours."""
+        """Raise KeyInUse if an earlier start of our key has proved that it runs."""
         if (rival := self._starts.earlier) is not None:
             raise KeyInUse(f"this key is in use on another machine since {local_time(rival.began_at)}", self._fix)

@@ -1,4 +1,4 @@
-"""Our own record, as the other parts of a peer see it."""
+"""Access to our own record, for the other parts of a peer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from peer.protocol.messages import PeerRecord
 
 @dataclass(frozen=True, slots=True)
 class OwnRecord:
-    """Makes our record, and says when it has changed."""
+    """Makes our own record on request, and signals when it has changed."""
 
     describe: Callable[[], PeerRecord]
-    """The record of this moment."""
+    """Returns the record as of now."""
     peek: Callable[[], PeerRecord]
-    """As `describe`, but its times may be old: we look at ourselves often."""
+    """As `describe`, but its times may be old; cheaper, for frequent reads."""
     changed: Signal = field(default_factory=Signal)
-    """Rung when others should know soon of what is new in it."""
+    """Set when the record has changed in a way that others should learn soon."""
     relay_rate: Callable[[], float] = field(default=lambda: 0.0)
-    """Bytes per second that our best relay passes on; 0: we have none."""
+    """Returns the bytes per second that our best relay forwards; 0: we have no relay."""

@@ -1,9 +1,9 @@
-"""Receipts of swaps: after each one the two partners exchange their signatures. No round waits for it.
+"""Receipts of swaps: after a swap the two partners exchange signatures about it. No round waits for that.
 
-The side that dialled the swap asks; the other one answers. A partner that has not decided yet, or does not answer, is
-asked once more in a later round, and then forgotten. A signature is checked at most once a swap of our own, so nobody
-can have us check more. Peers that are not proven yet are asked for the receipts that others signed for them, one a
-round."""
+The side that dialled the swap calls; the other one answers. A partner that does not answer, or has not judged the
+params yet, is called once more in a later round and then given up. At most one signature is verified for each swap of
+our own, so nobody can make us verify more. Once a round, a peer that is not proven is asked for the receipts that
+others have signed for it."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ from peer.protocol.pair.receipt_chain import Countersigned
 CALL_S = 5.0
 TRIES = 2
 MOST_SWAPS = 64
-"""Swaps of ours whose receipts may still come."""
+"""Swaps of ours that are remembered while their receipts may still come."""
 MOST_EARLY = 64
-"""Partners that signed before we decided."""
+"""Partners whose signature is kept although we have not judged their params yet."""
 MOST_ASKED = 1024
 """Peers that are remembered as asked for their receipts."""
 ASK_AGAIN = 32
-"""Rounds of ours after which a peer may be asked again for its receipts."""
+"""Rounds after which a peer may be asked for its receipts again."""
 
 
 OLDEST = 1024
-"""Rounds of ours before the last one, of which receipts for others count: older ones are not remembered, and could be
-signed once more for somebody else."""
+"""Receipts of others count only for the last so many rounds. For older rounds it is not remembered which receipts were
+counted, so one could be used for a second peer."""
 
 
 class Trust(Protocol):
-    """The peers that are proven to us, and how others become so."""
+    """The peers that are proven to us, and how receipts make others so."""
 
     def __contains__(self, peer: PeerId) -> bool: ...
 
     def vouched(self, peer: PeerId, by: PeerId, key: RoundKey) -> None:
-        """Note a receipt of this exchange that `by`, a proven peer, signed for this peer."""
+        """Record a receipt that `by`, a proven peer, has signed for this peer and exchange."""
 
 
 class NoTrust:
-    """A `Trust` in nobody."""
+    """A `Trust` that contains nobody."""
 
     def __contains__(self, peer: PeerId) -> bool:
         return False
@@ -66,24 +66,25 @@ class NoTrust:
 
 @dataclass(slots=True)
 class _Swap:
-    """A swap of ours, and what came of its receipt."""
+    """A swap of ours, and the state of its receipt."""
 
     statement: SwapStatement
     signature: bytes
     asks: bool
-    """The call is ours to make."""
+    """Whether this peer makes the call."""
     tries: int = 0
     asked_in: int = -1
-    """Round of ours in which the partner was asked last."""
+    """Our round in which the partner was asked last; -1: never."""
     settled: bool = False
-    """The receipt is kept, or will never be."""
+    """Whether the receipt is kept, or will never come."""
 
     def signed_opinion(self) -> SignedOpinion:
         return SignedOpinion(self.statement.key, self.statement.opinion, self.signature)
 
 
 class PairReceipts:
-    """Exchanges signatures with partners, and keeps what they signed in `log`. `peers`: the live ones."""
+    """Exchanges signatures with partners, and keeps what they have signed in `log`. `peers`: returns the live
+    records."""
 
     def __init__(
         self,
@@ -94,7 +95,8 @@ class PairReceipts:
         trust: Trust | None = None,
         bounds: ReceiptBounds | None = None,
     ) -> None:
-        """`bounds`: what receipts of the run can say; None: anything."""
+        """`trust`: the proven peers. `bounds`: limits of what receipts of this run can plausibly say; None: no
+        limits."""
         self._log = log
         self._transport = transport
         self._peers = peers
@@ -104,14 +106,14 @@ class PairReceipts:
         self._swaps: OrderedDict[tuple[PeerId, RoundKey], _Swap] = OrderedDict()
         self._early: OrderedDict[PeerId, SignedOpinion] = OrderedDict()
         self._asked: OrderedDict[PeerId, int] = OrderedDict()
-        """In which round of ours."""
+        """For each peer that was asked for its receipts: the round of ours."""
         self._round = -1
         self._refused = 0
         self._due = Signal()
 
     @property
     def kept(self) -> int:
-        """Receipts in the chain."""
+        """Number of receipts in the log."""
         return self._log.entries
 
     def report(self) -> ReceiptsStatus:
@@ -122,7 +124,8 @@ class PairReceipts:
     def record_swap(
         self, partner: PeerId, key: RoundKey, report: SwapReport, opinion: SwapOpinion, *, dialled: bool
     ) -> None:
-        """Sign what came of a swap. A partner that did not get our payload signs nothing, and is not asked."""
+        """Sign a swap, and exchange signatures with the partner later. Does nothing if the partner did not get our
+        whole payload, since it signs nothing then."""
         digests = report.digests
         if not (report.sent_all and digests.received and digests.sent):
             return
@@ -145,7 +148,7 @@ class PairReceipts:
         self._due.set()
 
     def on_receipt(self, sender: PeerId, signed: SignedOpinion) -> SignedOpinion | None:
-        """Take a partner's signature; return ours, or None while we have none."""
+        """Take a partner's signature, and return ours; None: we have not signed that swap yet."""
         swap = self._swaps.get((sender, signed.key))
         if swap is None:
             self._early[sender] = signed
@@ -157,11 +160,11 @@ class PairReceipts:
         return swap.signed_opinion()
 
     def shown(self) -> list[ShownReceipt]:
-        """Return receipts that others signed for us."""
+        """Return the receipts that others have signed for us."""
         return self._log.shown()
 
     async def run(self) -> None:
-        """Ask partners for their signatures, for ever; the owner cancels."""
+        """Call partners for their signatures until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -186,13 +189,13 @@ class PairReceipts:
         except PartnerRefused:
             swap.settled = True
             return
-        except ExchangeError:  # it is asked once more
+        except ExchangeError:  # the partner is called once more in a later round
             return
         if signed_opinion is not None:
             self._settle(swap, signed_opinion)
 
     def _settle(self, swap: _Swap, signed_opinion: SignedOpinion) -> None:
-        """Keep the partner's signature, if it holds. The first one counts, whatever it is."""
+        """Keep the partner's signature if it is valid. Only the first signature is considered, valid or not."""
         if swap.settled:
             return
         swap.settled = True
@@ -206,7 +209,7 @@ class PairReceipts:
         self._emit(events.ReceiptRefused(peer=statement.partner, round=statement.key.round, reason=reason))
 
     async def _ask_stranger(self) -> None:
-        """Ask one peer that is not proven, and was not asked lately, what others signed for it."""
+        """Ask one peer that is not proven and was not asked lately for the receipts that others have signed for it."""
         peers = self._peers()
         if not any(peer in self._trust for peer in peers):
             return
@@ -228,7 +231,7 @@ class PairReceipts:
         return peer not in self._trust and self._round - self._asked.get(peer, -ASK_AGAIN) >= ASK_AGAIN
 
     def _count_receipt(self, stranger: PeerId, receipt: ShownReceipt) -> None:
-        """Count a receipt that a proven peer signed for this stranger in this run."""
+        """Count a receipt if a proven peer has signed it for this stranger in this run."""
         statement = receipt.statement
         names_it = statement.partner == stranger and statement.run_id == self._log.run_id and statement.opinion.accepted
         if not names_it or statement.signer not in self._trust or statement.key.round < self._round - OLDEST:

@@ -1,4 +1,4 @@
-"""The parts that hold what this peer believes of the others."""
+"""The parts of a peer that hold what it knows about the others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from peer.membership.slow_peers import SlowPeerMonitor
 
 @dataclass(frozen=True, slots=True)
 class MembershipParts:
-    """One peer's own view of the swarm."""
+    """One peer's view of the swarm, for the parts that choose and judge partners."""
 
     peer_table: PeerTable
-    """Who is there; its `detector` says who answers."""
+    """The known peers. Its `detector` decides which of them no longer answer."""
     reputation: Reputation
     slow_peers: SlowPeerMonitor
     receipts: PairReceipts | None = None
-    """None: none are exchanged."""
+    """Exchanges receipts of swaps; None: this run has none."""

@@ -1,10 +1,11 @@
-"""Peers told by peers: the signed records that one peer shows another over the exchange.
+"""Exchange of peer records: peers show each other the signed records that they know.
 
-The DHT is a hint. Whoever owns the nodes around a key of it hides all records under that key. A peer therefore also
-asks peers that it can call, and shows them its own record. It asks those that the ticket names, those that are proven
-and any others in turn. While the DHT shows everybody, it asks seldom.
+The DHT alone is not reliable, as whoever controls the nodes around a key can hide all records under it. A peer
+therefore also requests records from peers that it can call, and shows them its own. It asks the peers that the ticket
+names, the proven ones and any others in turn, rarely while the DHT shows all peers.
 
-A newcomer shows its record to everybody that it finds, once. So the others know it before their next look."""
+A newcomer shows its record once to each peer that it finds, so that they know it before their next look into the
+directory."""
 
 from __future__ import annotations
 
@@ -22,26 +23,27 @@ from peer.signed_record import InvalidRecord
 
 ASK_TIMEOUT_S = 5.0
 SOON_S = 5.0
-"""Between two questions while nobody answers, or a record ends that no look renews."""
+"""Seconds between two requests while no peer answers, or while a record is about to expire that no look has renewed."""
 SELDOM_S = 120.0
-"""Between two questions while the DHT shows everybody, at least; in long rounds as long as a record is not renewed."""
+"""Least seconds between two requests while the DHT shows all peers. In long rounds it is the time between two renewals
+of a record."""
 RENEWED = 3
-"""How often a peer renews its record while the record lives."""
+"""A peer renews its record this many times within the record's lifetime."""
 GREET_S = 120.0
-"""For so long after its first record was announced a peer is a newcomer."""
+"""Seconds after its first announcement for which a peer is a newcomer."""
 GREET_AT_ONCE, GREET_PAUSE_S = 8, 1.0
-"""Peers that a newcomer calls at a time, and between two such times."""
+"""Peers that a newcomer calls at a time, and seconds between two such times."""
 GREETED = 128
-"""Peers that a newcomer calls, at most."""
+"""Most peers that a newcomer calls."""
 WANING = 0.25
-"""Part of a record's life. A look finds the next record of its peer before so little is left."""
+"""Part of a record's lifetime. Normally a look finds the peer's next record before only this part is left."""
 AT_ONCE = 2
-"""Peers asked at a time, each of another kind."""
+"""Peers that are asked at a time, each of another kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrustedPeers:
-    """The peers that are heard in any crowd."""
+    """The peers that are always asked and shown, however many others there are."""
 
     ticket: frozenset[PeerId] = frozenset()
     """The nodes that our ticket names."""
@@ -49,27 +51,27 @@ class TrustedPeers:
 
 
 class PeerExchange:
-    """Asks others for peers, and answers them."""
+    """Requests records of peers from others, and answers such requests."""
 
     def __init__(self, records: SharedRecords, trusted: TrustedPeers, clock: Clock, rng: random.Random) -> None:
         self._records, self._trusted, self._clock, self._rng = records, trusted, clock, rng
         self._turn = 0
         self._answered = False
-        """Whether one of those asked last answered."""
+        """Whether one of the peers asked last has answered."""
         self._told: set[PeerId] = set()
-        """Peers that we have shown our record."""
+        """Peers that have seen our record."""
         self._greeted: set[PeerId] = set()
-        """Peers that we called as a newcomer, whether they answered or not."""
+        """Peers that this peer called as a newcomer, whether they answered or not."""
         self._new_until: float | None = None
-        """None: we have announced no record so far."""
+        """Time until which this peer is a newcomer; None: it has announced no record yet."""
         self.asked = 0
-        """Questions that were answered."""
+        """Number of requests that were answered."""
         self.learned = 0
-        """Peers that an answer showed and that we did not know."""
+        """Number of peers that this peer first learned of from an answer."""
 
     def on_peers(self, caller: PeerId, shown: Shown) -> list[Shown]:
-        """Answer a caller: our own record, and at most `MAX_SHOWN_RECORDS` in all. `shown`: the caller's own record,
-        empty when it has none. A record of another peer is not taken."""
+        """Return our own record and those of other peers to a caller, at most `MAX_SHOWN_RECORDS`. `shown`: the
+        caller's own record, empty if it has none; a record of another peer is rejected."""
         if shown:
             self._learn([shown], of=caller)
         if self._records.own():
@@ -83,7 +85,7 @@ class PeerExchange:
         return [record for record in [self._records.own(), *found] if record]
 
     async def run(self, transport: SwarmCalls) -> None:
-        """Ask for ever; the owner cancels."""
+        """Request records until cancelled."""
         while True:
             await self.ask(transport)
             asked, jitter = self._clock.now(), self._rng.uniform(0.8, 1.2)
@@ -91,7 +93,7 @@ class PeerExchange:
                 await self._clock.sleep(min(SOON_S, self._pause()) * jitter)
 
     async def ask(self, transport: SwarmCalls) -> None:
-        """Ask some peers once. A peer that does not answer costs nothing else."""
+        """Ask some peers once. Never raises for the failure of another peer."""
         self._answered = False
         await asyncio.gather(*(self._ask(transport, record) for record in self._whom()))
 
@@ -110,13 +112,14 @@ class PeerExchange:
             try:
                 self.learned += self._records.learn(found, of)
             except InvalidRecord:
-                continue  # the records count it, and tell
+                continue  # `RecordStore` has already counted and reported the bad record
 
     def _whom(self) -> list[PeerRecord]:
-        """Return whom to ask: as a newcomer those that we have not called, at most `GREET_AT_ONCE`. Later at most
-        `AT_ONCE`: those that cannot find our record in the directory, it seems.
+        """Return the peers to ask next.
 
-        Else a peer of the ticket, a proven one and any other come in turn, as far as there are."""
+        A newcomer asks peers that it has not called yet, at most `GREET_AT_ONCE`. Later peers that do not seem to find
+        our record in the directory come first, at most `AT_ONCE` at a time. Otherwise peers of the ticket, proven peers
+        and other peers are asked in turn."""
         known = self._records.known()
         live = {peer: record for peer, record in known.items() if record.reach}
         self._told &= known.keys()
@@ -137,7 +140,7 @@ class PeerExchange:
         return [live[self._rng.choice(kind)] for kind in turned]
 
     def _pause(self) -> float:
-        """Return seconds to wait after a question: few while nobody answers, or a record ends that no look renews."""
+        """Return the seconds until the next request."""
         now, live = self._clock.now(), self._records.known().values()
         if self._to_greet():
             return GREET_PAUSE_S
@@ -151,7 +154,7 @@ class PeerExchange:
         return SOON_S if waning else seldom_s
 
     def _to_greet(self) -> list[PeerId]:
-        """Return the peers that do not know us yet and can be called, while we are a newcomer."""
+        """Return the callable peers that have not seen our record, while this peer is a newcomer."""
         now = self._clock.now()
         if not self._records.own():
             return []
@@ -163,7 +166,7 @@ class PeerExchange:
         return [p for p, record in known.items() if record.reach and p not in self._told and p not in self._greeted]
 
     def _untold(self) -> list[PeerId]:
-        """Return the peers that only peers have shown us, and that have not seen our record."""
+        """Return the callable peers that only other peers have shown us and that have not seen our record."""
         if not self._records.looks_show_all():
             return []
         known = self._records.known()

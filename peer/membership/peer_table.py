@@ -1,4 +1,5 @@
-"""Who is there, as this peer sees it: reads the directory now and then, and keeps our own record in it fresh."""
+"""The peers of the run that this peer knows: read from the directory from time to time, and learned from callers. It
+also keeps our own record in the directory fresh."""
 
 from __future__ import annotations
 
@@ -17,29 +18,34 @@ from peer.protocol.pair.acquaintance import Acquaintance
 from peer.protocol.swarm.failure_detection import DOUBT_S
 
 LOOK_EVERY_S = 3.0
-"""At least between two looks; see `pace`."""
+"""Least seconds between two looks into the directory; see `pace`."""
 LOOKS_A_ROUND, LONG_ROUND_S = 10, 120.0
-"""In rounds this long a peer looks once: `results/control_bytes.json` tells what looks cost."""
+"""Looks in a round; one only if the round lasts LONG_ROUND_S seconds or more. `results/control_bytes.json` has the cost
+of looks."""
 SELDOM_S = 300.0
+"""Most seconds between two looks."""
 ALONE_S = 30.0
-"""Between two looks at most while nobody is in sight."""
+"""Most seconds between two looks while no other peer is known."""
 RECORD_TTL_S = 45.0
-"""At least; see `lifetime`."""
+"""Least lifetime of our record in seconds; see `lifetime`."""
 TOLD_S = 10.0
-"""What a caller said of itself counts so long, and until the next look: then the directory shows it."""
+"""Seconds for which a record that a caller showed counts, and until the next look, which should find it in the
+directory."""
 GLANCE_S = 0.5
-"""How soon we see at the earliest that our own record has changed."""
+"""Least seconds until a change of our own record is noticed."""
 ANNOUNCE_ROUND_EVERY_S = 2.0
-"""A new round alone is not announced more often than this."""
+"""Least seconds between two announcements if only the round has changed."""
 CALLS_S, ASKED, WAITS_S = 80.0, 20, 5.0
-"""Of peers that wait for each other: calls a second of all together, nodes that a look asks, and seconds between two
-looks at most."""
+"""For peers that wait for each other: calls per second of all of them together, nodes that a look asks, and the most
+seconds between two looks."""
 
 
 def pace(round_s: float | None) -> float:
-    """Seconds between two looks at what others may have changed, for rounds of so many seconds (None: they are counted
-    in steps): often enough in a round, and in a long one once. A look costs the directory a lookup and a peer work for
-    every record it gets. Newcomers make themselves known without one (`peer.membership.peer_exchange`)."""
+    """Return the seconds between two looks into the directory, for rounds of `round_s` seconds (None: rounds are
+    counted in steps).
+
+    A short round gets several looks, a long one a single look. A look costs the directory a lookup, and this peer work
+    for each record. Newcomers make themselves known without looks (`peer.membership.peer_exchange`)."""
     if round_s is None:
         return LOOK_EVERY_S
     looks = LOOKS_A_ROUND if round_s < LONG_ROUND_S else 1
@@ -47,28 +53,32 @@ def pace(round_s: float | None) -> float:
 
 
 def lifetime(look_every_s: float) -> float:
-    """Seconds for which a record holds: it is announced again at a third, and one that was as old as that when others
-    saw it must not expire before their next look."""
+    """Return the lifetime of a record in seconds. A record is renewed after a third of it, so others may find one that
+    is a third old, which must not expire before their next look."""
     return max(RECORD_TTL_S, 3 * look_every_s)
 
 
 def waiting_pause(least_s: float, peers: int) -> float:
-    """Seconds between two looks of each of so many peers that wait for one another. They all look at the same time, and
-    while records come and go a look asks all nodes. So the pause grows with the square of the swarm."""
+    """Return the seconds between two looks for each of `peers` peers that wait for each other. They all look at the
+    same time, and each look asks many nodes while records come and go, so the pause grows with the square of the
+    swarm."""
     return max(least_s, min(peers * min(peers, ASKED) / CALLS_S, WAITS_S))
 
 
 class _Sorted(NamedTuple):
+    """The merged records by kind."""
+
     training: list[PeerId]
     uncallable: frozenset[PeerId]
     relayed: frozenset[PeerId]
 
 
 class PeerTable:
-    """The peers of the run that we know of.
+    """The known peers of the run: their live records, who trains, who can be called, and who may be a partner.
 
-    `look_every_s`: see `pace`. `banned`: whom the operator keeps out now. `changed` is called when the set of live
-    peers changes."""
+    `own`: makes our own record. `detector`: decides which peers no longer answer. `look_every_s`: see `pace`. `banned`:
+    returns the peers that the operator has banned. `changed`: called with the number of live peers and a reason when
+    their set changes."""
 
     def __init__(
         self,
@@ -90,9 +100,9 @@ class PeerTable:
         self._lifetime_s = lifetime(look_every_s)
         self._merged: dict[PeerId, PeerRecord] | None = None
         self._merged_for = (0.0, 0.0)
-        """From when until when `_merged` is what a fresh merge would give."""
+        """Run times from which and until which `_merged` is up to date."""
         self._sorted: _Sorted | None = None
-        """Of `_merged`; None: not looked for yet."""
+        """`_merged` by kind; None: not computed yet."""
         self._present: dict[PeerId, PeerRecord] = {}
         self._looked: dict[PeerId, PeerRecord] = {}
         self._good_until = float("inf")
@@ -105,8 +115,8 @@ class PeerTable:
 
     @property
     def peers(self) -> dict[PeerId, PeerRecord]:
-        """The live records, from the directory and from what callers said of themselves; the later issued wins. Asked
-        for many times a second: the merge is kept until one of them expires or another comes."""
+        """The live records, from the directory and from callers; of two records of a peer, the one issued later. Read
+        many times a second, so the merge is cached until a record expires or arrives."""
         now = self._clock.now()
         since, until = self._merged_for
         if self._merged is None or not since <= now < until:
@@ -133,14 +143,14 @@ class PeerTable:
         return merged
 
     def near(self) -> Collection[PeerId]:
-        """The peers that are in our own network: they and we can dial each other."""
+        """Return the peers in our own network, which can dial us and we them."""
         return self._directory.own_network().keys()
 
     async def known(self) -> dict[PeerId, PeerRecord]:
         return self.peers
 
     def learn(self, record: PeerRecord) -> None:
-        """A caller showed its record, already verified."""
+        """Add the verified record that a caller showed."""
         if len(self._told) >= 1024:
             self._told.clear()
         self._told[record.peer_id] = (self._clock.now(), record)
@@ -148,8 +158,8 @@ class PeerTable:
         self.detector.heard(record.peer_id, "it called")
 
     def candidates(self, round_: int, proven: Collection[PeerId] = ()) -> list[PeerId]:
-        """Live peers that train, are not out (`peer.protocol.swarm.failure_detection`) and were not met too often
-        lately. `proven`: those of them that are proven to us."""
+        """Return the live peers that train, are neither banned nor out (`peer.protocol.swarm.failure_detection`), and
+        were not met too often lately. `proven`: the peers that are proven to us."""
         outs, banned, training = self.detector.membership.outs(), self.banned(), self._trainers()
         if outs or banned:
             training = [peer for peer in training if peer not in outs and peer not in banned]
@@ -157,50 +167,51 @@ class PeerTable:
         return [peer for peer in training if peer not in tired] if tired else training
 
     def remembered(self) -> list[PeerRecord]:
-        """What the last look found, expired or not: after a sleep there is nothing else to go by. Only whom one can
-        call."""
+        """Return the callable peers of the last look, expired or not. After the machine slept, there are no fresher
+        records."""
         return [record for record in self._looked.values() if record.reach]
 
     def vouch_for(self, about: PeerId) -> tuple[PeerRecord | None, float | None]:
-        """For another that asks whether we reach a peer: its record, and how long ago it was heard, seconds."""
+        """Return a peer's record, and the seconds since it was last heard, for another peer that asks whether we reach
+        it."""
         return self.peers.get(about), self.detector.heard_ago(about)
 
     def own_reach(self, by: PeerId | None = None) -> Reach:
-        """How others can call us, as our record says, or how this peer can, as one of our own network."""
+        """Return how others can call us by our record, or how the peer `by` can, which may be in our own network."""
         own = self._own.peek()
         if own.reachable or by in self.near():
             return Reach.DIRECT
         return Reach.RELAYED if own.relays else Reach.NONE
 
     def relay_rate(self) -> float:
-        """Return the bytes per second that our best relay passes on; 0: we have none."""
+        """Return the bytes per second that our best relay forwards; 0: we have no relay."""
         return self._own.relay_rate()
 
     def reach_of(self, peer: PeerId) -> Reach:
-        """How we can call a live peer."""
+        """Return how we can call a live peer."""
         if peer in self.uncallable():
             return Reach.NONE
         return Reach.RELAYED if peer in self.relayed() else Reach.DIRECT
 
     def is_open(self, peer: PeerId) -> bool:
-        """Whether we can dial a live peer at an address of its own. One that we do not know may be open."""
+        """Return whether we can dial a peer at an address of its own. Peers that are not known count as open."""
         return self.reach_of(peer) is Reach.DIRECT
 
     def own_endpoints(self) -> tuple[str, ...]:
-        """Where others dial us, as our record says."""
+        """Return the addresses in our record."""
         return self._own.peek().endpoints
 
     def uncallable(self) -> frozenset[PeerId]:
-        """Live peers that we cannot call: they only dial out."""
+        """Return the live peers that we cannot call, because they have neither an open address nor a relay."""
         return self._sorted_out().uncallable
 
     def relayed(self) -> frozenset[PeerId]:
-        """Live peers that we can call over a relay alone."""
+        """Return the live peers that we can call only over a relay."""
         return self._sorted_out().relayed
 
     def live(self) -> int:
-        """How many train as far as we know, ourselves included. Of records that nobody stands behind there may be any
-        number: they must not count for how often those meet that do."""
+        """Return the number of training peers, ourselves included, but not more than have ever answered us. Anybody can
+        invent records, and these must not count when pairs are kept from meeting too often."""
         return 1 + min(self.others_training(), self.detector.answering.contacts())
 
     def others_training(self) -> int:
@@ -210,7 +221,8 @@ class PeerTable:
         return self._sorted_out().training
 
     def _sorted_out(self) -> _Sorted:
-        """Who trains, and whom we cannot dial: found together, for the live records lie all over memory."""
+        """Return the merged records by kind. One pass computes all kinds, because reading the records misses the
+        processor's caches."""
         peers, trains = self.peers, Status.TRAINING
         if self._sorted is None:
             training = [peer for peer, record in peers.items() if record.status is trains]
@@ -221,11 +233,11 @@ class PeerTable:
         return self._sorted
 
     def claimed_rounds(self) -> dict[PeerId, int]:
-        """Return the rounds in which the live peers that train say to be. Nobody has checked them."""
+        """Return the rounds in which the live training peers claim to be. The claims are not verified."""
         return {peer: record.round for peer, record in self.peers.items() if record.status is Status.TRAINING}
 
     def touch(self) -> None:
-        """Our record changed in a way others should know soon (status)."""
+        """Announce our record soon, because it has changed in a way that matters to others."""
         self._own.changed.set()
 
     async def look(self) -> None:
@@ -251,20 +263,20 @@ class PeerTable:
         await self._directory.announce(self._announced)
 
     async def refresh(self) -> None:
-        """After a sleep: our own record and those of the others are old, and what failed before says nothing."""
+        """Renew our record and read the directory after the machine slept. Failures measured before are forgotten."""
         self.detector.forget()
         await self.announce()
         await self.look()
 
     async def run(self) -> None:
-        """Look and announce for ever; the owner cancels."""
+        """Look and announce until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_looking())
             group.create_task(self._keep_announcing())
 
     async def _keep_looking(self) -> None:
-        """Look ever more seldom after a start. While a peer is suspected, look often: it may announce itself, or have
-        said farewell."""
+        """Look often after a start and ever more rarely later. While a peer is suspected, look often: it may have
+        announced itself again, or have left."""
         every_s = min(LOOK_EVERY_S, self._look_every_s)
         while True:
             await self.look()
@@ -297,7 +309,7 @@ class PeerTable:
 def _with_near(
     records: Mapping[PeerId, PeerRecord], near: Mapping[PeerId, tuple[str, ...]]
 ) -> dict[PeerId, PeerRecord]:
-    """Return the records with the addresses first at which peers of our own network listen."""
+    """Return the records, with the addresses of peers in our own network first."""
     found = dict(records)
     for peer in near.keys() & found.keys():
         endpoints = dict.fromkeys([*near[peer], *found[peer].endpoints])

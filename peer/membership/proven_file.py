@@ -1,4 +1,4 @@
-"""The file in which the memory of proven peers outlives a restart (`peer.protocol.pair.proven`)."""
+"""The file that keeps the proven peers across restarts (`peer.protocol.pair.proven`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from peer.protocol.pair.proven import MAX_BYTES, ProvenPeers, unpack
 from peer.run.home import write_whole
 
 KEEP_EVERY_S = 30.0
-"""A crash costs what was learned in this time."""
+"""Seconds between two writes. A crash loses what was learned since the last one."""
 
 
 class ProvenFile:
-    """One small file, written whole or not at all. A failure to write is journaled, and training continues."""
+    """The proven peers in one small file, which is replaced atomically. A failure to write is journaled, and training
+    continues."""
 
     def __init__(self, path: Path, emit: Callable[[events.Event], None]) -> None:
-        """Read what was kept. A file that cannot be read counts as none: its peers are strangers again."""
+        """Read the file. If it cannot be read, no peer is proven."""
         self._path = path
         self._emit = emit
         self.peers = self._read()
@@ -44,7 +45,7 @@ class ProvenFile:
             self._keep()
 
     def _keep(self) -> None:
-        """Write at most 600 KB to the page cache: a few milliseconds."""
+        """Write the file if there are changes. At most 600 KB to the page cache, which takes a few milliseconds."""
         if (raw := self.peers.take_news()) is None:
             return
         try:

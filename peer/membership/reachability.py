@@ -1,4 +1,4 @@
-"""Finds out, by asking others, whether this peer can be dialled; our record and `peer status` tell."""
+"""Finds out whether other peers can dial this peer. The answer is in our record and in `peer status`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from peer.protocol.swarm.reachability import Question, Reachability
 from peer.protocol.swarm.rtt import RoundTrips
 
 PROBING_S = 6.5
-"""Whom we ask may take so long to dial us, on top of the way there and back."""
+"""Seconds that a prober may take to dial us, in addition to the round trip."""
 TICK_S = 2.0
 SETTLED_TICK_S = 30.0
-"""Once enough others have spoken with one voice: how soon a change of our own addresses is noticed."""
+"""Seconds between two checks once enough probers agree. A change of our own addresses is noticed within that time."""
 LOOKED_AT = 64
-"""Peers that are drawn at a time, and put in order. There may be thousands of records."""
+"""Number of peers that are drawn and ranked at a time, as there may be thousands of records."""
 SHUNNED_S = 60.0
-"""A peer that did not answer is asked after all others for so long."""
+"""Seconds for which a peer that did not answer is asked after all others."""
 
 
 class ReachabilityProbe:
@@ -54,17 +54,18 @@ class ReachabilityProbe:
         self._asked_about: tuple[str, ...] = ()
         self.reachability = Reachability()
         self._trips = RoundTrips()
-        """Only who did not answer is told to it: how long a probe takes is not how long the way is."""
+        """Timeouts of calls to peers. It learns only from calls that were not answered, since a probe takes longer than
+        a round trip."""
         self._shunned: dict[PeerId, float] = {}
 
     @property
     def reachable(self) -> bool:
-        """Until somebody has tried we hope so."""
+        """Whether others can dial us; True as long as nobody has tried."""
         return self.reachability.reachable() is not False
 
     async def ask(self, peers: Iterable[PeerRecord]) -> None:
-        """Ask one of these peers or, the first time, some, if it is time to. A peer that cannot be asked says nothing
-        about us."""
+        """Ask one of these peers to dial us, if a question is due; the first time several. A peer that does not answer
+        does not count as a failed dial."""
         now, ours = self._clock.now(), self._endpoints()
         if ours != self._asked_about:
             if set(ours) > set(self._asked_about) > set():
@@ -105,14 +106,15 @@ class ReachabilityProbe:
         self._report_change(before)
 
     def _drawn(self, able: list[PeerRecord]) -> list[PeerRecord]:
-        """Return some of these by lot, in any order, and the operator's node."""
+        """Return a random sample of these peers, with all of the operator's nodes."""
         trusted = [record for record in able if record.peer_id in self._trusted]
         others = [record for record in able if record.peer_id not in self._trusted]
         return [*trusted, *self._rng.sample(others, min(LOOKED_AT, len(others)))]
 
     def _in_order(self, drawn: list[PeerRecord], ours: tuple[str, ...], now: float) -> list[PeerRecord]:
-        """Return the ways to ask these, best first: networks without a word, peers without one, the operator's node,
-        and one of each network."""
+        """Return the records to ask, best first: first those of networks and of peers that have not answered yet, then
+        the operator's nodes, and each network once before any a second time. Peers that did not answer lately come
+        last."""
         places = Counter[str]()
         ranks = list[tuple[bool, bool, bool, bool, int]]()
         ways = [way for record in drawn for way in _ways(record, ours)]
@@ -139,15 +141,15 @@ class ReachabilityProbe:
     async def run(
         self, peers: Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]], settled_tick_s: float = SETTLED_TICK_S
     ) -> None:
-        """For ever; the owner cancels."""
+        """Ask until cancelled."""
         while True:
             await self.ask((await peers()).values())
             await self._clock.sleep(settled_tick_s if self.reachability.settled() else TICK_S)
 
 
 def _ways(record: PeerRecord, ours: tuple[str, ...]) -> list[PeerRecord]:
-    """Return the record once for each version of IP that we have and it has, with those endpoints alone. A prober dials
-    only where it sees a call come from, so each version is asked about over itself."""
+    """Return a copy of the record for each version of IP that both sides have, with the endpoints of that version
+    alone. A prober dials only the address from which it is called, so each version is tested over itself."""
     ways = list[PeerRecord]()
     for version in sorted({version_of(endpoint) for endpoint in ours} - {0}):
         if mine := tuple(endpoint for endpoint in record.endpoints if version_of(endpoint) == version):

@@ -1,8 +1,8 @@
-"""The chain of receipts that this peer writes. It remembers the end of the chain and a few receipts to show, nothing
-else, however long the chain is.
+"""Writes the hash chain of receipts that partners have signed for this peer. Keeps in memory only the end of the chain
+and a few receipts to show, however long the chain is.
 
-On failure: a receipt that a disk does not take is lost, and the next one follows the one before. A chain that was
-changed outside is set aside, and a new one begins."""
+On failure: a receipt that cannot be written is lost, and the chain continues without it. A chain that was changed from
+outside is renamed, and a new chain begins."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from peer.protocol.pair.receipt_chain import (
 )
 
 RECENT = 256
-"""Newest receipts whose rounds are remembered, so that no round is written down twice."""
+"""Number of newest receipts whose rounds are remembered, so that no round is written twice."""
 
 
 class ReceiptLog:
-    """Owned by one task. `run_id` and `me` name the chain, `signer` signs it, and `store` keeps it."""
+    """The chain of receipts. `run_id` and `me` identify the chain, `signer` signs its entries, and `store` keeps them.
+    One task owns it."""
 
     def __init__(
         self, run_id: RunId, me: PeerId, signer: Signer, store: ReceiptStore, emit: Callable[[events.Event], None]
     ) -> None:
-        """Read what is kept. Never raises for it."""
+        """Read the stored chain. Never raises for its content; see `_begin_anew`."""
         self.run_id = run_id
         self.me = me
         self.signer = signer
@@ -52,7 +53,7 @@ class ReceiptLog:
             self._begin_anew(str(error))
 
     def keep(self, receipt: Countersigned) -> bool:
-        """Write a receipt down; return whether it is kept."""
+        """Append a receipt. Return whether it is written."""
         if receipt.ours.key.round in self._recent:
             return False
         try:
@@ -84,10 +85,10 @@ class ReceiptLog:
                 self._shown.popitem(last=False)
 
     def _read(self) -> None:
-        """Find the end of the chain, and follow the newest part of it.
+        """Find the end of the chain, and verify its newest part.
 
-        A long chain would hold up the start: the rest was checked when it was written. Raises HomeUnusable, BrokenChain
-        and ValueError."""
+        Older entries were verified when they were written; verifying a long chain again would delay the start. Raises
+        HomeUnusable, BrokenChain or ValueError."""
         records = self._store.read()
         if not (first := next(records, b"")):
             return
@@ -107,6 +108,7 @@ class ReceiptLog:
         self._head, self.entries = before, count
 
     def _begin_anew(self, why: str) -> None:
+        """Set the damaged chain aside, and begin a new one."""
         self.entries, self._head = 0, b""
         self._recent.clear()
         self._shown.clear()

@@ -1,4 +1,4 @@
-"""The places that a closed peer keeps at relays, so that others can call it."""
+"""The reservations of a closed peer at relays, over which others can call it."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from peer.protocol.relay.testimony import RelayFault
 from peer.protocol.swarm.relay_choice import HeldRelay, RelayCandidate, RelayMemory, choose_relays
 
 LOOK_EVERY_S = 5.0
-"""Seconds between two looks while a place is missing."""
+"""Seconds between two checks while reservations are missing."""
 SETTLED_EVERY_S = 30.0
 """As `LOOK_EVERY_S`, while none is missing. A relay that died is replaced at once."""
 
 
 RETURN_S = 10.0
-"""Seconds after which a relay is asked again that ended our place: a daemon starts again within that."""
+"""Seconds after which a relay that ended our reservation is asked again. A daemon restarts within that time."""
 SILENT_S = 30.0
-"""As `RETURN_S`, for one that did not answer at all."""
+"""As `RETURN_S`, for a relay that did not answer at all."""
 
 
 class Granted(Protocol):
-    """Told what a relay says that holds a place for us, now and again."""
+    """Called with the terms of a reservation when the relay grants it, and when they change."""
 
     def __call__(self, rate: float, word: RelayWord | None = None) -> None:
-        """`rate`: its cap, bytes per second. `word`: on where we call from; None: as before."""
+        """`rate`: the relay's cap in bytes per second. `word`: the relay's signed statement about the address from
+        which we call; None: unchanged."""
 
 
 class HoldsReservations(Protocol):
-    """The part of the transport that is needed here."""
+    """The part of the transport that this module needs."""
 
     async def hold_reservation(self, relay: PeerRecord, granted: Granted) -> None:
-        """Hold a place at a relay until it ends, which raises. `granted` is told what the relay says."""
+        """Hold a reservation at a relay until it ends, then raise. `granted` is called with its terms."""
 
 
 @dataclass(slots=True)
@@ -50,12 +51,12 @@ class _Place:
     asked_at: float
     task: asyncio.Task[None]
     rate: float = 0.0
-    """Bytes per second that the relay passes on; 0: it has not answered yet."""
+    """Bytes per second that the relay forwards; 0: it has not answered yet."""
     given_at: float = 0.0
     address: RelayAddress | None = None
-    """As our record names it, with what it signed of our address. None: it has not answered yet."""
+    """The relay as our record names it, with its signed statement about our address; None: it has not answered yet."""
     left_reason: str = ""
-    """Why it is to be left, as the journal has it already."""
+    """Why the relay is to be left, if the journal has the reason already; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +65,9 @@ class RelaySetting:
 
     me: PeerId
     closed: Callable[[], bool]
-    """Whether others found that they cannot dial us."""
+    """Returns whether others have found that they cannot dial us."""
     near: Callable[[], Container[PeerId]] = frozenset
-    """The peers of our own network: they cannot be called from outside by way of us."""
+    """Returns the peers in our own network, which are as unreachable from outside as we are."""
     nodes: Container[PeerId] = frozenset()
     """The operator's nodes that our ticket names."""
     emit: Callable[[events.Event], None] = lambda event: None
@@ -76,7 +77,7 @@ class RelaySetting:
 
 @dataclass(slots=True)
 class RelayReservations:
-    """Asks relays for places while nobody can dial us, and gives them back when others can."""
+    """Reserves places at relays while nobody can dial this peer, and gives them back when others can."""
 
     transport: HoldsReservations
     clock: Clock
@@ -85,26 +86,26 @@ class RelayReservations:
     memory: RelayMemory = field(default_factory=RelayMemory)
     _places: dict[PeerId, _Place] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    """Calls to relays, with those that are ending."""
+    """Calls to relays, including those that are ending."""
     _wake: Signal = field(default_factory=Signal)
 
     def relays(self) -> tuple[RelayAddress, ...]:
-        """Return the relays that hold a place for us, for our record."""
+        """Return the relays with a granted reservation, for our record."""
         return tuple(place.address for place in self._places.values() if place.address is not None and place.rate > 0)
 
     def rate(self) -> float:
-        """Return the bytes per second that our best relay passes on; 0: there is none."""
+        """Return the bytes per second that our best relay forwards; 0: there is none."""
         return max((place.rate for place in self._places.values()), default=0.0)
 
     def report(self) -> tuple[RelayPlace, ...]:
-        """Return the places for `peer status`."""
+        """Return the reservations for `peer status`."""
         return tuple(RelayPlace(peer, place.relay.address.endpoint, place.rate) for peer, place in self._places.items())
 
     def left(self, relay: PeerId, fault: RelayFault) -> None:
-        """Leave a relay that failed us, and shun it for a while.
+        """Leave a relay that failed us, and avoid it for a while.
 
-        The last one that holds a place for us stays until there is another. What failed may have been the peers that we
-        called over it, and then they would part us from everybody."""
+        If it is the last relay with a granted reservation, it stays until there is another one: the failure may have
+        been that of the peers that we called over it, and without a relay nobody could call us."""
         why = fault.why
         self.memory.failed(relay, why, self.clock.now())
         self.setting.emit(events.RelayLeft(relay=relay, reason=why, code=fault.code))
@@ -115,7 +116,7 @@ class RelayReservations:
         self._wake.set()
 
     async def run(self, known: Callable[[], Mapping[PeerId, PeerRecord]]) -> None:
-        """Keep places for ever; the owner cancels. `known`: the live records at hand."""
+        """Keep reservations until cancelled. `known`: returns the live records."""
         try:
             while True:
                 if self.setting.closed():
@@ -157,7 +158,7 @@ class RelayReservations:
         task.add_done_callback(self._tasks.discard)
 
     async def _hold(self, record: PeerRecord, why: str) -> None:
-        """Hold one place to its end."""
+        """Hold one reservation until it ends."""
         peer = record.peer_id
         place, ended = self._places[peer], "the call was broken off"
 
@@ -175,14 +176,14 @@ class RelayReservations:
         except PartnerRefused as refused:
             ended = refused.reason
             self.memory.busy(peer, self.clock.now())
-        except ExchangeError as error:  # it may be back soon: one that fails us over and over is `left`
+        except ExchangeError as error:  # it may be back soon; `left` handles a relay that fails repeatedly
             ended = str(error)
             self.memory.busy(peer, self.clock.now(), RETURN_S if place.rate > 0 else SILENT_S)
         finally:
             self._over(peer, place, ended)
 
     def _over(self, peer: PeerId, place: _Place, why: str) -> None:
-        """Note that a place ended, unless we gave it back."""
+        """Journal that a reservation ended, unless we gave it back."""
         if self._places.get(peer) is not place:
             return
         del self._places[peer]
@@ -192,11 +193,11 @@ class RelayReservations:
         self._wake.set()
 
     def _is_last(self, place: _Place) -> bool:
-        """Return whether others can call us over this relay alone."""
+        """Return whether this is the only granted reservation."""
         return [other for other in self._places.values() if other.rate > 0] == [place]
 
     def _give_back(self, relay: PeerId, why: str, code: Code) -> None:
-        """Give a place back, and say why."""
+        """Give a reservation back, and journal the reason."""
         place = self._places.pop(relay)
         place.task.cancel()
         if place.rate > 0:

@@ -1,5 +1,5 @@
-"""The words of relays on where closed peers call from, checked. A word holds for an hour and comes with every record of
-its peer, so what a check came to is kept."""
+"""Verifies the statements of relays about the address from which a closed peer calls. A statement is valid for an hour
+and comes with every record of its peer, so the outcome of a verification is cached."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.swarm.relay_word import Verify, vouched_block
 
 MAX_CHECKED = 4096
-"""Checks that are remembered."""
+"""Most verifications that are cached."""
 
 
 class RelayWords:
-    """Tells for which address block a closed peer counts."""
+    """Determines the address block that a closed peer counts for, from the statements of trusted relays."""
 
     def __init__(self, nodes: Callable[[], Container[PeerId]], verify: Verify, reputation: Reputation) -> None:
-        """`nodes`: returns the operator's."""
+        """`nodes`: returns the operator's nodes."""
         self._nodes = nodes
         self._verify = verify
         self._reputation = reputation
         self._checked: OrderedDict[tuple[PeerId, bytes, bytes], bool] = OrderedDict()
 
     def block_of(self, record: PeerRecord, records: Mapping[PeerId, PeerRecord], now: float) -> str:
-        """Return the block, empty: no relay speaks for the peer. `records`: the live ones."""
+        """Return the address block of a closed peer; empty: no trusted relay vouches for it. `records`: the live
+        records."""
         trusted = [relay.peer_id for relay in record.relays if self._reputation.trusts(relay.peer_id)]
         return vouched_block(record, now, self._nodes(), trusted, records, self._holds)
 

@@ -1,11 +1,11 @@
-"""What others did wrong, in one place: lowers their standing, journals it with a reason, and remembers the last
-refusals for `peer status`. Asked by the served side (`peer.ports.reputation.CallerReputation`), the coordinator and the
-matchmaker.
+"""The offences of other peers, in one place: each lowers the standing of its peer, is journaled, and is listed in `peer
+status`. The server (through `peer.ports.reputation.CallerReputation`), the exchanges and the matchmaker ask it whom to
+refuse.
 
-A flood must not fill the journal: one line for the same caller and code in `QUIET_S`, and `LINES` over all; what was
-not written is counted in the next line.
+So that a flood of offences cannot fill the journal, there is one line for the same caller and code in `QUIET_S`, and at
+most `LINES` in all. Offences without a line are counted in the next one.
 
-It also holds what speaks for peers: those that are proven, kept over a restart where there is a file, and those that
+It also holds what speaks for peers: which ones are proven, which is kept across restarts if there is a file, and which
 are the last choice as partners. Standing and last choices are not kept."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RefusedCaller:
 
     at: float
     caller: str
-    """Peer id, or the address of a caller that proved no key."""
+    """Peer id, or the address of a caller that has not proved its key."""
     code: Code
     reason: str
 
@@ -56,7 +56,7 @@ class Reputation:
         emit: Callable[[events.Event], None],
         proven_file: ProvenFile | None = None,
     ) -> None:
-        """`proven_file`: where the peers that earned trust outlive a restart."""
+        """`proven_file`: keeps the proven peers across restarts; None: they are kept in memory."""
         self._now = now
         self._emit = emit
         self._proven_file = proven_file
@@ -73,20 +73,20 @@ class Reputation:
         self._lines: TokenBuckets[str] = TokenBuckets(LINES)
 
     async def save_periodically(self, clock: Clock) -> None:
-        """Keep what is learned about proven peers, until cancelled. Without a file it ends at once."""
+        """Save the proven peers from time to time, until cancelled. Returns at once without a file."""
         if self._proven_file is not None:
             await self._proven_file.run(clock)
 
     def limit_strangers(self, stranger_budget: StrangerBudget, invited: Container[PeerId] = ()) -> None:
-        """Go by this budget from here on: a manifest says how long the rounds are. Proven peers are no strangers.
-        `invited`: the peers that have an invitation, as far as they showed it."""
+        """Use this stranger budget from now on; its size follows from the run's manifest. Proven peers do not count as
+        strangers. `invited`: the peers that have shown an invitation."""
         self.stranger_budget = stranger_budget
         self._invited = invited
         for peer in self.proven:
             stranger_budget.mark_known(peer)
 
     def penalize(self, peer: PeerId, code: Code, reason: str) -> None:
-        """A peer that proved its key did something wrong."""
+        """Record an offence of a peer that has proved its key."""
         now = self._now()
         score = self._scores.offend(peer, code, now)
         self.stranger_budget.offended(peer)
@@ -103,22 +103,23 @@ class Reputation:
             )
 
     def refused(self, address: str, code: Code, reason: str) -> None:
-        """A caller that proved no key was refused."""
+        """Record the refusal of a caller that has not proved its key."""
         now = self._now()
         self._note(now, address, code, reason)
         if times := self._times_to_write(address, code, now):
             self._emit(events.CallerRefused(caller=address, code=code, reason=reason, times=times))
 
     def bad_record(self, bad: InvalidRecord) -> None:
-        """A record in the directory is not to be believed; nobody can tell who put it there."""
+        """Record an invalid record in the directory, whose author is not known."""
         self.refused("directory", Code.RECORD, f"a record in the directory: {bad}")
 
     def out_for_s(self, peer: PeerId) -> float:
-        """Seconds until the peer is in favour again; 0: it is."""
+        """Return the seconds until the peer is in favour again; 0: it is."""
         return self._scores.out_for_s(peer, self._now())
 
     def acceptable(self, peers: Iterable[PeerId]) -> list[PeerId]:
-        """Those that are in favour and not too strange now, in the same order."""
+        """Return the peers that are in favour, in the same order; without strangers while the stranger budget is used
+        up."""
         now = self._now()
         out, patient = self._scores.out_of_favour(now), self.stranger_budget.with_strangers(now) != 0.0
         if patient and not out:
@@ -126,15 +127,15 @@ class Reputation:
         return [p for p in peers if p not in out and (patient or self.stranger_budget.max_wait(p, now) != 0.0)]
 
     def unknown(self, peers: Iterable[PeerId]) -> list[PeerId]:
-        """Return those of these that are neither proven nor invited."""
+        """Return the peers that are neither proven nor invited."""
         return [peer for peer in peers if peer not in self.proven and peer not in self._invited]
 
     def trusts(self, peer: PeerId) -> bool:
-        """Whether this peer is proven or invited."""
+        """Return whether the peer is proven or invited."""
         return not self.unknown([peer])
 
     def unacceptable_reason(self, peers: Collection[PeerId]) -> str:
-        """For a person: why some of these are not `acceptable`; empty: all are."""
+        """Return why some of these peers are not `acceptable`, as text for a person; empty if all are."""
         out, left = self._scores.out_of_favour(self._now()), set(self.acceptable(peers))
         ousted = sum(peer in out for peer in peers)
         strange = sum(peer not in left and peer not in out for peer in peers)
@@ -144,33 +145,34 @@ class Reputation:
         return ", ".join(reasons)
 
     def stranger_budget_spent(self, peer: PeerId) -> bool:
-        """Whether it never exchanged with us, and others like it held up our trainer enough lately."""
+        """Return whether the peer is a stranger and the stranger budget is used up."""
         return self.stranger_budget.max_wait(peer, self._now()) == 0.0
 
     def is_stranger(self, peer: PeerId) -> bool:
-        """Whether our trainer waits for this peer for a bounded time only."""
+        """Return whether our trainer waits for this peer only for a bounded time."""
         return self.stranger_budget.max_wait(peer, self._now()) is not None
 
     def held_up(self, peer: PeerId, seconds: float) -> None:
-        """Our trainer waited so long for an exchange with this peer that failed."""
+        """Charge the stranger budget with the seconds that our trainer waited for a failed exchange, if the peer is a
+        stranger."""
         if self.is_stranger(peer):
             self.stranger_budget.charge(seconds, self._now())
 
     def is_proven(self, peer: PeerId) -> bool:
-        """Whether the peer earned trust, so that strangers never take its place."""
+        """Return whether the peer is proven, so that strangers cannot displace it."""
         return peer in self.proven
 
     def exclusion_reason(self, peer: PeerId) -> str:
-        """For the peer itself: empty while it is in favour."""
+        """Return why this peer is refused, as text for that peer; empty while it is in favour."""
         left = self.out_for_s(peer)
         return f"out of favour here for {left:.0f} s more: {self._why.get(peer, 'earlier offences')}" if left else ""
 
     def searched(self, *, left_out: int) -> None:
-        """The latest search left out so many strangers, since their address blocks had their places."""
+        """Record how many strangers the latest search left out because of the quotas of their address blocks."""
         self._left_out = left_out
 
     def strangers(self) -> tuple[int, int]:
-        """For `peer status`: how many peers are proven to us, and how many strangers the latest search left out."""
+        """Return the number of proven peers, and of strangers that the latest search left out, for `peer status`."""
         return len(list(self.proven)), self._left_out
 
     def report(self) -> ReputationStatus:
@@ -191,11 +193,11 @@ class Reputation:
         self._counts[code] += 1
         last = self._last[-1] if self._last else None
         if last is not None and (last.caller, last.code, last.reason) == (caller, code, reason):
-            self._last.pop()  # the same once more: one line is enough
+            self._last.pop()  # a repeated refusal is listed once
         self._last.append(RefusedCaller(now, caller, code, reason))
 
     def _times_to_write(self, caller: str, code: Code, now: float) -> int:
-        """How many offences the line to write stands for; 0: write none now."""
+        """Return the number of offences that the journal line to write now stands for; 0: write no line."""
         since, unwritten = self._written.get((caller, code), (-QUIET_S, 0))
         if now - since < QUIET_S or self._lines.take("", now) > 0:
             _remember(self._written, (caller, code), (since, unwritten + 1))

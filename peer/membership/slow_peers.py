@@ -1,5 +1,5 @@
-"""Feeds `peer.protocol.diagnosis.analysis` with what the exchanges of this peer show, journals what changes, and tells
-it to `peer status`, to metrics and, in a few numbers, to partners."""
+"""Diagnoses slow machines and links from this peer's exchanges. It feeds `peer.protocol.diagnosis.analysis`, journals
+each change of its findings, and reports them to `peer status`, the metrics and, as a few numbers, to partners."""
 
 from __future__ import annotations
 
@@ -27,26 +27,27 @@ class SlowPeerMonitor:
         self._ready: dict[int, tuple[RoundKey, float, float, int]] = {}
 
     def ready(self, key: RoundKey, since: float, tokens: int) -> None:
-        """A round's work of so many tokens is done. `since`: run time from which on it is our own doing that it was
-        not done before."""
+        """Record that a round's work of `tokens` tokens is ready now. `since`: run time from which on a delay is due to
+        this machine."""
         now = self._now()
         self._ready[key.fragment] = key, now, now - since, tokens
 
     def own_timings(self, key: RoundKey) -> PeerTimings | None:
-        """What a partner is told of us in this round."""
+        """Return the timings that the partner of this round gets from us; None: no work was ready."""
         known = self._ready.get(key.fragment)
         if known is None or known[0] != key.whole:
             return None
         return PeerTimings(known[1], known[2], *self._diagnosis.own_rates(), known[3])
 
     def exchanged(self, partner: PeerId, report: SwapReport) -> None:
+        """Record a successful exchange with this partner."""
         own, theirs, pace = report.own, report.told, report.pace
         lag = lag_by_own_doing(own, theirs) if own is not None and theirs is not None else 0.0
         nbytes = max(report.bytes_sent, report.bytes_received)
         self._look(Sample(partner, nbytes, pace.rate_out, pace.rate_in, lag), theirs)
 
     def failed(self, partner: PeerId, error: ExchangeError) -> None:
-        """An exchange came to nothing. Refusals and wrong bytes say nothing about who is slow."""
+        """Record a failed exchange. Refusals and invalid bytes are ignored, as they do not show who is slow."""
         if isinstance(error, PartnerSilent):
             self._look(Sample(partner, failure="silent" if error.code == Code.SILENT else "late"), None)
         elif isinstance(error, PartnerLost):
@@ -64,17 +65,17 @@ class SlowPeerMonitor:
         self._emit(events.DiagnosisChanged(**asdict(finding), found=found))
 
     def found(self) -> list[OutlierFinding]:
-        """What is unusual now, what concerns us first."""
+        """Return the present findings; those about this peer come first."""
         return self._diagnosis.found()
 
     def report(self) -> tuple[DiagnosisFinding, ...]:
-        """What `peer status` shows: findings, or one entry that says why there is none."""
+        """Return the findings for `peer status`, or one entry that says why there are none."""
         if found := self.found():
             return tuple(DiagnosisFinding(**asdict(finding)) for finding in found)
         diagnosis = self._diagnosis
         return (DiagnosisFinding("nothing", "", diagnosis.samples, "exchanges", diagnosis.nothing()),)
 
     def numbers(self) -> ExchangeRates:
-        """Return our own medians."""
+        """Return the medians of this peer's own rates and lateness."""
         sent, received = self._diagnosis.own_rates()
         return ExchangeRates(sent or None, received or None, self._diagnosis.own_lateness())

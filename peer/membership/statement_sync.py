@@ -1,8 +1,9 @@
-"""The signed statements that a daemon holds: kept in its run folder, asked of others, given to every peer that asks.
-They reach all peers in a few hops, even when the operator's node is seen by some only, and outlive that node.
+"""Spreads the operator's signed statements. A daemon keeps them in its run folder, fetches new ones from other peers,
+and gives its own to every peer that asks. They reach all peers within a few hops even if only some can reach the
+operator's node, and remain available when that node is gone.
 
-There are two questions, as the wire has them: for the amendments behind ours, which are asked for often, and for the
-papers that we lack, which is a longer question about what seldom changes."""
+There are two requests on the wire: one for the amendments after ours, sent often, and one for the papers that we lack,
+which is longer and sent rarely because papers seldom change."""
 
 from __future__ import annotations
 
@@ -38,15 +39,15 @@ from peer.run.statements.statement import Statement
 ASK_EVERY_S = 5.0
 ASK_TIMEOUT_S = 5.0
 SOON_S = 1.0
-"""Between two questions for papers while the run's start is wanted."""
+"""Seconds between two requests for papers while the run's signed start is missing."""
 SELDOM = 12.0
-"""Later on papers are asked for so much more seldom than amendments."""
+"""Otherwise papers are requested this many times less often than amendments."""
 MAX_HANDED_ON = 64
-"""Amendments in one answer; a peer that lacks more asks again."""
+"""Most amendments in one answer; a peer that lacks more asks again."""
 TRIES = 8
-"""Draws before the search for a peer that can be called is given up, until the next time."""
+"""Random draws to find a callable peer; after that, the search waits for the next time."""
 MAX_NAMED = 1024
-"""Most pairs of peer and code that are journaled."""
+"""Most pairs of peer and code whose refusals are journaled."""
 REFUSED = {AMENDMENT: events.AmendmentRefused, PAPER: events.PaperRefused}
 
 Peers = Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]]
@@ -54,11 +55,11 @@ Answered = Callable[[PeerId, float], None]
 
 
 def ignore_answer(peer: PeerId, took_s: float) -> None:
-    """Take how long an answer took, and drop it."""
+    """Do nothing: the default `Answered`."""
 
 
 class StatementSync:
-    """One daemon's log of statements, its files, and its questions to others."""
+    """One daemon's statements: its log and files, the requests to others, and the answers to theirs."""
 
     def __init__(
         self,
@@ -67,19 +68,22 @@ class StatementSync:
         folder: Path | None = None,
         round_now: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Reads what `folder`, the run's, keeps (None: nothing is kept, as in simulations). A kept file that does not
-        check counts as far as it does; the rest is fetched from others again. `round_now`: returns the round under way
-        here (0: not known), in which an amendment that comes begins to hold at the earliest."""
+        """Read the statements that `folder`, the run's folder, keeps. None: nothing is kept, as in simulations. Of a
+        damaged file, the valid beginning counts, and the rest is fetched from others again.
+
+        `round_now`: returns the present round; 0: not known. An amendment that arrives takes effect in that round at
+        the earliest."""
         self.log = log
         self.refused = Counter[Family]()
-        """Statements of others that did not check."""
+        """Number of invalid statements from others."""
         self.start_taken_back = False
-        """Whether a start that counted here went with the delegation of its signer."""
+        """Whether a run start that counted here became invalid when the operator revoked its signer."""
         self._emit = emit
         self._folder = folder
         self._round_now = round_now
         self._came_in: dict[int, int] = {}
-        """The round in which an amendment came, by its number. Those kept by an earlier process are not in it."""
+        """For each amendment by its number: the round in which it arrived. Amendments kept by an earlier process are
+        not included."""
         self._journaled: set[tuple[PeerId, Code]] = set()
         if folder is not None:
             self._read_kept(folder)
@@ -96,13 +100,13 @@ class StatementSync:
     # -- what holds --------------------------------------------------------------------------------------------------
 
     def newest(self, count: int) -> list[Amendment]:
-        """Return the last amendments, each from the round on in which it began to hold here. Those that never hold are
-        left out."""
+        """Return the last amendments, each with the round in which it took effect here. Superseded ones are left
+        out."""
         never = superseded(self.log.amendments)
         return [self._as_held(one) for one in self.log.amendments if one.number not in never][-count:]
 
     def latest(self, count: int) -> list[str]:
-        """Return the last amendments, for a person."""
+        """Return descriptions of the last amendments, for a person."""
         never = superseded(self.log.amendments)
         return [describe(self._as_held(one), never.get(one.number)) for one in self.log.amendments[-count:]]
 
@@ -110,7 +114,7 @@ class StatementSync:
         return replace(amendment, round=max(amendment.round, self._came_in.get(amendment.number, 0)))
 
     def report(self, now: float) -> PapersStatus:
-        """For `peer status`. `now`: seconds since the epoch."""
+        """Return the state of the papers for `peer status`. `now`: seconds since the epoch."""
         return PapersStatus(
             held=len(self.log.papers),
             refused=self.refused[PAPER],
@@ -121,13 +125,13 @@ class StatementSync:
     # -- taking them -------------------------------------------------------------------------------------------------
 
     def add_own(self, statements: Sequence[Statement[Document]]) -> None:
-        """Take checked statements of our own, signed here."""
+        """Add statements that were signed on this machine; they are not checked again."""
         for statement in statements:
             self._add(PeerId(""), statement)
         self._note()
 
     def read(self, operators_file: Path) -> None:
-        """Take what the operator has added to a file beside the manifest. Raises ManifestError."""
+        """Add the statements that the operator has put into a file beside the manifest. Raises ManifestError."""
         try:
             load(operators_file, self.log)
         finally:
@@ -145,7 +149,7 @@ class StatementSync:
             self._emit(REFUSED[family](peer=peer, code=code, reason=reason))
 
     def _note(self) -> None:
-        """Journal and keep what is new."""
+        """Journal and save new statements."""
         if self.log.new_count == self._noted:
             return
         self._noted = self.log.new_count
@@ -172,7 +176,7 @@ class StatementSync:
         for family, statements in ((AMENDMENT, self.log.chain), (PAPER, self.log.papers)):
             try:
                 write_statements(folder / family.kept, statements)
-            except HomeUnusable as error:  # they count all the same; after a restart the others hand them on again
+            except HomeUnusable as error:  # they count until a restart, after which others give them again
                 self._emit(REFUSED[family](peer="", code=Code.NOT_KEPT, reason=error.found))
         if self.log.start is not None:
             discard_former_start(folder)
@@ -180,9 +184,10 @@ class StatementSync:
     # -- asking others -----------------------------------------------------------------------------------------------
 
     async def fetch_from(self, transport: SwarmCalls, record: PeerRecord, families: Sequence[Family] = FAMILIES) -> int:
-        """Get all statements of these families that we lack from one peer. Return how many answers that took; 0: an
-        answer did not come, or an amendment did not check. Never raises: what does not check is journaled, once a peer
-        and code."""
+        """Fetch all statements of these families that we lack from one peer.
+
+        Return the number of answers that took; 0: no answer came, or an amendment was invalid. Never raises: invalid
+        statements are journaled, once for each peer and code."""
         fetch = {AMENDMENT: self._ask_amendments, PAPER: self._ask_papers}
         answers, good = 0, True
         for family in families:
@@ -198,7 +203,7 @@ class StatementSync:
         return answers if good else 0
 
     async def _ask_amendments(self, transport: SwarmCalls, record: PeerRecord) -> int:
-        """Ask until there are no more. Return the number of answers. Raises ExchangeError, BadPayload."""
+        """Ask until the peer has no more. Return the number of answers. Raises ExchangeError or BadPayload."""
         answers, count = 0, -1
         while count < len(self.log.chain):
             count = len(self.log.chain)
@@ -214,7 +219,7 @@ class StatementSync:
         for line in given[:MAX_PAPERS]:
             try:
                 self._add(record.peer_id, self.log.open(line[: PAPER.max_line + 1]))
-            except BadPayload as bad:  # the next one may be good: programs of two ages know different kinds
+            except BadPayload as bad:  # continue: a newer program may send kinds unknown here
                 self._refuse(record.peer_id, PAPER, bad.code, bad.reason)
         return 1
 
@@ -227,11 +232,12 @@ class StatementSync:
         every_s: float = ASK_EVERY_S,
         answered: Answered = ignore_answer,
     ) -> list[Coroutine[Any, Any, None]]:
-        """Make the duties that ask for ever: now the operator's node, now anybody. The owner cancels.
+        """Return coroutines that request statements until cancelled, alternately from the operator's node and from any
+        peer.
 
-        `every_s`: between two questions for amendments. `answered` is called with how many seconds an answer about them
-        took: a peer that all others call, and that calls nobody for an exchange, learns only so that its line is
-        slow."""
+        `every_s`: seconds between two requests for amendments. `answered`: called with the peer and the seconds until
+        its answer. A peer that everybody calls, but that makes no exchange calls itself, measures its own round trips
+        only by these."""
 
         async def ask_for_ever(family: Family, pace: Callable[[], float], answered: Answered) -> None:
             while True:
@@ -239,7 +245,7 @@ class StatementSync:
                     began = clock.now()
                     if (
                         await self.fetch_from(transport, record, [family]) == 1
-                    ):  # several answers do not show how long one takes
+                    ):  # only a single answer measures a round trip
                         answered(record.peer_id, clock.now() - began)
                 await clock.sleep(pace() * rng.uniform(0.8, 1.2))
 
@@ -254,16 +260,17 @@ class StatementSync:
     # -- being asked -------------------------------------------------------------------------------------------------
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
-        """As `peer.ports.handler.Handler.on_amendments`."""
+        """See `peer.ports.handler.Handler.on_amendments`."""
         return [(one.raw, one.signature) for one in self.log.amendments_after(held, head)[:MAX_HANDED_ON]]
 
     def on_papers(self, held: Sequence[bytes]) -> list[bytes]:
-        """As `peer.ports.handler.Handler.on_papers`."""
+        """See `peer.ports.handler.Handler.on_papers`."""
         return self.log.papers_beyond(frozenset(held[:MAX_PAPERS]))
 
 
 def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
-    """The operator's node every other time, if there is one, else anybody who can be called."""
+    """Return the peer to ask: every other time a node of the operator, if there is one, otherwise any callable peer.
+    None: no callable peer was drawn."""
     if rng.random() < 0.5:
         records = [record for record in records if record.status in NODES] or records
     drawn = (rng.choice(records) for _ in range(TRIES if records else 0))
@@ -271,7 +278,8 @@ def _whom(records: list[PeerRecord], rng: random.Random) -> PeerRecord | None:
 
 
 def ensure_admitted(now: RunPolicy, me: PeerId) -> None:
-    """Raises JoinRefused when the operator keeps this peer out."""
+    """Raise JoinRefused if the operator has banned this peer, revoked its invitation, or requires another wire
+    version."""
     if me in now.banned:
         why = now.banned[me]
         raise JoinRefused(f"the operator of this run has banned this peer: {why}", "Ask the operator of the run.")

@@ -1,8 +1,8 @@
-"""Sends our signed summary to the nodes of the run: every 80 s or so, and soon when our state has changed.
+"""Sends our signed summary to the run's nodes, about every 80 s and soon after our state has changed.
 
-Each node hears it, three at most, so that each has the whole run on its page. Each costs below a megabyte a day. Of
-more nodes all peers tell the same three, as far as these answer them. A node that does not answer misses a summary. The
-next one tells the newest numbers, so none is sent later."""
+A summary goes to at most three nodes, and each of them needs summaries of all peers for its page. If there are more
+nodes, all peers choose the same three, as far as these answer. The traffic to each stays below a megabyte a day. A
+summary that a node misses is not repeated, because the next one has newer numbers."""
 
 from __future__ import annotations
 
@@ -21,69 +21,70 @@ from peer.protocol.summary.pace import SummaryPace
 
 MOST_NODES = 3
 RECEIPT_EVERY = 2
-"""Summaries of which one carries a receipt."""
+"""One summary in this many carries a receipt."""
 LOOK_S = 2.0
-"""Seconds between two looks at our own state."""
+"""Seconds between two checks of our own state."""
 CALL_S = 10.0
 FAILED_S = 300.0
-"""Seconds for which other nodes come before one that did not answer."""
+"""Seconds for which a node that did not answer comes after the others."""
 UNWANTED_S = 3600.0
-"""Seconds for which a node is left alone that takes no summaries, such as one of an older version."""
+"""Seconds for which a node that does not accept summaries, such as one of an older version, gets none."""
 
 
 class KeptReceipts(Protocol):
-    """The receipts that partners signed for us."""
+    """The receipts that partners have signed for us."""
 
     def shown(self) -> list[ShownReceipt]:
-        """Return the newest one of each signer, of a few signers."""
+        """Return the newest receipt of each of a few signers."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnSummary:
-    """What we say of ourselves."""
+    """Makes our own summary."""
 
     state: Callable[[], Hashable]
-    """Returns what nodes should hear soon when it is another."""
+    """Returns a value whose change nodes should learn soon."""
     sealed: Callable[[tuple[ShownReceipt, ...]], bytes]
     """Makes and signs the summary of this moment, with these receipts."""
     receipts: KeptReceipts | None = None
-    """None: partners sign nothing in this run."""
+    """None: this run has no receipts."""
 
 
 @dataclass(slots=True)
 class SummaryTarget:
-    """One node that hears our summaries, and what it knows by now."""
+    """One node that gets our summaries, and what it has got so far."""
 
     pace: SummaryPace
     state: Hashable = None
-    """Ours, as it knows it."""
+    """Our state as of the last summary for this node."""
     accepted: int = 0
-    """Summaries that it took."""
+    """Number of summaries that the node has accepted."""
     failed_until: float = -math.inf
-    """Until then it comes behind the others; run time."""
+    """Run time until which this node comes after the others."""
     left_alone_until: float = -math.inf
+    """Run time until which this node gets no summaries."""
 
     def is_due(self, state: Hashable, now: float) -> bool:
-        """Return whether it hears a summary now; then it counts as told."""
+        """Return whether a summary is due now. If so, it counts as sent."""
         if not self.pace.is_due(now, changed=state != self.state):
             return False
         self.state = state
         return True
 
     def failed(self, now: float) -> None:
-        """It did not answer."""
+        """Record that the node did not answer."""
         self.failed_until = now + FAILED_S
 
     def answered(self, dropped: str, now: float) -> None:
-        """It took the summary, or said why it dropped it."""
+        """Record the node's answer. `dropped`: why it dropped the summary; empty: it accepted it."""
         if dropped == UNWANTED:
             self.left_alone_until = now + UNWANTED_S
         elif not dropped:
             self.accepted += 1
 
     def receipt_of(self, shown: Sequence[ShownReceipt]) -> tuple[ShownReceipt, ...]:
-        """Return the receipt that goes with the next summary: with every second one, of each signer in turn. A node
-        needs some of two address blocks, and no more."""
+        """Return the receipt for the next summary: one with every second summary, of each signer in turn. A node needs
+        receipts from two address blocks, and no more."""
         turn, rest = divmod(self.accepted, RECEIPT_EVERY)
         return (shown[turn % len(shown)],) if shown and not rest else ()
 
@@ -108,7 +109,7 @@ class SummarySender:
         self._targets: dict[PeerId, SummaryTarget] = {}
 
     async def run(self) -> None:
-        """For ever; the owner cancels."""
+        """Send summaries until cancelled."""
         while True:
             state = self._own_summary.state()
             for node, target in self._targets_to_send():
@@ -117,7 +118,7 @@ class SummarySender:
             await self._clock.sleep(LOOK_S)
 
     def _targets_to_send(self) -> list[tuple[PeerRecord, SummaryTarget]]:
-        """Return the nodes to tell. Those that did not answer come last, so that they hold up no other."""
+        """Return the nodes to send to. Nodes that did not answer come last, so that they do not delay the others."""
         now, named = self._clock.now(), self._nodes()
         self._targets = {peer: target for peer, target in self._targets.items() if peer in named}
         found = [
@@ -129,7 +130,7 @@ class SummarySender:
         return sorted(willing, key=lambda one: (one[1].failed_until > now, one[0].peer_id))[:MOST_NODES]
 
     async def _send(self, node: PeerRecord, target: SummaryTarget) -> None:
-        """Send one summary. Never raises for a node that does not take it."""
+        """Send one summary. Never raises for a node that does not accept it."""
         receipts = self._own_summary.receipts
         raw = self._own_summary.sealed(target.receipt_of([] if receipts is None else receipts.shown()))
         try:

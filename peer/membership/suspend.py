@@ -1,10 +1,10 @@
-"""A machine that slept (a laptop's lid), or a process that was stopped, finds its way back: noticed within one beat,
-journaled, and made good before the next exchange. Connections are made anew, our record and the directory refreshed,
-the clock measured again. A step of the wall clock moves nothing, and is only told (see
-`peer.protocol.swarm.suspend_detection`).
+"""Recovers after the machine slept (for example, a closed laptop) or the process was stopped. The suspension is noticed
+within a second and journaled. Before the next exchange, connections are renewed, our record and the directory are
+refreshed, and the clock is measured again. A step of the wall clock changes nothing and is only journaled
+(`peer.protocol.swarm.suspend_detection`).
 
-On failure: who cannot be greeted tells nothing about our clock; the whole of it is given up after
-`REFRESH_S` and the rounds go on, as they would without."""
+On failure: a peer that cannot be greeted gives no clock sample. The whole refresh is given up after `REFRESH_S`, and
+the rounds continue without it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from peer.protocol.swarm.suspend_detection import Pulse, Reading, Slept, Stepped
 BEAT_S = 1.0
 REFRESH_S = 15.0
 SETTLE_S = 6.0
-"""An exchange waits no longer than this for the refresh."""
+"""Most seconds for which an exchange waits for the refresh."""
 GREETED = 5
-"""So many peers are asked for the time."""
+"""Number of peers that are asked for the time."""
 ENOUGH = 3
-"""So many answers do, of as many networks where there are: one of those asked may be gone, and an exchange waits."""
+"""Number of answers that suffice, from as many networks as possible. Fewer than GREETED, because a peer may be gone
+while an exchange waits."""
 HELLO_S = 5.0
 
 
 def read_clocks() -> Reading:
-    """The three clocks of this machine, now."""
+    """Read the three clocks of this machine."""
     return Reading(boottime(), time.monotonic(), time.time())
 
 
@@ -64,7 +65,7 @@ class SuspendRecovery:
         self._fresh.set()
 
     async def run(self) -> None:
-        """For ever; the owner cancels."""
+        """Watch for suspensions until cancelled."""
         async with asyncio.TaskGroup() as refreshing:
             while True:
                 await self._noticed.wait_for(BEAT_S)
@@ -74,7 +75,8 @@ class SuspendRecovery:
                     refreshing.create_task(self._make_good())
 
     async def settled(self) -> None:
-        """Before an exchange: returns at once while all is well, else when the refresh is done, or `SETTLE_S` later."""
+        """Wait until a refresh under way has ended, at most `SETTLE_S`. Called before each exchange; returns at once if
+        no refresh is under way."""
         self._look()
         if not self._fresh.is_set():
             await asyncio.wait({self._fresh.future}, timeout=SETTLE_S)
@@ -99,13 +101,13 @@ class SuspendRecovery:
             async with asyncio.timeout(REFRESH_S):
                 await self._refresh()
         except TimeoutError:
-            return  # the view goes on looking and announcing by itself
+            return  # the peer table keeps looking and announcing by itself
         finally:
             self._fresh.set()
 
 
 async def refresh(transport: SwarmCalls, clock: Clock, peer_table: PeerTable, rng: random.Random) -> None:
-    """Make connections, record, directory and clock fresh."""
+    """Renew connections, our record, the directory's records and the clock offset."""
     remembered = peer_table.remembered()
     await transport.forget_connections()
     asked = in_turn(rng.sample(remembered, len(remembered)), _named_network)[:GREETED]
@@ -119,7 +121,8 @@ def _named_network(record: PeerRecord) -> str:
 
 
 async def _greet(transport: SwarmCalls, clock: Clock, asked: list[PeerRecord]) -> None:
-    """Until enough have told the time. They count together: the quickest alone moves nothing."""
+    """Say Hello to peers until enough have answered, then set the clock offset from all answers together, so that the
+    quickest answer alone cannot move the clock."""
     networks = min(ENOUGH, len(set(map(_named_network, asked))))
     waiting, heard = {asyncio.create_task(_measure(transport, record)) for record in asked}, list[Welcome]()
     try:
@@ -136,7 +139,7 @@ async def _greet(transport: SwarmCalls, clock: Clock, asked: list[PeerRecord]) -
 
 
 async def _measure(transport: SwarmCalls, record: PeerRecord) -> Welcome | None:
-    """Return the answer of a peer. None: one that cannot be greeted tells nothing about our clock."""
+    """Return the answer of a peer; None: it gave none."""
     try:
         return await transport.hello(record, HELLO_S)
     except ExchangeError:
