@@ -1,11 +1,11 @@
-"""Addresses of peers seen lately, kept on disk, and the addresses that we listened at.
+"""Addresses of peers seen lately, and the addresses at which this peer listened, kept on disk.
 
-Only the addresses of peers with a valid signed record of the run get in. A guest of the run (`peer doctor`, `peer
-eval`) is a node of the DHT for a minute, and its address would stay in tickets after it has ended.
+Only addresses of peers with a valid signed record of the run are cached. A guest of the run (`peer doctor`, `peer
+eval`) is a DHT node for a minute only, and its address would stay in tickets after it has ended.
 
-With the former a peer finds the swarm again when every bootstrap node is dead. With the latter other peers find it
-after a restart under the port that they know. The cache is a convenience: a damaged file reads as empty, and a failed
-write costs a line in the log."""
+With the cached addresses a peer finds the swarm again when every bootstrap node is gone. With its former listen
+addresses it gets the same port after a restart, so that others find it. The cache is a convenience: a damaged file
+reads as empty, and a failed write is only logged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class AddressCache:
-    """Map from address to the time it was last seen, for the latest `MAX_CACHED`. Without a path it lives in memory
+    """Map from address to the time it was last seen, for the latest `MAX_CACHED`. Without a path it is kept in memory
     only."""
 
     def __init__(self, path: Path | None, now: float) -> None:
@@ -41,11 +41,11 @@ class AddressCache:
         return sorted(self._seen, key=lambda address: (-self._seen[address], address))
 
     def entries(self) -> list[str]:
-        """Return the addresses that a ticket may name, latest seen first: those of peers that had a record."""
+        """Return the addresses of peers that had a record, latest seen first: those that a ticket may name."""
         return [address for address in self.addresses() if address in self._recorded]
 
     def record_seen(self, addresses: Iterable[str], now: float) -> None:
-        """Take note that these addresses of peers with a valid record are in use now."""
+        """Record that these addresses of peers with a valid record are in use now."""
         found = [address for address in addresses if is_dialable(address)]
         self._seen.update((address, now) for address in found)
         kept = [address for address in self.addresses() if self._seen[address] > now - MAX_AGE_S][:MAX_CACHED]
@@ -53,11 +53,11 @@ class AddressCache:
         self._recorded = self._recorded.union(found).intersection(kept)
 
     def note_listened(self, listened: dict[str, str]) -> None:
-        """Keep where we listen now; `save` writes it."""
+        """Set the addresses at which this peer listens now; `save` writes them."""
         self.listened = listened
 
     def save(self, force: bool = False) -> None:
-        """Write the file if an address has come or gone since the last write, or with `force`."""
+        """Write the file if an address was added or dropped since the last write, or with `force`."""
         if self._path is None or (self._saved == self._content() and not force):
             return
         body = [
@@ -89,10 +89,10 @@ def _read(path: Path, now: float) -> tuple[dict[str, float], set[str], dict[str,
 
 
 def parse(raw: bytes, now: float) -> tuple[dict[str, float], set[str]]:
-    """Read the address -> last seen entries of a file's bytes: the dialable ones that are not too old. Return as well
-    which of them were of a peer with a record.
+    """Parse the peers of a cache file. Return address -> time last seen for dialable addresses that are not too old,
+    and the set of those whose peers had a record.
 
-    Raises ValueError for anything that `save` would not write. `now` is in seconds since the epoch."""
+    Raises ValueError for content that `save` would not write. `now`: seconds since the epoch."""
     try:
         entries = json.loads(raw)["peers"][:MAX_CACHED]
         seen = {str(entry["address"]): min(float(entry["seen"]), now) for entry in entries}
@@ -104,9 +104,10 @@ def parse(raw: bytes, now: float) -> tuple[dict[str, float], set[str]]:
 
 
 def parse_listened(raw: bytes) -> dict[str, str]:
-    """Read the told to listen at -> listened at entries of a file's bytes, where a port had to be found.
+    """Parse the listen addresses of a cache file: requested address with port 0 -> address with the port that was
+    found.
 
-    Raises ValueError for anything that `save` would not write."""
+    Raises ValueError for content that `save` would not write."""
     try:
         entries = list(json.loads(raw).get("listened", {}).items())[:MAX_LISTENED]
     except (TypeError, AttributeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Reasons why the addresses that we were given do not answer, for a person who waits for the swarm."""
+"""Explains why given addresses do not answer, for a person who waits for the swarm."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _LONGEST = 160
 def dial_failure_reason(said: str, address: str) -> str:
     """Return why a dial of `address` (without its peer id) failed.
 
-    The reason is found in p2pd's message, which lists every address known of that peer. It is empty when the message
-    only says that it was too early to dial again."""
+    `said`: p2pd's message, which lists all known addresses of that peer. The reason is empty if the message only says
+    that it is too early to dial again."""
     if "dial to self" in said:
         return "this is our own address"
     lines = _LINE.findall(said)
@@ -55,7 +55,7 @@ _FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6, "dns4": socket.AF_IN
 
 
 async def tcp_failure_reason(address: str, timeout_s: float) -> str:
-    """Return why no TCP connection is taken at a multiaddr without a peer id; empty: one is taken."""
+    """Try a TCP connection to a multiaddr without a peer id. Return why it failed; empty: it was accepted."""
     _, kind, host, _, port = address.split("/")
     try:
         async with asyncio.timeout(timeout_s):

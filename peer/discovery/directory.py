@@ -1,6 +1,6 @@
 """Directory of signed records in a hivemind DHT.
 
-`keys.py` and `peer.protocol.swarm.buckets` tell where records lie, `validator.py` tells which ones a node admits, and
+`keys.py` and `peer.protocol.swarm.buckets` define where records lie, `validator.py` which ones a node admits, and
 `dht_node/supervisor.py` keeps the node joined."""
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ LOOK_S = 5.0
 STORE_S = 5.0
 WITHDRAW_S = 1.0
 HOLD_S = 600.0
-"""Seconds of a rebuild of p2pd in which the peers last seen alive are taken to be alive."""
+"""Seconds for which, while p2pd is rebuilt, the peers last seen alive count as alive."""
 HELD_LIFE_S = 40.0
-"""Seconds that a record is taken to live during a rebuild: longer than the pause between two looks."""
+"""Seconds that their records count as valid then: longer than the pause between two looks."""
 
 MAX_ASKED = 4
-"""Nodes asked directly in one look, at most."""
+"""Most nodes that are asked directly in one look."""
 SELDOM_LIFE_S = 300.0
-"""A record that lives so long is renewed and looked for seldom. In runs of shorter rounds the operator's nodes could
-not serve a large swarm."""
+"""Lifetime in seconds from which on a record counts as seldom: it is renewed and looked for rarely. In runs of shorter
+rounds the operator's nodes could not serve a large swarm."""
 ALSO_ASKED = 2
-"""Those of them that the ticket does not name."""
+"""Most nodes among them that the ticket does not name."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryListeners:
-    """Listeners for what befalls a directory."""
+    """Callbacks of a directory."""
 
     watcher: Watcher = field(default_factory=Unwatched)
-    """Told when p2pd is lost and when it is back."""
+    """Notified when p2pd is lost and when it is back."""
     on_bad_record: Callable[[InvalidRecord], None] = lambda bad: None
-    """Told of bad records in answers, of which nobody knows who stored them."""
+    """Called with each invalid record in an answer. It is not known who stored it."""
     proven: Callable[[], Iterable[PeerId]] = tuple
-    """Asked for the peers whose records are taken first from a large answer, before those known already."""
+    """Returns the peers whose records are read first from a large answer, before those of known peers."""
     on_own_record: Callable[[PeerRecord], None] = lambda record: None
-    """Told of each record of our own key that a look finds: another process may have announced it."""
+    """Called with each record of our own key that a look finds. Another process may have announced it."""
     is_closed: Callable[[], bool] = lambda: False
-    """Asked whether other nodes cannot call us."""
+    """Returns whether other nodes cannot call us."""
 
 
 class DhtDirectory:
-    """The `Directory` interface over the DHT. It belongs to the event loop that it was started in."""
+    """The `Directory` over the DHT. It belongs to the event loop in which it was started."""
 
     def __init__(
         self,
@@ -105,14 +105,14 @@ class DhtDirectory:
             standing=self._standing,
         )
         self.control = options.control
-        """Counter of what is said to other nodes of the DHT, and of what they say."""
+        """Counts the bytes sent to and received from other nodes of the DHT."""
         self._buckets = DirectoryBuckets(PeerId(identity.peer_id))
         self._looking = asyncio.Lock()
         self._own: PeerRecord | None = None
         self._sealed = b""
         self._lent = LentRecords()
         self._seen: dict[str, set[PeerId]] = {}
-        """The live peers that the last look found in each bucket."""
+        """For each bucket: the live peers that the last look found in it."""
         self._ticket = frozenset(split(address)[1] for address in initial_peers) - {identity.peer_id}
         self._records = RecordStore(run_id, PeerId(identity.peer_id), listeners.on_bad_record, listeners.on_own_record)
         self._good_until = math.inf
@@ -132,7 +132,7 @@ class DhtDirectory:
         )
 
     async def start(self) -> Self:
-        """Start p2pd, and join whoever answers; nobody is no error. Return this directory.
+        """Start p2pd and join the nodes that answer; it is no error if none does. Return this directory.
 
         Raises AddressError (an address is taken) or DirectoryFailed (p2pd cannot start)."""
         await self._supervisor.start(self._host_maddrs)
@@ -144,8 +144,8 @@ class DhtDirectory:
     async def announce(self, record: PeerRecord) -> None:
         """Sign and publish a record, which replaces the former one; returns within `STORE_S`.
 
-        The directory publishes it again by itself whenever we join the swarm again. Raises InvalidRecord when no peer
-        would believe the record."""
+        The directory publishes it again whenever it has rejoined the swarm. Raises InvalidRecord if other peers would
+        not accept the record."""
         self._sealed = seal(record, self._identity)
         self._own = record
         if self._supervisor.node is not None:
@@ -162,27 +162,27 @@ class DhtDirectory:
             await self._store(self._supervisor.node, farewell, WITHDRAW_S)
 
     def set_operators(self, operators: Callable[[], Iterable[PeerId]]) -> None:
-        """From here on take these peers, as far as their records say that they serve, for the operator's nodes. At
-        first they are those of the ticket."""
+        """Set the function that returns the operator's nodes. They count as such while their records say that they
+        serve. Until this call, the nodes of the ticket count."""
         self._operators = operators
 
     def _nodes(self) -> list[str]:
-        """Return the operator's nodes. We announce there and look there, as long as they answer: so a peer that holds
-        records for a whole swarm is not needed, which would send many times what others do."""
+        """Return the operator's nodes. Records are announced and looked for there as long as they answer. Otherwise a
+        peer near the run's key would hold records for the whole swarm, and send many times as much as other peers."""
         live = self._records.live(self._now())
         named = (live[peer] for peer in self._operators() if peer in live)
         found = {str(record.peer_id) for record in named if record.status in NODES and _is_seldom(record)}
         return sorted(found)[:MAX_ASKED]
 
     def read_everybody(self) -> None:
-        """From here on see all peers of the run, as groups need it: their records are never spread over buckets."""
+        """Read the records of all peers of the run from now on, as groups need it."""
         self._buckets.read_everybody()
 
     async def peers(self) -> dict[PeerId, PeerRecord]:
         """Return the live records of this run except our own, ordered by peer id, within `LOOK_S`.
 
-        In a large run they are those of the buckets that we looked into lately. When the look fails, they are the known
-        ones that have not expired. While p2pd is rebuilt, they are those that had not expired at its death."""
+        In a large run they are those of the buckets that we read lately. If the look fails, they are the known records
+        that have not expired. While p2pd is rebuilt, they are the records that had not expired when it died."""
         node = self._supervisor.node
         if node is not None:
             moved = False
@@ -202,7 +202,7 @@ class DhtDirectory:
         return self._good_until
 
     def own(self) -> Shown:
-        """As `peer.ports.directory.SharedRecords` has it, like the next five."""
+        """See `peer.ports.directory.SharedRecords`, also for the next five methods."""
         return self._sealed
 
     def known(self) -> dict[PeerId, PeerRecord]:
@@ -221,7 +221,7 @@ class DhtDirectory:
         return not self._buckets.depth
 
     async def _look(self, node: DhtNode) -> bool:
-        """Read the buckets of this round; return whether our own bucket is another one now."""
+        """Read the buckets of this round. Return whether our own bucket has changed."""
         buckets, round_ = self._buckets, self._own.round if self._own is not None else 0
         found, _ = await asyncio.gather(self._read(node, buckets.reads(round_)), self._ask_linked(node))
         if more := buckets.more(round_, found):
@@ -231,7 +231,8 @@ class DhtDirectory:
     async def _read(self, node: DhtNode, wanted: Sequence[str]) -> dict[str, set[PeerId]]:
         """Return the live peers in each of these buckets, and add their records to the store.
 
-        A bucket is searched when nobody that holds it shows everybody whom the last look found there."""
+        A bucket is searched in the DHT unless one of its holders answers and shows all peers that the last look found
+        there."""
         there, live, nodes = dict[str, set[PeerId]](), self._records.live(self._now()).keys(), self._nodes()
         for bits in wanted:
             known = self._seen.get(bits, set()) & live
@@ -257,9 +258,10 @@ class DhtDirectory:
         return there
 
     async def _ask_linked(self, node: DhtNode) -> None:
-        """While no node of the ticket is known, ask these nodes, and others that we dialled, for the records they hold.
+        """While no node of the ticket is known, ask these nodes, and some others that we dialled, for the records they
+        hold.
 
-        Every node holds its own record, so this leads past whoever owns the nodes around the key."""
+        Each node holds its own record, so this finds it even if hostile nodes around the key hide it."""
         live = self._records.live(self._now())
         if self._buckets.depth or any(PeerId(peer) in live for peer in self._ticket):
             return
@@ -277,7 +279,7 @@ class DhtDirectory:
         return {peer: replace(record, expires_at=max(record.expires_at, held)) for peer, record in known.items()}
 
     def browse_lan(self, lan: LanPeers) -> None:
-        """From here on look for peers in our own network, too. The directory closes `lan` when it is closed."""
+        """Look for peers in our own network, too, from now on. `close` closes `lan`."""
         assert self._lan is None
         self._lan = lan
         lan.start()
@@ -298,7 +300,7 @@ class DhtDirectory:
 
     @property
     def trouble(self) -> str:
-        """Fault of the directory, for a person; empty without one."""
+        """Fault of the directory, as text for a person; empty if there is none."""
         return self._supervisor.health.trouble()
 
     def report(self) -> DirectoryStatus:
@@ -317,7 +319,7 @@ class DhtDirectory:
 
     @property
     def dropped(self) -> Counter[Code]:
-        """Bad records met in answers or refused by our node, counted by the code of InvalidRecord."""
+        """Number of invalid records that were found in answers or refused by our node, by the code of InvalidRecord."""
         return self._records.dropped + self._gate.refused
 
     @property

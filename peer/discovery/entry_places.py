@@ -1,8 +1,8 @@
-"""Places for the entries that a DHT node holds, shared among runs, keys and address blocks.
+"""Places for the entries that a DHT node stores, shared among runs, keys and address blocks. No I/O.
 
-Keys are free and a node's memory is not. One key therefore holds few entries, and other runs hold a share of them. When
-no place is left, an entry of another run goes before one of the own run. Among entries of one kind, the block whose
-callers brought most of them loses one to a newcomer of a smaller block. The module is pure."""
+Keys cost nothing, but a node's memory does. Therefore one key can have only a few entries, and other runs share a part
+of the places. When no place is left, an entry of another run is dropped before one of our own run. Among entries of the
+same kind, the address block whose callers brought the most loses an entry to a newcomer from a smaller block."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from peer.protocol.messages import RunId
 from peer.protocol.swarm.buckets import MAX_DEPTH
 
 MAX_ENTRIES = 4096
-"""Entries that a node holds at once, at most, two of an honest peer: 8 MiB."""
+"""Most entries of a node at once: 8 MiB. An honest peer has two."""
 SHARE = 4
-"""Entries of other runs get one place in this many, and so do the entries that one block brings."""
+"""Entries of other runs get one place in this many, and so do the entries of each address block."""
 KEY_ENTRIES = MAX_DEPTH + 2
-"""Entries of one key: all places that a peer of one run can be in, and one more."""
+"""Entries of one key: all places in which a peer of one run can be, and one more."""
 
 Place = tuple[bytes, bytes]
 """The slot of an entry, and the public key that signed it."""
@@ -26,18 +26,18 @@ Place = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What is known of one entry."""
+    """The run, address block and expiry of one entry."""
 
     run_id: RunId
     block: str
     """Address block of the caller that brought the entry (`peer.protocol.endpoints.block_of`)."""
     until: float
-    """When the entry ends, seconds since the epoch."""
+    """When the entry expires, seconds since the epoch."""
 
 
 @dataclass(slots=True)
 class _Pool:
-    """The entries of the own run, or those of all others."""
+    """The entries of our own run, or those of all other runs."""
 
     held: dict[Place, Holder] = field(default_factory=dict)
     blocks: Counter[str] = field(default_factory=Counter)
@@ -45,7 +45,7 @@ class _Pool:
     def put(self, place: Place, holder: Holder) -> None:
         if (former := self.held.get(place)) is not None:
             self._uncount(former)
-        self.held[place] = holder  # a renewed entry stays as old as it was
+        self.held[place] = holder  # a renewed entry keeps its position by age
         self.blocks[holder.block] += 1
 
     def drop(self, place: Place) -> None:
@@ -58,7 +58,8 @@ class _Pool:
             del self.blocks[holder.block]
 
     def spare(self, block: str) -> Place | None:
-        """Return the youngest entry of the block that holds most; None: `block` would then hold as many."""
+        """Return the youngest entry of the block with the most entries; None: `block` would have as many after getting
+        its place."""
         if not self.blocks:
             return None
         largest, most = max(self.blocks.items(), key=lambda item: (item[1], item[0]))
@@ -67,30 +68,30 @@ class _Pool:
         return next(place for place in reversed(self.held) if self.held[place].block == largest)
 
     def youngest(self) -> Place | None:
-        """Return the youngest entry of the block that holds most; None: there is no entry."""
+        """Return the youngest entry of the block with the most entries; None: there are no entries."""
         return self.spare("") or next(reversed(self.held), None)
 
 
 class EntryPlaces:
-    """At most `most` entries, most of them for one run."""
+    """Gives places to at most `most` entries, most of them of one run."""
 
     def __init__(self, own_run: RunId | None, most: int = MAX_ENTRIES) -> None:
-        """`own_run` None: no run comes first."""
+        """`own_run`: the run that comes first; None: no run does."""
         self._own_run = own_run
         self._most = most
         self._own_pool, self._foreign_pool = _Pool(), _Pool()
         self._of_key: dict[bytes, dict[Place, None]] = {}
         self._next_end = math.inf
-        """No entry ends before this."""
+        """No entry expires before this time."""
 
     def __len__(self) -> int:
         return len(self._own_pool.held) + len(self._foreign_pool.held)
 
     def enter(self, place: Place, holder: Holder, now: float, *, by_owner: bool = True) -> list[Place] | None:
-        """Give an entry a place; return the places of the entries that have to go for it, or None: there is no room.
+        """Give an entry a place. Return the places of the entries that must be dropped for it; None: there is no room.
 
-        An entry that is there already keeps its place. `by_owner`: the caller is the peer that signed, and from then on
-        the entry counts for that caller's block. `now`: seconds since the epoch."""
+        An entry that has a place keeps it. `by_owner`: the caller is the peer that signed the entry, which from then on
+        counts for the caller's address block. `now`: seconds since the epoch."""
         pool = self._pool(holder)
         if (known := pool.held.get(place)) is not None:
             block = holder.block if by_owner else known.block
@@ -131,7 +132,7 @@ class EntryPlaces:
         return len(self) < self._most
 
     def _forget_ended(self, now: float) -> None:
-        """Drop the entries that have ended: the node's store has dropped them by itself."""
+        """Drop expired entries. The node's store drops them by itself."""
         if now < self._next_end:
             return
         everything = [*self._own_pool.held.items(), *self._foreign_pool.held.items()]

@@ -23,7 +23,7 @@ def bucket_key(run_id: RunId, bits: str = "") -> bytes:
 
 
 def slot(key: bytes) -> bytes:
-    """Return the 20 bytes by which DHT nodes know a key: its SHA-1, as Kademlia has it."""
+    """Return the 20 bytes by which DHT nodes identify a key: its SHA-1, as in Kademlia."""
     return hashlib.sha1(key, usedforsecurity=False).digest()
 
 

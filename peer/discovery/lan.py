@@ -1,12 +1,12 @@
-"""Peers of this run in the same local network, found by multicast DNS (RFC 6762, RFC 6763).
+"""Finds peers of this run in the same local network by multicast DNS (RFC 6762, RFC 6763).
 
-Public records do not hold the addresses inside a home. Peers behind one router announce those to each other by
-multicast, which no router passes on.
+Public records do not contain the addresses inside a home. Peers behind one router announce these to each other by
+multicast, which no router forwards.
 
-Any machine of the network can send any announcement, and nothing in one is signed. So an announced address is a hint:
-the peer whose key answers there is confirmed. Names without a confirmed address never displace a confirmed one, an
-announcement adds addresses and never replaces a confirmed one, and a goodbye removes nothing: it only makes an
-unconfirmed name the first to be displaced."""
+Any machine of the network can send any announcement, and announcements are not signed. An announced address is
+therefore only a hint; it is confirmed when the peer's key has answered there. An unconfirmed name never displaces a
+confirmed one, an announcement adds addresses but never replaces a confirmed one, and a goodbye removes nothing: it only
+makes an unconfirmed name the first to be displaced."""
 
 from __future__ import annotations
 
@@ -29,31 +29,32 @@ from peer.protocol.messages import PeerId, RunId
 
 SERVICE = "_peer-swarm._tcp.local."
 ANSWER_S = 3.0
-"""Seconds for a machine of the own network to answer a question about a name that it announced."""
+"""Seconds that a machine has to answer a query about a name that it announced."""
 MAX_PEERS = 1024
-"""Names that are remembered. One costs a few hundred bytes."""
+"""Most names that are remembered, at a few hundred bytes each."""
 MAX_NAMES = 4096
-"""Names that a browser may come to hold. The library keeps each for an hour and more, without a bound."""
+"""Names after which the browser is closed, because the library keeps each one for an hour or more, without a bound."""
 REST_S = 300.0
-"""Seconds without a browser after so many: a flood then costs a few MB in each such time."""
+"""Seconds without a browser after that, so that a flood costs at most a few MB each time."""
 MAX_ASKING = 8
-"""Names that are looked up at once. Only a name whose announcement lacks its address is looked up; `peer` announces
-both in one packet. A name beyond is left until it is announced again."""
+"""Most names that are looked up at once. Only a name whose announcement lacks its address is looked up; `peer`
+announces both in one packet. Further names wait for their next announcement."""
 MAX_ADDRESSES = 4
 
 log = logging.getLogger(__name__)
 
 
 def run_tag(run_id: RunId) -> bytes:
-    """Return what marks announcements of a run. It tells the run to nobody who does not know its id."""
+    """Return the tag that marks announcements of a run. It does not reveal the run to anybody who does not know its
+    id."""
     return blake3.blake3(b"peer lan v1" + run_id).digest(8).hex().encode()
 
 
 class LanPeers:
-    """Announces this peer in its own network and remembers who else is there. Without multicast it finds nobody, and
-    `why_none` tells the reason.
+    """Announces this peer in its own network, and remembers the other peers there. Without multicast it finds no peers,
+    and `why_none` has the reason.
 
-    `hosts`: our own addresses, of which the private IPv4 ones count. `port`: of our exchange service."""
+    `hosts`: our own addresses; only private IPv4 addresses are used. `port`: of our exchange service."""
 
     def __init__(
         self,
@@ -65,8 +66,8 @@ class LanPeers:
         announces: bool = True,
         answered_hosts: Callable[[PeerId], Collection[str]] = lambda peer: (),
     ) -> None:
-        """`announces`: False for a guest, who only listens. `answered_hosts`: the hosts at which the key of a peer has
-        answered us."""
+        """`announces`: False for a guest, which only listens. `answered_hosts`: returns the hosts at which the key of a
+        peer has answered us."""
         self._answered_hosts = answered_hosts
         self._announces = announces
         self._tag = run_tag(run_id)
@@ -80,15 +81,15 @@ class LanPeers:
         self._opening: asyncio.Task[None] | None = None
         self._resting: asyncio.Task[None] | None = None
         self._names = 0
-        """Names that appeared since the browser was made."""
+        """Number of names that appeared since the browser was opened."""
         self.found: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
-        """The announced `host:port` of each name, the confirmed ones first. The first name is displaced first."""
+        """The announced `host:port` of each name, confirmed ones first. The first name is displaced first."""
         self.why_none = ""
 
     def near(self) -> dict[PeerId, tuple[str, ...]]:
-        """Return the peers of our own network, and where they listen (`host:port`).
+        """Return the peers in our own network, with the addresses at which they listen (`host:port`).
 
-        A peer whose key has answered us, and only at other hosts than it was announced at, is not near: somebody else
+        A peer whose key has answered us only at other hosts than the announced ones is left out, since another machine
         announced it."""
         return {
             peer: endpoints
@@ -102,7 +103,7 @@ class LanPeers:
         return [endpoint for endpoint in endpoints if host_of(endpoint) in answered]
 
     def summary(self, recorded: Container[PeerId]) -> str:
-        """Return how many peers with a record were found, or why there can be none, for a person."""
+        """Return the number of found peers that have a record, or why there can be none, as text for a person."""
         return self.why_none or f"{sum(peer in recorded for peer in self.found)} peers in your own network"
 
     def start(self) -> None:
@@ -129,7 +130,7 @@ class LanPeers:
         self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, SERVICE, handlers=[self._changed])
 
     async def _rest(self) -> None:
-        """End the browser, which frees what it holds, and make another one later."""
+        """Close the browser, which frees its memory, and open another one later."""
         browser, self._browser = self._browser, None
         log.warning("a machine of this network announces very many names; looking again in %.0f s", REST_S)
         if browser is not None:
@@ -138,7 +139,7 @@ class LanPeers:
         self._browse()
 
     async def close(self) -> None:
-        """Take the announcement back, and stop listening."""
+        """Withdraw the announcement, and stop listening."""
         for task in [*self._asking, *filter(None, [self._opening, self._resting])]:
             await cancel_and_wait(task)
         if self._browser is not None:
@@ -178,7 +179,8 @@ class LanPeers:
             task.add_done_callback(self._asking.discard)
 
     def _take_goodbye(self, peer: PeerId) -> None:
-        """Let an unconfirmed name be displaced first. Peers that have left lose their records, and count no more."""
+        """Let an unconfirmed name be displaced first. The name itself stays: anybody can send a goodbye, and a peer
+        that has left loses its record anyway."""
         if peer in self.found and not self._confirmed_of(peer, self.found[peer]):
             self.found.move_to_end(peer, last=False)
 
@@ -190,7 +192,7 @@ class LanPeers:
             log.debug("no answer about %s: %s", peer, error)
 
     def _take(self, peer: PeerId, info: AsyncServiceInfo) -> None:
-        """Remember the addresses that were announced for a peer, if they are of this run and of this network."""
+        """Remember the announced addresses of a peer, if they are of this run and of this network."""
         if info.properties.get(b"run") != self._tag or not info.port:
             return
         hosts = [host for host in info.parsed_addresses() if _is_private(host)]
@@ -208,8 +210,8 @@ class LanPeers:
 
 
 def _is_private(host: str) -> bool:
-    """Return whether the address is one of a machine that no router passes on. IPv6 has few such addresses, and homes
-    have IPv4 beside them."""
+    """Return whether this is a private IPv4 address, which no router forwards. IPv6 has few such addresses, and homes
+    have IPv4 too."""
     with contextlib.suppress(ValueError):
         address = ipaddress.IPv4Address(host)
         return not (address.is_global or address.is_multicast or address.is_reserved or address.is_unspecified)
@@ -217,13 +219,14 @@ def _is_private(host: str) -> bool:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether an IPv4 address is this machine's own. Announced by another machine, it would have us dial
-    programs of ours."""
+    """Return whether an IPv4 address is a loopback address. If another machine announced it, we would dial our own
+    programs."""
     return ipaddress.IPv4Address(host).is_loopback
 
 
 def _check_own(hosts: Sequence[str]) -> None:
-    """Raise OSError unless this machine has these addresses: the library leaves a socket open that it cannot use."""
+    """Raise OSError unless this machine has these addresses. The library would leave sockets open that it cannot
+    use."""
     for host in hosts:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
             trial.bind((host, 0))

@@ -70,7 +70,7 @@ def check_announced(texts: Sequence[str]) -> None:
 
 
 def check_listen(texts: Sequence[str]) -> None:
-    """Raise AddressError unless this machine may listen at all of these: IP addresses and TCP ports, 0 for any free
+    """Raise AddressError unless all of these are IP addresses with TCP ports to listen at; port 0 takes any free
     one."""
     for text in texts:
         _parse_listen(text)
@@ -87,11 +87,11 @@ def is_listenable(text: str) -> bool:
 
 @contextlib.contextmanager
 def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
-    """Hold these addresses while p2pd is started in the block; yield them with a free port in place of port 0.
+    """Hold these addresses while p2pd is started in the block; yield them with free ports in place of port 0.
 
-    p2pd listens with SO_REUSEPORT, so two of one user on one port both start and share their callers at random. Each
-    port is therefore tried by an ordinary bind first. Raises AddressError, with the address, when it is taken or is not
-    ours."""
+    p2pd listens with SO_REUSEPORT, so two of the same user on one port would both start and share their callers at
+    random. Each port is therefore first bound without that option. Raises AddressError, with the address, if it is
+    taken or is not an address of this machine."""
     with contextlib.ExitStack() as held:
         ready = []
         for address in listen:
@@ -150,9 +150,9 @@ def address_taken(listen: str) -> AddressError:
 
 
 def advertised(visible: Sequence[str], listen: Sequence[str]) -> list[str]:
-    """Return the addresses of a node that are worth telling other peers, public ones first.
+    """Return the addresses of a node that other peers should get, public ones first.
 
-    Loopback addresses are among them only if we were told to listen there, or there is no other."""
+    Loopback addresses are included only if the node listens at one explicitly, or has no other address."""
     outside = [address for address in visible if not is_loopback(address)]
     kept = list(visible) if any(is_loopback(address) for address in listen) else outside or list(visible)
     return sorted(kept, key=lambda address: not _is_public(address))

@@ -1,6 +1,6 @@
-"""Records of the other peers of a run, from answers that may be partial, stale or forged.
+"""Records of the other peers of a run, collected from answers that may be partial, outdated or forged.
 
-The DHT directory and the one in memory both use this store."""
+The DHT directory and the in-memory directory of the simulator both use this store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from peer.protocol.messages import MAX_RECORD_TTL_S, PeerId, PeerRecord, RunId, 
 from peer.signed_record import InvalidRecord, check_current, unseal
 
 MAX_LENT = 1024
-"""Peers that only other peers have shown us, at most."""
+"""Most peers that are known only because other peers have shown their records."""
 
 
 class LentRecords:
-    """The peers that no look has found and that other peers have shown, and until when their records hold."""
+    """The peers that other peers have shown and no look has found, with the expiry of their records."""
 
     def __init__(self) -> None:
         self._until: dict[PeerId, float] = {}
@@ -26,12 +26,13 @@ class LentRecords:
         return peer in self._until
 
     def found(self, peers: Iterable[PeerId]) -> None:
-        """A look has found these."""
+        """Remove peers that a look has found."""
         for peer in peers:
             self._until.pop(peer, None)
 
     def learn(self, store: RecordStore, found: bytes | PeerRecord, now: float, of: PeerId | None) -> bool:
-        """Put a record that a peer showed into the view, as `peer.ports.directory.SharedRecords.learn` says."""
+        """Add a record that a peer showed to the store, as `peer.ports.directory.SharedRecords.learn` defines. Return
+        whether its peer was not known."""
         record = store.verified(found, now, of)
         peer, former = record.peer_id, store.latest(record.peer_id)
         if record.expires_at <= now or (former is not None and former.issued_at >= record.issued_at):
@@ -47,10 +48,10 @@ class LentRecords:
 
 
 class RecordStore:
-    """Latest record of every other peer of the run.
+    """The latest record of every other peer of the run.
 
-    A record that is missing from an answer is kept until it expires. A partial or failed look thus costs nothing, and
-    only a later record or time takes a peer away."""
+    A record that is missing from an answer is kept until it expires, so a partial or failed look loses no peer. Only a
+    later record or its expiry removes one."""
 
     def __init__(
         self,
@@ -59,30 +60,31 @@ class RecordStore:
         on_bad_record: Callable[[InvalidRecord], None] = lambda bad: None,
         on_own_record: Callable[[PeerRecord], None] = lambda record: None,
     ) -> None:
-        """`on_bad_record` is called with every bad record met, `on_own_record` with every record of our own key."""
+        """`on_bad_record`: called with each invalid record. `on_own_record`: called with each record of our own key."""
         self._run_id = run_id
         self._own = own
         self._latest: dict[PeerId, PeerRecord] = {}
         self._found: dict[PeerId, bytes | PeerRecord] = {}
-        """The records of `_latest` as they were found."""
+        """The records of `_latest` in the form in which they were found."""
         self._order: list[PeerId] | None = None
-        """Peers of `_latest`, sorted; None: to be sorted again."""
+        """The peers of `_latest`, sorted; None: to be sorted again."""
         self._forget_at = 0.0
         self._on_bad_record = on_bad_record
         self._on_own_record = on_own_record
         self.dropped: Counter[Code] = Counter()
-        """Bad records met, by the code of InvalidRecord. Expired ones are not bad: they lie about until the DHT drops
-        them."""
+        """Number of invalid records, by the code of InvalidRecord. Expired records are not counted, since the DHT keeps
+        them for a while."""
 
     def add(self, found: bytes | PeerRecord, now: float) -> None:
-        """Keep a record if it is the latest of its peer; count it if it is bad.
+        """Add a record if it is valid and the latest of its peer; count it if it is invalid.
 
-        Bytes are verified, and a record without a signature is believed (tests)."""
+        Bytes are verified. A `PeerRecord` without a signature is accepted as it is (tests)."""
         with contextlib.suppress(InvalidRecord):
             self.add_verified(found, self.verified(found, now))
 
     def verified(self, found: bytes | PeerRecord, now: float, of: PeerId | None = None) -> PeerRecord:
-        """Return the verified record. `of`: it must be this peer's. Raises InvalidRecord, counted."""
+        """Return the verified record. `of`: the peer it must belong to; None: any. Raises InvalidRecord, and counts
+        it."""
         try:
             record = unseal(found) if isinstance(found, bytes) else found
             check_current(record, self._run_id, now)
@@ -95,7 +97,8 @@ class RecordStore:
         return record
 
     def add_verified(self, found: bytes | PeerRecord, record: PeerRecord) -> None:
-        """Keep a verified record if it is the latest of its peer. `found`: the same record as it was found."""
+        """Add a verified record if it is the latest of its peer. `found`: the same record in the form in which it was
+        found."""
         if record.peer_id == self._own:
             self._on_own_record(record)
             return
@@ -112,7 +115,7 @@ class RecordStore:
         return self._latest.get(peer)
 
     def shown(self, peer: PeerId) -> bytes | PeerRecord | None:
-        """Return the latest record of a peer as it was found."""
+        """Return the latest record of a peer in the form in which it was found."""
         return self._found.get(peer)
 
     def live(self, now: float) -> dict[PeerId, PeerRecord]:
@@ -125,8 +128,8 @@ class RecordStore:
         return {peer: r for peer, r in records if r.expires_at > now and r.status is not Status.LEAVING}
 
     def _forget(self, now: float) -> None:
-        """Drop records some time after their expiry: an expired farewell must still outdate the record that it
-        replaced."""
+        """Drop records some time after they expired. A record that announced a departure must outlive its expiry, so
+        that an older record of the same peer does not reappear."""
         self._latest = {p: r for p, r in self._latest.items() if r.issued_at + MAX_RECORD_TTL_S > now}
         self._found = {p: found for p, found in self._found.items() if p in self._latest}
         self._forget_at = min((r.issued_at for r in self._latest.values()), default=now) + MAX_RECORD_TTL_S
@@ -134,7 +137,7 @@ class RecordStore:
 
 
 def live_record(found: bytes | PeerRecord, run_id: RunId, now: float) -> PeerRecord | None:
-    """Return a record that counts now: good, of this run, not expired, not leaving; else None."""
+    """Return the record if it is valid, of this run, not expired and not leaving; else None."""
     try:
         record = unseal(found) if isinstance(found, bytes) else found
         check_current(record, run_id, now)

@@ -1,4 +1,4 @@
-"""The addresses that a peer can put into a ticket: its own, and those of other peers of the run that it met."""
+"""The addresses that a peer can put into a ticket: its own, and those of other peers of the run that it has met."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from peer.discovery.address_cache import AddressCache
 from peer.discovery.multiaddr import split
 
 MOST_OTHERS = 5
-"""Others in a ticket: any of them may be gone, and each makes it 70 characters longer."""
+"""Addresses of other peers in a ticket. Any of them may be gone, and each adds about 70 characters."""
 HERE = ("/ip4/127.", "/ip6/::1/")
-"""How addresses begin that mean something on one machine only."""
+"""Prefixes of loopback addresses, which are valid on one machine only."""
 
 
 @dataclass(frozen=True, slots=True)
 class TicketEntries:
-    """Addresses for a ticket, best first. `remarks`: sentences that whoever hands it on should read."""
+    """Addresses for a ticket, best first. `remarks`: sentences for the person who passes it on."""
 
     addresses: tuple[str, ...]
     remarks: tuple[str, ...]
 
 
 def entries_of(own: Iterable[str], reachable: bool | None, met: Iterable[str]) -> TicketEntries:
-    """Choose the addresses. `own`: ours, best first. `reachable`: whether others got through to us; None: not known.
-    `met`: those of other peers, latest first. Ours come last when nobody gets through to them."""
+    """Choose the addresses for a ticket.
+
+    `own`: our addresses, best first. `reachable`: whether others can dial us; None: not known. `met`: addresses of
+    other peers, latest first. Our own come last if others cannot dial us."""
     ours, remarks = list(own), list[str]()
     names = {split(address)[1] for address in ours}
     others: dict[str, str] = {}
@@ -45,6 +47,6 @@ def entries_of(own: Iterable[str], reachable: bool | None, met: Iterable[str]) -
 
 
 def met_in(cache: Path) -> list[str]:
-    """Read the addresses of peers with a record in a run's folder, latest seen first. A file that cannot be read has
-    none."""
+    """Return the addresses of peers with a record from a run's cache file, latest seen first; none if it cannot be
+    read."""
     return AddressCache(cache, time.time()).entries()

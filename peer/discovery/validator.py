@@ -1,13 +1,14 @@
-"""Gate of a DHT node: the entries that it stores for other nodes and believes in their answers.
+"""Gate of a DHT node: decides which entries it stores for other nodes and accepts from their answers.
 
-There is one kind of entry. Its key is one of the run and its peer (`keys.py`). Its subkey is the raw 32-byte public
-key of the peer, and its value the record that this key signed. The DHT stores nothing else.
+There is one kind of entry. Its key belongs to the run and the peer (`keys.py`), its subkey is the peer's raw 32-byte
+public key, and its value is the record that this key signed. The DHT stores nothing else.
 
-An entry lives in the DHT exactly until `dht_expiry` of its record. The DHT keeps the entry that expires last, so the
-last record issued by a peer wins. No peer can replay an old record under a longer life, because the time is part of the
+An entry lives in the DHT exactly until `dht_expiry` of its record. The DHT keeps the entry that expires last, so a
+peer's latest record wins. An old record cannot be replayed with a longer life, because its time of issue is part of the
 signed bytes.
 
-Runs may share a DHT. A node that refused another run's records would lose them, so the gate admits any run."""
+Runs may share a DHT. The gate admits records of any run, since a node that refused those of other runs would make them
+lose records."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def dht_expiry(record: PeerRecord) -> float:
 
 
 class RecordGate:
-    """Admits or refuses one entry at a time, whatever else the node holds (`entry_places.py`)."""
+    """Admits or refuses single entries, independent of what the node holds (`entry_places.py` limits that)."""
 
     def __init__(
         self,
@@ -40,16 +41,16 @@ class RecordGate:
         own_run: RunId | None = None,
         first: Callable[[], Iterable[PeerId]] = tuple,
     ) -> None:
-        """`own_run`: the run whose entries come first in the node's store; None: none does. `first` returns the peers
-        whose entries are taken first from a large answer."""
+        """`own_run`: the run whose entries have precedence in the node's store; None: no run has. `first`: returns the
+        peers whose entries are read first from a large answer."""
         self.now, self.own_run, self.first = now, own_run, first
         self.refused: Counter[Code] = Counter()
         """Refused entries, by the code of InvalidRecord."""
 
     def admit(self, key_slot: bytes, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Return whether to store or believe this entry.
+        """Return whether to store or accept this entry.
 
-        `subkey` and `value` are MessagePack, as hivemind gives them. Any of the arguments may be anything."""
+        `subkey` and `value` are MessagePack, as hivemind gives them. All arguments are untrusted."""
         try:
             self._check(key_slot, subkey, value, expiry)
         except InvalidRecord as bad:
@@ -77,7 +78,7 @@ def run_of(value: bytes) -> RunId:
 def unpack(packed: bytes) -> bytes:
     """Return the one byte string that a MessagePack value consists of. Raises InvalidRecord.
 
-    A general parser would follow any nested structure that a stranger sends."""
+    A general parser would follow any nested structure that a hostile peer sends."""
     if not isinstance(packed, bytes) or len(packed) > MAX_RECORD_BYTES + 3:
         raise InvalidRecord(Code.TOO_LARGE, f"more than {MAX_RECORD_BYTES} bytes")
     head = {_BIN8: 2, _BIN16: 3}.get(packed[:1])

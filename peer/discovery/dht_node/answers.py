@@ -1,8 +1,8 @@
-"""Answers of other nodes of the DHT, read in a thread before the event loop sees them.
+"""Reads and verifies the answers of other DHT nodes in a thread, before the event loop uses them.
 
-Anybody may answer with thousands of entries, and to check a signature takes time. So an answer is cut to `MOST_TAKEN`
-entries of each key, those of known peers first. The thread checks these, and keeps the result where `unseal` finds
-it."""
+Anybody can answer with thousands of entries, and verifying a signature takes time. An answer is therefore cut to
+`MOST_TAKEN` entries of each key, those of known peers first. The thread verifies these, and `unseal` caches the
+result."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from peer.protocol.messages import PeerId
 from peer.signed_record import InvalidRecord, unseal
 
 MOST_TAKEN = 512
-"""Entries of one key in one answer. A bucket of honest peers splits long before."""
+"""Most entries of one key that are read from an answer. A bucket of honest peers splits long before it has so many."""
 MOST_BYTES = 2**24
-"""Bytes of one key's entries, beyond which nothing of them is read."""
+"""Bytes of one key's entries above which none of them is read."""
 
 
 class AnswerReader:
-    """Reads what other nodes answer. `load` and `dump` are hivemind's: bytes to a dictionary of entries and back."""
+    """Cuts and verifies answers. `load` and `dump` are hivemind's: bytes to a dictionary of entries, and back."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class AnswerReader:
         first: Callable[[], Iterable[PeerId]],
         offload: Offload,
     ) -> None:
-        """`first` returns the peers whose entries are taken before those of others, the best first."""
+        """`first`: returns the peers whose entries are kept before those of others, the most important first."""
         self._load, self._dump, self._first, self._offload = load, dump, first, offload
 
     async def read(self, values: list[bytes]) -> list[bytes | None]:
-        """Return each of these dictionaries cut to what is taken of it, and checked; None for one too large.
+        """Return each of these dictionaries, cut and verified; None for one that is too large.
 
-        Raises what `load` raises for other bytes. hivemind takes that for a node that did not answer."""
+        Raises what `load` raises for invalid bytes; hivemind treats that as a node that did not answer."""
         peers = list(self._first())
 
         def work() -> list[bytes | None]:
@@ -63,7 +63,7 @@ class AnswerReader:
         else:
             taken = list(there)
         for subkey in taken:
-            with contextlib.suppress(InvalidRecord):  # the gate refuses it, and says why
+            with contextlib.suppress(InvalidRecord):  # the gate refuses it later, with the reason
                 unseal(unpack(there[subkey]))
         return value
 
@@ -71,14 +71,13 @@ class AnswerReader:
 def _key(peer: PeerId) -> bytes:
     try:
         return key_of(peer)
-    except ValueError:  # what was remembered of a peer may be anything that its key is not in
+    except ValueError:  # this peer id does not contain its key
         return b""
 
 
 def reading_answers(get_stub: Callable[..., Any], reader: AnswerReader, found: int) -> Callable[..., Any]:
-    """Wrap hivemind's maker of stubs, so that every answer to a question goes through the reader.
-
-    `found` is hivemind's type of a result that is a dictionary."""
+    """Wrap hivemind's factory of stubs, so that every answer passes the reader. `found`: hivemind's type of a result
+    that is a dictionary."""
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return _ReadingStub(get_stub(*args, **kwargs), reader, found)
@@ -99,7 +98,7 @@ class _ReadingStub:
         read = await self._reader.read([result.value for result in results])
         for result, value in zip(results, read, strict=True):
             if value is None:
-                result.Clear()  # as of a node that has nothing
+                result.Clear()  # as if the node had no entry
             else:
                 result.value = value
         return answer

@@ -1,7 +1,7 @@
-"""Store of a DHT node, with places shared among runs, keys and the address blocks of callers.
+"""The store of a DHT node, with places shared among runs, keys and the address blocks of callers.
 
-This module, `node.py` and `process.py` are the only ones that know hivemind, private parts included. They are written
-against hivemind 1.1.12."""
+Only this module, `node.py` and `process.py` use hivemind, including private parts of it. They are written against
+hivemind 1.1.12."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ with warnings.catch_warnings():  # hivemind decorates functions with torch.jit.s
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
 _UNKNOWN = "unknown"
-"""Block of the callers whose address p2pd does not tell."""
+"""Address block of callers whose address p2pd does not give."""
 _ASK_AGAIN_S = 1.0
 _caller: ContextVar[tuple[bytes, str] | None] = ContextVar("caller of the DHT", default=None)
-"""The public key and the address block of the node that asks us to store; None: we do so ourselves."""
+"""The public key and the address block of the node that asks us to store; None: this node itself."""
 
 
 class CallerBlocks:
-    """Address blocks of the nodes that p2pd is connected to."""
+    """Looks up the address blocks of the nodes that are connected to p2pd."""
 
     def __init__(self, connections: Callable[[], Awaitable[dict[str, list[str]]]], now: Callable[[], float]) -> None:
-        """`connections` returns, per peer id, the remote addresses. `now`: seconds, of any origin."""
+        """`connections`: returns the remote addresses of each peer id. `now`: returns monotonic seconds."""
         self._connections, self._now = connections, now
         self._blocks: dict[str, str] = {}
         self._asked_at = float("-inf")
 
     async def of(self, peer_id: str) -> str:
-        """Return the block of a caller.
+        """Return the address block of a caller.
 
-        p2pd is asked at most once in `_ASK_AGAIN_S`, for callers that it has lost already never end."""
+        p2pd is asked at most once in `_ASK_AGAIN_S`, because callers whose connection has ended already can come
+        without end."""
         if peer_id not in self._blocks and self._now() - self._asked_at >= _ASK_AGAIN_S:
             self._asked_at = self._now()
             try:
@@ -55,7 +56,7 @@ class CallerBlocks:
 
 
 def noting_callers(handler: Handler, callers: CallerBlocks) -> Handler:
-    """Wrap hivemind's handler of requests to store, so that the store knows who asks."""
+    """Wrap hivemind's handler of store requests, so that the store knows the caller."""
 
     async def wrapped(request: Any, context: Any) -> Any:
         peer_id = context.remote_id.to_base58()
@@ -66,7 +67,7 @@ def noting_callers(handler: Handler, callers: CallerBlocks) -> Handler:
 
 
 def key_in_id(peer_id: str) -> bytes:
-    """Return the public key in a peer id; empty for a key of another kind than ours."""
+    """Return the public key in a peer id; empty for other kinds of keys than ours."""
     try:
         return public_key_of(peer_id)
     except ValueError:
@@ -74,7 +75,7 @@ def key_in_id(peer_id: str) -> bytes:
 
 
 class EntryStore(DHTLocalStorage):  # type: ignore[misc]
-    """Entries that passed the gate, as many as `EntryPlaces` gives places."""
+    """Stores the entries that passed the gate and get a place from `EntryPlaces`."""
 
     def __init__(self, gate: RecordGate) -> None:
         super().__init__()
@@ -85,10 +86,10 @@ class EntryStore(DHTLocalStorage):  # type: ignore[misc]
         return subkey is not None and self.store_subkey(key, subkey, value, expiration_time)
 
     def store_subkey(self, key: DHTID, subkey: Any, value: bytes, expiration_time: float) -> bool:
-        """Keep an entry that the gate has admitted; return whether it is kept and was not there yet."""
+        """Store an entry that the gate has admitted. Return whether it is stored and was not there yet."""
         now, place = self._gate.now(), (key.to_bytes(), bytes(subkey))
         if expiration_time <= max(now, self._until(place)):
-            return False  # known, or outdated: hivemind would keep a note of each such attempt until it ends
+            return False  # known or outdated; hivemind would remember each such attempt until the entry's expiry
         caller = _caller.get()
         block = caller[1] if caller is not None else ""
         holder = Holder(run_of(value), block, expiration_time)

@@ -1,4 +1,4 @@
-"""Reports why a p2pd ended: its signal or exit code, its last lines, and whether the system was out of memory."""
+"""Explains why a p2pd ended: its signal or exit code, its last lines, and whether the system was out of memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from collections import deque
 from pathlib import Path
 
 LINES, WIDTH = 4, 200
-"""Lines that are kept, and characters of each."""
+"""Number of lines that are kept, and characters of each."""
 MAX_PENDING = 64 * 1024
-"""Most bytes kept of a line that does not end."""
+"""Most bytes that are kept of a line without an end."""
 
 _BANNER = ("Control socket:", "Peer ID:", "Peer Addrs:", "/")
 
 
 class Tail:
-    """Output of a p2pd: the last few lines, and the first line of a Go panic, which hundreds of useless ones follow."""
+    """The last few lines of p2pd's output, and the first line of a Go panic, which hundreds of less useful lines
+    follow."""
 
     def __init__(self) -> None:
         self._pending = b""
@@ -25,7 +26,7 @@ class Tail:
         self._panic = ""
 
     def feed(self, chunk: bytes) -> list[str]:
-        """Return the lines that `chunk` completes."""
+        """Add output. Return the lines that `chunk` completes."""
         *whole, pending = (self._pending + chunk).split(b"\n")
         self._pending = pending[:MAX_PENDING]
         lines = [line.decode(errors="replace").rstrip() for line in whole]
@@ -40,20 +41,20 @@ class Tail:
             self._last.append(told[:WIDTH])
 
     def last(self) -> str | None:
-        """Return the last line, or None without one."""
+        """Return the last line; None: there is none."""
         return self._last[-1] if self._last else None
 
     def words(self) -> str:
-        """Return what is worth telling of the output, in one line."""
+        """Return the useful part of the output, in one line."""
         if self._panic:
             return self._panic
         return " | ".join(self._last)
 
 
 def _told(line: str) -> str:
-    """Return the part of a line that is worth keeping.
+    """Return the part of a line to keep; empty: nothing.
 
-    The banner is dropped, and so are warnings in the log, of which a healthy p2pd writes many."""
+    The startup banner is dropped, and so are warnings in the log, of which a healthy p2pd writes many."""
     if not line.startswith("{"):
         return "" if line.startswith(_BANNER) else line
     try:
@@ -65,7 +66,8 @@ def _told(line: str) -> str:
 
 
 def in_words(code: int, said: str, memory_short: bool) -> str:
-    """Describe how a process with this exit code (-N: signal N) ended."""
+    """Describe how a process with this exit code (-N: signal N) ended. `said`: its last output. `memory_short`: the
+    system killed processes for lack of memory meanwhile."""
     if code >= 0:
         found = f"ended with exit code {code}"
     else:
@@ -82,7 +84,7 @@ def _name(number: int) -> str:
 
 
 def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
-    """Return how many processes the system has killed for lack of memory since its start; 0 if it does not tell."""
+    """Return how many processes the system has killed for lack of memory since its start; 0 if that is not known."""
     try:
         with vmstat.open("rb") as file:
             for line in file:

@@ -1,7 +1,7 @@
-"""Import of hivemind without the parts that we do not use.
+"""Imports hivemind without the parts that we do not use.
 
-`import hivemind` loads its averaging, mixture of experts and optimizers, and scipy for them. That costs every daemon
-time and memory. Its directory (`hivemind.dht`, `hivemind.p2p`) needs none of it."""
+`import hivemind` loads its averaging, mixture of experts and optimizers, and scipy for them, which costs every daemon
+time and memory. Its DHT (`hivemind.dht`, `hivemind.p2p`) needs none of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from importlib.util import module_from_spec
 
 
 def without_the_rest() -> None:
-    """Put an empty package in hivemind's place, whose modules are found as usual, so that its `__init__` does not run.
+    """Register an empty package as `hivemind`, whose modules can be imported as usual, so that hivemind's own
+    `__init__` does not run.
 
-    Nothing happens when hivemind is loaded already or is not installed. The imports that follow report the latter."""
+    Does nothing if hivemind is loaded already or is not installed; in the latter case the imports that follow fail."""
     if "hivemind" in sys.modules:
         return
     spec = PathFinder.find_spec("hivemind")
@@ -30,10 +31,11 @@ def without_the_rest() -> None:
 
 @contextlib.contextmanager
 def _locks_of_threads() -> Iterator[None]:
-    """Where the system has no semaphores for several processes, let modules make locks of threads in their place.
+    """Replace locks between processes by locks between threads during the import, if the system has no semaphores for
+    the former.
 
-    hivemind makes such locks when it is imported. They need a writable /dev/shm, which some containers do not have. We
-    use hivemind in one process, where locks of threads do the same."""
+    hivemind creates such locks when it is imported. They need a writable /dev/shm, which some containers lack. We use
+    hivemind in one process, where locks between threads suffice."""
     try:
         multiprocessing.Lock()
     except (OSError, ImportError):

@@ -1,4 +1,5 @@
-"""The start of p2pd: a program of its own takes everything away that p2pd does not need, and becomes it."""
+"""The command that starts p2pd: a small Python program drops everything that p2pd does not need, and then becomes
+p2pd."""
 
 from __future__ import annotations
 
@@ -30,18 +31,21 @@ if sys.platform == "linux":
 kept = {name: os.environ[name] for name in ("GOLOG_LOG_LEVEL", "GOLOG_LOG_FMT") if name in os.environ}
 os.execve(command[0], command, {**kept, "GOMEMLIMIT": heap})
 """
-"""Program of a Python of its own, which becomes p2pd. A preexec_fn would fork this process, with its threads.
+"""Program of a separate Python process, which becomes p2pd. A preexec_fn would instead fork this process with its
+threads.
 
-p2pd gets no privileges (38 is PR_SET_NO_NEW_PRIVS), no input, no open file, no core dump, and an environment of three
-names. It keeps our user: it reads the key file, which is its owner's alone. Where the system forbids to set limits, as
-under systemd with `SystemCallFilter=~@resources`, those of this process hold, and GOMEMLIMIT."""
+p2pd gets no new privileges (38 is PR_SET_NO_NEW_PRIVS), no input, no open files, no core dump, and an environment of
+three variables. It keeps our user, because it reads the key file, which only its owner can read. Where the system does
+not allow setting limits, as under systemd with `SystemCallFilter=~@resources`, the limits of this process and
+GOMEMLIMIT apply."""
 
 
 def launched(command: Sequence[str], *, files: int, heap: int, data: int) -> list[str]:
-    """Return the command that becomes `command`, within these bounds. Bytes, but for `files`."""
+    """Return the command that becomes `command` within these limits. `files`: number of open files. `heap`, `data`:
+    bytes."""
     return isolated_python(_LAUNCH, str(files), str(heap), str(data), *command)
 
 
 def files_granted(wanted: int) -> int:
-    """Return how many files p2pd may open: fewer than wanted where the system's own limit is lower."""
+    """Return the number of files that p2pd may open: `wanted`, or less if the system's limit is lower."""
     return int(min(wanted, open_file_limits()[1]))

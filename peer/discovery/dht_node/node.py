@@ -1,7 +1,7 @@
-"""One p2pd process and its DHT node, for as long as that process lives.
+"""One p2pd process and its DHT node, for the lifetime of that process.
 
-This module, `entry_store.py` and `process.py` are the only ones that know hivemind, private parts included. They are
-written against hivemind 1.1.12."""
+Only this module, `entry_store.py` and `process.py` use hivemind, including private parts of it. They are written
+against hivemind 1.1.12."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ protocol.DHTProtocol.node_info = dht_pb2.NodeInfo()  # a node that comes back ma
 __all__ = ["LOST", "DhtNode", "DhtNodeLimits", "DhtNodeOptions", "DictionaryDHTValue"]
 
 _EXCHANGE_S = 5.0
-"""Seconds for a question to our own p2pd, over its control socket."""
+"""Timeout in seconds of a request to our own p2pd, over its control socket."""
 _CALL_S = 2.0
-"""Seconds for a question to another node of the DHT."""
+"""Timeout in seconds of a request to another node of the DHT."""
 _MAX_NOTED = 1024
 T = TypeVar("T")
 
 
 class _Validator(RecordValidatorBase):  # type: ignore[misc]
-    """Our gate, where hivemind asks for a validator."""
+    """Adapts our gate to hivemind's interface for validators."""
 
     def __init__(self, gate: RecordGate) -> None:
         self._gate = gate
@@ -62,10 +62,8 @@ class _Validator(RecordValidatorBase):  # type: ignore[misc]
         return self._gate.admit(record.key, record.subkey, record.value, record.expiration_time)
 
     def prune(self, key: bytes, entries: DictionaryDHTValue) -> bool:
-        """Remove the bad entries of a dictionary, in place of the protocol's check of all of it.
-
-        hivemind refuses a dictionary for one bad entry. With a record that only some clocks accept, any peer could hide
-        all others."""
+        """Remove the invalid entries of a dictionary. Replaces hivemind's check, which refuses a dictionary for one
+        invalid entry: with a record that only some clocks accept, any peer could then hide all others."""
         with entries.freeze():
             packed = [(subkey, *entry) for subkey, entry in entries.items()]
             for subkey, value, expiry in packed:
@@ -76,7 +74,8 @@ class _Validator(RecordValidatorBase):  # type: ignore[misc]
 
 
 def _note(table: dict[str, T], of: str, word: T) -> None:
-    """Keep the latest entry per address. The oldest one goes first, as newcomers never end."""
+    """Set the entry of an address. Drops the oldest entry if the table is full, since new addresses can come without
+    end."""
     table.pop(of, None)
     table[of] = word
     if len(table) > _MAX_NOTED:
@@ -88,9 +87,9 @@ def _is_short(subkey: Any) -> bool:
 
 
 class _NoCache(DHTLocalStorage):  # type: ignore[misc]
-    """Cache that stores nothing.
+    """A cache that stores nothing.
 
-    hivemind lets other nodes write into a node's cache and answers from there first. One record in it would hide all
+    hivemind lets other nodes write into a node's cache and answers from it first, so one record in it could hide all
     others."""
 
     def store(self, *_: Any, **__: Any) -> bool:
@@ -101,10 +100,10 @@ class _NoCache(DHTLocalStorage):  # type: ignore[misc]
 
 
 class DhtNode:
-    """A running p2pd and the DHT node on top. It belongs to the event loop that it was started in."""
+    """A running p2pd with the DHT node on top. It belongs to the event loop in which it was started."""
 
     def __init__(self, process: Process, dht: DHTNode, thread: LowPriorityThread) -> None:
-        """`thread` checks what others answer, and ends with the node."""
+        """`thread`: verifies the answers of other nodes; closed with the node."""
         self._process = process
         self._thread = thread
         self._dht = dht
@@ -113,16 +112,16 @@ class DhtNode:
         self._first = AskedFirst(time.monotonic)
         self.pid: int = process._child.pid
         self.tried: dict[str, str] = {}
-        """Per address dialled, why it did not answer the last time; empty when it did."""
+        """For each address that was dialled: why it did not answer the last time; empty: it did."""
         self.clock_offsets: dict[str, float] = {}
-        """Per peer id, its clock minus ours at the last dial, in seconds."""
+        """For each peer id: its clock minus ours at the last dial, in seconds."""
 
     @classmethod
     async def start(cls, options: DhtNodeOptions, listen: Sequence[str], gate: RecordGate | None) -> DhtNode:
-        """Start p2pd without joining any node. `gate` None stores any entry, for tests of hostile nodes.
+        """Start p2pd without joining any node. `gate` None: store any entry, for tests of hostile nodes.
 
-        Raises AddressError when the port is taken, and DirectoryFailed when p2pd cannot be started. Both come within
-        `startup_s` and a few seconds."""
+        Raises AddressError if the port is taken, DirectoryFailed if p2pd cannot be started; both within `startup_s` and
+        a few seconds."""
         process, thread = await start_process(options, listen), LowPriorityThread()
         try:
             async with asyncio.timeout(options.startup_s):
@@ -138,11 +137,11 @@ class DhtNode:
         return self
 
     async def ended(self) -> str:
-        """Wait for the process to end, and describe how it ended."""
+        """Wait until the process ends, and return how it ended, as text."""
         return await self._process.ended()
 
     async def answers(self, timeout_s: float) -> None:
-        """Ask the process something small. Raises one of LOST when it does not answer in time."""
+        """Make a small request to the process. Raises one of LOST if it does not answer in time."""
         await self._process.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), timeout_s)
 
     def resident_bytes(self) -> int:
@@ -154,11 +153,11 @@ class DhtNode:
         return {str(peer.to_base58()) for peer in self._dht.protocol.routing_table.peer_id_to_uid}
 
     async def link(self, address: str, timeout_s: float) -> bool:
-        """Dial `address` and ping the node there, which puts each into the other's routing table; return whether it
+        """Dial `address` and ping the node there, which adds each to the other's routing table. Return whether it
         answered."""
         plain, peer_id = split(address)
         peer = PeerID.from_base58(peer_id)
-        # We try first, for p2pd dials an address that did not answer ever more seldom.
+        # Try a TCP connection first: p2pd backs off longer and longer from an address that did not answer.
         if deaf := await tcp_failure_reason(plain, timeout_s):
             _note(self.tried, address, deaf)
             return False
@@ -180,7 +179,7 @@ class DhtNode:
         return answered
 
     async def trim(self) -> None:
-        """Close the connections that are used least. Raises one of LOST when p2pd does not answer."""
+        """Close the connections that are used least. Raises one of LOST if p2pd does not answer."""
         await self._process.trim()
 
     async def _connect(self, peer: PeerID, plain: Sequence[str], timeout_s: float) -> None:
@@ -189,12 +188,13 @@ class DhtNode:
         await self._process.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=dial), timeout_s)
 
     async def _dial(self, peer: PeerID) -> None:
-        """Connect with a node before it is called, unless p2pd is connected or nobody has told where it is."""
+        """Connect to a node before it is called, if its address is known."""
         if plain := self._process.book.of(peer.to_bytes()):
             await self._connect(peer, plain, _CALL_S)
 
     def set_advertised(self, addresses: Sequence[str], *, closed: bool) -> None:
-        """Tell other nodes from here on where we are (with our peer id). `closed`: that they cannot call us."""
+        """Set the addresses (with our peer id) that other nodes get from now on. `closed`: other nodes cannot call us,
+        so they get none."""
         protocol = self._dht.protocol
         said = dht_pb2.NodeInfo() if closed else dht_pb2.NodeInfo(node_id=protocol.node_id.to_bytes())
         if not closed:
@@ -202,8 +202,8 @@ class DhtNode:
         protocol.node_info.CopyFrom(said)
 
     async def _compare_clocks(self, peer_id: str, peer: PeerID) -> None:
-        """Compare the clocks, ignoring failures. hivemind's own ping compares them too, but does not give the
-        result."""
+        """Measure the clock offset to a node, ignoring failures. hivemind's own ping measures it too, but does not
+        return it."""
         before = run_time()
         with contextlib.suppress(P2PHandlerError, *LOST):
             answer = await self._dht.protocol.get_stub(peer).rpc_ping(dht_pb2.PingRequest(), timeout=_CALL_S)
@@ -214,19 +214,19 @@ class DhtNode:
         return open_files(self.pid)
 
     async def refresh(self) -> None:
-        """Look for the nodes nearest to us. This finds new ones and drops dead ones from the routing table."""
+        """Search for the nodes nearest to us. This finds new nodes, and drops dead ones from the routing table."""
         async with asyncio.timeout(4 * _EXCHANGE_S):
             await self._search(self._dht.find_nearest_nodes([self._dht.node_id]))
 
     async def addresses(self) -> list[str]:
-        """Return the addresses that we can be seen under, with our peer id. Raises OSError or EOFError without an
-        answer of p2pd."""
+        """Return the addresses that p2pd sees of itself, with our peer id. Raises OSError or EOFError if p2pd does not
+        answer."""
         answer = await self._process.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), _EXCHANGE_S)
         return _full_addresses(answer.identify.id, [str(Multiaddr(raw)) for raw in answer.identify.addrs])
 
     async def seen_addresses(self) -> list[str]:
-        """Return the addresses of the connected nodes in the routing table: what they told, and the remote ends. Raises
-        as `addresses` does."""
+        """Return the addresses of the connected nodes in the routing table: those that they advertise, and the remote
+        ends of the connections. Raises as `addresses` does."""
         connected = await self._process.connections(_EXCHANGE_S)
         nodes = {peer.to_bytes() for peer in self._dht.protocol.routing_table.peer_id_to_uid}
         told = self._process.book.of
@@ -234,22 +234,21 @@ class DhtNode:
         return [text for peer, found in ends.items() for text in _full_addresses(peer, list(found))]
 
     async def store(self, key: bytes, subkey: bytes, value: bytes, expiry: float, others_only: bool = False) -> bool:
-        """Put an entry into the DHT; return whether it was stored somewhere, which may be this node unless
-        `others_only`."""
+        """Put an entry into the DHT. Return whether a node stored it, which may be this one unless `others_only`."""
         ok: bool = await self._search(self._dht.store(key, value, expiry, subkey=subkey, exclude_self=others_only))
         return ok
 
     async def store_in(
         self, keys: Sequence[bytes], subkey: bytes, value: bytes, expiry: float, first: Sequence[str] = ()
     ) -> None:
-        """Put an entry under each of several keys, at the nodes around it. `first`: peer ids of nodes that hold
-        everything, where it is put instead as long as one of them takes it."""
+        """Put an entry under each of several keys, at the nodes nearest to the key. `first`: peer ids of nodes that
+        hold all entries; if one of them accepts the entry, no other node gets it."""
         packed = self._dht.protocol.serializer.dumps(value)
         await self._search(_all(*(self._store_near(key, subkey, packed, expiry, first) for key in keys)))
 
     async def _store_near(self, key: bytes, subkey: bytes, packed: bytes, expiry: float, first: Sequence[str]) -> None:
-        """Put an entry at the `first` nodes, or else at the holders of a key, or else at the nearest nodes that a
-        search finds."""
+        """Put an entry at the `first` nodes, otherwise at the known holders of the key, otherwise at the nearest nodes
+        that a search finds."""
         dht, slot = self._dht, DHTID.generate(key)
 
         async def takes(peer: PeerID) -> bool:
@@ -275,14 +274,15 @@ class DhtNode:
         self._holders.searched(key, took, met)
 
     def _nearest(self, slot: DHTID) -> list[PeerID]:
-        """The nodes nearest to a key that this node knows, as many as hold an entry."""
+        """Return the known nodes nearest to a key, as many as store an entry."""
         dht = self._dht
         known = dht.protocol.routing_table.get_nearest_neighbors(slot, dht.num_replicas, exclude=dht.node_id)
         return [peer for _, peer in known]
 
     async def find_near(self, key: bytes, first: Sequence[str] = ()) -> list[bytes] | None:
-        """Return the values of all entries that this node and one other have under a key: one of the `first` nodes,
-        which hold everything (peer ids), or else a holder. None: none of them answers, and `find_in` searches."""
+        """Return the values of all entries under a key that this node and one other node hold. The other node is one of
+        `first` (peer ids of nodes that hold all entries), or else a holder of the key. None: none of them answers; use
+        `find_in`, which searches."""
         slot, protocol = DHTID.generate(key), self._dht.protocol
         nodes = self._first.of(random.sample(first, len(first)))
         for node in nodes:
@@ -298,47 +298,48 @@ class DhtNode:
         return [*self._own_values(slot), *self._values_in(answer[slot][0])]
 
     def _own_values(self, slot: DHTID) -> list[bytes]:
-        """The values that lie under a key in this node's own store."""
+        """Return the values under a key in this node's own store."""
         return self._values_in(self._dht.protocol.storage.get(slot))
 
     def _values_in(self, found: Any) -> list[bytes]:
-        """The values of a dictionary as one node holds it. A search of hivemind unpacks them, a single question does
-        not."""
+        """Return the values of a dictionary as a single node returns it. Unlike the result of hivemind's search, it is
+        still packed."""
         if found is None or not isinstance(found.value, DictionaryDHTValue):
             return []
         return [self._dht.protocol.serializer.loads(entry.value) for _, entry in found.value.items()]
 
     def hold(self, keys: Collection[bytes], subkey: bytes, value: bytes, expiry: float) -> None:
-        """Put an entry into this node's own store, wherever in the DHT it belongs."""
+        """Put an entry into this node's own store, even if the DHT would place it elsewhere."""
         protocol = self._dht.protocol
         for key in keys:
             protocol.storage.store(DHTID.generate(key), protocol.serializer.dumps(value), expiry, subkey=subkey)
 
     def linked(self) -> list[str]:
-        """Return the peer ids at the addresses that we dialled and that answered the last time."""
+        """Return the peer ids of the addresses that answered when they were last dialled."""
         return [split(address)[1] for address, deaf in self.tried.items() if not deaf]
 
     async def find_at(self, peers: Sequence[str], key: bytes) -> list[bytes]:
-        """The values of all entries that these nodes hold under `key`, asked directly. Who does not answer has none."""
+        """Return the values of all entries that these nodes hold under `key`, asked directly. Nodes that do not answer
+        are skipped."""
         slot, protocol = DHTID.generate(key), self._dht.protocol
         asked = (protocol.call_find(PeerID.from_base58(peer), [slot]) for peer in peers)
         answers = await self._search(_all(*asked))
         return [value for answer in answers if answer for value in self._values_in(answer[slot][0])]
 
     async def find(self, key: bytes) -> list[bytes]:
-        """The values of all entries under `key` that can be found, this node's own included."""
+        """Return the values of all entries under `key` that a search finds, including this node's own."""
         return (await self.find_in([key]))[0]
 
     async def find_in(self, keys: Sequence[bytes]) -> list[list[bytes]]:
-        """`find` under each of some keys, in their order."""
+        """As `find`, for several keys, in their order."""
         # NaN: nothing is recent enough to end the search early. hivemind's `latest` asks for an expiry of infinity, and
         # a hostile node that claims to have just that would be the only one asked.
         found = await self._search(self._dht.get_many(list(keys), sufficient_expiration_time=math.nan))
         return [_values(found[key]) for key in keys]
 
     async def close(self, at_once: bool = False) -> None:
-        """End process and node and wait for all they left behind; within a few seconds. Never raises. `at_once`: do not
-        wait for a process that hangs."""
+        """End the process and the node, and wait for everything they started, within a few seconds. Never raises.
+        `at_once`: kill a process that hangs without waiting for it."""
         if self._process._child.returncode is None and not at_once:
             with contextlib.suppress(*LOST):
                 async with asyncio.timeout(1.0):
@@ -346,12 +347,13 @@ class DhtNode:
         self._process.fail_calls()
         if self._searches:
             await asyncio.wait(self._searches, timeout=2.0)
-        self._thread.close()  # not before: searches still read what was answered
+        self._thread.close()  # only now, because the searches above still use it
         await stop(self._process, at_once)
 
     async def _search(self, search: Coroutine[Any, Any, Any]) -> Any:
-        """Await a search without handing our cancellation on: a cancelled search of hivemind leaves tasks behind that
-        nobody owns. It ends by itself, for each of its calls has a deadline; `close` waits for it."""
+        """Await a search, and let it continue if we are cancelled: a cancelled search of hivemind would leave tasks
+        behind that nobody awaits. It ends by itself, since each of its calls has a deadline, and `close` waits for
+        it."""
         task = asyncio.create_task(search)
         self._searches.add(task)
         task.add_done_callback(self._forget)
@@ -360,7 +362,7 @@ class DhtNode:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._searches.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller has it, or has stopped waiting
+            task.exception()  # mark it as retrieved: the caller has it, or was cancelled
 
 
 async def _all(*calls: Awaitable[T]) -> list[T]:

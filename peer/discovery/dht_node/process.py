@@ -1,11 +1,11 @@
-"""The p2pd process: started within bounds, its output read, and ended without a trace.
+"""The p2pd process: started with resource limits, its output read, and ended together with all its tasks and sockets.
 
-This module, `node.py` and `entry_store.py` are the only ones that know hivemind, private parts included. They are
-written against hivemind 1.1.12.
+Only this module, `node.py` and `entry_store.py` use hivemind, including private parts of it. They are written against
+hivemind 1.1.12.
 
-hivemind imports grpc, which reads GRPC_ENABLE_FORK_SUPPORT once, at its import. Without the "0", grpc runs its fork
-handlers for every process that we start. This module sets it, which is too late if grpc is loaded already. The command
-line therefore sets it first, too."""
+hivemind imports grpc, which reads GRPC_ENABLE_FORK_SUPPORT once, when it is imported. Unless that is "0", grpc runs its
+fork handlers for every process that we start. This module sets it, which is too late if grpc is loaded already, so the
+command line sets it first, too."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ use_hivemind_log_handler("nowhere")  # it prints to our terminal otherwise; now 
 logging.getLogger("hivemind").setLevel(logging.WARNING)
 
 BINARY: Path | None = None
-"""Path of a p2pd to run in place of hivemind's, for tests."""
+"""Path of a p2pd to run instead of hivemind's, for tests."""
 
 _LIST_S = 2.0
-"""Seconds for the question with whom p2pd is connected."""
+"""Timeout in seconds of the request for p2pd's connections."""
 _KEPT = 100
-"""Weight of a connection that is kept. Others weigh nothing."""
+"""Weight of a connection to keep. Other connections have weight 0."""
 LOST = (OSError, TimeoutError, EOFError, P2PDaemonError)
-"""Errors of a question to a p2pd when it, or the peer behind it, does not answer."""
+"""Errors of a request to a p2pd if it, or the peer behind it, does not answer."""
 
 
 @contextlib.contextmanager
@@ -74,65 +74,67 @@ p2p_daemon.path = _binary_path
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DhtNodeLimits:
-    """Bounds of a p2pd."""
+    """Resource limits of a p2pd."""
 
     memory: int = 384 * 2**20
-    """Bytes of main memory. A p2pd above this is replaced."""
+    """Bytes of main memory. A p2pd that uses more is replaced."""
     heap: int = 192 * 2**20
-    """Bytes of heap that its garbage collector tries to stay below, at any cost."""
+    """Bytes of heap that its garbage collector tries to stay below, however much processor time that takes."""
     connections: int = 256
-    """Connections. Above this, the least used ones are closed until `kept` are left."""
+    """Most connections. Above this, the least used ones are closed until `kept` are left."""
     kept: int = 4
-    """Connections that are left when the least used ones are closed. An idle one costs far more in a day than dialling
-    anew whenever a node is asked."""
+    """Connections that are left when the least used ones are closed. An idle connection costs far more in a day than
+    dialling again whenever a node is called."""
     grace: float = 30.0
     """Seconds for which a new connection is not closed."""
     files: int = 8192
     """Open files, sockets included. The system may grant fewer."""
     data: int = 768 * 2**20
-    """Bytes of writable memory that the system grants. A p2pd that asks for more dies, and is replaced."""
+    """Bytes of writable memory that the system grants. A p2pd that requests more dies, and is replaced."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """How a node stands to others at the moment."""
+    """How a node behaves towards others at the moment."""
 
     closed: bool = False
-    """Others cannot call it: no node is told to."""
+    """Other nodes cannot call it, so it does not advertise itself."""
     seldom: bool = False
-    """It asks others seldom: connections beyond `DhtNodeLimits.kept` are closed."""
+    """It rarely calls other nodes, so connections beyond `DhtNodeLimits.kept` are closed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DhtNodeOptions:
-    """Options that a node is started with, and started again with after a crash."""
+    """Options with which a node is started, and restarted after a crash."""
 
     identity_path: Path
     public_key: bytes
-    """Public key, whose hash is our place in the DHT. A restart thus leaves no ghost of the former node."""
+    """Public key, whose hash is our position in the DHT. A restart therefore leaves no second entry of the former
+    node."""
     announce_maddrs: tuple[str, ...] = ()
-    """Addresses to tell other peers; empty: those that p2pd sees."""
+    """Addresses to advertise to other peers; empty: those that p2pd sees."""
     startup_s: float = 30.0
     limits: DhtNodeLimits = DhtNodeLimits()
     control: ControlMeter = dataclasses.field(default_factory=ControlMeter)
-    """Counts what is said to other nodes, and what they say."""
+    """Counts the bytes sent to and received from other nodes."""
     book: AddressBook = dataclasses.field(default_factory=AddressBook)
-    """Where other nodes are."""
+    """Addresses of other nodes."""
     standing: Callable[[], NodeStanding] = lambda: NodeStanding()
-    """Asked every few seconds."""
+    """Called every few seconds."""
 
 
 class Process(P2P):  # type: ignore[misc]  # hivemind has no types
     """hivemind's handle on the process, with eight changes.
 
     - Ctrl+C in our terminal does not reach p2pd, which would end before our farewell is sent.
-    - Its resources are bounded, and what it does not need is taken from it.
+    - Its resources are limited, and it gets nothing that it does not need.
     - Its output is kept.
-    - The store of the DHT learns who asks it to store.
-    - Questions are bounded, each and in what they cost together.
-    - It has no Kademlia of its own, which would keep a connection to every node. The nodes tell each other's addresses.
-    - What is said to other nodes is counted.
-    - Once it is dead, its calls fail at once and not by timeout."""
+    - The store of the DHT learns which peer asks it to store.
+    - Requests of others are limited in size, number and processor time.
+    - It has no Kademlia of its own, which would keep a connection to every node. The nodes send each other addresses
+    instead.
+    - The bytes exchanged with other nodes are counted.
+    - Once it is dead, calls to it fail at once instead of after a timeout."""
 
     limits = DhtNodeLimits()
     control = ControlMeter()
@@ -183,7 +185,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         unary[name] = bounded(name, unary[name], self.gate)
 
     async def ask(self, request: p2pd_pb2.Request, timeout_s: float) -> p2pd_pb2.Response:
-        """One question over p2pd's control socket. hivemind's own version has no deadline and leaks the socket."""
+        """Make one request over p2pd's control socket. hivemind's own version has no deadline and leaks the socket."""
         async with asyncio.timeout(timeout_s):
             reader, writer = await self._client.control.daemon_connector.open_connection()
             try:
@@ -197,12 +199,12 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         return answer
 
     async def connections(self, timeout_s: float) -> dict[bytes, list[str]]:
-        """Return the remote addresses of each connected node, by its peer id. Raises one of LOST."""
+        """Return the remote addresses of each connected node, by peer id. Raises one of LOST."""
         answer = await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), timeout_s)
         return {peer.id: [str(Multiaddr(raw)) for raw in peer.addrs] for peer in answer.peers}
 
     async def keep_connected(self, peers: Sequence[bytes]) -> None:
-        """Have p2pd close other connections before those to these peers, by their ids, when it has too many."""
+        """Have p2pd close other connections before those to these peers (by peer id) when it has too many."""
         for peer in peers:
             tag = p2pd_pb2.ConnManagerRequest(
                 type=p2pd_pb2.ConnManagerRequest.TAG_PEER, peer=peer, tag="kept", weight=_KEPT
@@ -211,7 +213,7 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
                 await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag), _LIST_S)
 
     async def trim(self) -> None:
-        """Have p2pd close connections now, until `DhtNodeLimits.kept` are left. Those that are new stay."""
+        """Have p2pd close connections now until `DhtNodeLimits.kept` are left; new ones are kept."""
         trim = p2pd_pb2.ConnManagerRequest(type=p2pd_pb2.ConnManagerRequest.TRIM)
         await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=trim), _LIST_S)
 
@@ -236,14 +238,14 @@ class Process(P2P):  # type: ignore[misc]  # hivemind has no types
         return [task for task in own if task is not None]
 
     async def ended(self) -> str:
-        """Wait for the end of the process and describe it. (P2P.is_alive stays True.)"""
+        """Wait until the process ends, and return how it ended, as text. (P2P.is_alive stays True.)"""
         code: int = await self._child.wait()
         await asyncio.wait({self._reader_task}, timeout=0.5)  # its last lines are still in the pipe
         return in_words(code, self.tail.words(), oom_kills() > self._oom_kills)
 
 
 async def start_process(options: DhtNodeOptions, listen: Sequence[str]) -> Process:
-    """Start p2pd. Raises AddressError when the port is taken, DirectoryFailed when p2pd cannot be started."""
+    """Start p2pd. Raises AddressError if the port is taken, DirectoryFailed if p2pd cannot be started."""
     made: list[Process] = []
     if not os.access(SOCKETS, os.W_OK | os.X_OK):  # hivemind would raise another error while it cleans up
         raise failed("no folder for its sockets")
@@ -289,7 +291,7 @@ async def _create(options: DhtNodeOptions, listen: Sequence[str], made: list[Pro
 
 
 def counting(handler: Handler, control: ControlMeter) -> Handler:
-    """Wrap hivemind's handler of a question, so that question and answer are counted."""
+    """Wrap hivemind's request handler so that the bytes of request and answer are counted."""
 
     async def wrapped(request: Any, context: Any) -> Any:
         answer = await handler(request, context)
@@ -304,9 +306,8 @@ SOCKETS = Path("/tmp")  # noqa: S108 - hivemind's own choice
 
 
 def failed(message: str) -> DirectoryFailed:
-    """Make the error for a message of p2pd, or of hivemind about it.
-
-    Only a p2pd that is missing or damaged on the disk is mended by installing hivemind again."""
+    """Return the error for a message of p2pd, or of hivemind about it, with the fix for its cause. Reinstalling
+    hivemind is advised only if p2pd is missing or damaged."""
     if "failed to start in" in message:
         found = "the DHT helper (p2pd) did not get ready in time"
         return DirectoryFailed(f"{found}: {message}", "The machine may be overloaded. Try again.")
@@ -338,7 +339,8 @@ def failed(message: str) -> DirectoryFailed:
 
 
 async def stop(process: Process, at_once: bool = False) -> None:
-    """End the process and all its tasks within a few seconds. `at_once` kills a process that hangs."""
+    """End the process and all its tasks within a few seconds. `at_once`: kill it without waiting for it to end by
+    itself."""
     process.fail_calls()
     tasks = process.tasks()
     if at_once and process._child is not None and process._child.returncode is None:

@@ -1,4 +1,5 @@
-"""Calls of the DHT to other nodes: each is dialled first where the address book says, and what it tells is kept."""
+"""Wraps calls of the DHT to other nodes: the node is first dialled at the addresses in the address book, and the
+addresses in its answer are kept there."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from typing import Any
 from peer.discovery.address_book import MAX_NODES, AddressBook, note_others, note_sender
 
 LEFT_ALONE_S = 120.0
-"""A node of the operator that did not answer is asked again after so long. Meanwhile the other nodes are."""
+"""Seconds for which a node of the operator that did not answer is not asked; other nodes are asked instead."""
 CONNECTED_S = 10.0
-"""A node that answered so lately is called without being dialled first. p2pd keeps a new connection for longer."""
+"""A node that answered within this many seconds is called without being dialled first, since p2pd keeps new connections
+longer than that."""
 
 
 def reaching(
@@ -22,8 +24,8 @@ def reaching(
     dial: Callable[[Any], Awaitable[None]],
     now: Callable[[], float] = time.monotonic,
 ) -> Any:
-    """Wrap hivemind's maker of stubs. `dial` connects with a peer, or raises what p2pd says. `now`: seconds, of any
-    origin."""
+    """Wrap hivemind's factory of stubs. `dial`: connects to a peer, or raises p2pd's error. `now`: returns monotonic
+    seconds."""
     answering = _Answering(now)
 
     def wrapped(peer: Any) -> Any:
@@ -33,7 +35,7 @@ def reaching(
 
 
 class _Answering:
-    """The nodes that answered last, by their ids, and when."""
+    """The nodes that answered lately, by peer id, with the time."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -76,18 +78,18 @@ class _ReachingStub:
 
 
 class AskedFirst:
-    """The operator's nodes, which are asked before all others as long as they answer. `now`: seconds, of any origin."""
+    """The operator's nodes, which are asked before all others while they answer. `now`: returns monotonic seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._until: dict[str, float] = {}
 
     def of(self, nodes: Sequence[str]) -> list[str]:
-        """Return those that have not failed lately."""
+        """Return the nodes that have not failed lately."""
         now = self._now()
         self._until = {node: until for node, until in self._until.items() if until > now}
         return [node for node in nodes if node not in self._until]
 
     def failed(self, node: str) -> None:
-        """One did not answer."""
+        """Record that a node did not answer."""
         self._until[node] = self._now() + LEFT_ALONE_S

@@ -1,4 +1,4 @@
-"""Supervisor that keeps a DHT node running and joined when p2pd, the bootstrap nodes or all other peers die."""
+"""Keeps a DHT node running and joined when p2pd, the bootstrap nodes or all other peers die."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from peer.observe.formatting import amount
 from peer.ports.directory import DialReport
 
 ENOUGH = 8
-"""Neighbours of which some may come and go unnoticed."""
+"""With this many neighbours, the node does not react to single ones that come or go."""
 SLOWER = 5
-"""A search asks twenty nodes, and dials most of them."""
+"""Factor by which the pause between searches grows while nothing changes. A search asks twenty nodes, and dials most of
+them."""
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +38,9 @@ class RebuildTimes:
     """Pauses before a dead p2pd is started again, in seconds."""
 
     first: float = 0.25
-    """Before the first start; each further death in a row doubles the pause."""
+    """Pause before the first restart; each further death in a row doubles it."""
     most: float = 30.0
-    """Upper bound of the pause."""
+    """Longest pause."""
     peace: float = 60.0
     """A p2pd that lives this long ends the row of deaths."""
 
@@ -49,33 +50,34 @@ class SupervisorTimes:
     """Periods and time limits of the supervisor, in seconds."""
 
     heal: float = 4.0
-    """Pause between two rounds of healing, give or take a third.
+    """Mean pause between two rounds of healing; it varies by a third.
 
-    With `dial` it bounds how long a bootstrap node that is back stays alone: 10 s."""
+    With `dial` it bounds the time in which a bootstrap node that has come back is dialled: 10 s."""
     refresh: float = 3600.0
-    """Pause between two searches for nodes near us, at most. It starts with `heal` and becomes `SLOWER` times as long
-    while nobody comes or goes, or `ENOUGH` are known. Those who come dial us, and looks notice those who go."""
+    """Longest pause between two searches for nodes near us. The pause starts at `heal`, and is multiplied by `SLOWER`
+    while no node comes or goes or `ENOUGH` are known. New nodes dial us anyway, and looks notice nodes that are
+    gone."""
     trim: float = 60.0
-    """Pause between two times that idle connections are closed, where nodes are asked seldom."""
+    """Pause between two times at which idle connections are closed, for nodes that rarely call others."""
     alone: float = 1.0
-    """The same pause while the routing table is empty."""
+    """Pause between two rounds of healing while no other node is known."""
     dial: float = 5.0
-    """Dial of one address, at most."""
+    """Longest dial of one address."""
     first_join: float = 5.0
-    """Wait of `start` for the first round of dialling, at most."""
+    """Longest time for which `start` waits for the first round of dialling."""
     rebuild: RebuildTimes = field(default_factory=RebuildTimes)
     pulse: float = 2.0
-    """Pause between two questions to p2pd whether it answers."""
+    """Pause between two checks whether p2pd answers."""
     answer: float = 3.0
-    """Wait for that answer, at most. A p2pd that misses two in a row is replaced."""
+    """Timeout of such a check. A p2pd that misses two in a row is replaced."""
 
 
 class DhtNodeSupervisor:
-    """Watches one p2pd at a time, rebuilds it, and runs a loop that joins and heals.
+    """Runs one p2pd at a time: watches it, rebuilds it when it dies, and keeps it joined to the swarm.
 
-    hivemind never contacts a lost bootstrap node again, and p2pd refuses to start when none answers. Neither is
-    therefore told about bootstrap nodes. This loop dials every known address that is not in the routing table, for
-    ever."""
+    hivemind never contacts a lost bootstrap node again, and p2pd refuses to start if none answers. Neither of them
+    therefore gets the bootstrap nodes. Instead the supervisor repeatedly dials every known address that is not in the
+    routing table."""
 
     def __init__(
         self,
@@ -89,7 +91,8 @@ class DhtNodeSupervisor:
         watcher: Watcher,
         recorded: Callable[[], Container[str]],
     ) -> None:
-        """`recorded` returns the peers of the run with a valid record now."""
+        """`on_joined`: called with the node when it has joined the swarm, to publish our record. `recorded`: returns
+        the peers of the run that have a valid record now."""
         self._recorded = recorded
         self._options, self._gate, self._bootstraps, self._cache = options, gate, tuple(bootstraps), cache
         self._now, self._on_joined, self._times = now, on_joined, times
@@ -105,12 +108,13 @@ class DhtNodeSupervisor:
         self.health = Health()
         self._watcher = watcher
         self.lost_at: float | None = None
-        """Time (`now`) since which we cannot look: p2pd died and has not met any node since."""
+        """Time (`now`) since which no lookup is possible: p2pd died and has not joined again. None: lookups are
+        possible."""
 
     async def start(self, listen: Sequence[str]) -> None:
-        """Start p2pd, and give the first round of dialling `first_join` seconds.
+        """Start p2pd, and wait up to `first_join` seconds for the first round of dialling.
 
-        Raises AddressError or DirectoryFailed. A swarm that does not answer is no error."""
+        Raises AddressError or DirectoryFailed. It is no error if no other node answers."""
         self._asked = tuple(listen)
         self._listen = [self._cache.listened.get(address, address) for address in listen]
         self.node = await self._launch()
@@ -127,7 +131,7 @@ class DhtNodeSupervisor:
             await self._first_round.wait_for(self._times.first_join)
 
     def contact(self) -> DialReport:
-        """Report how the addresses that we were given answer, and how the clocks of the nodes there differ."""
+        """Report how the given bootstrap addresses answer, and the median clock offset of the nodes there."""
         tried = self.node.tried if self.node is not None else {}
         offsets = [o for o in self.node.clock_offsets.values() if math.isfinite(o)] if self.node is not None else []
         own = {_peer(address): "this is our own key: every peer needs one of its own" for address in self.addresses}
@@ -145,7 +149,7 @@ class DhtNodeSupervisor:
         self._cache.save(force=True)
 
     async def _keep(self, node: DhtNode) -> None:
-        """Heal until p2pd is gone, rebuild it, and repeat."""
+        """Heal until p2pd is lost, rebuild it, and repeat until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             born = loop.time()
@@ -169,7 +173,7 @@ class DhtNodeSupervisor:
         self._watcher.helper_ended(cause, health.times)
 
     async def _until_lost(self, node: DhtNode) -> str:
-        """Wait until this p2pd has to be replaced, and return why."""
+        """Wait until this p2pd has to be replaced, and return why, as text."""
         death = asyncio.create_task(node.ended())
         watching = asyncio.create_task(self._watch(node))
         healing = asyncio.create_task(self._heal(node))
@@ -192,7 +196,7 @@ class DhtNodeSupervisor:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self, node: DhtNode) -> str:
-        """Wait until p2pd hangs or reaches one of its bounds, and return which."""
+        """Wait until p2pd hangs or exceeds one of its limits, and return which, as text."""
         owed, limits, name = 0, self._options.limits, "the DHT helper (p2pd)"
         files = files_granted(limits.files)
         while True:
@@ -200,7 +204,7 @@ class DhtNodeSupervisor:
             if (held := node.resident_bytes()) > limits.memory:
                 bound = amount(limits.memory, "bytes")
                 return f"{name} held {amount(held, 'bytes')} of memory, above its bound of {bound}"
-            if node.open_files() >= files:  # it can no longer accept our questions, and spins
+            if node.open_files() >= files:  # it can no longer accept our requests, and busy-loops
                 return f"{name} had all its {files} files open: too many connections"
             try:
                 await node.answers(self._times.answer)
@@ -211,9 +215,8 @@ class DhtNodeSupervisor:
                 return f"{name} hung: twice no answer within {self._times.answer:g} s"
 
     async def _rebuild(self) -> DhtNode:
-        """Start p2pd again until it works, with the same identity, and with the same port if it is free.
-
-        Other nodes then see the node that they knew."""
+        """Restart p2pd until it works, with the same identity, and with the same port if it is free, so that other
+        nodes see it as the node they knew."""
         while True:
             await asyncio.sleep(min(self._times.rebuild.first * 2 ** (self.health.times - 1), self._times.rebuild.most))
             try:
@@ -222,9 +225,9 @@ class DhtNodeSupervisor:
                 self._lost(error.found)
 
     async def _launch(self) -> DhtNode:
-        """Start p2pd at its former addresses. Raises AddressError, DirectoryFailed.
+        """Start p2pd at its former addresses. Raises AddressError or DirectoryFailed.
 
-        Where a former port is taken and was not asked for, p2pd gets a free one."""
+        If a former port is taken, and was chosen by p2pd and not by the user, p2pd gets another free one."""
         former = self._listen != list(self._asked)
         try:
             with claimed(self._listen) as ready:
@@ -239,7 +242,7 @@ class DhtNodeSupervisor:
         return node
 
     async def _heal(self, node: DhtNode) -> None:
-        """Dial in rounds, for ever. Raises one of LOST when p2pd no longer answers."""
+        """Dial missing nodes in rounds, until cancelled. Raises one of LOST if p2pd no longer answers."""
         now, known = asyncio.get_running_loop().time, set[str]()
         refreshed, pause, trimmed = -math.inf, self._times.heal, now()
         while True:
@@ -271,7 +274,7 @@ class DhtNodeSupervisor:
             await self._meet(node)
 
     async def _meet(self, node: DhtNode) -> None:
-        """Publish our record as soon as the first node answers, for others may take their time to fail."""
+        """Publish our record as soon as the first node answers, without waiting for dials that take long to fail."""
         if self._joined:
             return
         self._joined = True
@@ -281,11 +284,11 @@ class DhtNodeSupervisor:
         self._first_round.set()
 
     async def _to_dial(self, node: DhtNode, *, others: bool) -> list[str]:
-        """Return the addresses to dial: the bootstrap nodes that are missing, and cached ones.
+        """Return the addresses to dial: missing bootstrap nodes, and cached addresses.
 
-        Alone, we dial all cached addresses, and otherwise one if `others` are wanted. Two parts of a swarm that lost
-        each other join again when any two of their members meet. The routing table does not tell that: it lists dead
-        nodes until they are asked."""
+        If no node is known, all cached addresses are dialled; otherwise one, and only if `others`. That is enough for
+        two parts of a swarm that lost each other to join again, as any two of their members suffice. The routing table
+        cannot show such a split, since it lists dead nodes until they are called."""
         known = {_peer(address) for address in [*await node.seen_addresses(), *self.addresses]}
         now = asyncio.get_running_loop().time()
         missing = [address for address in self._bootstraps if _peer(address) not in known]
@@ -296,14 +299,14 @@ class DhtNodeSupervisor:
         return list(dict.fromkeys(bootstraps + cached))
 
     async def _learn_addresses(self, node: DhtNode) -> None:
-        """Learn our own addresses, which change with the network, and put those of other nodes into the cache."""
+        """Update our own addresses, which change with the network, and cache those of other nodes."""
         visible = await node.addresses()
         self.addresses = visible if self._options.announce_maddrs else advertised(visible, self._listen)
         node.set_advertised(self.addresses, closed=self._options.standing().closed)
         self._note_peers(await node.seen_addresses())
 
     def _note_peers(self, addresses: Iterable[str]) -> None:
-        """Put the addresses of peers with a record into the cache: other nodes of the DHT may be guests."""
+        """Cache the addresses of peers with a record. Other nodes of the DHT may be guests, which leave soon."""
         recorded = self._recorded()
         self._cache.record_seen([address for address in addresses if _peer(address) in recorded], self._now())
         self._cache.save()
