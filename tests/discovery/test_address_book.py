@@ -1,4 +1,4 @@
-"""Addresses that the DHT's nodes tell each other: whose word counts, and how much of it is taken."""
+"""Addresses that DHT nodes send each other: whose reports count, and how many are kept."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def at(number: int) -> str:
 
 
 def over_the_wire(message: Any) -> Any:
-    """The message as hivemind gives it to the other side."""
+    """Return the message as hivemind delivers it to the other side."""
     return type(message).FromString(message.SerializeToString())
 
 

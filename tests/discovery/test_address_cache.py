@@ -110,7 +110,7 @@ def test_a_damaged_port_is_not_believed(tmp_path: Path, found: object) -> None:
 
 @pytest.mark.parametrize("content", [b"\0" * 452, b"", b"[]", b'{"peers": 7}', b"\xff"])
 def test_a_damaged_file_is_told_in_words(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
-    """A power loss leaves zeros, or nothing."""
+    """A power loss leaves a file of zeros, or an empty one."""
     path = tmp_path / "seen.json"
     path.write_bytes(content)
     assert not AddressCache(path, NOW).addresses()

@@ -1,4 +1,4 @@
-"""What p2pd says of a failed dial, as recorded, and what a person reads of it."""
+"""Recorded messages of p2pd about failed dials, and the reasons that a person reads."""
 
 from __future__ import annotations
 

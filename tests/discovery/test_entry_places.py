@@ -1,4 +1,4 @@
-"""Places of a DHT node: what one key, one block or other runs hold leaves room for the own run."""
+"""Places of a DHT node: however many entries one key, one block or other runs bring, our own run has room."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def holder(run_id: RunId = OWN, block: str = "192.0.2.0/24", until: float = NOW 
 
 
 def filled(run_id: RunId, count: int, block: str = "") -> tuple[EntryPlaces, list[Place]]:
-    """Places that so many keys asked for, each from a block of its own or all from one; and those that got one."""
+    """Ask for a place for each of many keys, with a block each or all from one block. Return the places object and the
+    keys that got one."""
     places = EntryPlaces(OWN, MOST)
     given = {n: places.enter(place(n), holder(run_id, block or f"block {n}"), NOW) for n in range(count)}
     return places, [place(n) for n, gone in given.items() if gone is not None]

@@ -1,5 +1,5 @@
-"""A guest of a run leaves no address behind: not in routing tables, caches and tickets. Nor does a node of the DHT that
-has no record of the run."""
+"""A guest of a run leaves no address behind in routing tables, caches and tickets; nor does a DHT node without a record
+of the run."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_without_a_private_address_nothing_is_announced() -> None:
 
 def test_a_network_without_multicast_is_told() -> None:
     async def scene() -> None:
-        alone = LanPeers(RUN, anybody(), ["10.255.254.253"], 1111)  # no interface here has it
+        alone = LanPeers(RUN, anybody(), ["10.255.254.253"], 1111)  # no interface of this machine has this address
         async with present(alone):
             await until(lambda: bool(alone.why_none))
 

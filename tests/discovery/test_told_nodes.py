@@ -1,4 +1,4 @@
-"""Real p2pd processes that know each other by what they tell, without a Kademlia of p2pd's own."""
+"""Real p2pd processes that find each other by the addresses they send, without a Kademlia of p2pd's own."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_two_that_met_through_a_third_find_each_other_when_it_is_gone(tmp_path: 
 
 
 def stored(directory: DhtDirectory, identity: Identity) -> int:
-    """The round in the record of a peer that a directory's own node holds for others; -1: it holds none."""
+    """Return the round in the record of a peer that a directory's own node holds for others; -1: it holds none."""
     found = directory._supervisor.node
     assert found is not None
     protocol = found._dht.protocol

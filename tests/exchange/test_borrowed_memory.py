@@ -1,4 +1,5 @@
-"""Nobody reads the values of an exchange once its context is left: what is lent is spoilt when it comes back."""
+"""Nothing reads the values of an exchange after its context is left. The tests overwrite each buffer when it is
+returned."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def play(chosen: dict[str, Any]) -> tuple[list[str], list[bytes]]:
-    """What the checks say, and the states at the end."""
+    """Play a simulation; return the findings of its checks, and the states at the end."""
     method = resolve(SyncSection(clock="seconds", sync_every=ROUND_S, **chosen))
     exchanged = 0
 
@@ -69,7 +70,7 @@ def play(chosen: dict[str, Any]) -> tuple[list[str], list[bytes]]:
 
 @contextmanager
 def spoilt(self: Buffers) -> Iterator[Tensor]:
-    """As `Buffers.acquire`."""
+    """`Buffers.acquire`, which overwrites the buffer on return."""
     with acquire(self) as buffer:
         try:
             yield buffer
@@ -90,7 +91,7 @@ def test_spoiling_what_comes_back_changes_nothing(name: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", METHODS)
 def test_values_lie_in_what_is_lent(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the test above would prove nothing."""
+    """Shows that the test above can fail: the values do lie in the lent buffers."""
     lent = list[Tensor]()
     once = RoundCommitter._step_and_journal
 

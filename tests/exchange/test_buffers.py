@@ -1,4 +1,4 @@
-"""Buffers for partners' values: one from the beginning, lent to one at a time."""
+"""Buffers for partners' values: one exists from the start, and each has one borrower at a time."""
 
 from __future__ import annotations
 

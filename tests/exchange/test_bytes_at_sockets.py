@@ -1,4 +1,4 @@
-"""Bytes at the sockets, encrypted and with every message of a round, against what `peer manifest show` tells."""
+"""All encrypted bytes of a round at the sockets, compared with the prediction of `peer manifest show`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.seeds import nightly
 MEMBERS = 4
 SETTINGS = ("clock=steps", "sync_every=10", "model.hidden_size=128", "model.intermediate_size=384")
 SPARSE = ("model.hidden_size=256", "model.intermediate_size=768")
-"""Payloads of the sparse codec are short, and messages are as long as ever."""
+"""Payloads of the sparse codec are short, so that other messages are a larger part."""
 DAILY = ("gossip", "streaming-diloco", "none")
 
 
@@ -37,8 +37,8 @@ def exchanged(peers: list[GrpcPeer]) -> bool:
 
 @pytest.mark.parametrize("preset", [*DAILY, *nightly(one for one in PRESETS if one not in DAILY)])
 def test_as_many_bytes_pass_as_are_told(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes of the second period. The first one connects."""
-    monkeypatch.setattr(audit, "CHANCE", 0.0)  # one draw of fifty fetches a whole shard more
+    """Counts the second period, because the first one makes the connections."""
+    monkeypatch.setattr(audit, "CHANCE", 0.0)  # one in fifty rounds would fetch another whole shard for an audit
     group = (f"max_group={MEMBERS}",) if PRESETS[preset].method.topology == "group" else ()
     sparse = SPARSE if PRESETS[preset].method.codec == "topk" else ()
     text = derive(default_text(), [f"preset={preset}", *SETTINGS, *group, *sparse])
@@ -52,7 +52,9 @@ def test_as_many_bytes_pass_as_are_told(preset: str, monkeypatch: pytest.MonkeyP
     count = max(2, told.peers)
 
     async def lasting(periods: int) -> float:
-        first = torch.ones(layout.elements)  # the lattice codec asks again for params that are smaller than their steps
+        first = torch.ones(
+            layout.elements
+        )  # params must be larger than the lattice codec's steps, or blocks are requested again
         run = GrpcRun(method, layout, first, count, periods * method.fragments)
         peers = await play(run, trainer)
         assert method.topology == "solo" or exchanged(peers)

@@ -1,4 +1,4 @@
-"""What is sent is read part by part, and is bit for bit what a copy of the whole would be."""
+"""Payloads that are read slice by slice equal, bit for bit, a copy of the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates as seen from a payload's source and sink."""
+"""Rates measured at a payload's source and sink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_the_rate_is_that_behind_what_filled_the_buffers() -> None:
     now = 0.0
     throughput = Throughput(1000, lambda: now)
     throughput.note(0)
-    throughput.note(250)  # at once: into a buffer
+    throughput.note(250)  # arrives at once, as it fills a buffer
     for number in range(1, 4):
         now = float(number)
         throughput.note(250 + 250 * number)
@@ -56,7 +56,7 @@ def test_a_meter_tells_what_is_left_of_the_transfers_under_way() -> None:
         assert meter.left() == TransferLeft(5000, 0.0, 0.0)
         sent.note(0)
         now = 2.0
-        sent.note(200)  # 100 a second; nothing is known of the other yet
+        sent.note(200)  # 100 bytes per second; the other transfer has no rate yet
         assert meter.left() == TransferLeft(4800, pytest.approx(100.0), pytest.approx(40.0))
         received.note(0)
         now = 4.0

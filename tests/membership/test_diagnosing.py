@@ -1,4 +1,4 @@
-"""From exchanges to the journal, `peer status` and what partners are told."""
+"""From exchanges to the journal, `peer status` and the timings for partners."""
 
 from __future__ import annotations
 

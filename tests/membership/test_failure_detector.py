@@ -1,4 +1,4 @@
-"""Who is suspected is asked about at once; while nobody is, nothing is done."""
+"""Witnesses are asked about a suspect at once; without suspects the detector does nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def record(peer: PeerId) -> PeerRecord:
 
 
 class Asked:
-    """Answers that it reaches everybody."""
+    """A witness that reaches every peer."""
 
     def __init__(self) -> None:
         self.at: list[tuple[float, PeerId, PeerId]] = []

@@ -1,4 +1,5 @@
-"""A copied key, over real Hellos of one process: who finds it, who stops, and what records alone can do."""
+"""A copied key, with real Hellos within one process: which process finds out, which one stops, and what records alone
+can cause."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ FIX = "make a new one with: peer id new"
 
 
 class NothingToDo(RequestHandler):
-    """Fails where it is told of a peer."""
+    """Fails if it is called about a peer."""
 
     def on_hello(self, record: PeerRecord) -> None:
         raise AssertionError(f"told of {record.peer_id}")
@@ -82,7 +83,7 @@ def record_of(key: Identity, start: bytes, endpoint: str, issued_at: float | Non
 
 @contextlib.asynccontextmanager
 async def copies() -> AsyncIterator[tuple[Node, Node]]:
-    """Two processes with one key; the second began later."""
+    """Two processes with the same key; the second one started later."""
     key, now = Identity.generate(), time.time()
     async with asyncio.timeout(180), Node(key, now - 3600) as first, Node(key, now) as second:
         yield first, second
@@ -122,7 +123,7 @@ def test_the_earlier_process_that_sees_the_others_record_stops_the_other_one() -
 
 
 def test_a_peer_that_both_call_brings_the_proof_by_their_next_calls() -> None:
-    """Nobody can dial either of the two. They call as they always do; the third lets their tokens run out."""
+    """Neither of the two can be dialled. They only call a third peer, which lets their tokens expire."""
 
     async def call(node: Node, third: Node) -> None:
         with pytest.raises(PartnerRefused) as refused:
@@ -159,7 +160,7 @@ def test_a_guest_with_the_key_of_a_daemon_is_no_conflict() -> None:
 
 
 def test_old_records_of_our_key_cost_one_call_each_and_stop_nobody() -> None:
-    """Somebody replays what we announced before a restart, and records that lead to a stranger's address."""
+    """An attacker replays our records from before a restart, and records with an address of its own."""
     greeted = list[float]()
 
     async def greet(record: PeerRecord, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Partners end with each other's signature, whoever decides first, and nobody is asked or believed without end."""
+"""Partners end with each other's signature, whichever decides first. Requests and verifications are bounded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ YES, NO = SwapOpinion(100, accepted=True, gain=3), SwapOpinion(50, accepted=Fals
 
 @dataclass
 class Calls:
-    """A transport that calls the others of a test directly."""
+    """A transport that calls the other peers of the test directly."""
 
     me: PeerId
     others: dict[PeerId, PairReceipts] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Calls:
 
 @dataclass
 class Trusting:
-    """Trust that a test gives."""
+    """A `Trust` whose peers the test sets."""
 
     proven: set[PeerId] = field(default_factory=set)
     heard: list[tuple[PeerId, PeerId]] = field(default_factory=list)
@@ -90,13 +90,13 @@ class Peer:
 
 @dataclass(frozen=True)
 class Named:
-    """All of a record that is looked at."""
+    """The parts of a record that are used here."""
 
     peer_id: PeerId
 
 
 def reports(round_: int) -> tuple[SwapReport, SwapReport]:
-    """What both sides of a swap know of it; the first one dialled."""
+    """Return the reports of both sides of a swap; the first side dialled."""
     one, other = bytes([round_]) * 32, b"o" * 32
     ours = SwapReport(10, 20, 1.0, sent_all=True, digests=PayloadDigests(one, other))
     theirs = SwapReport(20, 10, 1.0, sent_all=True, digests=PayloadDigests(other, one))
@@ -111,7 +111,7 @@ def pair() -> tuple[Peer, Peer]:
 
 
 def running(test: Callable[[Peer, Peer], Any]) -> Callable[[], None]:
-    """Run a test while both exchange receipts."""
+    """Run a test while both peers exchange receipts."""
 
     def run() -> None:
         async def main() -> None:
@@ -126,7 +126,7 @@ def running(test: Callable[[Peer, Peer], Any]) -> Callable[[], None]:
 
 
 async def quiet() -> None:
-    """Let everything that can be done now be done."""
+    """Let all tasks run until they wait."""
     for _ in range(20):
         await asyncio.sleep(0)
 

@@ -20,7 +20,7 @@ LIFE_S = 45.0
 
 
 class Node:
-    """One peer: its view of the directory, and its side of the exchange."""
+    """One peer: the records it found in the directory, and its side of the exchange."""
 
     def __init__(self, swarm: Swarm, ticket: frozenset[PeerId] = frozenset()) -> None:
         self.identity = Identity.generate()
@@ -42,7 +42,7 @@ class Node:
         return set(await self.directory.peers())
 
     async def fetch_peers(self, to: PeerRecord, own: Shown, timeout_s: float) -> list[Shown]:
-        """Ask as `Transport.fetch_peers` does."""
+        """See `Transport.fetch_peers`."""
         other = self._swarm.nodes.get(to.peer_id)
         if other is None:
             raise PartnerLost("gone")
@@ -160,7 +160,7 @@ def test_the_ticket_and_the_proven_are_asked_whatever_crowd_there_is() -> None:
         await me.sees()
         trusted = TrustedPeers(frozenset({bootstrap.me}), lambda peer: peer == old.me)
         me.exchange = PeerExchange(me.directory, trusted, swarm.clock, random.Random(7))
-        me.exchange._new_until = 0.0  # no newcomer
+        me.exchange._new_until = 0.0  # it is not a newcomer any more
         for _ in range(6):
             await me.ask()
         assert len(bootstrap.asked_by) == len(old.asked_by) == 6 * AT_ONCE // 3

@@ -1,4 +1,4 @@
-"""When a peer looks into the directory, and what callers say in between."""
+"""When a peer looks into the directory, and the records that callers show in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUND_S = 300.0
 
 
 class Table:
-    """A peer table of long rounds, and one more peer in its directory."""
+    """A peer table in a run of long rounds, with one other peer in its directory."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -46,7 +46,7 @@ class Table:
         return PeerRecord(peer, RUN, ("host:1",), True, 1, 1, 0, 1.0, status, now, now + lifetime(pace(ROUND_S)))
 
     async def run(self, seconds: float) -> list[float]:
-        """Run for so long, with another peer that renews its record; return the seconds between looks."""
+        """Run for some seconds, with another peer that renews its record. Return the seconds between looks."""
         end, duty = self.clock.now() + seconds, asyncio.create_task(self.view.run())
         while self.clock.now() < end:
             self.hub.store_unsigned(self.record(OTHER))

@@ -1,4 +1,4 @@
-"""Proven peers outlive a restart."""
+"""Proven peers are kept across a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How soon a peer knows whether others can dial it, whoever it happens to ask first."""
+"""How soon a peer knows whether others can dial it, in any order of probers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from peer.protocol.swarm.reachability import MAX_VOICES, UNSETTLED_EVERY_S
 
 HERE = ("192.0.2.7:4810",)
 DIALS_S = 4.0
-"""Who tries to dial a home that lets nothing in knows it after so long."""
+"""Seconds after which a prober gives up dialling a home that accepts no connections."""
 
 
 def address(name: str) -> str:
-    """Return an address of a network that is this peer's alone."""
+    """Return an address in a network of this peer's own."""
     return f"198.{18 + sum(name.encode()) % 2}.{zlib.crc32(name.encode()) % 256}.1:4810"
 
 
@@ -31,7 +31,7 @@ def record(name: str) -> PeerRecord:
 
 
 class Others:
-    """Some can be called, and cannot dial us; the others say that they can be called, as everybody does at first."""
+    """Probers: some can be called and cannot dial us; the others claim to be callable, as every peer does at first."""
 
     def __init__(self, able: set[str], names: list[str]) -> None:
         self.clock, self.able, self.records = VirtualClock(), able, {PeerId(name): record(name) for name in names}
@@ -67,7 +67,7 @@ class Others:
 
 
 def test_one_that_cannot_be_called_does_not_hold_up_the_answer() -> None:
-    for seed in range(8):  # whoever is drawn first
+    for seed in range(8):  # for any order of the drawn peers
         others = Others({"public", "open"}, ["public", "open", "home"])
         reach = run_virtual(others.watch(20.0, seed))
         assert not reach.reachable
@@ -139,7 +139,7 @@ def test_a_further_address_is_asked_about_at_once_and_nothing_is_hoped_meanwhile
 
 
 def test_peers_of_our_own_network_are_not_asked() -> None:
-    """Behind one router two homes reach each other, which says nothing about others."""
+    """Two homes behind one router reach each other, which does not show that others reach them."""
     others = Others({"public", "neighbour"}, ["public", "neighbour"])
 
     async def play() -> None:

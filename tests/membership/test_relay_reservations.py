@@ -1,4 +1,4 @@
-"""The places that a closed peer keeps at relays, in virtual time."""
+"""The reservations of a closed peer at relays, in virtual time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def record(name: str, host: str = "", *, reachable: bool = True) -> PeerRecord:
 
 
 class Swarm:
-    """Relays that hold places until they are told otherwise."""
+    """Relays that hold reservations until the test ends them."""
 
     def __init__(self, *names: str) -> None:
         self.clock = VirtualClock()
@@ -41,7 +41,7 @@ class Swarm:
         self.near: set[PeerId] = set()
         self.asked: list[tuple[float, str]] = []
         self.answers: dict[str, ExchangeError] = {}
-        """What these relays say instead of giving a place."""
+        """The refusals of these relays."""
         self.held: dict[str, tuple[Granted, asyncio.Future[None]]] = {}
         self.journal: list[events.Event] = []
         self.changes = 0
@@ -79,7 +79,7 @@ class Swarm:
         self.held[name][1].set_exception(error)
 
     def named(self) -> set[str]:
-        """The relays in our record."""
+        """Return the relays in our record."""
         return {relay.peer_id for relay in self.reservations.relays()}
 
     def told(self, kind: type[events.RelayReserved] | type[events.RelayLeft]) -> list[tuple[str, str]]:
@@ -309,7 +309,7 @@ async def test_what_a_relay_says_later_is_in_our_record(swarm: Swarm) -> None:
 @scenario("a", "b")
 async def test_one_that_breaks_in_an_unforeseen_way_is_forgotten_as_well(swarm: Swarm) -> None:
     await passes(1.0)
-    swarm.held["a"][1].cancel()  # as gRPC does when it breaks off a call
+    swarm.held["a"][1].cancel()  # as gRPC cancels a call
     await passes(0.1)
     assert "a" in {name for name, _ in swarm.left()}
     await passes(LOOK_EVERY_S + 1.0)

@@ -1,4 +1,4 @@
-"""Checked words of relays: each is checked once, and who is believed follows from trust."""
+"""Statements of relays: each is verified once, and the trust in relays decides which one counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon's statements: asked of others, refused and counted when they do not check, kept over restarts."""
+"""A daemon's statements: fetched from others, refused and counted if invalid, kept across restarts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER = PeerRecord(PeerId("o"), RUN, ("o:1",), True, 1, 1, 0, 1.0, Status.TRAINI
 
 
 class Network:
-    """Answers with the papers of one other peer, or with lines of its own."""
+    """A transport that answers with the papers of another peer, or with given lines."""
 
     def __init__(self, *lines: bytes, papers: StatementSync | None = None, fails: bool = False) -> None:
         self.lines, self.papers, self.fails = list(lines), papers, fails
@@ -151,7 +151,7 @@ def test_the_start_is_asked_for_often_and_only_until_it_is_known(wants_start: bo
 
 
 class AmendmentNetwork:
-    """Answers questions for amendments in turn: with so many of the operator's, or with what it raises."""
+    """A transport that answers requests for amendments in turn: with this many of the operator's, or by raising."""
 
     def __init__(self, *answers: int | Exception) -> None:
         self._answers = list(answers)
@@ -247,7 +247,7 @@ def test_what_is_replaced_is_told_so_and_no_page_shows_it() -> None:
 
 
 class Everything(StatementSync):
-    """Answers both questions, as the transport of another peer does; `banned` hands on no papers."""
+    """A transport that answers both requests, as another peer does; `banned` gives no papers."""
 
     banned = False
 

@@ -1,4 +1,4 @@
-"""A peer tells the run's nodes of itself: seldom, in few bytes, and never anybody else."""
+"""A peer sends summaries to the run's nodes: rarely, in few bytes, and to no other peer."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.support.summaries import shown, summary_of
 
 DAY_S = 86400.0
 LINE_BYTES = 480
-"""Bytes that a call adds to its summary, both ways, with gRPC, HTTP/2, TLS, TCP and IP: counted on a network device of
-its own, over an open connection."""
+"""Bytes that a call adds to its summary in both directions, with gRPC, HTTP/2, TLS, TCP and IP. Measured on a separate
+network device, over an open connection."""
 NODE = PeerId("node")
 
 
@@ -38,7 +38,7 @@ def node(name: str, status: Status = Status.SERVING) -> PeerRecord:
 
 @dataclass
 class Sending:
-    """One sender, what it sent, and what the nodes answer."""
+    """One sender, what it sent, and the answers of the nodes."""
 
     me: Signing = field(default_factory=Signing)
     status: Status = Status.TRAINING
@@ -90,7 +90,7 @@ def test_it_is_told_at_most_once_a_minute() -> None:
 
 
 def test_a_day_of_summaries_is_below_a_megabyte() -> None:
-    """The encoded sizes are the real ones, of numbers as large as a long run makes them."""
+    """Uses real encoded sizes, of numbers as large as a long run has."""
     me, partner = Signing(), Signing()
     long = {"round": 2**31, "tokens": 2**45, "loss_round": 2**31, "due": 2**31, "exchanged": 2**31, "solo": 2**31}
     long |= {"refused": 2**31, "missed": 2**31, "bytes_up": 2**45, "bytes_down": 2**45}

@@ -1,4 +1,5 @@
-"""A sleep is noticed within a beat, told, and made good before the next exchange; a clock that is set moves nothing."""
+"""A suspension is noticed within a second, journaled, and recovered from before the next exchange. A step of the wall
+clock moves nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ RUN, ME, OTHER = RunId(b"w" * 32), PeerId("me"), PeerId("other")
 
 @dataclass
 class Machine:
-    """Clocks that pass with the loop, and jump when told."""
+    """Clocks that advance with the event loop, and jump when the test says so."""
 
     slept: float = 0.0
     stopped: float = 0.0
@@ -130,7 +131,7 @@ def test_a_clock_that_is_set_is_told_and_nothing_else() -> None:
 
 
 class Wire:
-    """A transport of which only what a wake needs is asked."""
+    """A transport with only the calls that recovery makes."""
 
     def __init__(self, offset_s: float = 0.0, answers: bool = True) -> None:
         self.calls, self.offset_s, self.answers = list[str](), offset_s, answers
@@ -200,7 +201,7 @@ def test_one_that_is_gone_does_not_keep_an_exchange_waiting() -> None:
 
 
 class Forgetful(VirtualClock):
-    """Counts how often it was told to forget."""
+    """Counts the requests to forget."""
 
     forgot = 0
 

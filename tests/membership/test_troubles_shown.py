@@ -1,4 +1,4 @@
-"""What `peer status` shows of peers in trouble, by a clock of the test's own."""
+"""What `peer status` shows of peers in trouble, with a clock of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often peers that wait for each other look at the directory."""
+"""How often peers that wait for each other look into the directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`outer_params` move from `peer/rounds/commit.py` alone: no other module of the product calls what moves them."""
+"""Only `peer/rounds/commit.py` moves `outer_params`: no other module calls a function that moves them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ALONE = "rounds/commit.py"
 MOVES = {"step_with", "put", "refound", "stepping"}
 READS = {"ahead", "fresh", "busy", "begun", "fragment", "contribution", "digest", "layout", "params", "momentum"}
 HELD = ("outer", "_outer")
-"""What a state is called where it is held."""
+"""Names of attributes that hold a state."""
 
 
 def reached_by(node: ast.AST) -> list[str]:
-    """The names on the way to an expression: of `self._outer.fragment(f).copy_` all four."""
+    """Return the names in an expression: of `self._outer.fragment(f).copy_` all four."""
     match node:
         case ast.Attribute(value=value, attr=attr):
             return [*reached_by(value), attr]
@@ -34,7 +34,7 @@ def reached_by(node: ast.AST) -> list[str]:
 
 
 def moves(source: str) -> Iterator[str]:
-    """Calls and assignments that may move a state."""
+    """Return the calls and assignments that may move a state."""
     for node in ast.walk(ast.parse(source)):
         targets: list[ast.AST] = []
         if isinstance(node, ast.Call):
@@ -63,7 +63,7 @@ def sources() -> dict[str, str]:
 def test_the_committer_alone_moves_outer_params() -> None:
     found = {name: set(moves(text)) for name, text in sources().items()}
     assert {name: calls for name, calls in found.items() if calls}.keys() == {ALONE}
-    own_part = "self._outer.ahead"  # of eager updates, beside the state
+    own_part = "self._outer.ahead"  # the look-ahead of eager updates is not part of the state
     assert found[ALONE] == {"self._outer.step_with", "self._outer.stepping", "self._outer.refound", own_part}
 
 

@@ -1,4 +1,4 @@
-"""An order that is over before it could be obeyed changes nothing."""
+"""A directive that ends before it takes effect changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which state was evaluated last, how long that took, and what a peer that leaves does about it."""
+"""Which state was evaluated last, how long that took, and whether a peer that leaves evaluates once more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYOUT = Layout((TensorSpec("a", (8,)),), ((0, 1),))
 
 
 class Judge:
-    """The part of a trainer that evaluates, in so many seconds."""
+    """A trainer that only evaluates, which takes the given seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -126,7 +126,7 @@ def test_told_to_leave_in_the_middle_of_an_evaluation_gives_it_up() -> None:
         asyncio.get_running_loop().call_later(5.0, made.leaving.set)
         await made.all.evaluate(3)
         assert asyncio.get_running_loop().time() == pytest.approx(5.0)
-        await made.all.evaluate(3)  # and none is begun any more
+        await made.all.evaluate(3)  # no evaluation begins after the request to leave
         assert (made.said, made.judge.asked) == ([], 1)
         assert not made.all.current
 

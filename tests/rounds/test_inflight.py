@@ -1,4 +1,4 @@
-"""What goes wrong in the background is seen at once, by whoever waits for something else."""
+"""Errors of rounds in the background reach a caller that waits for something else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOBODY = PeerRecord(PeerId("nobody"), RUN, (), False, 1, 1, 0, 0.0, Status.TRAIN
 
 
 class Opens:
-    """A topology in which a round does this as soon as it is open."""
+    """A topology whose rounds do the given thing as soon as they are open."""
 
     def __init__(self, work: Coroutine[Any, Any, None]) -> None:
         self._work = work
@@ -74,7 +74,7 @@ def test_a_trainers_death_is_left_to_the_call_itself() -> None:
 
 
 class Moves:
-    """A trainer that merges when it is let, and what it was given."""
+    """A trainer that merges when the test allows it. Records what it gets."""
 
     def __init__(self) -> None:
         self.asked, self.free = asyncio.Event(), asyncio.Event()
@@ -89,7 +89,7 @@ class Moves:
 
 
 class Lags:
-    """A session whose others are ahead, once; and what was exchanged."""
+    """A session in which the group is ahead once. Records what was exchanged."""
 
     def __init__(self) -> None:
         self.exchanged, self.ahead, self.whole = 0, [2.0], asyncio.Event()
@@ -112,7 +112,8 @@ class Lags:
 
 @pytest.mark.parametrize("in_time", [True, False])
 def test_work_that_was_taken_while_the_state_changed_under_it_is_not_exchanged(in_time: bool) -> None:
-    """The trainer is moved by what `outer_params` moved; a snapshot from between the two is of neither state."""
+    """The trainer is shifted by what `outer_params` moved. A snapshot between the two moves belongs to neither
+    state."""
 
     async def main() -> None:
         outer = OuterState.fresh(Layout.whole([TensorSpec("w", (4,))]), torch.ones(4))
@@ -182,7 +183,7 @@ def test_a_round_that_is_given_up_before_it_is_due_is_not_one_that_was_missed() 
         flights.begin(RoundKey(13, 0), 0.0, 1.0)
         async with asyncio.timeout(180):
             await waiting.wait()
-        await asyncio.sleep(0)  # it waits for the snapshot by now
+        await asyncio.sleep(0)  # let the round begin to wait for its snapshot
         await flights.give_up(0, "leaving")
 
     asyncio.run(main())

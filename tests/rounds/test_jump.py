@@ -1,4 +1,4 @@
-"""Clock in steps: which round a peer jumps to, by what others say of themselves."""
+"""Clock in steps: the round to which a peer jumps, by the claims of others."""
 
 from __future__ import annotations
 

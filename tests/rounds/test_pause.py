@@ -14,7 +14,7 @@ NIGHT = QuietHours.parse("22:00-07:00")
 
 
 class Wall:
-    """A clock on the wall, in minutes of the day."""
+    """A wall clock in minutes of the day."""
 
     def __init__(self, hours: float = 12.0) -> None:
         self.now = hours * 3600.0
@@ -146,7 +146,7 @@ def test_the_watch_moves_what_holds() -> None:
 
 def test_a_file_it_may_not_read_leaves_the_machine_alone(tmp_path: Path) -> None:
     kept = tmp_path / "paused.json"
-    kept.mkdir()  # what cannot be read, whoever asks: root may read any file
+    kept.mkdir()  # a folder cannot be read as a file, not even by root
     assert Wall().rest(kept).active.is_set()
 
 
@@ -161,7 +161,7 @@ def test_a_minute_that_changes_after_a_look_is_noticed_at_once() -> None:
     wall, asked = Wall(), list[float]()
 
     def now() -> float:
-        """Time passes between two looks at the clock."""
+        """Return a time that advances between two reads."""
         wall.now += 0.001
         return wall.now
 

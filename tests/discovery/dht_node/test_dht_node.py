@@ -1,4 +1,5 @@
-"""The adapter's own promises: failures in words, nothing left behind, hivemind's sharp edges covered."""
+"""The adapter's own promises: failures as readable text, no leftover processes or tasks, and guards against pitfalls of
+hivemind."""
 
 from __future__ import annotations
 
@@ -164,7 +165,7 @@ def test_calls_fail_at_once_when_p2pd_is_gone(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_a_search_that_still_reads_an_answer_ends_before_the_node_does(tmp_path: Path) -> None:
-    """hivemind's search would die of a reading that is dropped, and print that when the daemon is gone."""
+    """hivemind's search would fail if its read were dropped, and print that after the daemon has ended."""
 
     async def scenario() -> None:
         for name in ("one", "two"):
@@ -177,7 +178,7 @@ def test_a_search_that_still_reads_an_answer_ends_before_the_node_does(tmp_path:
         begun, free = threading.Event(), threading.Event()
         try:
             assert await one.link((await two.addresses())[0], 5.0)
-            one._thread.start(lambda: (begun.set(), free.wait(10.0)))  # as a thread that a busy machine hardly serves
+            one._thread.start(lambda: (begun.set(), free.wait(10.0)))  # blocks the thread, as on a busy machine
             searching = asyncio.create_task(one.find(b"key"))
             while one._thread._pool._work_queue.empty():
                 await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The keeper of p2pd: whatever becomes of p2pd, it is there again, and it is told why it was not."""
+"""The supervisor of p2pd restarts it after every kind of failure, and reports why it ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 @dataclass
 class Told:
-    """Notes what a Watcher is told."""
+    """A `Watcher` that records its calls."""
 
     ended: list[tuple[str, int]] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
@@ -70,7 +70,7 @@ async def started(folder: Path, identity: Identity | None = None, **options: Any
 
 
 async def until(holds: Callable[[], object], within_s: float = 60.0) -> float:
-    """Poll until it holds; how long it took."""
+    """Poll until the condition holds. Return the seconds that took."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < within_s, "did not happen in time"
@@ -100,7 +100,7 @@ def pid_of(directory: DhtDirectory) -> int:
 
 
 def connections(directory: DhtDirectory) -> int:
-    """Return how many connections its p2pd has with others."""
+    """Return the number of connections that its p2pd has with other nodes."""
     found = psutil.Process(pid_of(directory)).net_connections("tcp")
     return sum(one.status == psutil.CONN_ESTABLISHED for one in found)
 
@@ -185,7 +185,7 @@ def test_idle_connections_are_closed_once_rounds_are_long(tmp_path: Path) -> Non
                 return await stack.enter_async_context(started(tmp_path, identity, pace=pace, **options))
 
             hub = await start(own, 0.1, limits=limits)
-            for _ in range(3):  # these do not dial again
+            for _ in range(3):  # these never dial a second time
                 await start(None, 60.0, initial_peers=hub.addresses())
             said = record(own)
             await hub.announce(said)
@@ -247,7 +247,7 @@ def test_while_it_cannot_be_started_the_known_peers_stay_and_the_reason_is_told(
             assert held.expires_at > time.time()
             monkeypatch.setattr(process, "BINARY", None)
             await until(lambda: told.back and not first.trouble)
-            async with asyncio.timeout(60):  # it can look again, and the record has expired
+            async with asyncio.timeout(60):  # until it can look again and the record has expired
                 while await first.peers():
                     await asyncio.sleep(0.05)
             await until_seen(second, own)
@@ -273,7 +273,7 @@ def test_held_peers_are_not_held_for_ever(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("told_to", [True, False])
 def test_a_port_that_was_taken_meanwhile(tmp_path: Path, told_to: bool) -> None:
-    """One we were told to use is waited for; one we found ourselves is given up for another."""
+    """A port that the user chose is waited for; one that p2pd chose is replaced by another."""
     with claimed(LISTEN) as given:
         pass
 

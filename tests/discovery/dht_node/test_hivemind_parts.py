@@ -1,6 +1,5 @@
-"""The parts of hivemind that we use without its promise: they are listed in a page, and those of one version.
-
-A failure here says that hivemind has changed, or that we use more of it than docs/reference/hivemind.md lists."""
+"""The private parts of hivemind that we use are those listed in docs/reference/hivemind.md, and exist in the installed
+version. A failure means that hivemind has changed, or that we use more of it than the page lists."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def test_a_listed_part_is_there(owner: str, name: str) -> None:
 
 
 def used(texts: list[str]) -> set[str]:
-    """The private names that modules take from elsewhere, and what they assign on objects that are not their own."""
+    """Return the private names that modules use of other objects, and those that they assign on them."""
     trees = [ast.parse(text) for text in texts]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     made = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
@@ -74,7 +73,7 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def overridden() -> set[str]:
-    """The methods of hivemind that our classes replace."""
+    """Return the methods of hivemind that our classes override."""
     pairs = [(our_process.Process, our_process.P2P), (our_node.EntryStore, DHTLocalStorage)]
     return {
         name for ours, theirs in pairs for name in vars(ours) if hasattr(theirs, name) and not name.startswith("__")
@@ -82,7 +81,7 @@ def overridden() -> set[str]:
 
 
 OWN = {"value"}
-"""What the scan finds, and no part of hivemind: a field of a protobuf message."""
+"""Names that the scan finds but that are not hivemind's: a field of a protobuf message."""
 
 
 def test_every_part_that_is_used_is_listed() -> None:

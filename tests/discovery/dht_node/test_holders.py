@@ -1,4 +1,4 @@
-"""Which nodes a peer takes to hold a key, and what a calm swarm asks of them."""
+"""Which nodes count as holders of a key, and how many calls a calm swarm makes to them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_latest_keys_are_remembered() -> None:
 
 
 class Calls:
-    """Counts what one directory asks other nodes."""
+    """Counts the calls of one directory to other nodes."""
 
     def __init__(self, directory: DhtDirectory) -> None:
         node = directory._supervisor.node
@@ -80,7 +80,7 @@ def test_in_a_calm_swarm_a_look_asks_one_node_and_a_record_is_only_stored(tmp_pa
             await until_seen(reader, *others)
             calls = Calls(reader)
             looks, stores = list[list[str]](), list[list[str]]()
-            for _ in range(4):  # a search for nodes may fall into one of them
+            for _ in range(4):  # one of these looks may coincide with a search for nodes
                 await reader.peers()
                 looks.append(calls.take())
                 await reader.announce(record(own[1]))

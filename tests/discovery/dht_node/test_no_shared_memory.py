@@ -1,4 +1,4 @@
-"""The directory is loaded where /dev/shm is missing, read-only or full, as in some containers."""
+"""The directory can be imported where /dev/shm is missing, read-only or full, as in some containers."""
 
 from __future__ import annotations
 

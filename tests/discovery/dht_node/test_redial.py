@@ -1,4 +1,5 @@
-"""An address whose connection has ended: dialled at once after a restart, ever more seldom when it ends them itself."""
+"""An address whose connection has ended is dialled at once after a restart, and ever more rarely if the node closes
+connections."""
 
 from __future__ import annotations
 

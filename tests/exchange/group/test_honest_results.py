@@ -1,5 +1,5 @@
-"""Members whose machines, data and codecs differ doubt no honest result, and leave out no honest contributor.
-`benchmarks/honest_owners.py` has a thousand rounds of it."""
+"""Members whose machines, data and codecs differ do not doubt honest results and do not exclude honest contributors.
+`benchmarks/honest_owners.py` plays a thousand such rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The proof of an owner's lie: it convicts for one unit in the last place, and nobody is blamed for another's doing."""
+"""The proof of a false result: a difference in the last bit is enough to convict the owner, and nobody is convicted for
+what another peer did."""
 
 from __future__ import annotations
 
@@ -40,14 +41,15 @@ def verify(peer: PeerId, raw: bytes, signature: bytes) -> bool:
 
 
 def last_place(result: memoryview) -> bytes:
-    """The mean with another last bit, where the codec's values begin."""
+    """Return the mean with the last bit flipped of the first byte that holds the codec's values."""
     changed = bytearray(result)
     changed[0] ^= 1
     return bytes(changed)
 
 
 def proof_of(terms: MeanTerms, *, lie: bool = False, unsigned: bool = False, long: float = 1.0) -> ShardProof:
-    """What an owner gives and shows. `unsigned`: one of the parts is. `long`: so many times as long is one of them."""
+    """Return the proof of an owner's result. `unsigned`: one part has no signature. `long`: factor on the length of one
+    part."""
     shard, name = terms.cut(ROSTER, ELEMENTS)[2], ROSTER.name()
     parts = {}
     for number, peer in enumerate(MEMBERS):
@@ -99,7 +101,7 @@ def test_one_unit_in_the_last_place_convicts(codecs: tuple[str, str]) -> None:
 @pytest.mark.parametrize("long", [1.0, 5.0, 90.0])
 @pytest.mark.parametrize("codecs", CODECS, ids=str)
 def test_an_honest_mean_is_made_again_to_the_bit(codecs: tuple[str, str], long: float) -> None:
-    """One of the parts is too long, too: it counts for less."""
+    """One of the parts is too long as well, so that it is scaled down."""
     terms = terms_of(*codecs)
     found = judged(parse_proof(proof_of(terms, long=long).to_bytes()), terms)
     assert (found.guilty, found.why) == (False, "the result is the mean of the parts")
@@ -113,7 +115,7 @@ def test_an_unsigned_part_proves_nothing() -> None:
 
 
 def test_an_owner_is_not_blamed_for_parts_that_it_did_not_average() -> None:
-    """A member signs two parts, and an accuser shows the one that the owner never had."""
+    """A member signs two parts, and an accuser shows the one that the owner never received."""
     terms = terms_of()
     honest, other = proof_of(terms), proof_of(terms, long=1.1)
     assert judged(other, terms).why == "the result is the mean of the parts"

@@ -1,4 +1,4 @@
-"""The radial-directional mean, made tile by tile, against its equation in float64."""
+"""The radial-directional mean, computed tile by tile, against its equation in float64."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peer.protocol.wire.payload import BytesSource
 
 ELEMENTS = 2 * TILE + 4096 + 77
 TENSORS = [(300, 1301), (1301, 1302), (5000, TILE + 9000), (TILE + 9000, 2 * TILE + 1001), (2 * TILE + 4000, ELEMENTS)]
-"""Over the edges of tiles and blocks."""
+"""Spans that cross the edges of tiles and blocks."""
 OPPOSED, ABSENT, TINY = TENSORS[2], TENSORS[3], TENSORS[4]
 COUNTS = [100, 170, 80, 120, 390]
 

@@ -1,4 +1,4 @@
-"""What an owner makes tile by tile is to the bit what it would make of the whole."""
+"""An owner's tile-by-tile reduction equals, bit for bit, a reduction of whole tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def normal(seed: int) -> torch.Tensor:
 
 
 def parts_of(codec: str, values: dict[str, torch.Tensor]) -> dict[PeerId, Contribution]:
-    """The first is the owner's own, made as it is read."""
+    """Return contributions. The first one is the owner's own, which is encoded while it is read."""
     encoded = {name: BytesSource(EVERY[codec].encode(one)) for name, one in values.items()}
     parts = {PeerId(name): Contribution(TOKENS[name], payload) for name, payload in encoded.items()}
     return parts | {PeerId("a"): Contribution(TOKENS["a"], Encoding(EVERY[codec], values["a"]))}

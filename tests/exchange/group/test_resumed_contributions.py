@@ -1,4 +1,5 @@
-"""Groups over real links that are cut in the middle of a contribution or of a result: they go on where they were."""
+"""Groups over real links that are cut in the middle of a contribution or a result: transfers are resumed where they
+broke."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ from tests.support.cutting_relay import Wire, before
 
 RUN, KEY, ELEMENTS = RunId(b"R" * 32), RoundKey(0, 0), 2_000_000
 PART = 2 * ELEMENTS
-"""Bytes of a contribution of one of two members, and of a result."""
+"""Bytes of a contribution, or of a result, between two members."""
 TWO_CHUNKS = 2 * USUAL_CHUNK
 
 
@@ -71,19 +72,19 @@ class Member:
     reputation: Reputation
     group: GroupMember
     wire: Wire
-    """What the other calls it over."""
+    """The link over which the other members call this one."""
 
     @property
     def resent(self) -> int:
-        """Bytes of chunks that it sent more than once: it has a contribution and a result to send. Each stream begins
-        with a few smaller chunks, and each chunk has a header."""
+        """Return the bytes of chunks that this member sent more than once. It has a contribution and a result to send;
+        each stream begins with a few smaller chunks, and each chunk has a header."""
         headers = 2 * (PART // USUAL_CHUNK + 8) * HEADER.size
         return self.transport.bytes_sent - 2 * PART - headers
 
 
 @contextlib.asynccontextmanager
 async def two(codec: str = "fp32", elements: int = ELEMENTS, count: int = 2) -> AsyncIterator[list[Member]]:
-    """Two members, or `count`. Those in topk have sparse results."""
+    """Run the test with two members, or `count`. Members with the codec topk have sparse results."""
     clock, members = RunClock(), list[Member]()
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(count):
@@ -116,7 +117,7 @@ async def two(codec: str = "fp32", elements: int = ELEMENTS, count: int = 2) -> 
 
 
 async def play(members: list[Member]) -> list[GroupMean]:
-    """A round of all; everybody has the mean of all."""
+    """Play a round; all members must end with the mean of all contributions."""
     now, values = RunClock().now(), [torch.full((ELEMENTS,), 1.0 + 2 * number) for number in range(len(members))]
     got = await asyncio.gather(
         *(
@@ -132,8 +133,8 @@ async def play(members: list[Member]) -> list[GroupMean]:
 
 
 class Cuts:
-    """Cuts both wires each time when so many bytes of this kind have come, and each member has some. What has not begun
-    cannot go on."""
+    """Cuts both links each time when the given bytes of one kind have arrived and each member has received some, since
+    a transfer that has not begun cannot be resumed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, what: str, marks: list[int], away_s: float, how: str) -> None:
         kind = desk.ContributionUpload if what == "contribution" else sharing.ShardResultSink

@@ -1,4 +1,4 @@
-"""A member's part in a shard: owners that break off or lie in the middle of a result."""
+"""A member's part in a shard, with owners that disconnect or lie in the middle of a result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MEAN = EVERY["fp32"].encode(torch.full((ELEMENTS,), 2.0))
 
 @dataclass
 class Link:
-    """To the owner; `says` is what happens in each call, in turn."""
+    """A transport to the owner. `says`: what happens in each call, in turn."""
 
     says: list[Callable[[Source | None, ResultSink], None]]
     openings: list[ContributionHeader] = field(default_factory=list)
@@ -75,7 +75,7 @@ def shared(
     outer: torch.Tensor | None = None,
     usual: float | None = None,
 ) -> tuple[ShardOutcome, BadPayload | None, torch.Tensor, Reputation]:
-    """What came, what is wrong with it, and the mean."""
+    """Return the outcome, the error, the mean and the reputation of the owner."""
 
     async def main() -> Any:
         clock = VirtualClock()
@@ -160,7 +160,8 @@ def test_a_result_that_cannot_be_is_refused(payload: bytes, code: str) -> None:
 def test_a_result_may_be_far_larger_than_the_part_of_a_slow_machine(
     outer: float, usual: float | None, code: str | None
 ) -> None:
-    """One step, where the others took a hundred. Not larger than the params, or than what was usual before."""
+    """A machine that did one step while the others did a hundred accepts a long result, but none that is longer than
+    the params or than usual."""
     payload = EVERY["fp32"].encode(torch.full((ELEMENTS,), 101.0))
     given, wrong, _, _ = shared(Link([gives(payload)]), outer=torch.full((ELEMENTS,), outer), usual=usual)
     assert (wrong.code if wrong is not None else None) == code

@@ -1,4 +1,4 @@
-"""Sparse results over real links: the bytes that pass, and a result that goes on where it broke off."""
+"""Sparse results over real links: the number of transferred bytes, and a result that is resumed where it broke."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def play(members: list[Member], round_: int, elements: int) -> list[GroupM
 
 
 def test_eight_members_send_what_is_promised_and_less_than_two_and_a_half_bits() -> None:
-    """All bytes of the second round at the sockets, encrypted: the first one connects."""
+    """Counts all encrypted bytes at the sockets in the second round, because the first one makes the connections."""
     elements = 8 * 2**17
 
     async def main() -> float:

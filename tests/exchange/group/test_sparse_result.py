@@ -1,4 +1,4 @@
-"""The sparse result: its two forms, its bytes, and what a member refuses of it."""
+"""The sparse result: its two forms, its bytes, and the results that a member refuses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def made(count: int, elements: int = ELEMENTS, factor: float = 1.0) -> bytes:
 
 
 def read(payload: bytes, count: int, elements: int = ELEMENTS, result: SparseResult = RESULT) -> Tensor:
-    """As a member takes it, its length first."""
+    """Decode a result as a member does, with the check of its length first."""
     sink, into = result.sink(len(payload), elements, count), torch.full((elements,), math.nan)
     sink.write(0, payload)
     result.read(sink.data, count, into, signed_by(elements))
@@ -160,7 +160,7 @@ def test_a_weight_that_cannot_be_is_refused(tokens: int, factor: float) -> None:
 
 @pytest.mark.parametrize("place", [0, 12, 2 * HEAD.size + 20, 2 * HEAD.size + 250])
 def test_a_part_that_its_contributor_did_not_sign_is_refused(place: int) -> None:
-    """One bit of its tokens, of its signature, of the first or of the second payload."""
+    """Flips one bit of the tokens, of the signature, and of the first or second payload."""
     payload = bytearray(made(2, 5000))
     payload[place] ^= 1
     with pytest.raises(BadPayload) as caught:
@@ -180,7 +180,7 @@ def test_parts_are_those_of_the_named() -> None:
 
 @pytest.mark.parametrize("count", [2, 12])
 def test_hostile_results_are_refused_or_finite(count: int) -> None:
-    """Without signatures, so that what comes reaches the decoders."""
+    """Every signature counts as valid, so that damaged bytes reach the decoders."""
     rng, good, elements, refused = torch.Generator().manual_seed(7), made(count, 60_000), 60_000, 0
     for _ in range(150):
         payload = bytearray(good)

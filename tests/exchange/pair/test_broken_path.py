@@ -1,4 +1,5 @@
-"""A swap that fails as its relay is gone: the partner stays known and in favour, and only for some times."""
+"""A swap that fails because its relay is gone: the partner stays known and in favour, but only a limited number of
+times."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ SILENT = PartnerSilent("the partner sent 1 of 9 bytes, too slowly", "silent")
 
 
 class Peer:
-    """One who has exchanged with `PARTNER` before. `gone`: what is found of the relay of a swap."""
+    """A peer that has exchanged with `PARTNER` before. `gone`: the result of the look for the failed relay."""
 
     def __init__(self, gone: PeerId | None) -> None:
         clock, self.journal = SimpleNamespace(now=lambda: 1000.0), list[events.Event]()
@@ -51,7 +52,7 @@ class Peer:
         self.memory.exchanged(PARTNER, KEY, SwapReport(1, 1, 1.0, True))
 
     def fails(self, error: ExchangeError = SILENT, partner: PeerId = PARTNER) -> str:
-        """Let a swap fail; return the code that is told."""
+        """Fail a swap; return the code in the journal."""
         self.memory.failed(partner, KEY, error, HELD_S)
         told = [one for one in self.journal if isinstance(one, events.PartnerFailed)]
         return told[-1].code
@@ -76,7 +77,7 @@ def test_a_partner_whose_relays_are_gone_over_and_over_pays() -> None:
 
 
 def test_a_stranger_uses_up_the_budget_of_strangers_all_the_same() -> None:
-    """Else a free key with a relay of its own could hold us up as long as it likes."""
+    """Otherwise anybody with a new key and a relay of their own could hold up our trainer without end."""
     peer = Peer(RELAY)
     assert peer.fails(partner=STRANGER) == "path"
     assert peer.reputation.stranger_budget_spent(PeerId("another stranger"))

@@ -1,4 +1,4 @@
-"""The daemon's exchange over real transports, whose link breaks while both sides ask each other whether they live."""
+"""The daemon's exchange over real transports, whose link breaks while both sides check whether the other is alive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN, KEY, ELEMENTS, AWAY_S = RunId(b"R" * 32), RoundKey(1, 0), 2_000_000, 2.5
 
 
 class Partner:
-    """Locked with whoever asks."""
+    """A peer that is locked with every caller."""
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         return Answer(Verdict.LOCKED)

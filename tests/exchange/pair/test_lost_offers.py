@@ -1,4 +1,4 @@
-"""An offer that is lost on the way over a relay is sent once more. An open peer is asked once."""
+"""An offer that is lost on a relay is sent a second time. An open peer is called only once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOST = PartnerSilent("it did not answer")
 
 
 class Line:
-    """Loses the first offers. `noted`: what the failure detector hears."""
+    """A transport that loses the first offers. `noted`: calls of the failure detector."""
 
     def __init__(self, made: PartnerSearch, *losses: PartnerLost) -> None:
         self.losses, self.slept, self.noted = list(losses), list[float](), list[str]()

@@ -1,4 +1,5 @@
-"""A search in a flood of strangers: who is a candidate, whose offers are taken, who goes first."""
+"""A partner search in a flood of strangers: which peers are candidates, whose offers are accepted, and who comes
+first."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ FRIENDS = [record(f"friend {number}", f"198.51.100.{number}:2") for number in ra
 
 @dataclasses.dataclass
 class Surrounding:
-    """A peer's surroundings, with friends and a flood in sight."""
+    """The peers that a search sees: friends and a flood of strangers."""
 
     reputation: Reputation
     peers: dict[PeerId, PeerRecord]

@@ -1,4 +1,4 @@
-"""A search whose swaps find no relay with room: a few are tried, and nobody waits for the rest."""
+"""A search whose swaps find no relay with room: after a few attempts, it gives up all candidates that need a relay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A peer whose trainer has finished no step locks nobody, and one that sat a round out does not say that it swaps."""
+"""A peer whose trainer has finished no step locks nobody, and a peer that sat a round out does not claim to swap in
+it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def test_before_the_first_step_an_offer_is_put_off() -> None:
     assert made.locked is None
     steps.append(1)
     assert made.on_offer(OPEN.peer_id, offer).verdict in (Verdict.LOCKED, Verdict.HELD)
-    steps.clear()  # a round that takes the work up is no reason to look again
+    steps.clear()  # the round has taken the work; the search must not look again
     assert made.on_offer(OPEN.peer_id, offer).verdict is not Verdict.LATER
 
 

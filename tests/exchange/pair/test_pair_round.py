@@ -1,4 +1,4 @@
-"""A pair's round from snapshot to outer step: what is read and written where, whatever the partners do."""
+"""A pair's round from snapshot to outer step: which memory is read and written, whatever the partners do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def normal(seed: int, elements: int = ELEMENTS) -> torch.Tensor:
 
 
 class Partners:
-    """A match that finds these, one after another, and the transport to them."""
+    """A partner search that finds these partners one after another, and the transport to them."""
 
     def __init__(self, behave: dict[str, Behave]) -> None:
         self._behave = {PeerId(name): behaves for name, behaves in behave.items()}
@@ -57,7 +57,7 @@ class Partners:
         self.ends: list[tuple[Source, Sink]] = []
 
     impatient_with: PeerId | None = None
-    """Who would be ready later than a stranger is waited for."""
+    """Do not wait for these strangers, as they claim to be ready too late."""
     relayed = False
 
     @property
@@ -88,7 +88,7 @@ class Partners:
 
 
 def sends(values: torch.Tensor, upto: float = 1.0) -> Behave:
-    """Of its payload that part, and leaves."""
+    """Return a partner that sends this part of its payload and disconnects."""
 
     async def behave(source: Source, sink: Sink) -> None:
         payload = EVERY["bf16"].encode(values)
@@ -103,7 +103,7 @@ def sends(values: torch.Tensor, upto: float = 1.0) -> Behave:
 
 
 class Played:
-    """A round against these partners."""
+    """A round with these partners."""
 
     def __init__(self, behave: dict[str, Behave], share: float, consensus: float) -> None:
         self.partners = Partners(behave)
@@ -116,7 +116,7 @@ class Played:
         self.work = WorkSnapshot(KEY, self.params, 10, 100, 100, 1.0, 1.0)
 
     def twin(self) -> OuterState:
-        """The state as it was before."""
+        """The state before the round."""
         twin = OuterState.fresh(LAYOUT, normal(1))
         twin.momentum.copy_(normal(2))
         return twin
@@ -141,7 +141,7 @@ class Played:
         return PairSession(pairs, cast(PartnerSearch, self.partners))
 
     def exchange(self) -> ExchangeResult:
-        """With the step taken."""
+        """Exchange, and take the outer step."""
 
         async def main() -> ExchangeResult:
             async with self.round().exchange(self.work, self.cut, 1e9) as got:
@@ -152,7 +152,7 @@ class Played:
         return cast(ExchangeResult, run_virtual(main()))
 
     def expected(self, theirs: torch.Tensor | None) -> OuterState:
-        """Written out, by whole tensors: the partner's as bf16 brings them over."""
+        """Return the expected state, computed on whole tensors, with the partner's params rounded to bf16."""
         twin, lr, consensus = self.twin(), self.method.outer_lr, self.method.consensus
         outer, momentum, mean = twin.params, twin.momentum, self.params.clone()
         if self.cut.share < 1:
@@ -217,7 +217,7 @@ def test_with_nobody_left_the_step_is_the_solo_step(share: float) -> None:
 
 @pytest.mark.parametrize("ends", ["exchanged", "lost"])
 def test_who_comes_late_reads_and_writes_nothing(ends: str) -> None:
-    """What is lent belongs to the next round by then, and the snapshot's slot to the trainer."""
+    """After the swap, the borrowed buffer belongs to the next round and the snapshot to the trainer."""
     theirs = normal(10) + normal(1)
     played = Played({"one": sends(theirs, 1.0 if ends == "exchanged" else 0.5)}, 1.0, 0.7)
     played.exchange()

@@ -1,4 +1,4 @@
-"""The judge of partners' params: what it asks, journals and tells."""
+"""The acceptance of partners' params: what it has checked, journals and reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NONE = "every volunteer trains on texts of its own"
 
 
 class Check:
-    """Gives these answers."""
+    """A `ParamsCheck` with given verdicts."""
 
     def __init__(self, *answers: ProbeVerdict | str) -> None:
         self.answers = list(answers)
@@ -36,7 +36,7 @@ class Check:
 
 
 class Judged:
-    """A judge, and what it journalled."""
+    """A `PartnerAcceptance`, and the events that it journaled."""
 
     def __init__(self, *answers: ProbeVerdict | str, asked: str = "check", unchecked: str = "") -> None:
         self.journal: list[events.PartnerJudged] = []

@@ -1,4 +1,4 @@
-"""A partner that does not answer in the middle of its payload may come back; one that has sent nothing may not."""
+"""A partner that stops answering in the middle of its payload may come back; one that has sent nothing may not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTNER = PeerRecord(PeerId("p"), RunId(b"R" * 32), (), True, 1, 1, 0, 0.0, Stat
 
 
 class Away:
-    """Brings a payload at `RATE`, and nothing between `leaves` and `returns` (seconds)."""
+    """Sends a payload at `RATE`, with a gap from `leaves` to `returns` (seconds)."""
 
     def __init__(self, leaves: float, returns: float, lasts: float = 0.0) -> None:
         self.leaves, self.returns, self._lasts = leaves, returns, lasts
@@ -47,7 +47,7 @@ class Away:
 def outcome(
     away: Away, error: Exception | None = None, *, asked: bool = True, lasts: float = 1.0, relayed: bool = False
 ) -> float:
-    """How long a swap took; raises what it raised."""
+    """Return the seconds that a swap took, or raise its error."""
 
     async def alive() -> bool:
         if asked and away.leaves <= asyncio.get_running_loop().time() < away.returns:
@@ -78,7 +78,7 @@ def test_who_sent_nothing_or_refuses_is_not(leaves: float, error: Exception | No
 
 
 def test_over_a_relay_one_that_has_sent_nothing_is_asked_once_more() -> None:
-    """The relay may have broken the call, and the next goes over another one."""
+    """The relay may have broken the call, and the next call takes another one."""
     assert outcome(Away(0.0, 1.5), relayed=True) == pytest.approx(NBYTES / RATE + 1.5, abs=0.5)
     with pytest.raises(PartnerLost, match="stopped answering"):
         outcome(Away(0.0, 2.5), relayed=True)
@@ -87,7 +87,7 @@ def test_over_a_relay_one_that_has_sent_nothing_is_asked_once_more() -> None:
 
 
 def test_it_is_not_waited_for_for_ever() -> None:
-    with pytest.raises(PartnerLost):  # its pace may show first
+    with pytest.raises(PartnerLost):  # it may also fail for its pace first
         outcome(Away(17.0, math.inf))
 
 
@@ -97,6 +97,6 @@ def test_nor_one_that_cannot_be_asked_however_long_the_whole_may_take() -> None:
 
 
 def test_what_is_complete_is_not_given_up() -> None:
-    """However much longer than its budget the rest of ours takes."""
+    """Even if our own payload takes much longer than its budget."""
     assert LINGER_S < AWAY_S
     assert outcome(Away(math.inf, math.inf, lasts=200.0)) > 200.0

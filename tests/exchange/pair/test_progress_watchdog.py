@@ -1,4 +1,4 @@
-"""How soon a partner that falls behind is noticed, and how seldom one that does not is looked at."""
+"""How soon a partner that falls behind is noticed, and how rarely a partner in time is checked."""
 
 from __future__ import annotations
 

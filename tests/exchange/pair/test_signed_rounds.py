@@ -1,4 +1,4 @@
-"""Rounds of production peers leave chains in which both partners say the same."""
+"""Rounds of production peers write receipt chains in which both partners state the same."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_two_peers_sign_every_round_over_sockets(chosen: dict[str, str]) -> None
 
 
 def _facts_agree(one: GrpcPeer, other: GrpcPeer) -> None:
-    """The one's own statement is what the other one keeps of it."""
+    """Check that each peer's own statement equals what its partner keeps of it."""
     assert one.parts.members.receipts is not None
     assert other.parts.members.receipts is not None
     shown = [one.parts.members.receipts.shown()[0].statement, other.parts.members.receipts.shown()[0].statement]

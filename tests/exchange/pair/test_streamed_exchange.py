@@ -1,4 +1,4 @@
-"""A swap encodes and decodes as it goes, and a bad payload leaves everything as it was."""
+"""A swap encodes and decodes chunk by chunk, and an invalid payload changes no state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTNER = PeerRecord(PeerId("p"), RunId(b"R" * 32), (), True, 1, 1, 0, 0.0, Stat
 
 
 class Carrier:
-    """A transport to a partner that sends `theirs`, of which it loses what is behind `upto`."""
+    """A transport to a partner that sends `theirs`; everything after `upto` bytes is lost."""
 
     def __init__(self, theirs: Source, upto: int | None = None) -> None:
         self._theirs = theirs
@@ -110,7 +110,7 @@ def test_half_a_payload_changes_nothing() -> None:
 
 
 def test_an_exchange_of_differences_that_is_cancelled_ends_when_no_thread_writes_any_more() -> None:
-    """Its buffer is another's then."""
+    """Because its buffer is lent to another exchange afterwards."""
     own, theirs, into = normal(0), normal(1), torch.full((ELEMENTS,), 7.0)
     codec, request = Modulo(7), list[bytes]()
     payload = codec.encode(theirs, 0.0)

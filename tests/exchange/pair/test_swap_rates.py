@@ -1,4 +1,4 @@
-"""How long swaps may take, by what was measured of partners and of relays."""
+"""How long swaps may take, by the measured rates of partners and relays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a volunteer reads when a round found no partner."""
+"""The text for a volunteer when a round found no partner."""
 
 from __future__ import annotations
 
