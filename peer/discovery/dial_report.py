@@ -22,9 +22,8 @@ def dial_failure_reason(said: str, address: str) -> str:
         return "this is our own address"
     lines = _LINE.findall(said)
     own = [reason for where, reason in lines if where == address]
-    if not own and address.startswith(
-        "/dns"
-    ):  # p2pd names the addresses that the name resolves to: the port is the same
+    # p2pd lists the addresses that a DNS name resolves to, with the same port
+    if not own and address.startswith("/dns"):
         port = address[address.index("/tcp/") :]
         own = [reason for where, reason in lines if where.endswith(port)] or ["no such host"]
     if own == [_TOO_EARLY] or (lines and not own):

@@ -41,7 +41,9 @@ class LentRecords:
         if former is None and len(self._until) >= MAX_LENT:
             return False
         store.add_verified(found, record)
-        if store.latest(peer) is not record or record.status is Status.LEAVING:  # our own, or a farewell
+        if (
+            store.latest(peer) is not record or record.status is Status.LEAVING
+        ):  # it is our own record, or announces a departure
             return False
         self._until[peer] = record.expires_at
         return former is None or former.expires_at <= now

@@ -37,12 +37,12 @@ _KINDS: Mapping[str, type[events.PeerSuspected] | type[events.PeerOut] | type[ev
 
 
 class FailureDetector:
-    """Detects peers that no longer answer: records the outcome of calls, asks other peers about suspects, and journals
-    each suspicion and its resolution.
+    """Decides which peers no longer answer. The owner records the outcome of each call; the detector asks other peers
+    about suspects, and journals each suspicion and its resolution.
 
-    `now`: run time, seconds. `lifetime_s`: lifetime of a directory record. `look_every_s`: seconds between two
-    directory look-ups. Both determine how long a suspicion must last before the peer is considered out. `emit`:
-    journals an event."""
+    `now`: returns run time in seconds. `lifetime_s`: lifetime of a directory record. `look_every_s`: seconds between
+    two looks into the directory. Both determine how long a suspicion must last before the peer is out. `emit`: journals
+    an event."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class FailureDetector:
         self._emit = emit
         self._suspected = asyncio.Event()
 
-    # -- what calls came to ------------------------------------------------------------------------------------------
+    # -- outcomes of calls -------------------------------------------------------------------------------------------
 
     def timeout(self, peer: PeerId) -> float:
         """Return the timeout in seconds of a small call to this peer."""
@@ -104,7 +104,7 @@ class FailureDetector:
         self.trips.forget()
         self.answering.forget()
 
-    # -- what is believed --------------------------------------------------------------------------------------------
+    # -- findings ----------------------------------------------------------------------------------------------------
 
     def out(self, peer: PeerId) -> bool:
         """Return whether this peer is out, so that it is no candidate."""

@@ -292,7 +292,7 @@ class PeerTable:
         while True:
             await self.announce()
             announced = self._clock.now()
-            glance_s = max(GLANCE_S, self._look_every_s - LOOK_EVERY_S)  # others look no oftener than we do
+            glance_s = max(GLANCE_S, self._look_every_s - LOOK_EVERY_S)  # others do not look more often than we do
             while not self._stale(announced):
                 renewal_s = announced + self._lifetime_s / 3 - self._clock.now()
                 if await self._own.changed.wait_for(max(GLANCE_S, min(glance_s, renewal_s))):

@@ -97,7 +97,7 @@ class StatementSync:
             except ManifestError as damaged:
                 self._emit(REFUSED[family](peer="", code=Code.KEPT, reason=damaged.found))
 
-    # -- what holds --------------------------------------------------------------------------------------------------
+    # -- statements held ---------------------------------------------------------------------------------------------
 
     def newest(self, count: int) -> list[Amendment]:
         """Return the last amendments, each with the round in which it took effect here. Superseded ones are left
@@ -122,7 +122,7 @@ class StatementSync:
             delegated_to=tuple(sorted(self.log.nodes(now))),
         )
 
-    # -- taking them -------------------------------------------------------------------------------------------------
+    # -- adding statements -------------------------------------------------------------------------------------------
 
     def add_own(self, statements: Sequence[Statement[Document]]) -> None:
         """Add statements that were signed on this machine; they are not checked again."""
@@ -243,9 +243,8 @@ class StatementSync:
             while True:
                 if (record := _whom(list((await peers()).values()), rng)) is not None:
                     began = clock.now()
-                    if (
-                        await self.fetch_from(transport, record, [family]) == 1
-                    ):  # only a single answer measures a round trip
+                    # only a single answer measures a round trip
+                    if await self.fetch_from(transport, record, [family]) == 1:
                         answered(record.peer_id, clock.now() - began)
                 await clock.sleep(pace() * rng.uniform(0.8, 1.2))
 
@@ -257,7 +256,7 @@ class StatementSync:
             ask_for_ever(PAPER, pace_of_papers, ignore_answer),
         ]
 
-    # -- being asked -------------------------------------------------------------------------------------------------
+    # -- incoming calls ----------------------------------------------------------------------------------------------
 
     def on_amendments(self, held: int, head: bytes) -> list[tuple[bytes, bytes]]:
         """See `peer.ports.handler.Handler.on_amendments`."""

@@ -217,7 +217,7 @@ class RoundLoop:
         reason = "after the last round the group has another state than ours"
         changed = await self._committer.catch_up(round_, reason, at_last)
         if self._round_status.status is Status.FINISHED and not self._shutdown:
-            await self._shutdown.wait_for(FAREWELL_S)  # others may have to ask us
+            await self._shutdown.wait_for(FAREWELL_S)  # stay for members that still need our state
         return changed
 
     async def _apply_directives(self, round_: int) -> int:

@@ -70,7 +70,7 @@ class LocalPause:
         self.look()
         self.machine.listeners.append(self.look)
 
-    # -- what the volunteer says -------------------------------------------------------------------------------------
+    # -- the volunteer's commands ------------------------------------------------------------------------------------
 
     def pause(self, for_s: float | None = None) -> None:
         """Pause from now on, for `for_s` seconds (None: until `resume`). A new call replaces the end of an earlier one,
@@ -97,7 +97,7 @@ class LocalPause:
         self.look()
         self._remember()
 
-    # -- what holds --------------------------------------------------------------------------------------------------
+    # -- the present state -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Update `active` to the present time and conditions."""
@@ -117,7 +117,9 @@ class LocalPause:
             self.look()
             if self._until is None and self._quiet is None:
                 self._changed.clear()
-                await self._changed.wait_for(IDLE_S)  # time alone changes nothing
+                await self._changed.wait_for(
+                    IDLE_S
+                )  # without a planned pause only a command or a condition can change anything, and both call `look`
             else:
                 await sleep(min(LOOK_EVERY_S, MINUTE_S - now % MINUTE_S))
 
@@ -159,7 +161,7 @@ class LocalPause:
         quiet = self._quiet is not None and self._quiet.hold(self._minute(now))
         return ({QUIET: f"{QUIET} {self._quiet}"} if quiet else {}) | self.machine.holds
 
-    # -- across lives ------------------------------------------------------------------------------------------------
+    # -- the file ----------------------------------------------------------------------------------------------------
 
     def _remember(self) -> None:
         if self._kept is None:

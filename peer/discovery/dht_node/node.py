@@ -183,7 +183,7 @@ class DhtNode:
         await self._process.trim()
 
     async def _connect(self, peer: PeerID, plain: Sequence[str], timeout_s: float) -> None:
-        # Without its /p2p part: hivemind's Multiaddr encodes that one in a way p2pd cannot read.
+        # Addresses go without their /p2p part, which hivemind's Multiaddr encodes in a way that p2pd cannot read.
         dial = p2pd_pb2.ConnectRequest(peer=peer.to_bytes(), addrs=[Multiaddr(one).to_bytes() for one in plain])
         await self._process.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=dial), timeout_s)
 
@@ -391,7 +391,7 @@ async def _start_dht(
         cache_locally=False,
         cache_nearest=0,
         cache_on_store=False,
-        reuse_get_requests=False,  # it never forgets a key it was asked for
+        reuse_get_requests=False,  # hivemind would remember every requested key for ever
         record_validator=validator,
     )
     if gate is not None and validator is not None:

@@ -282,7 +282,7 @@ async def _create(options: DhtNodeOptions, listen: Sequence[str], made: list[Pro
         announce_maddrs=list(options.announce_maddrs) or None,
         identity_path=str(options.identity_path),
         check_if_identity_free=False,  # it reads RSA keys only
-        auto_nat=False,  # nodes would dial each other for ever to find out what peers find out by themselves
+        auto_nat=False,  # nodes would dial each other for ever; `peer` tests reachability itself
         nat_port_map=False,
         use_relay=False,
         startup_timeout=options.startup_s,

@@ -123,7 +123,7 @@ class GroupMember:
         self._kept = pack(self._quorums)
         self._recall(self._store.read())
 
-    # -- what the owner does -----------------------------------------------------------------------------------------
+    # -- called by the strategy --------------------------------------------------------------------------------------
 
     def set_state_digest(self, fragment: int, digest: bytes) -> None:
         """Set the digest of our state of this fragment (`OuterState.digest`). Call it after each step and each other
@@ -133,7 +133,9 @@ class GroupMember:
         if coming is not None and digest != self._held[fragment] and coming.digest in (b"", digest):
             self._quorums[fragment].adopt(coming)
             self._pending[fragment] = None
-            self._incomplete[fragment] = self._incomplete[fragment] and not coming.digest  # of our own step: as it is
+            self._incomplete[fragment] = (
+                self._incomplete[fragment] and not coming.digest
+            )  # our own step leaves a lack as it is
         self._held[fragment] = digest
 
     def start_at(self, round_: int) -> None:
@@ -404,7 +406,7 @@ class GroupMember:
         if nbytes:
             self._rate = max(1e3, 0.5 * (self._rate + nbytes / max(seconds, 1e-3)))
 
-    # -- what others ask ---------------------------------------------------------------------------------------------
+    # -- incoming calls ----------------------------------------------------------------------------------------------
 
     async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
         return await self._rendezvous.on_join(sender, join)

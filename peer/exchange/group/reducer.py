@@ -195,7 +195,7 @@ class ShardReducer:
             shown.open(name_of(name, shard), signature, len(self.roster.members))
         return ShardResult(payload, named, context.signer.sign(statement(name, shard, digest)))
 
-    # -- what others ask ---------------------------------------------------------------------------------------------
+    # -- incoming calls ----------------------------------------------------------------------------------------------
 
     def open_upload(self, sender: PeerId, header: ContributionHeader) -> UploadSlot:
         """Open a stream for a member's contribution; a header of 0 bytes asks for the result alone.

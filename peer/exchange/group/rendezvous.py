@@ -164,9 +164,8 @@ class Rendezvous:
 
         async def ask_all() -> None:
             async with asyncio.TaskGroup() as asking:
-                for peer in sorted(
-                    self._silent_in(join.key) & known.keys()
-                ):  # a set's order would differ from process to process
+                # sorted, because a set's order differs from process to process
+                for peer in sorted(self._silent_in(join.key) & known.keys()):
                     asking.create_task(ask(known[peer]))
 
         await race(found, ask_all())
@@ -231,9 +230,8 @@ class Rendezvous:
         why = quorum.lacking(join.key.round, roster.members, live)
         ours, theirs = join.base, roster.base
         beside = (theirs.since, theirs.electors) == (ours.since, ours.electors)
-        if theirs.mark() != ours.mark() and (
-            not why or beside or theirs.since > ours.since
-        ):  # never adopt an older state of too few
+        # never adopt an older state that too few members hold
+        if theirs.mark() != ours.mark() and (not why or beside or theirs.since > ours.since):
             raise Stale("the group builds on another state of the fragment than ours", roster)
         if self._context.terms.me not in roster.members:
             raise NoRoster(f"the roster of {roster.leader} was closed without us: late, or the group is full")
@@ -259,7 +257,7 @@ class Rendezvous:
                     context.reputation.penalize(leader, Code.LOST, str(error))
         raise NoRoster("; ".join(failed)[:300] or "nobody who could lead is there")
 
-    # -- asking ------------------------------------------------------------------------------------------------------
+    # -- asking leaders ----------------------------------------------------------------------------------------------
 
     async def _ask(self, leader: PeerRecord, join: Join, closes: float) -> tuple[SignedRoster, Roster]:
         """Ask one leader for the roster until it answers or the window closes. Raises ExchangeError if it gives
@@ -362,7 +360,7 @@ class Rendezvous:
         quorum = self._quorums[key.fragment]
         return lambda base, peers: quorum.enough_for(base, key.round, peers, self._context.counted())
 
-    # -- being asked -------------------------------------------------------------------------------------------------
+    # -- incoming calls ----------------------------------------------------------------------------------------------
 
     async def on_join(self, sender: PeerId, join: Join) -> JoinReply:
         """Answer a member that asks for the round's roster, within `join.wait_s`. Never raises."""

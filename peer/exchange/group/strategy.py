@@ -167,7 +167,7 @@ class GroupSession:
             return await self._catch_up(stale, cast(Roster, stale.roster), work_share, self._give_up(closes_at))
         except NoRoster as none:
             return ExchangeResult("carried", str(none))
-        if not got.spans:  # a member with a result has another state than we from here on, and will tell us
+        if not got.spans:  # if another member has a result, its next roster shows that our state is stale
             return ExchangeResult("carried", got.reason or "no shard had a result")
         if (feedback := groups.feedback.get(fragment)) is not None:
             assert isinstance(gradient, Tensor)

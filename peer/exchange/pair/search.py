@@ -82,7 +82,7 @@ class PartnerSearch:
         self.begun = False
         """Whether our work was ready and a partner was asked for."""
 
-    # -- what others ask ---------------------------------------------------------------------------------------------
+    # -- incoming calls ----------------------------------------------------------------------------------------------
 
     def on_offer(self, sender: PeerId, offer: Offer) -> Answer:
         """Answer an offer for this round. Never blocks. Wakes the search only if the offer changes the match, which
@@ -98,9 +98,8 @@ class PartnerSearch:
         if offer.withdraw:
             matching.on_withdraw(sender)
             return Answer(Verdict.TAKEN)
-        if (
-            now < self._opens_at and matching.locked != sender
-        ):  # a locked partner stays locked if our clock was set back
+        # a locked partner stays locked even if our clock was set back meanwhile
+        if now < self._opens_at and matching.locked != sender:
             return Answer(Verdict.LATER, eta_s=self._opens_at - now, reason="the round is not open yet")
         if matching.locked != sender:
             if not self._will_have_work():
