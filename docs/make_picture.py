@@ -23,7 +23,7 @@ from rich.text import Text
 from peer.observe.status.notices import read_status
 from peer.observe.status.text import status_text
 from peer.observe.status.value import DaemonStatus
-from peer.observe.terminal_frame import History, picture
+from peer.observe.terminal_frame import History, render_frame
 from peer.python_child import popen_python, run_python
 
 IMAGES = Path(__file__).parent / "images"
@@ -75,7 +75,7 @@ def main() -> None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     swarm.wait(timeout=60)
     IMAGES.mkdir(exist_ok=True)
-    (IMAGES / "swarm.svg").write_text(export(picture(report, history), "peer join"))
+    (IMAGES / "swarm.svg").write_text(export(render_frame(report, history), "peer join"))
     report = replace(report, log=report.log.replace(folder, "/home/ada"))
     (IMAGES / "status.svg").write_text(export(Text(status_text(report, time.time())), "peer status"))
 

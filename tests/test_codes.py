@@ -38,7 +38,7 @@ def failures(*failed: events.PartnerFailed) -> dict[str, float]:
     """The samples of `peer_partner_failures_total` after these events that are not 0, by label."""
     counters = EventCounters()
     for event in failed:
-        counters.hear(event, 0.0)
+        counters.count(event, 0.0)
     family = parse(exposition({"counted": counters.report(0.0)}, "peer").decode())["peer_partner_failures_total"]
     assert len(family.samples) == len(Code), "one for each code, and none besides"
     labels = ((re.sub(r'code="(.*)"', r"\1", label), value) for (_, label), value in family.samples.items())

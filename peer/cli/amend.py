@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from peer.cli.options import home, identity_path, signing_key
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.errors import BadPayload, NotRunning, UsageError, for_shell
 from peer.identity import is_peer_id
 from peer.protocol.messages import WIRE_VERSION, RunId
@@ -25,10 +25,10 @@ from peer.run.statements.files import beside, known_start, load, load_kept, writ
 from peer.run.statements.kinds import AMENDMENT, MAX_COUNT, MAX_REASON, PAPER
 from peer.run.statements.log import StatementLog
 
-WORDS: dict[str, Change] = {change.value.replace("_", "-"): change for change in Change if change is not Change.GO_ON}
-WORDS["resume"] = Change.GO_ON
+CHANGES: dict[str, Change] = {change.value.replace("_", "-"): change for change in Change if change is not Change.GO_ON}
+CHANGES["resume"] = Change.GO_ON
 LIST = "list"
-KNOW_PEERS = ("run_view.json", "directory.json", "journal.jsonl")
+FILES_WITH_PEERS = ("run_view.json", "directory.json", "journal.jsonl")
 """Files of a run's folder that name peers."""
 ID_CHARS = 6
 """Least characters of an ending that names a peer: as many as `peer status` shows."""
@@ -47,7 +47,7 @@ NEEDS = {
 }
 
 
-class Word(click.Choice[str]):
+class ChangeChoice(click.Choice[str]):
     """The kinds of amendment, by the words of the command line."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -58,7 +58,7 @@ class Word(click.Choice[str]):
 
 @click.command("amend", epilog='Example: peer manifest amend run.toml lr-scale 0.5 --at-round 120 --reason "plateau"')
 @click.argument("file", type=click.Path(path_type=Path))
-@click.argument("change", type=Word([*WORDS, LIST]))
+@click.argument("change", type=ChangeChoice([*CHANGES, LIST]))
 @click.argument("value", required=False)
 @click.option("--at-round", type=click.IntRange(0), help="First round it holds in.  [default: as soon as it is known]")
 @click.option("--in-rounds", type=click.IntRange(1), help="First round it holds in, as rounds from now.")
@@ -94,7 +94,7 @@ def command(
     if operator.peer_id != signed.manifest.operator:
         raise other_operator_error(file, signed.manifest.operator, operator)
     log = _amendments_of(file, signed)
-    kind = WORDS[change]
+    kind = CHANGES[change]
     if in_rounds is not None:
         if at_round is not None:
             raise UsageError("--at-round and --in-rounds name two rounds", "Give one of them.")
@@ -113,26 +113,26 @@ def command(
         at_round = now if now is not None else latest.round if latest is not None else 0
         if now is None and latest is not None and at_round:
             same = f"this amendment holds from round {at_round} on, as amendment {latest.number}"
-            tell(f"the round is not known here: {same}. With --at-round 0 one holds at once", err=True)
+            echo(f"the round is not known here: {same}. With --at-round 0 one holds at once", err=True)
     try:
         log.amend(operator, at_round, kind, reason, **fields)
     except BadPayload as bad:
         raise UsageError(bad.reason, f"Give {NEEDS.get(kind, 'nothing')}.") from None
     write_statements(beside(file, AMENDMENT), log.chain)
-    tell(describe(log.amendments[-1]))
+    echo(describe(log.amendments[-1]))
     for never, instead in superseded(log.amendments).items():
         if instead == len(log.amendments):
-            tell(f"amendment {never} will not hold: this one replaces it")
+            echo(f"amendment {never} will not hold: this one replaces it")
     if latest is not None and at_round < latest.round:
-        tell(
+        echo(
             f"amendment {latest.number} holds from a later round on. Peers of an earlier version refuse one that holds "
             "before its predecessors, and all that follow. They have to be updated",
             err=True,
         )
     if kind is Change.REFOUND:
         node = f"peer bootstrap {for_shell(file)} --state FOLDER"
-        tell(f"from then on every peer waits until a node gives that state. `{node}` prints its digest", err=True)
-    tell(f"wrote {beside(file, AMENDMENT)}. A bootstrap node that runs from {file} reads it within seconds")
+        echo(f"from then on every peer waits until a node gives that state. `{node}` prints its digest", err=True)
+    echo(f"wrote {beside(file, AMENDMENT)}. A bootstrap node that runs from {file} reads it within seconds")
 
 
 def _ensure_sane(
@@ -208,9 +208,9 @@ def _list(file: Path, signed: SignedManifest, value: str | None) -> None:
     log = _amendments_of(file, signed)
     never = superseded(log.amendments)
     for amendment in log.amendments:
-        tell(describe(amendment, never.get(amendment.number)))
+        echo(describe(amendment, never.get(amendment.number)))
     if not log.amendments:
-        tell(f"no amendments in {beside(file, AMENDMENT)}", err=True)
+        echo(f"no amendments in {beside(file, AMENDMENT)}", err=True)
 
 
 def _ids_known(home: Path, run_id: bytes) -> set[str]:
@@ -221,7 +221,7 @@ def _ids_known(home: Path, run_id: bytes) -> set[str]:
     texts = list[str]()
     with contextlib.suppress(NotRunning):
         texts.append(json.dumps(asyncio.run(send_command(kept.control_socket, "status", 5.0))))
-    for name in KNOW_PEERS:
+    for name in FILES_WITH_PEERS:
         with contextlib.suppress(OSError):
             texts.append((kept.run(run_id).path / name).read_text(errors="replace"))
     return {found for text in texts for found in _ID.findall(text) if is_peer_id(found)}

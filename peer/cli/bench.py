@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from peer.cli.options import as_json
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.errors import UsageError
 
 
@@ -27,12 +27,12 @@ def codec(codec: str, mb: float, as_json: bool) -> None:
 
     rates = measure(codec, mb)
     if as_json:
-        tell(json.dumps(rates))
+        echo(json.dumps(rates))
         return
     for what in ("encode", "decode", "axpy", "memcpy"):
         rate = rates[f"{what}_gbs"]
-        tell(f"{what:8} {rate:6.2f} GB/s  {rate / rates['memcpy_gbs']:5.2f} x memcpy")
-    tell(f"implementation: {rates['implementation']} ({rates['reason']})")
+        echo(f"{what:8} {rate:6.2f} GB/s  {rate / rates['memcpy_gbs']:5.2f} x memcpy")
+    echo(f"implementation: {rates['implementation']} ({rates['reason']})")
 
 
 @command.command(epilog="Example: peer bench exchange --codec e3m0 --mb 256 --against gloo --json")
@@ -47,12 +47,12 @@ def exchange(codec: str, mb: float, against: str, repeats: int, as_json: bool) -
 
     found = measure(codec, mb, against, repeats)
     if as_json:
-        tell(json.dumps(found))
+        echo(json.dumps(found))
         return
-    tell(f"{codec}, {mb:g} MB each way: {found['seconds']:.3f} s, {found['cpu_seconds']:.3f} CPU s")
+    echo(f"{codec}, {mb:g} MB each way: {found['seconds']:.3f} s, {found['cpu_seconds']:.3f} CPU s")
     if against:
-        tell(f"gloo, fp32 in the clear: {found['gloo_seconds']:.3f} s, {found['gloo_cpu_seconds']:.3f} CPU s")
-        tell(f"ratio: {found['seconds'] / found['gloo_seconds']:.2f}")
+        echo(f"gloo, fp32 in the clear: {found['gloo_seconds']:.3f} s, {found['gloo_cpu_seconds']:.3f} CPU s")
+        echo(f"ratio: {found['seconds'] / found['gloo_seconds']:.2f}")
 
 
 @command.command(epilog="Example: peer bench trainer --manifest run.toml --steps 100 --json")
@@ -90,11 +90,11 @@ def trainer(
     files = None if manifest is None else operator_files(manifest, parsed, None, lambda line: None)[0]
     found = measure(parsed, steps, threads=threads, device=device, data_dir=data, files=files)
     if as_json:
-        tell(json.dumps(found))
+        echo(json.dumps(found))
         return
-    tell(f"{found['parameters']:,} parameters on {found['device']}, {found['threads']} threads")
-    tell(f"{found['tokens_per_s']:,.0f} tokens/s, {1000 * found['step_s']:.1f} ms a step")
+    echo(f"{found['parameters']:,} parameters on {found['device']}, {found['threads']} threads")
+    echo(f"{found['tokens_per_s']:,.0f} tokens/s, {1000 * found['step_s']:.1f} ms a step")
     if found["utilization"] is not None:
-        tell(f"{found['utilization']:.0%} of what matrix products reach here")
+        echo(f"{found['utilization']:.0%} of what matrix products reach here")
     if found["cores"] is not None:
-        tell(f"{found['cores']:.2f} cores used")
+        echo(f"{found['cores']:.2f} cores used")

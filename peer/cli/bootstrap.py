@@ -24,7 +24,7 @@ from peer.cli.options import (
     port_mapping,
     relay,
 )
-from peer.cli.web import PagedCommand, log_to, pages_at, web
+from peer.cli.web import PagedCommand, log_to, open_pages, web
 from peer.protocol.swarm.buckets import SPLIT
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def command(
     from peer.run.options import NodeOptions, any_hosts
     from peer.run.packages import check_packages
 
-    pages = pages_at(web, web_names, metrics_host, metrics_port, log)
+    pages = open_pages(web, web_names, metrics_host, metrics_port, log)
     signed = load_signed(manifest)
     check_packages(signed.manifest)
     options = NodeOptions(

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.options import as_json, refuse_idle, refuse_unwritable, writing
-from peer.cli.telling import tell
+from peer.cli.options import as_json, refuse_unused, refuse_unwritable, writing
+from peer.cli.printing import echo
 from peer.cli.web import log_to
 from peer.errors import UsageError
 from peer.installation import using_extra
@@ -88,7 +88,7 @@ def command(
     from peer.lab.compare.result import compare, table
 
     if not virtual:
-        refuse_idle(context, OF_VIRTUAL_TIME, "--virtual")
+        refuse_unused(context, OF_VIRTUAL_TIME, "--virtual")
     elif data:
         raise UsageError("virtual time reads no data: --data is of real swarms", "Leave --data out, or --virtual.")
     elif log:
@@ -104,7 +104,7 @@ def command(
     play = _in_processes(every, peers, first, data, log) if place is None else _in_virtual_time(place)
     where = "real processes on one machine" if place is None else place.description
     outcome = compare(entries, peers, played, where, play, target, single)
-    tell(json.dumps(outcome.to_json()) if as_json else table(outcome))  # before a file that may fail
+    echo(json.dumps(outcome.to_json()) if as_json else table(outcome))  # before a file that may fail
     for option, file, write in writers:
         with writing(file, option):
             write(outcome, file)
@@ -136,7 +136,7 @@ def _in_virtual_time(place: VirtualPlace) -> Play:
     """Return how one entry is played with one seed."""
     from peer.lab.compare.play import play_virtual
 
-    return lambda entry, seed: _told(entry, seed, play_virtual(entry, seed, place))
+    return lambda entry, seed: _print_end(entry, seed, play_virtual(entry, seed, place))
 
 
 def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[str, ...], log: tuple[str, ...]) -> Play:
@@ -151,7 +151,7 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
     from peer.user_folders import kept_temporary_folder
 
     trackers = _trackers(log)
-    say = functools.partial(tell, err=True)
+    say = functools.partial(echo, err=True)
     kind = entries[0].manifest.data.kind  # all entries have the same data section
     setups = peer_setups(kind, peers, (), (), data, 0.0)
     shards = shard_folder(data, kind)
@@ -166,7 +166,7 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
         found = sources[entry.name]
         named = tuple(one.shared(f"{Path(entry.name).stem}-seed-{seed}") for one in trackers)
         each = replace(setups, trackers=named)
-        return _told(entry, seed, play_real(entry, seed, home, say, loop_factory(), sources=found, setups=each))
+        return _print_end(entry, seed, play_real(entry, seed, home, say, loop_factory(), sources=found, setups=each))
 
     return play
 
@@ -179,7 +179,7 @@ def _trackers(log: tuple[str, ...]) -> tuple[Tracker, ...]:
     return tuple(Tracker.parse(one) for one in log)
 
 
-def _told(entry: Entry, seed: int, course: SwarmCourse) -> SwarmCourse:
+def _print_end(entry: Entry, seed: int, course: SwarmCourse) -> SwarmCourse:
     """Print the end of a swarm on stderr, so that a comparison that is stopped later was not for nothing."""
     from peer.lab.compare.result import time_scale
 
@@ -188,5 +188,5 @@ def _told(entry: Entry, seed: int, course: SwarmCourse) -> SwarmCourse:
         end = (
             f"loss {last.loss:.4f} nats a token after {rounds} rounds, {time_scale(last.seconds).written(last.seconds)}"
         )
-        tell(f"{entry.name}, seed {seed}: {end}", err=True)
+        echo(f"{entry.name}, seed {seed}: {end}", err=True)
     return course

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import get_completion_class
 
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.errors import UsageError, file_advice
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,8 +42,8 @@ def _install(context: click.Context, parameter: click.Parameter, value: str | No
         found = f"completion is made for {', '.join(SHELLS)}, and this shell is {shell or 'not known'}"
         raise UsageError(found, "Name one, e.g.: peer --install-completion bash")
     for program in PROGRAMS:
-        tell(f"wrote {write_script(context.command, shell, program)}")
-    tell(_next_step(shell))
+        echo(f"wrote {write_script(context.command, shell, program)}")
+    echo(_next_step(shell))
     context.exit()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from peer.cli.options import as_json
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 
 if TYPE_CHECKING:
     from peer.config.report import ConfigSetting
@@ -40,11 +40,11 @@ def show(context: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     settings = settings_of(own.command, path, own.parent or root, file)
     if as_json:
         values = {one.key: {"value": one.value, "source": one.source, "where": one.where} for one in settings}
-        tell(json.dumps({"command": list(path), "file": str(file.path), "values": values}, indent=2))
+        echo(json.dumps({"command": list(path), "file": str(file.path), "values": values}, indent=2))
         return
-    tell(f"peer {' '.join(path)}   file: {file.path}{'' if file.path.exists() else ' (there is none)'}")
+    echo(f"peer {' '.join(path)}   file: {file.path}{'' if file.path.exists() else ' (there is none)'}")
     for one in settings:
-        tell(f"  {one.key:<20} {_text(one):<28} {one.origin_text()}")
+        echo(f"  {one.key:<20} {_text(one):<28} {one.origin_text()}")
 
 
 @command.command("path", epilog="Example: peer config path")
@@ -53,7 +53,7 @@ def path(context: click.Context) -> None:
     """Print the path of the configuration file, which may not exist."""
     from peer.config.loading import path_of
 
-    tell(str(path_of(context)))
+    echo(str(path_of(context)))
 
 
 @command.command("set", epilog="Example: peer config set join.max-upload 1MB")
@@ -75,7 +75,7 @@ def set_(context: click.Context, key: str, values: tuple[str, ...]) -> None:
     checked = value_for(option, ConfigEntry(given, 0), ConfigFile(file))
     option.type_cast_value(owner, checked)
     set_value(file, place, parameter_key(flag)[1], given)
-    tell(f"{key} is set in {file}")
+    echo(f"{key} is set in {file}")
 
 
 @command.command("unset", epilog="Example: peer config unset join.max-upload")
@@ -90,7 +90,7 @@ def unset(context: click.Context, key: str) -> None:
     file = path_of(context)
     place, flag = parameter_key(key)
     found = remove_value(file, place, flag)
-    tell(f"{key} is taken out of {file}" if found else f"{file} has no {key}")
+    echo(f"{key} is taken out of {file}" if found else f"{file} has no {key}")
 
 
 def _context_of(root: click.Context, path: tuple[str, ...]) -> click.Context:

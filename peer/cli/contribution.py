@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peer.cli.options import as_json, home
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.errors import ReceiptsBroken, UsageError
 from peer.run.home import RECEIPTS
 from peer.user_folders import expand_user
@@ -39,7 +39,7 @@ def show(home: Path, run: str, as_json: bool) -> None:
     from peer.observe.receipt_file import check_file
     from peer.transport.signing import holds
 
-    _tell(check_file(_chain(home, run), holds, partial(_bounds, home), unfinished=True)[0], as_json)
+    _print_check(check_file(_chain(home, run), holds, partial(_bounds, home), unfinished=True)[0], as_json)
 
 
 @command.command("export", epilog="Example: peer contribution export mine.receipts")
@@ -54,7 +54,7 @@ def export(file: Path, home: Path, run: str) -> None:
     if file.exists():
         raise UsageError(f"{file} exists already", "Name a file that does not exist yet.")
     check = copy_checked(_chain(home, run), file, holds, partial(_bounds, home))
-    tell(f"{check.entries} receipts of run {check.run_id.hex()} in {file}")
+    echo(f"{check.entries} receipts of run {check.run_id.hex()} in {file}")
 
 
 @command.command("verify", epilog="Example: peer contribution verify mine.receipts --json")
@@ -68,7 +68,7 @@ def verify(file: Path, home: Path, as_json: bool) -> None:
     from peer.observe.receipt_file import check_file
     from peer.transport.signing import holds
 
-    _tell(check_file(file, holds, partial(_bounds, home))[0], as_json)
+    _print_check(check_file(file, holds, partial(_bounds, home))[0], as_json)
 
 
 def _chain(home: Path, run: str) -> Path:
@@ -101,20 +101,20 @@ def _bounds(home: Path, run_id: RunId) -> ReceiptBounds | None:
     return receipt_bounds(method_of(manifest.sync), manifest.model.parameters, manifest.rounds)
 
 
-def _tell(check: ChainCheck, as_json: bool) -> None:
+def _print_check(check: ChainCheck, as_json: bool) -> None:
     report = _report(check)
     if as_json:
-        tell(json.dumps(report, indent=2))
+        echo(json.dumps(report, indent=2))
         return
-    tell(f"run       {report['run_id']}\npeer      {report['peer_id']}\nreceipts  {check.entries}", nl=False)
-    tell(f", rounds {check.first_round} to {check.last_round}" if check.entries else "")
+    echo(f"run       {report['run_id']}\npeer      {report['peer_id']}\nreceipts  {check.entries}", nl=False)
+    echo(f", rounds {check.first_round} to {check.last_round}" if check.entries else "")
     if check.bounds is None:
-        tell("          not checked against the run's manifest, which is not under this home")
+        echo("          not checked against the run's manifest, which is not under this home")
     for partner in report["partners"]:
-        tell(f"partner   {partner['peer_id']}")
-        tell(f"          swaps {partner['rounds']}, accepted {partner['accepted']}", nl=False)
-        tell(f" from it and {partner['accepted_by_it']} by it")
-        tell(f"          bytes: {partner['bytes_received']:,} from it, {partner['bytes_sent']:,} to it")
+        echo(f"partner   {partner['peer_id']}")
+        echo(f"          swaps {partner['rounds']}, accepted {partner['accepted']}", nl=False)
+        echo(f" from it and {partner['accepted_by_it']} by it")
+        echo(f"          bytes: {partner['bytes_received']:,} from it, {partner['bytes_sent']:,} to it")
 
 
 def _report(check: ChainCheck) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peer.cli.options import as_json
+from peer.cli.printing import echo
 from peer.cli.reading import EXCLUDE, SOURCES, YES, bar, found_sources
-from peer.cli.telling import tell
 from peer.errors import for_shell
 from peer.installation import using_extra
 
@@ -60,23 +60,23 @@ def build(
 
         encoder = open_tokenizer(tokenizer, end_token)
         for what in encoder.turned_off:
-            tell(f"{what} of the tokenizer is off, so that a text always has the same tokens", err=True)
+            echo(f"{what} of the tokenizer is off, so that a text always has the same tokens", err=True)
         found = found_sources(sources, yes, (out, tokenizer), exclude)
         with bar("tokens") as told:
             built = build_data(found, encoder, out, holdout_one_in, told)
     report = _report(built, found, out, encoder.end_text)
     if as_json:
-        tell(json.dumps(report, indent=2))
+        echo(json.dumps(report, indent=2))
         return
     for part in ("train", "holdout"):
         sums = report[part]
-        tell(f"{part:8} {sums['tokens']:>15,} tokens  {sums['documents']:>11,} documents  {sums['shards']:,} shards")
-    tell(f"hold-out: 1 in {built.holdout_one_in} ({built.reason})")
+        echo(f"{part:8} {sums['tokens']:>15,} tokens  {sums['documents']:>11,} documents  {sums['shards']:,} shards")
+    echo(f"hold-out: 1 in {built.holdout_one_in} ({built.reason})")
     if built.empty:
-        tell(f"left out: {built.empty:,} empty documents")
-    tell(f"wrote {out}: vocabulary {built.index.vocab_size:,} as {built.index.dtype}, end token {encoder.end_text}")
+        echo(f"left out: {built.empty:,} empty documents")
+    echo(f"wrote {out}: vocabulary {built.index.vocab_size:,} as {built.index.dtype}, end token {encoder.end_text}")
     made = for_shell(out / "tokenizer.json")
-    tell(f"next: peer manifest new run.toml --tokenizer {made} --data {for_shell(out)}")
+    echo(f"next: peer manifest new run.toml --tokenizer {made} --data {for_shell(out)}")
 
 
 def _report(built: Built, sources: Sources, out: Path, end_text: str) -> dict[str, Any]:

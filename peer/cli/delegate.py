@@ -11,7 +11,7 @@ import click
 
 from peer.cli.durations import MOST_VALID_S, Duration
 from peer.cli.options import home, identity_path, signing_key
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.clock.local_time import local_time
 from peer.errors import IdentityError, UsageError
 
@@ -107,11 +107,11 @@ def command(
     _settle_start(signed, log, node, duties, start, home)
     if start:
         log.add(log.sign_start(operator, start, now))
-        tell(f"round 0 began at {local_time(start)}: signed by the operator, for good")
+        echo(f"round 0 began at {local_time(start)}: signed by the operator, for good")
     log.add(delegation)
     write_statements(beside(file, PAPER), log.papers)
-    tell(f"{node} may sign: {', '.join(duties) or 'nothing'}")
-    tell(f"wrote {beside(file, PAPER)}. A bootstrap node that runs from {file} reads it within seconds")
+    echo(f"{node} may sign: {', '.join(duties) or 'nothing'}")
+    echo(f"wrote {beside(file, PAPER)}. A bootstrap node that runs from {file} reads it within seconds")
 
 
 def _settle_start(

@@ -26,7 +26,7 @@ from peer.cli.options import (
     upload_budget,
 )
 from peer.cli.percentages import Percentage
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 
 WAIT = "Longest wait for an answer of the run, as 20s or 2m."
 
@@ -92,7 +92,7 @@ def command(
     Give the options that you would give `peer join`. Without a TICKET only the machine is looked at. Nothing is written
     into the home, and a daemon that runs is left alone. The exit code is 0 for a machine that is ready, 71 with
     warnings, and 70 for one that is not."""
-    tell("looking at this machine", err=as_json)
+    echo("looking at this machine", err=as_json)
     from peer.cli.installed import check_torch
     from peer.cli.run import run_daemon
     from peer.guest.options import machine_cores, threads_for
@@ -132,13 +132,13 @@ def command(
         options=named.within(options),
         with_run=named.ticket is not None,
         torch_check=check_torch,
-        on_finding=lambda finding: tell(line_of(finding), err=as_json),
-        on_step=lambda text: tell(f"  …  {text}", err=True),
+        on_finding=lambda finding: echo(line_of(finding), err=as_json),
+        on_step=lambda text: echo(f"  …  {text}", err=True),
     )
     examination.add(*named.findings)
 
-    def at_last() -> None:
+    def print_result() -> None:
         findings, prediction = examination.findings, examination.prediction
-        tell(in_json(findings, prediction) if as_json else closing(findings, prediction, examination.with_run))
+        echo(in_json(findings, prediction) if as_json else closing(findings, prediction, examination.with_run))
 
-    run_daemon(examined(examination, at_last))
+    run_daemon(examined(examination, print_result))

@@ -10,7 +10,7 @@ import click
 
 from peer.cli.model_source import device_of, request_of, say, source_options
 from peer.cli.options import as_json
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 
 
 @click.command("eval", epilog="Example: peer eval TICKET --donors 4 --json   or: peer eval ~/.local/share/peer")
@@ -34,19 +34,19 @@ def command(sources: tuple[str, ...], data: Path | None, as_json: bool, report_s
     device = device_of(options)
     texts = data is not None and not is_shards(data)
     if report_start:  # for `peer.node.operator.judge`
-        tell(json.dumps({"started": True}))
+        echo(json.dumps({"started": True}))
     tokenizer: Literal["open", "none"] = "open" if texts else "none"
     with request_of(options, tokenizer=tokenizer, holdout=data is None, computes="peer eval") as request:
         model = load_model(sources, request, say)
         found = measure(model, data, device)
     if as_json:
-        tell(json.dumps(report(model, found)))
+        echo(json.dumps(report(model, found)))
         return
     manifest = model.run.manifest
     bits = "not known" if found.bits_per_byte is None else f"{found.bits_per_byte:.4f}"
-    tell(f"run            {manifest.name} ({model.run.run_id.hex()[:16]}), round {model.round}")
-    tell(f"state          {model.origin}")
-    tell(f"loss           {found.loss:.4f} nats a token")
-    tell(f"bits per byte  {bits}")
-    tell("perplexity     " + ("beyond every number" if found.perplexity is None else f"{found.perplexity:.2f}"))
-    tell(f"measured on    {found.tokens:,} tokens of {found.told}")
+    echo(f"run            {manifest.name} ({model.run.run_id.hex()[:16]}), round {model.round}")
+    echo(f"state          {model.origin}")
+    echo(f"loss           {found.loss:.4f} nats a token")
+    echo(f"bits per byte  {bits}")
+    echo("perplexity     " + ("beyond every number" if found.perplexity is None else f"{found.perplexity:.2f}"))
+    echo(f"measured on    {found.tokens:,} tokens of {found.description}")

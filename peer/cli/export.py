@@ -10,7 +10,7 @@ import click
 
 from peer.cli.model_source import device_of, request_of, say, source_options
 from peer.cli.options import as_json
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.errors import OrdersNotCarriedOut
 
 
@@ -60,9 +60,9 @@ def command(
         report = {"out": str(out), "format": kind, "run_id": model.run.run_id.hex(), "round": model.round}
         loss = None if found is None else found.loss
         report |= {"parameters": model.run.layout.elements, "loss": loss}
-        tell(json.dumps(report | {"donors": list(model.donors), "left_out": dict(model.left_out)}))
+        echo(json.dumps(report | {"donors": list(model.donors), "left_out": dict(model.left_out)}))
     else:
-        tell(f"wrote {out}: {model.run.layout.elements:,} parameters of round {model.round}")
+        echo(f"wrote {out}: {model.run.layout.elements:,} parameters of round {model.round}")
     asked = click.get_current_context().get_parameter_source("measures") is click.core.ParameterSource.COMMANDLINE
     if asked and measures and found is None:
         raise OrdersNotCarriedOut("--eval: no loss could be measured", "Leave --eval out. The model itself is written.")

@@ -62,8 +62,8 @@ def command(
         begin = prompt_tokens(model.run, coder, prompt)
         stream, text, tokens = TextStream(coder, begin), "", 0
         for token in sample(model, device, begin, how):
-            text, tokens = text + _told(stream.add(token), as_json), tokens + 1
-        text += _told(stream.end(), as_json)
+            text, tokens = text + _print_part(stream.add(token), as_json), tokens + 1
+        text += _print_part(stream.end(), as_json)
     if not as_json:
         click.echo()
         return
@@ -71,7 +71,7 @@ def command(
     click.echo(json.dumps(report | {"run_id": model.run.run_id.hex(), "round": model.round}))
 
 
-def _told(part: str, as_json: bool) -> str:
+def _print_part(part: str, as_json: bool) -> str:
     """Print a part of the text at once, unless all of it is printed as JSON."""
     if part and not as_json:
         shown = "\t".join(map(harmless, part.split("\t"))) if sys.stdout.isatty() else part

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import click
 
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 
 
 def _topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -27,9 +27,9 @@ def command(context: click.Context, topic: str | None, section: str | None) -> N
     from peer.help.pages import page, pages
 
     if topic is None:
-        tell(_list_of_pages())
+        echo(_list_of_pages())
     elif topic not in {one.topic for one in pages()} and (named := peer.get_command(context, topic)) is not None:
-        tell(named.get_help(click.Context(named, info_name=topic, parent=context.parent)))
+        echo(named.get_help(click.Context(named, info_name=topic, parent=context.parent)))
     else:
         found = page(topic)
         _show(found.text if section is None else found.section(section))

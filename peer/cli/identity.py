@@ -9,7 +9,7 @@ import click
 
 from peer import identity as identities
 from peer.cli.options import as_json, home, identity_path
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.errors import IdentityError, for_shell
 from peer.run.home import Home
 from peer.user_folders import expand_user
@@ -40,9 +40,9 @@ def new(operator: Path | None, home: Path, identity_path: Path | None, as_json: 
         operator = expand_user(operator)
         if operator.exists():
             raise IdentityError(f"{operator} exists", "Choose another name. Nothing was overwritten.")
-        _tell_key(identities.load_or_create(operator), operator, as_json)
+        _print_key(identities.load_or_create(operator), operator, as_json)
         if not as_json:
-            tell("Keep a copy where no network reaches it: nothing else can amend your runs.", err=True)
+            echo("Keep a copy where no network reaches it: nothing else can amend your runs.", err=True)
         return
     owner = Home(home)
     path = expand_user(identity_path or owner.identity)
@@ -50,8 +50,8 @@ def new(operator: Path | None, home: Path, identity_path: Path | None, as_json: 
         former = identities.set_aside(path)
         identity = identities.load_or_create(path)
     if former is not None and not as_json:
-        tell(f"the former key is kept as {former}", err=True)
-    _tell_key(identity, path, as_json)
+        echo(f"the former key is kept as {former}", err=True)
+    _print_key(identity, path, as_json)
 
 
 @command.command("show", epilog="Example: peer id show --json")
@@ -67,11 +67,11 @@ def show(home: Path, identity_path: Path | None, as_json: bool) -> None:
         path = expand_user(identity_path)
         advice = f"Name a key file that exists, or make one with: peer id new --identity-path {for_shell(path)}"
         identity = identities.load(path, advice)
-    _tell_key(identity, path, as_json)
+    _print_key(identity, path, as_json)
 
 
-def _tell_key(identity: identities.Identity, path: Path, as_json: bool) -> None:
+def _print_key(identity: identities.Identity, path: Path, as_json: bool) -> None:
     if as_json:
-        tell(json.dumps({"peer_id": identity.peer_id, "path": str(path)}))
+        echo(json.dumps({"peer_id": identity.peer_id, "path": str(path)}))
     else:
-        tell(f"{identity.peer_id}\nkey: {path}")
+        echo(f"{identity.peer_id}\nkey: {path}")

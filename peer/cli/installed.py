@@ -65,7 +65,7 @@ def loading_torch() -> Iterator[None]:
         ) from error
 
 
-def load() -> None:
+def import_daemon() -> None:
     """Import the daemon of a peer, which takes seconds. Imported objects stay, so the garbage collector is off
     meanwhile and never looks through them later."""
     gc.disable()

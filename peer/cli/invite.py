@@ -10,7 +10,7 @@ import click
 
 from peer.cli.durations import MOST_VALID_S, Duration
 from peer.cli.options import as_json, home, identity_path, signing_key
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.errors import UsageError
 
 
@@ -54,10 +54,10 @@ def command(key: str, run: Path, expires: float, home: Path, identity_path: Path
         raise UsageError(str(error), "KEY is what `peer id show` tells the volunteer, 12D3Koo….") from None
     if as_json:
         report = {"invitation": made.encode(), "run_id": made.run_id.hex(), "peer_id": made.peer}
-        tell(json.dumps({**report, "expires": made.expires}, indent=2))
+        echo(json.dumps({**report, "expires": made.expires}, indent=2))
         return
-    tell(made.encode())
+    echo(made.encode())
     told = f"{made.peer} may take part until {day_of(made.expires)}"
     if signed.manifest.admission.kind == "open":
         told += ". This run admits others too"
-    tell(told, err=True)
+    echo(told, err=True)

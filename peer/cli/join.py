@@ -29,7 +29,7 @@ from peer.cli.options import (
     upload_budget,
 )
 from peer.cli.percentages import Percentage
-from peer.cli.web import PagedCommand, log_to, pages_at, web
+from peer.cli.web import PagedCommand, log_to, open_pages, web
 from peer.clock.phases import PhaseTimer
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def command(
         micro_batch=micro_batch,
         attached=attach is not None,
     )
-    pages = pages_at(web, web_names, metrics_host, metrics_port, log)
+    pages = open_pages(web, web_names, metrics_host, metrics_port, log)
     if attach is not None:  # the daemon makes the same checks, and sends their errors to the program
         run_daemon(_serve_loop(options, attach, phase_timer, pages))
     check_volunteer(options)
@@ -257,7 +257,7 @@ async def _take_part(options: PeerOptions, plain: bool, phase_timer: PhaseTimer,
     """Run the peer and return its exit code. The trainer loads torch while this process loads its own modules."""
     import asyncio
 
-    from peer.cli.installed import load, loading_torch
+    from peer.cli.installed import import_daemon, loading_torch
     from peer.cli.run import display
     from peer.run.home import Home
     from peer.trainer.prestart import early_trainer
@@ -266,7 +266,7 @@ async def _take_part(options: PeerOptions, plain: bool, phase_timer: PhaseTimer,
     try:
         async with early_trainer(own.run(options.run_id).path, options.threads) as early:
             with loading_torch():
-                await asyncio.to_thread(load)
+                await asyncio.to_thread(import_daemon)
             from peer.node.peer import run_peer
 
             return await run_peer(options, display(plain), early, phase_timer, pages)

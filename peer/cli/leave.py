@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from peer.cli.options import home
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 
 
 @click.command("leave", epilog="Example: peer leave --home ~/second-peer")
@@ -19,4 +19,4 @@ def command(home: Path) -> None:
     from peer.run.home import Home
 
     answer = asyncio.run(send_command(Home(home, make=False).control_socket, "leave", 5.0))
-    tell(f"leaving: {answer['told']}" if "told" in answer else "leaving")
+    echo(f"leaving: {answer['told']}" if "told" in answer else "leaving")

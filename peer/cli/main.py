@@ -13,8 +13,8 @@ from click.exceptions import NoSuchCommand
 
 from peer import __version__
 from peer.cli.completion import install_completion
+from peer.cli.printing import echo
 from peer.cli.systems import check_system
-from peer.cli.telling import tell
 from peer.early_signals import INTERRUPTED_EXIT
 from peer.errors import PeerError, SystemUnsupported
 from peer.observe.formatting import harmless
@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
             from peer.config.loading import give_defaults, warnings_for
 
             for warning in warnings_for(self, ctx, command):
-                tell(warning, err=True)
+                echo(warning, err=True)
             if name not in OWN_CONFIG and "--config" not in rest:
                 ctx.default_map = give_defaults(self, ctx, name, command)
         return name, command, rest
@@ -119,13 +119,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except OutputFailed as error:
         lost = output_lost(error)
-        tell(told(lost), err=True)
+        echo(error_text(lost), err=True)
         sys.exit(lost.exit_code)
     except SystemUnsupported as error:
-        tell(f"error: {error.found}. {error.fix} (exit code {error.exit_code})", err=True)
+        echo(f"error: {error.found}. {error.fix} (exit code {error.exit_code})", err=True)
         sys.exit(error.exit_code)
     except PeerError as error:
-        tell(told(error), err=True)
+        echo(error_text(error), err=True)
         sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -142,7 +142,7 @@ def _with_origin(error: click.ClickException) -> click.ClickException:
     return click.BadParameter(f"{error.message} ({origin})", error.ctx, error.param, error.param_hint)
 
 
-def told(error: PeerError) -> str:
+def error_text(error: PeerError) -> str:
     """Write an error's text, for stderr: a command's --json stays alone on stdout."""
     lines = [f"error: {error.found}", f"  why: {error.why}", f"  fix: {error.fix}", f"  see: {error.page}"]
     return harmless("\n".join(lines))

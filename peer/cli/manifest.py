@@ -13,7 +13,7 @@ import click
 from peer.cli.amend import command as amend
 from peer.cli.delegate import command as delegate
 from peer.cli.options import as_json, home, identity_path, settings, signing_key
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.errors import ManifestError, for_shell
 from peer.methods.cautions import cautions
 from peer.methods.method import Method
@@ -96,15 +96,15 @@ def new(
     if model or tokenizer or data:
         from peer.node.new_run import make_run  # it loads what a plain manifest does not need
 
-        say = functools.partial(tell, err=True)
+        say = functools.partial(echo, err=True)
         signed = make_run(file, operator, settings, say, model=model, tokenizer=tokenizer, data=data)
-        tell(f"wrote {folder_of(file)}: the files that the run names")
+        echo(f"wrote {folder_of(file)}: the files that the run names")
     else:
         signed = write_new(file, operator, settings)
-    _caution(signed.manifest)
-    tell(f"wrote {file} and {signature_path(file)}: run {signed.run_id.hex()[:16]}, operator {operator.peer_id}")
+    _print_cautions(signed.manifest)
+    echo(f"wrote {file} and {signature_path(file)}: run {signed.run_id.hex()[:16]}, operator {operator.peer_id}")
     shards = f" --data {for_shell(data)}" if data else ""
-    tell(
+    echo(
         f"next: peer bootstrap {for_shell(file)}{shards}    (after an edit first: peer manifest sign {for_shell(file)})"
     )
 
@@ -119,10 +119,10 @@ def check(file: Path, as_json: bool) -> None:
     tensors_beside(file, signed.manifest)
     if as_json:
         report = {"run_id": signed.run_id.hex(), "operator": signed.manifest.operator}
-        tell(json.dumps({**report, "cautions": _cautions(signed.manifest)}, indent=2))
+        echo(json.dumps({**report, "cautions": _cautions(signed.manifest)}, indent=2))
     else:
-        tell(f"{file}: ok, signed by its operator")
-        _caution(signed.manifest)
+        echo(f"{file}: ok, signed by its operator")
+        _print_cautions(signed.manifest)
 
 
 @command.command("sign", epilog="Example: peer manifest sign run.toml")
@@ -132,7 +132,7 @@ def check(file: Path, as_json: bool) -> None:
 def sign(file: Path, home: Path, identity_path: Path | None) -> None:
     """Sign a manifest with your key, which it must name as operator."""
     signed = sign_file(file, signing_key(home, identity_path))
-    tell(f"signed {file}: run {signed.run_id.hex()[:16]}")
+    echo(f"signed {file}: run {signed.run_id.hex()[:16]}")
 
 
 @command.command("show", epilog="Example: peer manifest show run.toml --json")
@@ -160,15 +160,15 @@ def show(file: Path, as_json: bool) -> None:
             "rounds": manifest.rounds,
             "cautions": _cautions(manifest),
         }
-        tell(json.dumps({**report, **told}, indent=2))
+        echo(json.dumps({**report, **told}, indent=2))
         return
     rows = [(name, value, "") for name, value in report.items()]
     told_rows = [*method_rows(manifest.sync), *round_rows(method, manifest.rounds, manifest.train.total_rounds)]
     told_rows += growth_rows(method)
     told_rows += [*optimizer_rows(manifest, tensors), *cost_rows(method, cost), *memory_rows(cost, need)]
     for name, value, remark in [*rows, *told_rows]:
-        tell(f"{name.replace('_', ' '):>22}  {value if not remark else f'{value:<18}{remark}'}")
-    _caution(manifest)
+        echo(f"{name.replace('_', ' '):>22}  {value if not remark else f'{value:<18}{remark}'}")
+    _print_cautions(manifest)
 
 
 command.add_command(amend)
@@ -207,9 +207,9 @@ def _cautions(manifest: Manifest) -> dict[str, str]:
     return found | ({"sync.acceptance": why} if (why := unchecked_reason(method, manifest.data)) else {})
 
 
-def _caution(manifest: Manifest) -> None:
+def _print_cautions(manifest: Manifest) -> None:
     for key, why in _cautions(manifest).items():
-        tell(f"caution: {key}: {why}", err=True)
+        echo(f"caution: {key}: {why}", err=True)
 
 
 def _signature(file: Path) -> str:

@@ -12,7 +12,7 @@ import click
 
 from peer.cli.durations import Duration
 from peer.cli.options import guest_invitation
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.run.home import KEY_FILE, default_home
 from peer.user_folders import expand_user, temporary_folder
 
@@ -117,4 +117,4 @@ def device_of(options: Options) -> torch.device:
 
 def say(line: str) -> None:
     """Tell the person something that is no result."""
-    tell(line, err=True)
+    echo(line, err=True)

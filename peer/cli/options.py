@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from peer.cli.printing import echo
 from peer.cli.sizes import ByteRate, Size
-from peer.cli.telling import tell
 from peer.errors import OutputLost, UsageError, file_advice, for_shell
 from peer.run.home import default_home
 
@@ -70,7 +70,7 @@ def signing_key(home: Path, identity_path: Path | None, *, make: bool = False) -
     path = Home(home, make=make).identity
     if make:
         if not os.path.lexists(path):
-            tell(f"this home has no key yet: making {path}", err=True)
+            echo(f"this home has no key yet: making {path}", err=True)
         return identities.load_or_create(path)
     return identities.load(
         path,
@@ -296,7 +296,7 @@ def settings(function: F) -> F:
     )
 
 
-def refuse_idle(context: click.Context, names: Iterable[str], needed: str) -> None:
+def refuse_unused(context: click.Context, names: Iterable[str], needed: str) -> None:
     """Raise UsageError for an option of the command line that has no effect without the option `needed`.
 
     names: parameter names, e.g. `step_seconds`. A value from the configuration file or the environment is no order for

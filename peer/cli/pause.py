@@ -11,7 +11,7 @@ import click
 
 from peer.cli.durations import Duration
 from peer.cli.options import as_json, home
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 
 
 @click.command("pause", epilog="Example: peer pause --for 2h")
@@ -29,17 +29,17 @@ def command(home: Path, for_s: float | None, as_json: bool) -> None:
     from peer.run.home import Home
 
     body = asyncio.run(send_command(Home(home, make=False).control_socket, "pause", 5.0, {"for_s": for_s}))
-    tell(json.dumps(body, indent=2) if as_json else what_holds(body))
+    echo(json.dumps(body, indent=2) if as_json else pause_text(body))
 
 
-def what_holds(body: dict[str, Any]) -> str:
+def pause_text(body: dict[str, Any]) -> str:
     """Write the daemon's answer to a pause or resume."""
     from peer.observe.status.codec import from_json
-    from peer.observe.status.notices import of_pause
+    from peer.observe.status.notices import pause_notice
     from peer.observe.status.value import PauseStatus
 
     ours = from_json(PauseStatus, body["paused"])
-    lines = [of_pause(ours).text if ours.holds else "training continues with the next round"]
+    lines = [pause_notice(ours).text if ours.holds else "training continues with the next round"]
     if body["paused_by_the_operator"] is not None:
         lines.append("the operator has paused the run: nobody trains until the operator resumes it")
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from peer.cli.options import as_json, home, identity_path, preset, signing_key
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.errors import DataError, UsageError, for_shell
 
 if TYPE_CHECKING:
@@ -110,14 +110,14 @@ def command(
         )
     )
     if as_json:
-        tell(json.dumps(planned.to_json()))
+        echo(json.dumps(planned.to_json()))
         for line in _remarks(planned):
-            tell(line, err=True)
+            echo(line, err=True)
     else:
         for name, derived in (planned.asides | planned.numbers).items():
-            tell(_row(name, derived))
+            echo(_row(name, derived))
     for key, why in planned.cautions:
-        tell(f"caution: sync.{key}: {why}", err=True)
+        echo(f"caution: sync.{key}: {why}", err=True)
     if write is not None:
         _write(write, planned, data, home, identity_path)
 
@@ -189,6 +189,6 @@ def _write(file: Path, planned: TrainingPlan, data: Path | None, home: Path, ide
     else:
         from peer.node.new_run import make_run
 
-        make_run(file, operator, planned.settings, lambda line: tell(line, err=True), data=data)
+        make_run(file, operator, planned.settings, lambda line: echo(line, err=True), data=data)
     shards = f" --data {for_shell(data)}" if data else ""
-    tell(f"wrote {file}; next: peer bootstrap {for_shell(file)}{shards}", err=True)
+    echo(f"wrote {file}; next: peer bootstrap {for_shell(file)}{shards}", err=True)

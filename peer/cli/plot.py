@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from peer.cli.options import refuse_unwritable, writing
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.installation import using_extra
 
 
@@ -32,4 +32,4 @@ def command(reports: tuple[Path, ...], output: Path) -> None:
     curves = named_curves({file: read_report(file) for file in files})
     with writing(output, "--output"):
         write_curves(curves, output)
-    tell(f"wrote {output}: {len(curves)} curve{'s' if len(curves) > 1 else ''}")
+    echo(f"wrote {output}: {len(curves)} curve{'s' if len(curves) > 1 else ''}")

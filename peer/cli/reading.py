@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peer.cli.telling import confirm, tell
+from peer.cli.printing import confirm, echo
 
 if TYPE_CHECKING:
     from peer.data.sources import Sources
@@ -43,22 +43,22 @@ def found_sources(
     while (sources := find(given, without, exclude, agreed)).outside:  # a folder that is agreed to may hold more links
         for number, (link, target) in enumerate(sources.outside.items()):
             if number == MOST_LISTED:
-                tell(f"and {len(sources.outside) - MOST_LISTED:,} more", err=True)
+                echo(f"and {len(sources.outside) - MOST_LISTED:,} more", err=True)
                 break
-            tell(f"leads out of the sources: {link} -> {target}", err=True)
+            echo(f"leads out of the sources: {link} -> {target}", err=True)
         confirm("Take what these links lead to?", yes)
         agreed |= set(sources.outside.values())
     for package in sources.packages():  # one that is missing is told now, not hours later at its first file
         importlib.import_module(package)
-    tell(sources.seen.summary(), err=True)
+    echo(sources.seen.summary(), err=True)
     if sources.linked:
-        tell(f"reached by links: {sources.linked:,} of these files", err=True)
+        echo(f"reached by links: {sources.linked:,} of these files", err=True)
     if suspicious := sources.seen.suspicious:
         for name in suspicious[:SHOWN]:
-            tell(f"looks like a secret: {name}", err=True)
+            echo(f"looks like a secret: {name}", err=True)
         if len(suspicious) > SHOWN:
-            tell(f"and {len(suspicious) - SHOWN:,} more", err=True)
-        tell("Others may read these texts back from the shards and from the model.", err=True)
+            echo(f"and {len(suspicious) - SHOWN:,} more", err=True)
+        echo("Others may read these texts back from the shards and from the model.", err=True)
         confirm("Take them?", yes)
     return sources
 

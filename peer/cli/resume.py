@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from peer.cli.options import as_json, home
-from peer.cli.pause import what_holds
-from peer.cli.telling import tell
+from peer.cli.pause import pause_text
+from peer.cli.printing import echo
 
 
 @click.command("resume", epilog="Example: peer resume --home ~/second-peer")
@@ -22,4 +22,4 @@ def command(home: Path, as_json: bool) -> None:
     from peer.run.home import Home
 
     told = asyncio.run(send_command(Home(home, make=False).control_socket, "resume", 5.0))
-    tell(json.dumps(told, indent=2) if as_json else what_holds(told))
+    echo(json.dumps(told, indent=2) if as_json else pause_text(told))

@@ -36,9 +36,9 @@ def display(plain: bool) -> Display:
 
     Both keep the log, too."""
     from peer.node.display import LoggedDisplay, PlainLines
-    from peer.observe.terminal import TerminalView, suits
+    from peer.observe.terminal import TerminalView, supports_live_view
 
-    live = not plain and suits(sys.stdout, os.environ)
+    live = not plain and supports_live_view(sys.stdout, os.environ)
     return LoggedDisplay(TerminalView() if live else PlainLines(_print))
 
 

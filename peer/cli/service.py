@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from peer.cli.options import as_json, home
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.errors import NotRunning
 
 if TYPE_CHECKING:
@@ -52,16 +52,16 @@ def install(
     """Write the service of a TICKET, start it, and let it start when you log in.
 
     Without a TICKET, the one of the last installation is kept. Without options of `peer join`, so are these."""
-    from peer.cli.service_options import checked
+    from peer.cli.service_options import check_join_options
     from peer.service import install as service
     from peer.service.systemd import Systemd
 
     if (ticket or "").startswith("-"):
         ticket, more = None, (ticket or "", *more)
-    manager, plan = Systemd(), service.with_options(_plan(context, home), checked(more))
+    manager, plan = Systemd(), service.with_options(_plan(context, home), check_join_options(more))
     plan = dataclasses.replace(plan, agreed=yes)
     if only_print:
-        tell(manager.text(plan).decode(), nl=False)
+        echo(manager.text(plan).decode(), nl=False)
         return
     manager.ensure_available()
     own = service.ticket_of(plan, ticket)
@@ -69,15 +69,15 @@ def install(
         service.ensure_agreed(plan, own)
     service.ensure_free(plan, manager)
     for path in (plan.ticket, manager.file(plan.name), *([plan.options_file] if plan.options else [])):
-        tell(f"writes   {path}")
-    tell(f"starts   {plan.name}, now and when you log in: {' '.join(plan.command())}")
+        echo(f"writes   {path}")
+    echo(f"starts   {plan.name}, now and when you log in: {' '.join(plan.command())}")
     changed = service.write_files(plan, own, manager)
     if changed or restart or not manager.state(plan.name).running:
         manager.start(plan.name)
     else:
-        tell("nothing changed, and it runs already; --restart makes it read the configuration again")
-    for line in [*_unreached(), f"Its log: {service.log_of(plan)}", *manager.hints(plan.name)]:
-        tell(line)
+        echo("nothing changed, and it runs already; --restart makes it read the configuration again")
+    for line in [*_variables_not_passed(), f"Its log: {service.log_of(plan)}", *manager.hints(plan.name)]:
+        echo(line)
 
 
 @command.command("status", epilog="Example: peer service status --json")
@@ -91,19 +91,19 @@ def status(context: click.Context, home: Path, as_json: bool) -> None:
 
     report = service.report(_plan(context, home), Systemd())
     if as_json:
-        tell(json.dumps(report, indent=2))
+        echo(json.dumps(report, indent=2))
         return
     if not report["installed"]:
-        tell(f"{report['name']} is not installed: peer service install TICKET")
+        echo(f"{report['name']} is not installed: peer service install TICKET")
         return
-    tell(f"service   {report['name']}, {report['state']}" + (f", process {report['pid']}" if report["pid"] else ""))
-    tell(f"starts    {'when you log in' if report['at_login'] else 'only by hand'}")
+    echo(f"service   {report['name']}, {report['state']}" + (f", process {report['pid']}" if report["pid"] else ""))
+    echo(f"starts    {'when you log in' if report['at_login'] else 'only by hand'}")
     if report["restarts"]:
-        tell(f"restarts  {report['restarts']}")
+        echo(f"restarts  {report['restarts']}")
     if report["exit_code"]:
-        tell(f"ended     with exit code {report['exit_code']}: {report['meaning'] or 'not one of ours'}")
-    tell(f"file      {report['file']}")
-    tell(f"log       {report['log'] or '-'}")
+        echo(f"ended     with exit code {report['exit_code']}: {report['meaning'] or 'not one of ours'}")
+    echo(f"file      {report['file']}")
+    echo(f"log       {report['log'] or '-'}")
 
 
 @command.command("logs", epilog="Example: peer service logs --follow")
@@ -121,7 +121,7 @@ def logs(context: click.Context, home: Path, lines: int, follow: bool) -> None:
     if follow:
         os.execvp("tail", ["tail", "-n", str(lines), "-F", str(log)])  # noqa: S606, S607 - the system's own
     for line in service.last_lines(log, lines):
-        tell(line)
+        echo(line)
 
 
 @command.command("remove", epilog="Example: peer service remove")
@@ -135,9 +135,9 @@ def remove(context: click.Context, home: Path) -> None:
     plan = _plan(context, home)
     gone = service.remove(plan, Systemd())
     for path in gone:
-        tell(f"deleted  {path}")
+        echo(f"deleted  {path}")
     if not gone:
-        tell(f"{plan.name} is not installed")
+        echo(f"{plan.name} is not installed")
 
 
 def _plan(context: click.Context, home: Path) -> ServicePlan:
@@ -149,7 +149,7 @@ def _plan(context: click.Context, home: Path) -> ServicePlan:
     return plan_for(home, config if config != default_path() and config.is_file() else None)
 
 
-def _unreached() -> list[str]:
+def _variables_not_passed() -> list[str]:
     """Warn of the variables of this shell, which the service does not see."""
     from peer.cli.join import command as join
     from peer.config.options import options_of, variable_of

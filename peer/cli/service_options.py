@@ -19,7 +19,7 @@ REFUSED = {
 INVITATION = "--invitation"
 
 
-def checked(words: tuple[str, ...]) -> tuple[str, ...]:
+def check_join_options(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return options of `peer join` as they are, once they parse. Raises UsageError, also for one that no service can
     have, or that would show a secret: other users see a command's arguments."""
     if not words:
@@ -52,17 +52,17 @@ def _ensure_no_secret(words: tuple[str, ...]) -> None:
             fix = "Write it into a file that only you can read: --invitation @/path/to/file"
             raise UsageError("an invitation in a service's options could be read by other users", fix)
         if file != "@":
-            _ensure_whole(Path(file[1:]), f"{INVITATION} @")
+            _ensure_absolute_path(Path(file[1:]), f"{INVITATION} @")
 
 
 def _ensure_absolute(context: click.Context) -> None:
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
         if isinstance(value, Path) and _is_given(context, parameter):
-            _ensure_whole(value, f"{parameter.opts[0]} ")
+            _ensure_absolute_path(value, f"{parameter.opts[0]} ")
 
 
-def _ensure_whole(path: Path, option: str) -> None:
+def _ensure_absolute_path(path: Path, option: str) -> None:
     """Refuse a relative path: the service manager starts a service in another folder."""
     if not path.is_absolute():
         raise UsageError(f"a service needs the whole path of {path}", f"Write: {option}{path.absolute()}")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from peer.cli.options import as_json, preset, refuse_idle
+from peer.cli.options import as_json, preset, refuse_unused
+from peer.cli.printing import echo
 from peer.cli.sizes import Size
-from peer.cli.telling import tell
 from peer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,15 +97,15 @@ def command(
     if context.invoked_subcommand is not None:
         return
     if peers is None:
-        refuse_idle(context, [name for name in context.params if name != "peers"], "--peers")
-        tell(context.get_help())
+        refuse_unused(context, [name for name in context.params if name != "peers"], "--peers")
+        echo(context.get_help())
         return
     if not closed:
-        refuse_idle(context, ("nat", "relay_cap", "relays"), "--closed")
+        refuse_unused(context, ("nat", "relay_cap", "relays"), "--closed")
     if attack is None:
-        refuse_idle(context, ("share",), "--attack")
+        refuse_unused(context, ("share",), "--attack")
     if trainer == "tiny":
-        refuse_idle(context, ("parameters",), "--trainer fake")
+        refuse_unused(context, ("parameters",), "--trainer fake")
     from peer.lab.compare.entries import BASELINES, DDP, baseline_in_words
     from peer.lab.orders import check_orders
     from peer.lab.sim.run import SimulationSettings
@@ -116,7 +116,7 @@ def command(
     if baseline is not None:
         if trainer != "tiny":
             raise UsageError(f"{baseline} is played for its loss, and this trainer has none", "Add --trainer tiny.")
-        refuse_idle(context, OF_SEVERAL_PEERS, "a --preset that several peers play")
+        refuse_unused(context, OF_SEVERAL_PEERS, "a --preset that several peers play")
         preset, churn, closed = CONTROL, 0.0, 0.0  # also where a configuration file has others
     changes = [f"seed={seed}", "sync.clock=seconds", "sync.sync_every=300", *settings]
     changes += [] if preset is None else [f"sync.preset={preset}"]
@@ -137,15 +137,15 @@ def command(
         relay_cap=relay_cap,
         relays=relays,
     )
-    numbers, text = _played(simulation, attack, share)
+    numbers, text = _simulated(simulation, attack, share)
     if baseline is not None:
         numbers |= {"baseline": {"name": baseline, "peers": peers}}
         text = f"{baseline_in_words(baseline, peers)}\n{text}"
-    tell(json.dumps(numbers) if as_json else text)
+    echo(json.dumps(numbers) if as_json else text)
     check_orders(numbers["orders"])
 
 
-def _played(simulation: SimulationSettings, attack: str | None, share: float) -> tuple[dict[str, Any], str]:
+def _simulated(simulation: SimulationSettings, attack: str | None, share: float) -> tuple[dict[str, Any], str]:
     """Play the swarm, with its liars where an attack is named. Return the report as numbers and as text."""
     from peer.lab.sim.report import report_text
 
@@ -210,11 +210,11 @@ def utilization(
         )
     )
     if as_json:
-        tell(json.dumps({"gbit_per_s": {str(target): _short(value) for target, value in needed.items()}}))
+        echo(json.dumps({"gbit_per_s": {str(target): _short(value) for target, value in needed.items()}}))
         return
-    tell("computing  needs a link of")
+    echo("computing  needs a link of")
     for target, value in needed.items():
-        tell(f"{target:>7} %  {value:>10.4g} Gbit/s")
+        echo(f"{target:>7} %  {value:>10.4g} Gbit/s")
 
 
 @command.command("latency", epilog="Example: peer simulate latency --peers 1024 --std 0.5")
@@ -229,11 +229,11 @@ def latency(peers: int, std: float, as_json: bool) -> None:
 
     found = ratio(peers, std)
     if as_json:
-        tell(json.dumps({"ratio": _short(found)}))
+        echo(json.dumps({"ratio": _short(found)}))
         return
-    tell(f"all-reduce over a tree of {peers}  {tree_time(peers, std):>8.4g} mean message times")
-    tell(f"average of two {'':<{len(str(peers)) + 11}}{pair_time(std):>8.4g}")
-    tell(f"ratio {'':<{len(str(peers)) + 20}}{found:>8.4g}")
+    echo(f"all-reduce over a tree of {peers}  {tree_time(peers, std):>8.4g} mean message times")
+    echo(f"average of two {'':<{len(str(peers)) + 11}}{pair_time(std):>8.4g}")
+    echo(f"ratio {'':<{len(str(peers)) + 20}}{found:>8.4g}")
 
 
 @command.command("stragglers", epilog="Example: peer simulate stragglers --peers 1024 --steps 100")
@@ -250,11 +250,11 @@ def stragglers(peers: int, steps: int, std: float | None, as_json: bool) -> None
     found = round_times(peers, steps, PAPER_STD if std is None else std)
     if as_json:
         times = {"group": _short(found.group), "pair": _short(found.pair), "overhead": _short(found.overhead)}
-        tell(json.dumps(times))
+        echo(json.dumps(times))
         return
-    tell(f"a group of {peers:<8}{found.group:>8.4g} times the work of a round")
-    tell(f"pairs             {'':<1}{found.pair:>8.4g}")
-    tell(f"overhead          {'':<1}{found.overhead:>8.4g}")
+    echo(f"a group of {peers:<8}{found.group:>8.4g} times the work of a round")
+    echo(f"pairs             {'':<1}{found.pair:>8.4g}")
+    echo(f"overhead          {'':<1}{found.overhead:>8.4g}")
 
 
 def _short(value: float) -> float:

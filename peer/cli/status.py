@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from peer.cli.options import home
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 
 
 @click.command("status", epilog="Example: peer status --json | jq .rounds")
@@ -31,6 +31,6 @@ def command(home: Path, as_json: bool, ids: bool) -> None:
         known = [(peer.peer_id, peer.status) for peer in status.peers or ()]
         if not known and status.view is not None:
             known = [(line.peer_id, line.state) for line in status.view.peers]
-        tell("\n".join(f"{peer}  {doing}".rstrip() for peer, doing in known))
+        echo("\n".join(f"{peer}  {doing}".rstrip() for peer, doing in known))
         return
-    tell(json.dumps(report, indent=2) if as_json else status_text(status, time.time()))
+    echo(json.dumps(report, indent=2) if as_json else status_text(status, time.time()))

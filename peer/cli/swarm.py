@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from peer.cli.options import PRESET_HELP, preset, refuse_unwritable, step_seconds, writing
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.cli.web import log_to
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def command(
     setups = peer_setups(parsed.data.kind, peers, churn.joins, slow, data, step_seconds, lies, records)
     shards = shard_folder(data, parsed.data.kind)
     sources = find_sources(base, parsed, shards, state=state is not None)
-    _tell_overrides(base, text, sources)
+    _print_overrides(base, text, sources)
     if log:
         from peer.trackers.feed import Tracker
 
@@ -157,12 +157,12 @@ def command(
         churn=churn,
         setups=setups,
     )
-    _carry_out(plan, report)
+    _run_and_report(plan, report)
     if home is None:
         shutil.rmtree(plan.home)
 
 
-def _tell_overrides(base: BaseManifest, text: str, sources: RunSources) -> None:
+def _print_overrides(base: BaseManifest, text: str, sources: RunSources) -> None:
     """Tell what is played otherwise than a person's own manifest says."""
     from peer.cli.run import say
     from peer.lab.run_sources import override_lines
@@ -171,7 +171,7 @@ def _tell_overrides(base: BaseManifest, text: str, sources: RunSources) -> None:
         say(line)
 
 
-def _carry_out(plan: SwarmPlan, report: Path | None) -> None:
+def _run_and_report(plan: SwarmPlan, report: Path | None) -> None:
     """Run the swarm and print its table. Raises SwarmFailed when a peer ended with an error, OrdersNotCarriedOut when
     something that was asked for did not happen and no person has stopped the swarm."""
     import asyncio
@@ -186,7 +186,7 @@ def _carry_out(plan: SwarmPlan, report: Path | None) -> None:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         swarm = Swarm(plan, say)
         result = runner.run(swarm.run())
-    tell(table(result))
+    echo(table(result))
     if report is not None:
         with writing(report, "--report"):
             write_report(result, report)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from peer.cli.options import as_json
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 
 
 @click.command("sweep", epilog="Example: peer sweep grid.toml --jobs 2")
@@ -45,8 +45,8 @@ def command(grid: Path, output: Path | None, jobs: int | None, as_json: bool) ->
     many = jobs or ((os.cpu_count() or 1) if virtual else 1)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(play(cells, folder, many, functools.partial(tell, err=True)))
+            runner.run(play(cells, folder, many, functools.partial(echo, err=True)))
     finally:
         groups = list(swept(cells, folder))
         if groups:
-            tell(json.dumps([group.to_json() for group in groups]) if as_json else sweep_table(groups))
+            echo(json.dumps([group.to_json() for group in groups]) if as_json else sweep_table(groups))

@@ -12,7 +12,7 @@ import click
 
 from peer.cli.invite import command as invite
 from peer.cli.options import as_json, home, initial_peers
-from peer.cli.telling import tell
+from peer.cli.printing import echo
 from peer.errors import NotRunning, UsageError, for_shell
 from peer.identity import load
 from peer.user_folders import expand_user
@@ -53,11 +53,11 @@ class ShowCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if any(word.partition("=")[0] in ("--home", "--run") for word in args):
-            raise _makes_none()
+            raise _show_needs_ticket()
         return super().parse_args(ctx, args)
 
 
-def _makes_none() -> UsageError:
+def _show_needs_ticket() -> UsageError:
     return UsageError("`peer ticket show` shows what a TICKET holds. `peer ticket new` makes one", NEW)
 
 
@@ -71,12 +71,12 @@ def show(ticket: str | None, as_json: bool) -> None:
     from peer.run.ticket import Ticket
 
     if ticket is None:
-        raise _makes_none()
+        raise _show_needs_ticket()
     held = Ticket.named(ticket)
     if as_json:
-        tell(json.dumps({"run_id": held.run_id.hex(), "addresses": list(held.addresses)}, indent=2))
+        echo(json.dumps({"run_id": held.run_id.hex(), "addresses": list(held.addresses)}, indent=2))
     else:
-        tell("\n".join([f"run      {held.run_id.hex()}", *(f"address  {it}" for it in held.addresses)]))
+        echo("\n".join([f"run      {held.run_id.hex()}", *(f"address  {it}" for it in held.addresses)]))
 
 
 @command.command("new", epilog="Example: peer ticket new   or: peer ticket new run.toml --initial-peers /ip4/…")
@@ -118,11 +118,11 @@ def new(
     made = Ticket(run_id, tuple(dict.fromkeys((*initial_peers, *found))))
     if as_json:
         told = {"ticket": made.encode(), "run_id": made.run_id.hex(), "addresses": list(made.addresses)}
-        tell(json.dumps({**told, "remarks": remarks}, indent=2))
+        echo(json.dumps({**told, "remarks": remarks}, indent=2))
         return
     for line in (*(f"with {address}" for address in made.addresses), *remarks):
-        tell(line, err=True)
-    tell(made.encode())
+        echo(line, err=True)
+    echo(made.encode())
 
 
 def _of_node(key: Path | None, addresses: tuple[str, ...]) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ def _of_home(home: Path, run: str) -> tuple[bytes, tuple[str, ...], list[str]]:
     NotRunning and UsageError."""
     from peer.discovery.ticket_entries import entries_of, met_in
 
-    status = None if run else _asked(home)
+    status = None if run else _daemon_status(home)
     run_id = _kept_run(home, run) if status is None else bytes.fromhex(status.run_id)
     met = met_in(expand_user(home) / "runs" / run_id.hex()[:16] / "directory.json")
     addresses, reachable = ([], None) if status is None else (list(status.addresses), status.reachable.value)
@@ -153,7 +153,7 @@ def _of_home(home: Path, run: str) -> tuple[bytes, tuple[str, ...], list[str]]:
     return run_id, entries.addresses, list(entries.remarks)
 
 
-def _asked(home: Path) -> DaemonStatus | None:
+def _daemon_status(home: Path) -> DaemonStatus | None:
     """Return the status of the home's daemon; None: none runs."""
     from peer.node.control import send_command
     from peer.observe.status.notices import read_status

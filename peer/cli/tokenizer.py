@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from peer.cli.options import as_json
+from peer.cli.printing import echo
 from peer.cli.reading import EXCLUDE, SOURCES, YES, bar, found_sources
-from peer.cli.telling import tell
 from peer.errors import for_shell
 from peer.installation import using_extra
 
@@ -38,9 +38,9 @@ def train(sources: tuple[Path, ...], vocab: int, out: Path, exclude: tuple[str, 
         with bar("texts") as told:
             trained = train_tokenizer(found, vocab, out, told)
     if as_json:
-        tell(json.dumps({"out": str(out), **dataclasses.asdict(trained)}, indent=2))
+        echo(json.dumps({"out": str(out), **dataclasses.asdict(trained)}, indent=2))
         return
-    tell(f"wrote {out}: {trained.vocab_size:,} tokens from {trained.documents:,} documents")
+    echo(f"wrote {out}: {trained.vocab_size:,} tokens from {trained.documents:,} documents")
     if trained.vocab_size < vocab:
-        tell(f"{vocab:,} were asked for, and the texts have no more pairs")
-    tell(f"next: peer data build {' '.join(map(for_shell, sources))} --tokenizer {for_shell(out)} --out data")
+        echo(f"{vocab:,} were asked for, and the texts have no more pairs")
+    echo(f"next: peer data build {' '.join(map(for_shell, sources))} --tokenizer {for_shell(out)} --out data")

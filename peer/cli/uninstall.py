@@ -8,7 +8,7 @@ import click
 
 from peer.cli.completion import written_scripts
 from peer.cli.options import home
-from peer.cli.telling import confirm, tell
+from peer.cli.printing import confirm, echo
 from peer.errors import HomeBusy, for_shell
 
 
@@ -39,15 +39,15 @@ def command(home: Path, yes: bool) -> None:
     things += [Deletion(path, what, size_of(path)) for path, what in beside.items() if path.is_file()]
     things = [one for at, one in enumerate(things) if at < len(known) or one.path not in known]
     if not things:
-        tell(f"nothing of peer is left in {plan.home} or beside it")
+        echo(f"nothing of peer is left in {plan.home} or beside it")
     for one in things:
-        tell(f"{amount(one.nbytes, 'bytes'):>10}  {one.path}{f'   ({one.what})' if one.what else ''}")
+        echo(f"{amount(one.nbytes, 'bytes'):>10}  {one.path}{f'   ({one.what})' if one.what else ''}")
     for path in foreign:
-        tell(f"     stays  {path}   (not ours)")
+        echo(f"     stays  {path}   (not ours)")
     if things:
         total = amount(sum(one.nbytes for one in things), "bytes")
         confirm(f"Delete these {len(things)}, {total} in all?", yes)
         service.remove(plan, manager)
         delete(things, plan.home)
-        tell(f"deleted {total}")
-    tell(f"The program itself goes with: {remove_command()}")
+        echo(f"deleted {total}")
+    echo(f"The program itself goes with: {remove_command()}")

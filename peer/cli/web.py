@@ -23,10 +23,12 @@ class PagedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, after a bare `--web` got its default."""
-        return super().parse_args(ctx, [_spelled(*pair) for pair in zip(args, [*args, ""][1:], strict=True)])
+        return super().parse_args(
+            ctx, [_with_default_address(*pair) for pair in zip(args, [*args, ""][1:], strict=True)]
+        )
 
 
-def _spelled(word: str, following: str) -> str:
+def _with_default_address(word: str, following: str) -> str:
     return f"{OPTION}={DEFAULT}" if word == OPTION and not _ADDRESS.fullmatch(following) else word
 
 
@@ -56,7 +58,7 @@ def log_to(function: F) -> F:
     )(function)
 
 
-def pages_at(
+def open_pages(
     address: str | None,
     names: tuple[str, ...],
     metrics_host: str = "",

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from peer.aio.threads import Offload
 from peer.errors import DataError, ManifestError, ModelError, PeerError
-from peer.observe.progress import WaitProgress, untold
+from peer.observe.progress import WaitProgress, ignore_progress
 from peer.ports.console import Say
 from peer.protocol.model.layout import TensorSpec
 from peer.run.files.artifact import ArtifactRef
@@ -86,7 +86,7 @@ class RunFileStore:
             if name not in train:
                 with contextlib.suppress(PeerError):
                     self._held.enter_context(self._cache.holding(ref.digest))
-                    await self._fetcher.fetch(ref, patience_s, untold, f"the run's {name}")
+                    await self._fetcher.fetch(ref, patience_s, ignore_progress, f"the run's {name}")
 
     def close(self) -> None:
         """Let the cache have its files back."""

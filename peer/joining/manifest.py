@@ -10,7 +10,7 @@ from peer.codes import AnyCode, Code
 from peer.errors import ClockWrong, ExchangeError, JoinRefused, ManifestError, PartnerRefused, PeerError
 from peer.joining.context import JoinContext
 from peer.joining.messages import check_clock, unreachable, waiting_reason
-from peer.observe.progress import WaitProgress, untold
+from peer.observe.progress import WaitProgress, ignore_progress
 from peer.ports.transport import StateCalls
 from peer.protocol.messages import PeerId, PeerRecord, RunId
 from peer.run.home import RunFolder
@@ -36,7 +36,9 @@ FINAL_REFUSALS: dict[AnyCode, str] = {
 """Refusals that asking again does not change, and what does."""
 
 
-async def obtain_manifest(context: JoinContext, wait_s: float, progress: WaitProgress = untold) -> SignedManifest:
+async def obtain_manifest(
+    context: JoinContext, wait_s: float, progress: WaitProgress = ignore_progress
+) -> SignedManifest:
     """Ask everybody in the directory, again and again. The bytes must hash to the run id, so that nobody can lie.
 
     Raises SwarmUnreachable when nobody answered for `wait_s` seconds, JoinRefused (ClockWrong, if it is the clock) when
@@ -108,7 +110,7 @@ def stored_manifest(folder: RunFolder, run_id: RunId) -> SignedManifest | None:
 
 
 async def find_manifest(
-    context: JoinContext, wait_s: float, progress: WaitProgress = untold, given: SignedManifest | None = None
+    context: JoinContext, wait_s: float, progress: WaitProgress = ignore_progress, given: SignedManifest | None = None
 ) -> SignedManifest:
     """Return the run's manifest: the one that was given, the one that an earlier start kept, or one that any peer
     gives, which is kept then. Raises as `obtain_manifest`."""

@@ -24,7 +24,7 @@ from peer.joining.messages import check_clock, unreachable, waiting_reason
 from peer.joining.resume import JoinedState, OwnCheckpoint, StateTransfer, newest_checkpoint
 from peer.joining.weighing import StateWeighing
 from peer.observe.formatting import amount
-from peer.observe.progress import WaitProgress, untold
+from peer.observe.progress import WaitProgress, ignore_progress
 from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, StateIndex
 from peer.protocol.model.layout import Layout
@@ -60,7 +60,7 @@ async def obtain_state(
     checkpoints: CheckpointStore,
     terms: FetchTerms,
     *,
-    progress: WaitProgress = untold,
+    progress: WaitProgress = ignore_progress,
     offload: Offload = inline,
     into: Tensor | None = None,
 ) -> JoinedState:

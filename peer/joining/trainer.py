@@ -44,12 +44,12 @@ async def launch_trainer(
     emit: Emit,
 ) -> TrainerInfo:
     """Start the trainer from the state. `resume` and `covered`: see `TrainerClient.start`, as for what it raises."""
-    waits.tell("starting the trainer", 0, None, "s")
+    waits.update("starting the trainer", 0, None, "s")
     info = await trainer.start(
         state.outer.params,
         state.round,
         resume,
-        lambda note: waits.tell(f"the trainer is {note}", 0, None, "s"),
+        lambda note: waits.update(f"the trainer is {note}", 0, None, "s"),
         covered,
     )
     waits.end()

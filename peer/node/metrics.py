@@ -73,18 +73,18 @@ class DaemonMetrics:
 
     def facts(self) -> dict[str, Any]:
         """What `peer.observe.exposition` makes metrics of."""
-        from peer.observe.exposition import seen, sums
+        from peer.observe.exposition import status_facts, totals_facts
 
         report = self._report()
         facts = {
             "status": to_json(report),
-            "seen": seen(report),
+            "seen": status_facts(report),
             "proc": _processes(report),
             "loop": {"lag_s": self.lag.read_and_reset()},
             "build": _build(),
         }
         if self._totals is not None:
-            facts["sums"] = sums(self._totals())
+            facts["sums"] = totals_facts(self._totals())
         if self._event_counters is not None:
             facts["counted"] = self._event_counters.report(self._now())
         return facts

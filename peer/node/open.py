@@ -33,7 +33,7 @@ from peer.node.handler import RequestHandler
 from peer.node.port_mapping import port_mapper
 from peer.node.record import PeerAddress
 from peer.observe import events
-from peer.observe.control_bytes import in_all
+from peer.observe.control_bytes import sum_control_bytes
 from peer.observe.line_bytes import LineBytes, LineMeter, estimated
 from peer.observe.log_file import log_file
 from peer.ports.console import Say
@@ -353,7 +353,7 @@ def _line_of(transport: GrpcTransport, directory: DhtDirectory, port: int) -> Li
         return (os.getpid(),) if helper is None else (os.getpid(), helper)
 
     def estimate() -> LineBytes:
-        control = in_all(transport.control, directory.control)
+        control = sum_control_bytes(transport.control, directory.control)
         sent, received = sum(control.sent.values()), sum(control.received.values())
         return estimated(transport.bytes_sent, transport.bytes_received, sent, received)
 

@@ -116,7 +116,7 @@ class PeerDaemon:
         self._facts = DaemonFacts(started_at=time.time())
         self._waits = self._facts.waits
         event_counters = EventCounters()
-        self._journal.listeners.append(event_counters.hear)
+        self._journal.listeners.append(event_counters.count)
         self._early_trainer = early
         self._attached = early if early is not None and early.attached is not None else None
         """The program of a loop of the user's own."""
@@ -197,7 +197,7 @@ class PeerDaemon:
         if self._facts.leaving:
             return
         plan = self._facts.leave(leaving_plan(self._peer if self._facts.training else None))
-        self._waits.tell("leaving", 0, plan.announced_s, "s")
+        self._waits.update("leaving", 0, plan.announced_s, "s")
         self._node.local.say(f"leaving: {plan.summary()} (once more: leave at once)")
         self._journal.append(events.Leaving(reason=why, announced_s=plan.announced_s, parts=plan.why()))
         if self._peer is not None and self._facts.training:
@@ -234,7 +234,7 @@ class PeerDaemon:
     async def _find_manifest(self, joining: Joining) -> SignedManifest:
         node, options = self._node, self._options
         self._facts.set_phase("getting the manifest")
-        signed = await find_manifest(node.join_context(), options.wait_s, self._waits.tell, options.manifest)
+        signed = await find_manifest(node.join_context(), options.wait_s, self._waits.update, options.manifest)
         self._waits.end()
         check_training_loop(signed.manifest, attached=options.attached)
         node.handler.register(manifest=signed, artifacts=self._files.shelf)
@@ -283,7 +283,7 @@ class PeerDaemon:
         """Get the run's files, and have a trainer read its data while the state is looked for."""
         node, options, manifest, method = self._node, self._options, joining.manifest, joining.method
         self._facts.set_phase("getting the run's files")
-        files = await self._files.obtain(manifest, self._waits.tell)
+        files = await self._files.obtain(manifest, self._waits.update)
         self._waits.end()
         if files.tensors is not None:  # only now is it known what a step of a foreign model holds
             self._check_memory(manifest, files)
@@ -335,7 +335,7 @@ class PeerDaemon:
             run.layout,
             run.checkpoints,
             wanted,
-            progress=self._waits.tell,
+            progress=self._waits.update,
             offload=self._copy_thread,
             into=run.trainer.outer_params,
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from peer.joining.contract import run_end
 from peer.joining.sequence import Stage
 from peer.node.leaving.plan import LeavingPlan
-from peer.observe.control_bytes import in_all
+from peer.observe.control_bytes import sum_control_bytes
 from peer.observe.progress import Waits
 from peer.observe.status.notices import with_notices
 from peer.observe.status.value import (
@@ -159,7 +159,7 @@ def node_status(node: OpenNode, statements: StatementSync | None, began: float, 
         clock_correction_s=local.clock.correction,
         bytes_sent=node.transport.bytes_sent,
         bytes_received=node.transport.bytes_received,
-        control_bytes=in_all(node.transport.control, node.directory.control),
+        control_bytes=sum_control_bytes(node.transport.control, node.directory.control),
         line_bytes=node.line.read(),
         caps=CapsStatus(None if sent is None else float(sent), None if received is None else float(received)),
         key_shared=node.key_watch.shared or None,

@@ -79,7 +79,7 @@ class ControlMeter:
         return self._received
 
 
-def in_all(*meters: ControlMeter) -> ControlBytes:
+def sum_control_bytes(*meters: ControlMeter) -> ControlBytes:
     """Return what these meters counted together, in each direction and for each purpose."""
     return ControlBytes(
         sent={purpose: sum(meter.sent[purpose] for meter in meters) for purpose in PURPOSES},

@@ -23,7 +23,7 @@ class EventCounters:
         self._checkpoint: tuple[float, events.Checkpointed] | None = None
         self._trainer_is_dead = False
 
-    def hear(self, event: events.Event, t: float) -> None:
+    def count(self, event: events.Event, t: float) -> None:
         """Count an event of time `t`, seconds since the epoch."""
         match event:
             case events.RoundEnded(outcome="exchanged"):

@@ -30,7 +30,7 @@ def exposition(facts: Facts, role: str) -> bytes:
     return generate_latest(registry)
 
 
-def sums(totals: Totals) -> dict[str, Any]:
+def totals_facts(totals: Totals) -> dict[str, Any]:
     """Return the facts `sums`: the totals over the complete journal."""
     facts: dict[str, Any] = {
         "starts": totals.starts,
@@ -43,7 +43,7 @@ def sums(totals: Totals) -> dict[str, Any]:
     return facts
 
 
-def seen(status: DaemonStatus) -> dict[str, Any]:
+def status_facts(status: DaemonStatus) -> dict[str, Any]:
     """Return the facts `seen`: the numbers counted in a status."""
     facts: dict[str, Any] = {}
     if status.peers is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from peer.errors import HomeUnusable
 from peer.observe.event_codec import encode
 from peer.observe.events import Carried, Event
-from peer.observe.totals import Totals, fold, former, replay
+from peer.observe.totals import Totals, fold, replay, rotated_path
 from peer.user_folders import make_private
 from peer.whole_files import write_all
 
@@ -98,7 +98,7 @@ class Journal:
         try:
             write_all(fd, _carried(before, t))
             os.fsync(fd)
-            self.path.replace(former(self.path))
+            self.path.replace(rotated_path(self.path))
             draft.replace(self.path)
         except OSError:
             os.close(fd)
@@ -113,8 +113,8 @@ class Journal:
         return self.path.with_name(self.path.name + ".new")
 
     def _undo_half_rotation(self) -> None:
-        if former(self.path).exists() and not self.path.exists():
-            former(self.path).replace(self.path)
+        if rotated_path(self.path).exists() and not self.path.exists():
+            rotated_path(self.path).replace(self.path)
         self._draft.unlink(missing_ok=True)
 
 

@@ -24,13 +24,13 @@ LISTENING = 10
 DESTROYED = 1 << 0 | 1 << 2
 """Groups of sock_diag to which the kernel reports each TCP socket of IPv4 and of IPv6 at its end, with its last
 counts."""
-REPORTS_HELD = 1 << 20
+REPORT_BUFFER_BYTES = 1 << 20
 """Bytes of such reports that wait for the next look: some thousand sockets."""
-MOST_ENDED = 4096
+MAX_ENDED = 4096
 """Sockets that are remembered between the last look that showed them and the report of their end."""
 STATES = sum(1 << state for state in (1, 2, 4, 5, 8, 9, 11, LISTENING))
 """Of connections that exist or are being closed, and of listening sockets. Those in TIME_WAIT count no bytes."""
-LOOK_EVERY_S, COSTS_AT_MOST = 1.0, 100.0
+SAMPLE_EVERY_S, PAUSE_PER_SAMPLE = 1.0, 100.0
 """Seconds between two looks, and their time over that of a look."""
 WAIT_S = 2.0
 """The kernel answers at once; a dump takes a millisecond for a hundred connections."""
@@ -110,7 +110,7 @@ class LineMeter:
         """Look at all connections and return the sums. Takes about a millisecond for a hundred connections."""
         if not self._fails:
             try:
-                self._look(tcp_connections())
+                self._sample(tcp_connections())
                 self._count_ended()
                 return LineBytes(self._sent, self._received, measured=True)
             except OSError:
@@ -121,27 +121,27 @@ class LineMeter:
         """Look every second, on a machine with very many connections less often; the owner cancels. Meanwhile the
         kernel reports the sockets that end."""
         with contextlib.ExitStack() as stack:
-            self._reports = _reports_of_ends()
+            self._reports = _open_end_reports()
             if self._reports is not None:
                 stack.enter_context(self._reports)
-            stack.callback(self._without_reports)
+            stack.callback(self._drop_reports)
             while True:
                 began = time.monotonic()
                 self.latest = self.read()
-                await asyncio.sleep(max(LOOK_EVERY_S, COSTS_AT_MOST * (time.monotonic() - began)))
+                await asyncio.sleep(max(SAMPLE_EVERY_S, PAUSE_PER_SAMPLE * (time.monotonic() - began)))
 
-    def _without_reports(self) -> None:
+    def _drop_reports(self) -> None:
         self._reports = None
 
-    def _look(self, found: list[TcpConnection]) -> None:
+    def _sample(self, found: list[TcpConnection]) -> None:
         cookies = {one.cookie for one in found}
         self._ended |= dict.fromkeys(self._foreign - cookies)
         self._ended |= {cookie: counts for cookie, counts in self._seen.items() if cookie not in cookies}
-        for cookie in list(self._ended)[: max(0, len(self._ended) - MOST_ENDED)]:
+        for cookie in list(self._ended)[: max(0, len(self._ended) - MAX_ENDED)]:
             del self._ended[cookie]
         self._foreign &= cookies
         if any(one.cookie not in self._seen and one.cookie not in self._foreign for one in found):
-            self._adopt(found)
+            self._classify_new(found)
         ours = [one for one in found if one.cookie in self._seen]
         for one in ours:
             self._add(one, self._seen[one.cookie])
@@ -150,7 +150,7 @@ class LineMeter:
     def _add(self, now: TcpConnection, before: tuple[int, int]) -> None:
         self._sent += max(0, now.sent - before[0])
         self._received += max(0, now.received - before[1])
-        if now.local[1] not in self._ports and len(self._called) < MOST_ENDED:
+        if now.local[1] not in self._ports and len(self._called) < MAX_ENDED:
             self._called.add(now.remote)
 
     def _count_ended(self) -> None:
@@ -166,7 +166,7 @@ class LineMeter:
             elif one.local[1] in self._ports or one.remote in self._called:
                 self._add(one, (0, 0))
 
-    def _adopt(self, found: list[TcpConnection]) -> None:
+    def _classify_new(self, found: list[TcpConnection]) -> None:
         """Take note of the new connections that are ours."""
         ours: set[int] = set()
         local_servers: set[int] = set()
@@ -206,13 +206,13 @@ def _inodes(pid: int) -> set[int]:
     return found
 
 
-def _reports_of_ends() -> socket.socket | None:
+def _open_end_reports() -> socket.socket | None:
     """Return a socket on which the kernel reports the TCP sockets that end from here on. None: it does not."""
     if not hasattr(socket, "AF_NETLINK"):
         return None
     reports = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, NETLINK_SOCK_DIAG)
     try:
-        reports.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REPORTS_HELD)
+        reports.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REPORT_BUFFER_BYTES)
         reports.bind((0, DESTROYED))
     except OSError:
         reports.close()
@@ -225,7 +225,7 @@ def _ended(reports: socket.socket | None) -> list[TcpConnection]:
     found: list[TcpConnection] = []
     while reports is not None:
         try:
-            _take(reports.recv(1 << 18), found)
+            _parse_datagram(reports.recv(1 << 18), found)
         except BlockingIOError:
             break
         except OSError as error:
@@ -246,12 +246,12 @@ def tcp_connections() -> list[TcpConnection]:
             request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 1 << (INFO - 1), STATES) + bytes(48)
             head = struct.pack("=IHHII", 16 + len(request), SOCK_DIAG_BY_FAMILY, DUMP, family, 0)
             asked.send(head + request)
-            while _take(asked.recv(1 << 18), found):
+            while _parse_datagram(asked.recv(1 << 18), found):
                 pass
     return found
 
 
-def _take(answer: bytes, found: list[TcpConnection]) -> bool:
+def _parse_datagram(answer: bytes, found: list[TcpConnection]) -> bool:
     """Add the connections of one datagram; whether more follow. Raises OSError for the kernel's refusal."""
     at = 0
     while at + 16 <= len(answer):

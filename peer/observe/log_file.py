@@ -23,13 +23,13 @@ FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 _SECRET = re.compile(r"#token=\S+")
 """The end of a page's address, which a terminal shows."""
-_said = logging.getLogger("peer.said")
-_said.setLevel(logging.INFO)
+_log = logging.getLogger("peer.said")
+_log.setLevel(logging.INFO)
 
 
 def log_line(line: str) -> None:
     """Put a line into the log, if one is open. A page's token is left out: logs are kept, and shown to others."""
-    _said.info("%s", harmless(_SECRET.sub("#token=…", line)))
+    _log.info("%s", harmless(_SECRET.sub("#token=…", line)))
 
 
 @contextlib.contextmanager

@@ -7,11 +7,11 @@ import os
 import select
 from typing import TextIO
 
-LAST_WORDS_S = 0.3
+CLOSE_WAIT_S = 0.3
 """Seconds that closing waits for the terminal to take pending text."""
 
 
-class PatientStream(io.TextIOBase):
+class NonblockingStream(io.TextIOBase):
     """A text stream onto the terminal of another stream. Text that the terminal does not take now (Ctrl+S, a dead
     connection) stays `pending`, and is written by a later `flush`.
 
@@ -58,7 +58,7 @@ class PatientStream(io.TextIOBase):
         if self.closed:
             return
         self.flush()
-        while self._left and select.select([], [self._fd], [], LAST_WORDS_S)[1]:
+        while self._left and select.select([], [self._fd], [], CLOSE_WAIT_S)[1]:
             self.flush()
         self._left = b""
         super().close()

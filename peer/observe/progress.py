@@ -25,7 +25,7 @@ class WaitProgress(Protocol):
     def __call__(self, name: str, done: float, total: float | None, unit: str) -> None: ...
 
 
-def untold(name: str, done: float, total: float | None, unit: str) -> None:
+def ignore_progress(name: str, done: float, total: float | None, unit: str) -> None:
     """Ignore a `Progress`."""
 
 
@@ -65,11 +65,16 @@ class Waits:
         self._now = now
         self._wait: _Wait | None = None
 
-    def tell(self, name: str, done: float, total: float | None, unit: str) -> None:
+    def update(self, name: str, done: float, total: float | None, unit: str) -> None:
         """Set the progress, as a `WaitProgress`. A value below the first one begins the wait again."""
         last, now = self._wait, self._now()
         wait = _Wait(name, done, total, unit, now - done if unit == "s" else now, done)
-        if unit != "s" and last is not None and parted(last.name)[0] == parted(name)[0] and last.first <= done:
+        if (
+            unit != "s"
+            and last is not None
+            and split_wait_name(last.name)[0] == split_wait_name(name)[0]
+            and last.first <= done
+        ):
             wait = _Wait(name, done, total, unit, last.since, last.first, last.samples)
         wait.observe(now)
         self._wait = wait
@@ -89,7 +94,7 @@ class Waits:
         return WaitStatus(wait.name, done, wait.total, wait.unit, seconds, rate)
 
 
-def parted(name: str) -> tuple[str, str]:
+def split_wait_name(name: str) -> tuple[str, str]:
     """Return the part of a wait's name that stays, and the part in brackets that changes."""
     what, _, details = name.partition(" (")
     return what, details.removesuffix(")")
@@ -99,7 +104,7 @@ def worth_showing(wait: WaitStatus | None) -> TypeGuard[WaitStatus]:
     return wait is not None and wait.seconds >= SHOWN_AFTER_S
 
 
-def words(wait: WaitStatus) -> str:
+def wait_numbers(wait: WaitStatus) -> str:
     """Write the numbers of a wait: how much of how much, how fast, how long still."""
     done, total, unit = wait.done, wait.total, wait.unit
     if unit == "s":
@@ -120,4 +125,4 @@ def percent(done: float, total: float) -> str:
 
 def wait_line(wait: WaitStatus) -> str:
     """Write a wait as one plain line."""
-    return f"{wait.name}: {words(wait)}"
+    return f"{wait.name}: {wait_numbers(wait)}"

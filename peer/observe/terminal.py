@@ -18,18 +18,18 @@ from rich.live import Live
 from rich.text import Text
 
 from peer.observe.formatting import harmless
-from peer.observe.nonblocking_writer import PatientStream
+from peer.observe.nonblocking_writer import NonblockingStream
 from peer.observe.output import optional_output
 from peer.observe.question import ask_terminal
 from peer.observe.status.value import DaemonStatus
-from peer.observe.terminal_frame import History, picture
+from peer.observe.terminal_frame import History, render_frame
 
 REFRESH_S = 0.5
-MAX_UNSAID = 200
+MAX_PENDING_LINES = 200
 SIMPLE_TERMINALS = ("", "dumb", "unknown")
 
 
-def suits(stream: TextIO, environment: Mapping[str, str]) -> bool:
+def supports_live_view(stream: TextIO, environment: Mapping[str, str]) -> bool:
     """Whether a live view can be drawn here: a terminal that moves its cursor, in UTF-8, and nobody who wants it plain
     (NO_COLOR)."""
     if not stream.isatty() or environment.get("NO_COLOR") or environment.get("TERM", "") in SIMPLE_TERMINALS:
@@ -49,11 +49,11 @@ class TerminalView:
         """Raises OSError when the terminal cannot be opened again."""
         self._terminal = terminal
         self._refresh_s = refresh_s
-        self._stream = PatientStream(terminal)
+        self._stream = NonblockingStream(terminal)
         self._console = Console(file=cast(IO[str], self._stream), highlight=False)
         self._history = History()
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._unsaid: deque[str] = deque(maxlen=MAX_UNSAID)
+        self._pending_lines: deque[str] = deque(maxlen=MAX_PENDING_LINES)
         self._asking = False
 
     def say(self, line: str, /) -> None:
@@ -62,8 +62,8 @@ class TerminalView:
             with optional_output():
                 print(text, file=self._terminal, flush=True)
             return
-        self._unsaid.append(text)
-        self._say_all()
+        self._pending_lines.append(text)
+        self._print_pending()
 
     async def run(self, report: Callable[[], DaemonStatus], /) -> None:
         now = asyncio.get_running_loop().time
@@ -89,16 +89,16 @@ class TerminalView:
         if self._stream.closed:
             return
         self._live.stop()
-        self._say_all()
+        self._print_pending()
         self._stream.close()
 
     def _show(self, status: DaemonStatus, now: float) -> None:
         self._history.add(status, now)
-        self._say_all()
+        self._print_pending()
         if not self._stream.pending and not self._asking:
-            self._live.update(picture(status, self._history), refresh=True)
+            self._live.update(render_frame(status, self._history), refresh=True)
 
-    def _say_all(self) -> None:
+    def _print_pending(self) -> None:
         self._stream.flush()
-        while self._unsaid and not self._stream.pending:
-            self._console.print(Text(self._unsaid.popleft()), soft_wrap=True)
+        while self._pending_lines and not self._stream.pending:
+            self._console.print(Text(self._pending_lines.popleft()), soft_wrap=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from peer.observe.formatting import amount, duration, harmless, loss_words, participation
-from peer.observe.progress import parted, words, worth_showing
+from peer.observe.progress import split_wait_name, wait_numbers, worth_showing
 from peer.observe.status.columns import short
 from peer.observe.status.text import answer, budget_line, hold_out, peers_line
 from peer.observe.status.value import (
@@ -83,7 +83,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BARS[round((mean - low) * scale)] for mean in means)
 
 
-def picture(status: DaemonStatus, history: History) -> RenderableType:
+def render_frame(status: DaemonStatus, history: History) -> RenderableType:
     """Draw the complete view."""
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(style="dim", no_wrap=True, min_width=9)
@@ -112,9 +112,9 @@ def _rows(status: DaemonStatus, history: History) -> Iterable[tuple[str, Rendera
     for notice in status.notices[:NOTICES_SHOWN]:
         yield _notice(notice)
     if worth_showing(wait := status.wait):
-        what, details = parted(wait.name)
+        what, details = split_wait_name(wait.name)
         yield "waiting", _bar(wait, what)
-        yield "", Text(words(wait))
+        yield "", Text(wait_numbers(wait))
         if details:
             yield "", Text(harmless(details), no_wrap=True, overflow="ellipsis")
 

@@ -203,7 +203,7 @@ def _ends(values: Sequence[T]) -> tuple[T, ...]:
     return tuple(values) if len(values) <= 2 * KEEP else (*values[:KEEP], *values[-KEEP:])
 
 
-def former(path: Path) -> Path:
+def rotated_path(path: Path) -> Path:
     """Return the path of a journal's earlier part after rotation."""
     return path.with_name(path.name + ".1")
 
@@ -215,7 +215,7 @@ def replay(path: Path) -> tuple[Totals, int]:
 
     Raises OSError when a file exists and cannot be read."""
     totals, skipped = Totals(), 0
-    for part in (former(path), path):
+    for part in (rotated_path(path), path):
         for line in read_lines(part):
             try:
                 if line is None:

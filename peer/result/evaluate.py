@@ -11,7 +11,7 @@ import torch
 
 from peer.result.holdout import HoldOut, hold_out
 from peer.result.model import OpenedRun, RunModel
-from peer.result.network import limited, network_of
+from peer.result.network import limit_memory, network_of
 from peer.trainer.batches import holdout_windows
 from peer.trainer.loss import TokenLoss, mean_loss
 from peer.trainer.models.language_model import LanguageModel
@@ -26,7 +26,7 @@ class LossReport:
     bits_per_byte: float | None
     tokens: int
     """How many it was measured on."""
-    told: str
+    description: str
     """What they are, for a person."""
 
     @property
@@ -40,7 +40,7 @@ def measure(model: RunModel, data: Path | None, device: torch.device) -> LossRep
     and as `hold_out` does."""
     with temporary_folder("peer-eval-") as scratch:
         found = hold_out(model.run, data, Path(scratch))
-        with limited(model.run, device, "evaluating"):
+        with limit_memory(model.run, device, "evaluating"):
             return measured(model.run, network_of(model, device), found, device)
 
 
@@ -52,7 +52,7 @@ def measured(run: OpenedRun, network: LanguageModel, found: HoldOut, device: tor
     assert found_loss is not None, "nobody gives it up"
     loss, tokens = found_loss
     bits = None if found.bytes_per_token is None else loss / math.log(2) / found.bytes_per_token
-    return LossReport(loss, bits, tokens, found.told)
+    return LossReport(loss, bits, tokens, found.description)
 
 
 def report(model: RunModel, found: LossReport) -> dict[str, Any]:

@@ -92,8 +92,8 @@ def local_files(manifest: Manifest, request: SourceRequest, folders: Sequence[Pa
 def with_holdout(files: RunFiles, here: LocalFiles, why: str) -> ResultFiles:
     """Add the hold-out, or the reason why it is not here."""
     if files.index is None:
-        return ResultFiles(files, why_no_holdout=why)
+        return ResultFiles(files, missing_holdout_reason=why)
     try:
         return ResultFiles(files, here.find("hold-out", holdout_ref(files.index)))
     except SourceError as error:
-        return ResultFiles(files, why_no_holdout=error.found)
+        return ResultFiles(files, missing_holdout_reason=error.found)

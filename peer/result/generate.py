@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peer.errors import UsageError
 from peer.result.model import OpenedRun, RunModel
-from peer.result.network import limited, network_of
+from peer.result.network import limit_memory, network_of
 from peer.result.text import TextCoder
 from peer.trainer.models.language_model import LanguageModel
 
@@ -47,7 +47,7 @@ def sample(model: RunModel, device: torch.device, prompt: Sequence[int], how: Sa
     section, context = model.run.manifest.tokenizer, model.run.manifest.train.context
     noise = torch.Generator().manual_seed(how.seed)
     tokens = list(prompt)
-    with limited(model.run, device, "generating with"):
+    with limit_memory(model.run, device, "generating with"):
         network = network_of(model, device)
         for _ in range(how.max_tokens):
             logits = _last_logits(network, tokens[-context:], device)[: section.vocab_size]

@@ -27,7 +27,7 @@ class HoldOut:
     tokens: Tokens
     bytes_per_token: float | None
     """Bytes of text that a token stands for. None: not known."""
-    told: str
+    description: str
     """What it is, for a person."""
 
 
@@ -57,7 +57,7 @@ def hold_out(run: OpenedRun, data: Path | None, scratch: Path) -> HoldOut:
     needed = run.manifest.train.context + 1
     if len(found.tokens) < needed:
         raise DataError(
-            f"too little to evaluate on: {found.told} has {len(found.tokens)} tokens, a window takes {needed}",
+            f"too little to evaluate on: {found.description} has {len(found.tokens)} tokens, a window takes {needed}",
             "Name a folder with more text.",
         )
     return found
@@ -67,7 +67,7 @@ def _of_run(run: OpenedRun) -> HoldOut:
     index, path = run.files.run.index, run.files.holdout
     if index is None or path is None:
         raise DataError(
-            run.files.why_no_holdout or "the run's hold-out is not here",
+            run.files.missing_holdout_reason or "the run's hold-out is not here",
             "Name the folder that `peer data build` made with --data, or give the run's ticket as source.",
         )
     return _mapped(index, path, "the run's hold-out")

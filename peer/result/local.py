@@ -16,7 +16,7 @@ from peer.run.manifest import SignedManifest, load_signed
 from peer.state.checkpoint import STATE, Checkpoint, CheckpointError, CheckpointStore, checked
 from peer.user_folders import expand_user
 
-LOOKS = 3
+LOOKUP_ATTEMPTS = 3
 """Times that a home is looked through: its daemon may replace the newest checkpoint meanwhile."""
 
 
@@ -42,7 +42,7 @@ def _of_home(home: Path, request: SourceRequest, say: Say) -> RunModel:
     signed = load_signed(request.manifest or run.manifest)
     opened = _opened(signed, request, [home], run)
     store, skipped = CheckpointStore(run.checkpoints), list[str]()
-    for _ in range(LOOKS):
+    for _ in range(LOOKUP_ATTEMPTS):
         checkpoint, skipped = store.latest(signed.run_id, opened.layout.digest())
         if checkpoint is None:
             break

@@ -64,7 +64,7 @@ class ResultFiles:
     run: RunFiles
     holdout: Path | None = None
     """The first hold-out shard. None: the run has no such file, or `why_no_holdout`."""
-    why_no_holdout: str = ""
+    missing_holdout_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def check_same_run(models: Sequence[RunModel]) -> None:
         raise SourceError(f"the sources are of different runs: {listed}", "Average sources of one run only.")
 
 
-def added(total: RunModel, model: RunModel) -> RunModel:
+def add_state(total: RunModel, model: RunModel) -> RunModel:
     """Add a state to a sum, whose memory is used again."""
     check_same_run([total, model])
     total.params.add_(model.params)
@@ -150,7 +150,7 @@ def added(total: RunModel, model: RunModel) -> RunModel:
     )
 
 
-def averaged(total: RunModel, count: int) -> RunModel:
+def average_sum(total: RunModel, count: int) -> RunModel:
     """Make the mean of a sum of so many states, in its own memory."""
     assert count >= 1, count
     if count == 1:

@@ -22,7 +22,7 @@ USE_BYTES = 8
 
 
 @contextlib.contextmanager
-def limited(run: OpenedRun, device: torch.device, what: str) -> Iterator[None]:
+def limit_memory(run: OpenedRun, device: torch.device, what: str) -> Iterator[None]:
     """Limit the memory of what is computed with a run's model until the block ends. Within it, the model is made, too.
 
     `what`: what is done, for a person. Raises ModelError or MachineTooSmall in place of the error of an allocation."""

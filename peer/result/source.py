@@ -8,7 +8,7 @@ from pathlib import Path
 from peer.errors import PeerError, SourceError
 from peer.ports.console import Say
 from peer.result.local import local_model
-from peer.result.model import RunModel, SourceRequest, added, averaged
+from peer.result.model import RunModel, SourceRequest, add_state, average_sum
 from peer.run.ticket import Ticket, ticket_in
 from peer.user_folders import expand_user
 
@@ -41,9 +41,9 @@ def load_model(sources: Sequence[str], request: SourceRequest, say: Say) -> RunM
     total: RunModel | None = None
     for source, ticket in zip(sources, tickets, strict=True):
         model = local_model(Path(source), request, say) if ticket is None else _of_ticket(ticket, request, say)
-        total = model if total is None else added(total, model)
+        total = model if total is None else add_state(total, model)
     assert total is not None
-    return averaged(total, len(sources))
+    return average_sum(total, len(sources))
 
 
 def _of_ticket(ticket: Ticket, request: SourceRequest, say: Say) -> RunModel:

@@ -68,7 +68,7 @@ class TextStream:
     def __init__(self, coder: TextCoder, prompt: Sequence[int]) -> None:
         self._coder = coder
         self._tokens = list(prompt)
-        self._told = len(coder.decode(self._tokens))
+        self._emitted = len(coder.decode(self._tokens))
 
     def add(self, token: int) -> str:
         """Return the characters that are complete with this token, and were not before."""
@@ -81,5 +81,5 @@ class TextStream:
         return self._new(self._coder.decode(self._tokens))
 
     def _new(self, text: str) -> str:
-        told, self._told = self._told, max(self._told, len(text))
+        told, self._emitted = self._emitted, max(self._emitted, len(text))
         return text[told:]

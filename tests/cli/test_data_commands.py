@@ -12,7 +12,7 @@ import zstandard
 from blake3 import blake3
 from click.testing import CliRunner, Result
 
-from peer.cli import telling
+from peer.cli import printing
 from peer.cli.main import peer
 from peer.errors import DataError, UsageError
 
@@ -81,7 +81,7 @@ def test_secrets_are_not_taken_without_a_yes(texts: Path, tmp_path: Path, words:
 
 
 def test_secrets_are_asked_about(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "is_interactive", lambda: True)
+    monkeypatch.setattr(printing, "is_interactive", lambda: True)
     (texts / "key\x1b.pem").write_text(SECRET)
     tokenizer = tmp_path / "tokenizer.json"
     command = ["tokenizer", "train", str(texts), "--vocab", "300", "--out", str(tokenizer)]

@@ -33,6 +33,6 @@ def test_a_report_that_fails_at_the_end_costs_nobody_the_table(
     monkeypatch.setattr("peer.lab.localswarm.report.write_report", full)
     plan: Any = SimpleNamespace(churn=SimpleNamespace(faults=None), home=tmp_path)
     with pytest.raises(OutputLost, match=r"report\.json: No space left") as lost:
-        swarm._carry_out(plan, tmp_path / "report.json")
+        swarm._run_and_report(plan, tmp_path / "report.json")
     assert "--report" in lost.value.fix
     assert "the table" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli.bootstrap import command as bootstrap
-from peer.cli.web import DEFAULT, PagedCommand, pages_at, web
+from peer.cli.web import DEFAULT, PagedCommand, open_pages, web
 from peer.errors import AddressError
 from peer.node.page import NO_PAGES
 from tests.cli.test_import_time import HELP, loaded
@@ -46,7 +46,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded() -> None:
         port = holder.getsockname()[1]
         result = CliRunner().invoke(bootstrap, ["run.toml", "--web", f"127.0.0.1:{port}"])
     assert isinstance(result.exception, AddressError)
-    assert pages_at(None, ()) == NO_PAGES
+    assert open_pages(None, ()) == NO_PAGES
 
 
 @pytest.mark.processes

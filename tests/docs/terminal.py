@@ -237,7 +237,7 @@ class Terminal:
         home = self._make_room(command)
         with (
             patch.object(peer.cli.run, "run_daemon", lambda main: main.close()),
-            patch.object(peer.cli.swarm, "_carry_out", lambda *_: None),
+            patch.object(peer.cli.swarm, "_run_and_report", lambda *_: None),
         ):
             more = AGREED if verb_of(command.words) == "join" else ""
             return self._call(command, f"{_without_comment(self._filled(command))}{more}", home)

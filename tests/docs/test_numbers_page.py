@@ -33,7 +33,7 @@ from peer.node.page import PageSource
 from peer.observe.journal import Listener
 from peer.observe.status.notices import read_status
 from peer.observe.status.text import status_text
-from peer.observe.terminal_frame import History, picture
+from peer.observe.terminal_frame import History, render_frame
 from peer.run.manifest import SignedManifest, default_text, sign_text
 from peer.web.public import PublicAccount
 from peer.web.volunteer import VolunteerAccount
@@ -207,7 +207,7 @@ def test_each_line_of_the_live_view_with_a_number_is_on_the_page() -> None:
     wait = {"name": "fetching", "done": 3, "total": 5, "unit": "bytes", "seconds": 9.0, "rate": 1.0}
     console = Console(width=100, record=True)
     with console.capture() as captured:
-        console.print(picture(read_status(report | {"wait": wait}), History()))
+        console.print(render_frame(read_status(report | {"wait": wait}), History()))
     lines = [line for line in captured.get().splitlines()[2:] if re.search(r"\d", line[10:])]
     shown = {line[:10].strip() for line in lines} - {"", "diagnosis"}
     assert len(shown) > 8

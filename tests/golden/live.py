@@ -82,8 +82,8 @@ def troubles() -> dict[str, Any]:
     watch = FailureDetector(lambda: 100.0)
     watch.failed(partner, "no answer", 10.0)
     waits = [Waits(lambda: 100.0), Waits(lambda: 100.0)]
-    waits[0].tell("reaching the run", 0.5, 120.0, "s")
-    waits[1].tell("fetching", 3, 5, "bytes")
+    waits[0].update("reaching the run", 0.5, 120.0, "s")
+    waits[1].update("fetching", 3, 5, "bytes")
     fine, stuck = SlowPeerMonitor(lambda: 100.0, lambda event: None), SlowPeerMonitor(lambda: 100.0, lambda event: None)
     for at in range(20):
         told = PeerTimings(100.0, 1.0, 5e6, 5e6)

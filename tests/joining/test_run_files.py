@@ -11,7 +11,7 @@ from blake3 import blake3
 from peer.aio.threads import inline
 from peer.errors import DataError, ManifestError
 from peer.joining.artifacts import RunFileStore, files_to_train, operator_files
-from peer.observe.progress import WaitProgress, untold
+from peer.observe.progress import WaitProgress, ignore_progress
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.token_index import ShardEntry, ShardTable, TokenIndex, format_index, shard_file
 from peer.run.manifest import Manifest, parse_manifest
@@ -77,7 +77,7 @@ class Swarm:
 def test_a_joiner_fetches_the_index_and_no_tokenizer(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
     store = RunFileStore(ArtifactCache(tmp_path / "cache", 10**6), swarm, inline)
-    files = asyncio.run(store.obtain(manifest(), 1.0, untold))
+    files = asyncio.run(store.obtain(manifest(), 1.0, ignore_progress))
     store.close()
     assert swarm.asked == ["the run's index"]
     assert files.index == INDEX

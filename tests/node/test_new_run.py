@@ -21,7 +21,7 @@ from peer.node import new_run
 from peer.node.new_run import make_run
 from peer.node.operator.bootstrap import OperatorOptions, run_bootstrap
 from peer.node.operator.initial_state import FirstFiles, first_state
-from peer.observe.progress import WaitProgress, untold
+from peer.observe.progress import WaitProgress, ignore_progress
 from peer.run.files.artifact import ArtifactRef
 from peer.run.files.artifact_folder import artifact_files, folder_of, needed_artifacts, tensors_beside
 from peer.run.files.token_index import ShardEntry, ShardTable, TokenIndex, format_index
@@ -142,9 +142,9 @@ def test_a_pretrained_folder_becomes_the_first_state(tmp_path: Path) -> None:
 )
 @pytest.mark.usefixtures("here")
 def test_nothing_is_left_of_a_run_that_cannot_be(
-    settings: list[str], error: type[PeerError], words: str, tmp_path: Path
+    settings: list[str], error: type[PeerError], wait_numbers: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=wait_numbers):
         run_of(tmp_path, *settings, model=config(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
@@ -198,7 +198,7 @@ def test_no_command_takes_a_model_that_sees_later_tokens(tmp_path: Path, monkeyp
 
     store = RunFileStore(ArtifactCache(tmp_path / "cache", 10**6), Given(), inline)
     with pytest.raises(ModelError, match="sees later tokens"):
-        asyncio.run(store.obtain(signed.manifest, 1.0, untold))
+        asyncio.run(store.obtain(signed.manifest, 1.0, ignore_progress))
 
 
 @pytest.mark.processes

@@ -7,7 +7,7 @@ import asyncio
 from peer.clock.run_clock import RunClock
 from peer.identity import Identity
 from peer.node.handler import RequestHandler
-from peer.observe.control_bytes import PURPOSES, ControlMeter, Purpose, in_all
+from peer.observe.control_bytes import PURPOSES, ControlMeter, Purpose, sum_control_bytes
 from peer.protocol.messages import Offer, PeerId, PeerRecord, RoundKey, RunId, Status
 from peer.transport.grpc_transport import GrpcTransport
 from peer.v1 import exchange_pb2 as pb
@@ -25,7 +25,7 @@ def test_what_one_end_sends_the_other_receives() -> None:
             to = PeerRecord(PeerId(key.peer_id), RUN, where, True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 1e12)
             await caller.offer(to, Offer(RoundKey(3, 0)), 5.0)
             await caller.fetch_papers(to, [b"d" * 32], 5.0)
-            return in_all(caller.control), in_all(served.control)
+            return sum_control_bytes(caller.control), sum_control_bytes(served.control)
         finally:
             await caller.close()
             await served.close()
@@ -42,6 +42,6 @@ def test_meters_are_summed_and_every_purpose_is_named() -> None:
     one.count(Purpose.DIRECTORY, sent=3)
     other.count(Purpose.DIRECTORY, sent=4, received=5)
     other.encoder(Purpose.OTHER, lambda message: b"12")(None)
-    told = in_all(one, other)
+    told = sum_control_bytes(one, other)
     assert (told.sent[Purpose.DIRECTORY], told.received[Purpose.DIRECTORY], told.sent[Purpose.OTHER]) == (7, 5, 2)
     assert tuple(told.sent) == tuple(told.received) == PURPOSES

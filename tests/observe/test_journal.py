@@ -15,7 +15,7 @@ from peer.errors import HomeUnusable
 from peer.observe import events
 from peer.observe.event_codec import encode, read_lines
 from peer.observe.journal import Journal
-from peer.observe.totals import Totals, fold, former, read_totals, replay
+from peer.observe.totals import Totals, fold, read_totals, replay, rotated_path
 
 
 def dropped(n: int) -> events.Dropped:
@@ -118,9 +118,9 @@ def test_size_is_bounded_and_the_later_part_alone_has_exact_sums(tmp_path):
     head = path.read_bytes().splitlines()[0]
     assert b'"kind":"totals"' in head
     assert path.stat().st_size <= limit + len(head) + 1
-    assert former(path).stat().st_size <= limit + len(head) + 1
+    assert rotated_path(path).stat().st_size <= limit + len(head) + 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["journal", "journal.1"]
-    former(path).unlink()
+    rotated_path(path).unlink()
     assert read_totals(path) == journal.totals
     assert journal.totals.applied == 500 * 501 // 2
 

@@ -69,7 +69,7 @@ def test_what_a_connection_carried_is_counted_within_two_percent() -> None:
 @pytest.mark.processes
 def test_a_connection_between_two_looks_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a probe of reachability, which takes less than a tenth of a second."""
-    monkeypatch.setattr(line_bytes, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(line_bytes, "SAMPLE_EVERY_S", 0.01)
 
     async def scenario(listener: socket.socket) -> int:
         counted = meter(listener.getsockname()[1])

@@ -14,7 +14,7 @@ from peer.codes import Code, CodeText, counted_as
 from peer.observe import events
 from peer.observe.control_bytes import PURPOSES
 from peer.observe.counters import EventCounters
-from peer.observe.exposition import exposition, lookup, seen, sums
+from peer.observe.exposition import exposition, lookup, status_facts, totals_facts
 from peer.observe.metrics import CODES, EXCHANGE_BOUNDS, METRICS, SOURCES, STATUSES
 from peer.observe.status.codec import to_json
 from peer.observe.status.notices import read_status
@@ -68,14 +68,14 @@ STATUS: dict[str, Any] = {
 def full() -> dict[str, Any]:
     """Facts in which everything is known."""
     tally = EventCounters()
-    tally.hear(ended(0.3), 5.0)
-    tally.hear(events.Checkpointed(round=1, folder="f", seconds=0.5, bytes=900), 10.0)
+    tally.count(ended(0.3), 5.0)
+    tally.count(events.Checkpointed(round=1, folder="f", seconds=0.5, bytes=900), 10.0)
     totals = Totals(starts=2, trainer_deaths=1, bytes_sent=7, bytes_received=8, val_loss=((5, 2.0, 2.9), (8, 1.9, 2.7)))
     held = {"resident_bytes": 4096, "open_files": 7}
     return {
         "status": STATUS,
-        "seen": seen(read_status(STATUS)),
-        "sums": sums(totals),
+        "seen": status_facts(read_status(STATUS)),
+        "sums": totals_facts(totals),
         "counted": tally.report(13.0),
         "proc": {"daemon": held, "trainer": held, "p2pd": held},
         "loop": {"lag_s": 0.02},
@@ -196,7 +196,12 @@ def test_what_is_not_known_yet_has_no_sample_rather_than_a_zero() -> None:
     joining = {"role": "peer", "run_id": "ab", "status": "joining", "bytes_sent": 0, "bytes_received": 0}
     counted = EventCounters().report(0)
     found = families(
-        {"status": joining, "seen": seen(read_status(joining)), "sums": sums(Totals()), "counted": counted}
+        {
+            "status": joining,
+            "seen": status_facts(read_status(joining)),
+            "sums": totals_facts(Totals()),
+            "counted": counted,
+        }
     )
     for name in ("peer_inner_steps_total", "peer_tokens_processed_total", "peer_rounds_total", "peer_train_loss_nats"):
         assert not found[name].samples, name
@@ -242,7 +247,7 @@ def test_peers_of_every_status_have_a_label_value() -> None:
 def test_exchanges_fall_into_their_buckets() -> None:
     tally = EventCounters()
     for event in (ended(0.1), ended(0.11), ended(1e6), ended(3.0, "solo")):
-        tally.hear(event, 0.0)
+        tally.count(event, 0.0)
     report = tally.report(0.0)["exchange_seconds"]
     assert report["buckets"] == [1, 1, *[0] * (len(EXCHANGE_BOUNDS) - 2), 1]
     assert report["sum"] == pytest.approx(1e6 + 0.21)
@@ -254,7 +259,7 @@ def test_exchanges_fall_into_their_buckets() -> None:
 def test_strangers_cannot_make_label_values() -> None:
     tally = EventCounters()
     for code in ("silent", "bad_payload:checksum", "invented", "x" * 64, 'a"} 1\n'):
-        tally.hear(events.PartnerFailed(peer="p", round=1, code=code, reason=""), 0.0)
+        tally.count(events.PartnerFailed(peer="p", round=1, code=code, reason=""), 0.0)
     assert tally.report(0.0)["partner_failures"] == {"silent": 1, "bad_payload": 1, "other": 3}
     assert counted_as(CodeText("")) is Code.OTHER
 
@@ -263,15 +268,15 @@ def test_only_starts_after_a_death_count_as_restarts() -> None:
     tally = EventCounters()
     started = events.TrainerStarted(device="cpu", reason="")
     for event in (started, events.TrainerDeath(cause="x"), events.TrainerDeath(cause="x"), started, started):
-        tally.hear(event, 0.0)
+        tally.count(event, 0.0)
     assert tally.report(0.0)["trainer_restarts"] == 1
 
 
 def test_the_age_of_a_checkpoint_counts_from_its_event_and_is_absent_before() -> None:
     tally = EventCounters()
-    tally.hear(events.CheckpointFailed(reason="full"), 0.0)
+    tally.count(events.CheckpointFailed(reason="full"), 0.0)
     assert "checkpoint" not in tally.report(1.0)
-    tally.hear(events.Checkpointed(round=1, folder="f", seconds=2.0, bytes=5), 10.0)
+    tally.count(events.Checkpointed(round=1, folder="f", seconds=2.0, bytes=5), 10.0)
     report = tally.report(14.0)
     assert report["checkpoint"] == {"seconds": 2.0, "bytes": 5, "age_s": 4.0}
     assert (report["checkpoints"], report["checkpoint_failures"]) == (1, 1)
@@ -279,10 +284,10 @@ def test_the_age_of_a_checkpoint_counts_from_its_event_and_is_absent_before() ->
 
 def test_findings_are_counted_by_what_and_nothing_is_none() -> None:
     metric = next(metric for metric in METRICS if metric.name == "peer_diagnosis_findings")
-    counts = seen(read_status(STATUS))["found"]
+    counts = status_facts(read_status(STATUS))["found"]
     assert {what: counts[what] for what in metric.values if counts[what]} == {"slow_uplink": 1}
     nothing = {"what": "nothing", "who": "", "number": 12, "unit": "exchanges", "why": "nothing unusual"}
-    counts = seen(read_status(STATUS | {"diagnosis": [nothing]}))["found"]
+    counts = status_facts(read_status(STATUS | {"diagnosis": [nothing]}))["found"]
     assert not any(counts[what] for what in metric.values)
 
 

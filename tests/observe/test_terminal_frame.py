@@ -16,7 +16,7 @@ from peer.node.page import PageSource
 from peer.observe.formatting import amount, round_outcomes
 from peer.observe.status.notices import read_status
 from peer.observe.status.text import status_line, status_text
-from peer.observe.terminal_frame import BAR_WIDTH, MAX_LOSSES, History, picture, sparkline
+from peer.observe.terminal_frame import BAR_WIDTH, MAX_LOSSES, History, render_frame, sparkline
 from peer.web.volunteer import VolunteerAccount
 
 ME, PARTNER = f"12D3KooW{'x' * 38}ABCDEF", f"12D3KooW{'x' * 38}UVWXYZ"
@@ -62,7 +62,7 @@ TRAINING = JOINING | {
 
 def drawn(report: dict[str, Any], width: int, history: History | None = None) -> list[str]:
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    console.print(picture(read_status(report), history or History()))
+    console.print(render_frame(read_status(report), history or History()))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 

@@ -17,7 +17,7 @@ import pytest
 
 from peer.observe.status.notices import read_status
 from peer.observe.status.value import DaemonStatus
-from peer.observe.terminal import MAX_UNSAID, TerminalView, suits
+from peer.observe.terminal import MAX_PENDING_LINES, TerminalView, supports_live_view
 from tests.observe.test_terminal_frame import TRAINING
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -105,14 +105,14 @@ def test_a_stopped_terminal_holds_nothing_up_and_loses_nothing_within_bounds(ter
         await until(terminal, "tokens/s")
         termios.tcflow(terminal.stream.fileno(), termios.TCOOFF)
         before = reports
-        for number in range(MAX_UNSAID + 50):
+        for number in range(MAX_PENDING_LINES + 50):
             view.say(f"line {number}.")
         async with asyncio.timeout(180):
             while reports < before + 5:
                 await asyncio.sleep(0)
         assert "line " not in terminal.shown()
         termios.tcflow(terminal.stream.fileno(), termios.TCOON)
-        await until(terminal, f"line {MAX_UNSAID + 49}.")
+        await until(terminal, f"line {MAX_PENDING_LINES + 49}.")
         assert "line 49." not in terminal.shown()
         running.cancel()
         await asyncio.wait({running})
@@ -138,13 +138,13 @@ def test_closing_on_a_stopped_terminal_returns_at_once(terminal: Terminal) -> No
 
 def test_a_live_view_is_only_for_terminals_that_suit(terminal: Terminal) -> None:
     good = {"TERM": "xterm"}
-    assert suits(terminal.stream, good)
-    assert suits(terminal.stream, good | {"NO_COLOR": ""}), "only set and not empty counts"
-    assert not suits(terminal.stream, good | {"NO_COLOR": "1"})
+    assert supports_live_view(terminal.stream, good)
+    assert supports_live_view(terminal.stream, good | {"NO_COLOR": ""}), "only set and not empty counts"
+    assert not supports_live_view(terminal.stream, good | {"NO_COLOR": "1"})
     for simple in ({"TERM": "dumb"}, {"TERM": ""}, {}):
-        assert not suits(terminal.stream, simple)
-    assert not suits(io.StringIO(), good)
-    assert not suits(_Latin(terminal.stream), good)
+        assert not supports_live_view(terminal.stream, simple)
+    assert not supports_live_view(io.StringIO(), good)
+    assert not supports_live_view(_Latin(terminal.stream), good)
 
 
 class _Latin(io.TextIOBase, TextIO):  # type: ignore[misc]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from peer.observe import events
 from peer.observe.event_codec import DamagedLine, encode
-from peer.observe.totals import KEEP, KEEP_LIVE, Ledger, Totals, fold, former, ledger, read_totals, replay
+from peer.observe.totals import KEEP, KEEP_LIVE, Ledger, Totals, fold, ledger, read_totals, replay, rotated_path
 
 
 def ended(fragment=0, outcome="exchanged", applied=10, dropped=0, upto=1, sent=7, received=8):
@@ -129,7 +129,7 @@ def test_what_an_older_version_did_not_carry_is_zero():
 def test_replay_reads_both_parts_and_counts_damage(tmp_path):
     path = tmp_path / "journal"
     first, second = summed((ended(upto=5), 1.0)), summed((ended(upto=5), 1.0), (ended(upto=9), 2.0))
-    former(path).write_bytes(encode(ended(upto=5), 1.0) + b"torn\n")
+    rotated_path(path).write_bytes(encode(ended(upto=5), 1.0) + b"torn\n")
     assert replay(path) == (first, 1)
     carried = encode(events.Carried(totals=first.to_json()), 2.0)
     path.write_bytes(carried + encode(ended(upto=9), 2.0))
@@ -137,7 +137,7 @@ def test_replay_reads_both_parts_and_counts_damage(tmp_path):
     damaged = b'{"t":1.0,"kind":"totals","totals":{"applied":"x"}}\n'
     path.write_bytes(damaged + encode(ended(upto=9), 2.0))
     assert replay(path) == (second, 2), "the earlier part stands in for damaged sums"
-    former(path).unlink()
+    rotated_path(path).unlink()
     path.write_bytes(carried + encode(ended(upto=9), 2.0))
     assert read_totals(path) == second
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from peer.cli import telling
+from peer.cli import printing
 from peer.cli.main import peer
 from peer.errors import HomeBusy, HomeUnusable, PeerError, ServiceUnavailable, UsageError
 from peer.node.leaving.plan import EXCHANGE_LEAST_S, EXCHANGE_MOST_S
@@ -338,7 +338,7 @@ def test_it_asks_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Non
         pass
     assert "add --yes" in fails("uninstall").fix, "nobody can be asked"
     assert (machine.home / "lock").exists()
-    monkeypatch.setattr(telling, "is_interactive", lambda: True)
+    monkeypatch.setattr(printing, "is_interactive", lambda: True)
     result = CliRunner().invoke(peer, ["uninstall"], input="n\n")
     assert "Delete these" in result.output
     assert (machine.home / "lock").exists()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peer.cli.web import pages_at
+from peer.cli.web import open_pages
 from peer.errors import AddressError
 from peer.node.metrics import DaemonMetrics
 from peer.node.page import PageSource
@@ -90,9 +90,9 @@ def test_metrics_are_served_only_where_they_are_wanted(tmp_path: Path) -> None:
         source = PageSource(
             home=tmp_path, report=lambda: read_status(BOOTSTRAP), metrics=DaemonMetrics(lambda: read_status(BOOTSTRAP))
         )
-        async with pages_at(None, ()).opened(source, said.append):
+        async with open_pages(None, ()).opened(source, said.append):
             assert said == [], "no port, no page"
-        async with pages_at(None, (), "127.0.0.1", 0).opened(source, said.append, said.append):
+        async with open_pages(None, (), "127.0.0.1", 0).opened(source, said.append, said.append):
             (line,) = said
             assert line.startswith("metrics: http://127.0.0.1:")
             port = int(line.rpartition(":")[2].removesuffix("/metrics"))
@@ -117,7 +117,7 @@ def test_a_port_in_use_is_a_persons_error() -> None:
         with pytest.raises(
             AddressError, match=f"127.0.0.1:{port} for the metrics: another program holds this port"
         ) as error:
-            pages_at(None, (), "127.0.0.1", port)
+            open_pages(None, (), "127.0.0.1", port)
     assert "--metrics-port" in error.value.fix
     with pytest.raises(AddressError):
-        pages_at(None, (), "203.0.113.1", 0)
+        open_pages(None, (), "203.0.113.1", 0)

@@ -18,7 +18,7 @@ from peer.lab.sim.run import SimulationSettings, simulate
 from peer.lab.sim.swarm import SimulatedSwarm
 from peer.lab.sim.tiny_model import TENSORS
 from peer.observe.event_codec import read_lines
-from peer.observe.totals import former
+from peer.observe.totals import rotated_path
 from peer.run.home import Home
 
 TINY_PARAMETERS = sum(tensor.elements for tensor in TENSORS)
@@ -110,5 +110,5 @@ def play_real(
 def journal_of(home: Path, run_id: bytes) -> Journal:
     """Return the events of a peer's journal, both of its files, with their times."""
     path = Home(home).run(run_id).journal
-    lines = [line for part in (former(path), path) for line in read_lines(part)]
+    lines = [line for part in (rotated_path(path), path) for line in read_lines(part)]
     return [(at, event) for event, at in filter(None, lines)]

@@ -32,7 +32,7 @@ from peer.observe.events import (
     RoundMissed,
     TrainingBegan,
 )
-from peer.observe.totals import Ledger, former, ledger, read_totals
+from peer.observe.totals import Ledger, ledger, read_totals, rotated_path
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.run.home import Home, RunFolder
 from peer.run.manifest import SignedManifest
@@ -104,7 +104,7 @@ def account(
 
 def journal_events(folder: RunFolder) -> list[tuple[float, Event]]:
     """Return all events of a peer's journal with their times, in seconds since the epoch."""
-    lines = [line for part in (former(folder.journal), folder.journal) for line in read_lines(part)]
+    lines = [line for part in (rotated_path(folder.journal), folder.journal) for line in read_lines(part)]
     return [(t, event) for event, t in filter(None, lines)]
 
 

@@ -27,7 +27,7 @@ from peer.node.doctor.network import MeasuredLine, OutsideLook, clock, line, out
 from peer.node.open import OpenNode
 from peer.node.port_mapping import source_address
 from peer.observe.formatting import amount
-from peer.observe.progress import untold
+from peer.observe.progress import ignore_progress
 from peer.protocol.messages import PeerId, PeerRecord, Reach, Status
 from peer.protocol.policy.donors import DonorPolicy
 from peer.protocol.policy.fitness import Load
@@ -100,7 +100,7 @@ class RunVisit:
         fetcher = ArtifactFetcher(node.transport, node.directory.peers, cache, offload=work, say=lambda line: None)
         store = RunFileStore(cache, fetcher, work)
         try:
-            return await store.obtain(joining.manifest, self.options.wait_s, untold)
+            return await store.obtain(joining.manifest, self.options.wait_s, ignore_progress)
         finally:
             store.close()
             work.close()

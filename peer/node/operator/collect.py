@@ -30,7 +30,7 @@ from peer.errors import PeerError
 from peer.joining.context import JoinContext
 from peer.joining.fetch_terms import FetchTerms, RunKnowledge
 from peer.joining.state import StateFetch
-from peer.observe.progress import untold
+from peer.observe.progress import ignore_progress
 from peer.ports.directory import DialReport, Directory
 from peer.protocol.messages import PeerId, PeerRecord
 from peer.protocol.model.layout import Layout
@@ -191,7 +191,7 @@ class StateCollector:
         pieces = await self._offload(self._pieces)
         knowledge = RunKnowledge(proven=frozenset(self._trusted() if self._trusted is not None else ()))
         terms = FetchTerms(momentum=self._momentum, patience_s=KEEPER_PATIENCE_S, fresh=True, knowledge=knowledge)
-        fetch = StateFetch(context, self._layout, pieces, terms, untold, self._offload)
+        fetch = StateFetch(context, self._layout, pieces, terms, ignore_progress, self._offload)
         try:
             state = await fetch.state(None)
             momentum = state.outer.momentum if self._momentum else None

@@ -44,7 +44,7 @@ def _notices(status: DaemonStatus) -> Iterator[Notice]:
         brief = "key in use elsewhere"
         yield Notice("key_shared", "key", status.key_shared, severity=NoticeSeverity.SERIOUS, brief=brief)
     if status.paused is not None and status.paused.holds:
-        yield of_pause(status.paused)
+        yield pause_notice(status.paused)
     if status.membership is not None:
         yield from _of_membership(status.membership)
     if status.machine is not None:
@@ -65,7 +65,7 @@ def _notices(status: DaemonStatus) -> Iterator[Notice]:
         yield from _of_callers(status.reputation)
 
 
-def of_pause(paused: PauseStatus) -> Notice:
+def pause_notice(paused: PauseStatus) -> Notice:
     """Return the notice of a pause that holds."""
     return Notice("paused", "paused", paused.now, "Resume with `peer resume`.", NoticeSeverity.SERIOUS)
 

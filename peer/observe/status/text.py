@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from peer.clock.local_time import local_time
 from peer.observe.formatting import amount, duration, harmless, loss_words, participation
 from peer.observe.line_bytes import LineBytes
-from peer.observe.progress import words, worth_showing
+from peer.observe.progress import wait_numbers, worth_showing
 from peer.observe.status.columns import Row, ago, ahead, counted, group, short, shortened
 from peer.observe.status.value import (
     BudgetStatus,
@@ -90,7 +90,7 @@ def _now(status: DaemonStatus) -> Iterator[Row]:
     elif status.phase != status.status and not status.paused_now:
         yield "doing", shortened(status.phase)
     if worth_showing(status.wait):
-        yield "waiting", f"{status.wait.name}: {words(status.wait)}"
+        yield "waiting", f"{status.wait.name}: {wait_numbers(status.wait)}"
     yield from _notices(status, NoticeSeverity.SERIOUS)
     if status.paused is not None:
         yield from pause_rows(status.paused)

@@ -13,7 +13,7 @@ MOST_NAMED = 64
 """Peers that are named."""
 
 
-def model_card(model: RunModel, found: LossReport | None, why_not: str, *, library: str = "") -> str:
+def model_card(model: RunModel, found: LossReport | None, no_loss_reason: str, *, library: str = "") -> str:
     """Write the card in Markdown. `found`: its loss; None: `why_not` says why there is none.
 
     `library`: the program that the folder is made for."""
@@ -28,7 +28,7 @@ def model_card(model: RunModel, found: LossReport | None, why_not: str, *, libra
         "method": f"{manifest.sync.preset}: {method.topology}, {method.rule}, every {method.sync_every:g} {unit}",
         "rounds": f"{model.round:,} of {manifest.rounds:,}",
         "tokens": "not known" if model.tokens is None else f"at least {model.tokens:,}",
-        "loss": why_not if found is None else _loss(found),
+        "loss": no_loss_reason if found is None else _loss(found),
         "state": _one_line(model.origin),
     }
     lines = [
@@ -63,7 +63,7 @@ def _head(library: str, task: str) -> list[str]:
 
 def _loss(found: LossReport) -> str:
     bits = "" if found.bits_per_byte is None else f", {found.bits_per_byte:.4f} bits per byte"
-    return f"{found.loss:.4f} nats per token{bits}, on {found.tokens:,} tokens of {found.told}"
+    return f"{found.loss:.4f} nats per token{bits}, on {found.tokens:,} tokens of {found.description}"
 
 
 def _one_line(text: str) -> str:

@@ -35,13 +35,13 @@ def export(
     `dtype`: of the parameters; None: of each as in the folder that the run began from.
 
     `device`: where the loss is measured; None: it is not. Raises UsageError, and as evaluation does."""
-    found, why_not = (None, NOT_MEASURED) if device is None else _measured(model, device)
+    found, no_loss_reason = (None, NOT_MEASURED) if device is None else _measured(model, device)
     if found is None and device is not None:
-        say(f"the card shows no loss: {why_not}")
+        say(f"the card shows no loss: {no_loss_reason}")
     fill, library = FORMATS[kind]
     with new_folder(out) as draft:
         fill(model, draft, dtype)
-        (draft / CARD).write_text(model_card(model, found, why_not, library=library))
+        (draft / CARD).write_text(model_card(model, found, no_loss_reason, library=library))
     return found
 
 

@@ -89,14 +89,14 @@ class GuestFetch:
         self._weighing = weighing
         self._scratch = scratch
         self._policy = DonorPolicy(momentum=group, fragments=len(layout.fragments))
-        self._asking = DonorQuery(context.transport, layout, self._policy)
+        self._donor_query = DonorQuery(context.transport, layout, self._policy)
         self._rng = random.Random()
-        self._why = "no peer with a complete state is in the directory yet"
+        self._failure_reason = "no peer with a complete state is in the directory yet"
         self._left_out: dict[PeerId, str] = {}
         """Donors whose state is not used, and why, for a person."""
-        self._gave_none: dict[PeerId, str] = {}
+        self._failed_donors: dict[PeerId, str] = {}
         """Donors that were left before they had given a whole state, and why."""
-        self._set_aside: dict[PeerId, str] = {}
+        self._mismatched_offers: dict[PeerId, str] = {}
         """Peers whose latest offer does not go with those of the others, and why."""
 
     async def model(self, count: int, wait_s: float) -> FetchedModel:
@@ -110,16 +110,16 @@ class GuestFetch:
         while len(taken) < wanted:
             had = {donor for state in taken for donor in state.donors} | self._left_out.keys()
             offers = [offer for offer in await self._offers() if offer.donor.peer_id not in had]
-            offers.sort(key=lambda offer: offer.donor.peer_id in self._gave_none)  # those that failed come last
-            if new := await self._fetch(offers, wanted - len(taken), len(taken)):
-                taken += [state for state in [await self._weighed(one) for one in new] if state is not None]
+            offers.sort(key=lambda offer: offer.donor.peer_id in self._failed_donors)  # those that failed come last
+            if new := await self._fetch_states(offers, wanted - len(taken), len(taken)):
+                taken += [state for state in [await self._judged(one) for one in new] if state is not None]
                 deadline, settled = now() + wait_s, now() + GUEST_SETTLE_S
                 continue
             if had and now() >= settled:
                 break
             if now() >= deadline:
                 raise StateError(
-                    f"no donor gave a state within {wait_s:.0f} s: {self._why}",
+                    f"no donor gave a state within {wait_s:.0f} s: {self._failure_reason}",
                     "A peer of the run, or its bootstrap node, has to be up. Try again later.",
                 )
             await self._context.clock.sleep(RETRY_S)
@@ -127,7 +127,7 @@ class GuestFetch:
             why = "; ".join(f"{donor}: {why}" for donor, why in self._left_out.items())
             raise SourceError(f"no state that donors give can be used: {why}", "Try again later.")
         gave = {donor for state in taken for donor in state.donors}
-        for donor, why in (self._set_aside | self._gave_none).items():
+        for donor, why in (self._mismatched_offers | self._failed_donors).items():
             if donor not in gave | self._left_out.keys():
                 self._leave_out((donor,), why)
         if len(taken) < wanted:
@@ -138,21 +138,21 @@ class GuestFetch:
         """Return the offers that go together, the newest first."""
         records = (await self._context.directory.peers()).values()
         policy = self._policy
-        offers = await self._asking.query(policy.candidates(records, self._rng), policy.run_round(records))
+        offers = await self._donor_query.query(policy.candidates(records, self._rng), policy.run_round(records))
         if not offers.offered:
-            self._why = offers.problem()
+            self._failure_reason = offers.problem()
         choice = policy.choose(offers.offered)
-        self._set_aside = policy.left_out(offers, choice)
+        self._mismatched_offers = policy.left_out(offers, choice)
         return choice.offers
 
-    async def _fetch(self, offers: Sequence[SnapshotOffer], most: int, had: int) -> list[FetchedState]:
+    async def _fetch_states(self, offers: Sequence[SnapshotOffer], most: int, had: int) -> list[FetchedState]:
         """Fetch up to `most` states side by side: in pairs each from one donor, in a group one from all of them.
 
         Once `ENOUGH` are here, `had` of them from before, the others have as long again as those took."""
         together = [[*offers]] if self._group and offers else [[offer] for offer in offers[:most]]
         now = asyncio.get_running_loop().time
         began, found, until = now(), list[FetchedState](), math.inf
-        waiting = {asyncio.create_task(self._one(donors)): donors for donors in together}
+        waiting = {asyncio.create_task(self._fetch_state(donors)): donors for donors in together}
         try:
             while waiting:
                 if had + len(found) >= ENOUGH and until == math.inf:
@@ -173,7 +173,7 @@ class GuestFetch:
                 await asyncio.wait(waiting)
         return found
 
-    async def _one(self, donors: Sequence[SnapshotOffer]) -> FetchedState | None:
+    async def _fetch_state(self, donors: Sequence[SnapshotOffer]) -> FetchedState | None:
         """Fetch one state of these donors together; None: they did not give it."""
         pieces, outcome = await self._offload(self._pieces), Outcome()
         download = Download(self._context.transport, pieces, self._policy.rates, outcome, offload=self._offload)
@@ -181,8 +181,10 @@ class GuestFetch:
             download.add(offer.donor, offer.index)
         await download.run()
         if not pieces.complete:
-            self._gave_none |= outcome.left
-            self._why = "; ".join(f"{peer}: {why}" for peer, why in list(outcome.left.items())[:3]) or self._why
+            self._failed_donors |= outcome.left
+            self._failure_reason = (
+                "; ".join(f"{peer}: {why}" for peer, why in list(outcome.left.items())[:3]) or self._failure_reason
+            )
             return None
         return FetchedState(pieces.state()[0], tuple(sorted(outcome.given)), donors[0].index.round)
 
@@ -190,7 +192,7 @@ class GuestFetch:
         room = None if self._scratch is None else unnamed_values(self._scratch, self._layout.elements)
         return PieceStore(self._layout, None, momentum=False, into=room)
 
-    async def _weighed(self, state: FetchedState) -> FetchedState | None:
+    async def _judged(self, state: FetchedState) -> FetchedState | None:
         """Return a state with its losses; None: it is refused. A group's state is decided by its digest."""
         if not bool(torch.isfinite(state.params).all()):
             self._leave_out(state.donors, "it holds NaN or infinity")
@@ -205,7 +207,7 @@ class GuestFetch:
 
     async def _mean(self, taken: Sequence[FetchedState]) -> FetchedModel:
         """Return the mean of the states that do not make it clearly worse."""
-        taken = await self._not_apart(taken)
+        taken = await self._without_outliers(taken)
         best, *others = sorted(taken, key=lambda one: 0.0 if one.losses is None else one.losses.mean)
         used, params, losses = [best], best.params, best.losses
         for one in others:
@@ -225,7 +227,7 @@ class GuestFetch:
         donors = tuple(donor for one in used for donor in one.donors)
         return FetchedModel(params, donors, tuple(one.round for one in used), dict(self._left_out))
 
-    async def _not_apart(self, taken: Sequence[FetchedState]) -> Sequence[FetchedState]:
+    async def _without_outliers(self, taken: Sequence[FetchedState]) -> Sequence[FetchedState]:
         """Return the states that do not lie apart from the others. All of them where they have been weighed."""
         if len(taken) < COMPARABLE or any(one.losses is not None for one in taken):
             return taken

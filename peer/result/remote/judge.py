@@ -12,7 +12,7 @@ from peer.errors import DataError
 from peer.protocol.policy.donors import StateLosses
 from peer.result.holdout import hold_out
 from peer.result.model import OpenedRun
-from peer.result.network import empty_network, limited
+from peer.result.network import empty_network, limit_memory
 from peer.run.description import NOT_EVALUATED
 from peer.run.sections import CustomSection
 from peer.trainer.data.corpus import Tokens
@@ -52,7 +52,7 @@ class HoldOutJudge:
                 self._tokens = error.found
         if isinstance(self._tokens, str):
             return self._tokens
-        with limited(self._run, self._device, "evaluating"):
+        with limit_memory(self._run, self._device, "evaluating"):
             return self._losses(params, seed, self._tokens)
 
     def _losses(self, params: torch.Tensor, seed: int, tokens: Tokens) -> StateLosses:

@@ -83,15 +83,17 @@ class _Guest:
         shared = request.home
         folder = node.local.home.artifacts if shared is None else expand_user(shared).absolute() / "artifacts"
         self._cache = ArtifactCache(folder, CACHE_DISK if shared is None else SHARED_DISK)
-        self._work = LowPriorityThread()
+        self._thread = LowPriorityThread()
         self._joining = GuestJoin(manifest=self._manifest, terms=self._terms, files=self._files, state=self._state)
-        self._fetcher = ArtifactFetcher(node.transport, node.directory.peers, self._cache, offload=self._work, say=say)
+        self._fetcher = ArtifactFetcher(
+            node.transport, node.directory.peers, self._cache, offload=self._thread, say=say
+        )
 
     async def model(self) -> RunModel:
         try:
             joining = await self._joining.run(until=Stage.STATE)
         finally:
-            self._work.close()
+            self._thread.close()
         found = joining.state
         round_ = min(found.rounds)
         mean = f"the mean of {len(found.rounds)} states, from " if len(found.rounds) > 1 else ""
@@ -132,12 +134,12 @@ class _Guest:
         node, request, run = self._node, self._request, joining.files
         limit, rule = joining.manifest.limits.max_fragment_bytes, joining.terms.admission.invited_peers
         node.transport.begin_run(RunTerms(run.layout.digest(), limit, uninvited_reason=rule.refusal))
-        judge = HoldOutJudge(run, request.device, request.scratch, self._work)
-        weighing = StateWeighing(FetchTerms(weigh=judge.weigh), self._say, self._work)
+        judge = HoldOutJudge(run, request.device, request.scratch, self._thread)
+        weighing = StateWeighing(FetchTerms(weigh=judge.weigh), self._say, self._thread)
         fetch = GuestFetch(
             node.join_context(),
             run.layout,
-            self._work,
+            self._thread,
             group=joining.method.one_state,
             weighing=weighing,
             scratch=node.local.home.path,
@@ -152,7 +154,7 @@ class _Guest:
         wanted = replace(self._request, holdout=self._request.holdout or judged)
         for name, ref in wanted_files(manifest, wanted).items():
             found[name] = await self._file(ref, f"the run's {name}")
-        files = await self._work(lambda: opened(manifest, found))
+        files = await self._thread(lambda: opened(manifest, found))
         checks = files_to_check(files, self._request)
         await asyncio.to_thread(lambda: check_foreign(manifest, checks, trained=False))
         if files.index is None:
@@ -160,7 +162,7 @@ class _Guest:
         try:
             holdout = await self._file(holdout_ref(files.index), "the run's hold-out")
         except ArtifactMissing as error:
-            return OpenedRun.of(signed, ResultFiles(files, why_no_holdout=error.found))
+            return OpenedRun.of(signed, ResultFiles(files, missing_holdout_reason=error.found))
         return OpenedRun.of(signed, ResultFiles(files, holdout))
 
     async def _file(self, ref: ArtifactRef, what: str) -> Path:
@@ -168,5 +170,5 @@ class _Guest:
         path, own = self._node.local.home.path / f"file-{ref.digest}", self._cache
         with own.holding(ref.digest):
             fetched = await self._fetcher.fetch(ref, self._request.guest.wait_s, what=what)
-            await self._work(lambda: shutil.copyfile(fetched, path))
+            await self._thread(lambda: shutil.copyfile(fetched, path))
         return path

@@ -18,7 +18,7 @@ from peer.aio.events import Signal
 from peer.aio.tasks import background_task
 from peer.aio.threads import Offload, inline
 from peer.errors import ArtifactMissing
-from peer.observe.progress import WaitProgress, untold
+from peer.observe.progress import WaitProgress, ignore_progress
 from peer.protocol.messages import PIECE_BYTES, PeerId, PeerRecord
 from peer.protocol.policy.donors import DonorRates
 from peer.protocol.wire.payload import Arrived
@@ -79,7 +79,11 @@ class ArtifactFetcher:
         return [r.peer_id for r in self._search.of(bytes.fromhex(ref.digest)) if r.peer_id not in self.liars]
 
     async def fetch(
-        self, ref: ArtifactRef, timeout_s: float, progress: WaitProgress = untold, what: str = "a file of the run"
+        self,
+        ref: ArtifactRef,
+        timeout_s: float,
+        progress: WaitProgress = ignore_progress,
+        what: str = "a file of the run",
     ) -> Path:
         """Return the file of an artifact, from the cache or else from other peers. `what` names it, for a person.
 

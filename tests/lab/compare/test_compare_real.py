@@ -16,7 +16,7 @@ from peer.lab.localswarm.plan import SwarmPlan
 from peer.lab.localswarm.run import Say
 from peer.observe.event_codec import encode
 from peer.observe.events import Evaluated, TrainingBegan
-from peer.observe.totals import former
+from peer.observe.totals import rotated_path
 from peer.run.home import Home
 from peer.run.manifest import parse_manifest
 
@@ -41,7 +41,7 @@ class StandIn:
             journal = Home(self._plan.home / f"peer-{number}").run(RUN).journal
             journal.parent.mkdir(parents=True, exist_ok=True)
             began = encode(TrainingBegan(round=0), 10.0)
-            former(journal).write_bytes(began + encode(Evaluated(round=0, loss=5.0, bits_per_byte=1.0), 10.0))
+            rotated_path(journal).write_bytes(began + encode(Evaluated(round=0, loss=5.0, bits_per_byte=1.0), 10.0))
             journal.write_bytes(encode(Evaluated(round=4, loss=float(number), bits_per_byte=1.0), 20.0 + number))
         rows = [{"exit_code": self.exit_code, "killed": False}] * self._plan.peers
         length = {"order": "the run's 4 rounds", "carried_out_at_s": None, "why_not": self.why_not}

@@ -68,7 +68,7 @@ def swarm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Swarm:
         given = ["--peers", "2", "--report", str(report), "--home", str(tmp_path / "home"), *options]
         output = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("peer.cli.swarm.tell", output.append)
+            patch.setattr("peer.cli.swarm.echo", output.append)
             try:
                 CliRunner().invoke(command, given, catch_exceptions=False)
             except PeerError as error:

@@ -18,7 +18,7 @@ from peer.observe.status.codec import from_json, to_json
 from peer.observe.status.notices import read_status, with_notices
 from peer.observe.status.text import status_line, status_text
 from peer.observe.status.value import DaemonStatus, NoticeSeverity
-from peer.observe.terminal_frame import History, picture
+from peer.observe.terminal_frame import History, render_frame
 from peer.web.volunteer import VolunteerAccount
 from tests.golden import freeze
 
@@ -76,7 +76,7 @@ def troubled(code: str) -> DaemonStatus:
 
 def terminal(status: DaemonStatus) -> str:
     console = Console(file=io.StringIO(), width=200, color_system=None, legacy_windows=False)
-    console.print(picture(status, History()))
+    console.print(render_frame(status, History()))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

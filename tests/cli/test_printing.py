@@ -1,4 +1,4 @@
-"""Every command prints through `peer.cli.telling`."""
+"""Every command prints through `peer.cli.printing`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import peer.cli
 
 ELSEWHERE = {
-    "telling.py": "is that place",
+    "printing.py": "is that place",
     "run.py": "cleans its lines itself",
     "generate.py": "cleans only terminals",
     "help.py": "pages are ours, and rendered with colours",

@@ -10,7 +10,7 @@ from peer.errors import UsageError
 from peer.observe.formatting import harmless
 
 
-def tell(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print a text on stdout, or on stderr if `err`. JSON stays JSON: `json.dumps` escapes all control characters but
     one itself.
 
