@@ -44,11 +44,11 @@ from peer.run.resolve import resolve
 from peer.state.checkpoint import CheckpointStore
 from peer.state.sealed_state import OUTER
 from peer.trainer.arena import PLACE, read_counters
-from peer.trainer.batch_log import TRAIL, digest_of, read_trail
+from peer.trainer.batch_log import TRAIL, digest_of, read_batch_log
 from peer.trainer.batches import BatchStream
 from peer.trainer.checkpoint import data_place
 from peer.trainer.data import load_corpus
-from peer.trainer.data.desk import kept_place
+from peer.trainer.data.tracked import saved_place
 from tests.support.batch_lineage import Life, Resumed, line_of
 
 ABOUT = Benchmark(
@@ -116,7 +116,7 @@ class Victim:
 
     async def start(self, ticket: str) -> None:
         tokens = read_counters(self.folder.path, 1).tokens
-        self.lives.append(Life(tokens, self.newest(), kept=kept_place(self.folder.path) or START))
+        self.lives.append(Life(tokens, self.newest(), kept=saved_place(self.folder.path) or START))
         self._log_at = self.daemon.log.stat().st_size if self.daemon.log.exists() else 0
         options = ("--checkpoint-every", "1", "--trail", "--plain", "--yes")
         threads = {"OMP_NUM_THREADS": "1"}
@@ -157,7 +157,7 @@ class Victim:
 
     def _read(self) -> None:
         life, trail = self.lives[-1], self.folder.path / TRAIL
-        steps = list(read_trail(trail)) if trail.exists() else []
+        steps = list(read_batch_log(trail)) if trail.exists() else []
         counted = read_counters(self.folder.path, 1).tokens
         # A step that was killed before it was counted is as if it had never been: its batch is due again.
         life.trained = [step for step in steps[self._lines :] if step.tokens < counted]

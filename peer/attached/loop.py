@@ -45,7 +45,7 @@ from peer.trainer.arena import Arena, CounterFile
 from peer.trainer.batches import BatchStream
 from peer.trainer.boundary import Boundary, Command
 from peer.trainer.config import TrainerConfig
-from peer.trainer.data.desk import DataDesk
+from peer.trainer.data.tracked import TrackedData
 from peer.trainer.evaluation import NO_EVALUATION, evaluate_holdout, weights_of
 from peer.trainer.inner_loop import lr_factor
 from peer.trainer.ipc import Message
@@ -143,24 +143,24 @@ class RunJudge:
         self._layout = layout
         self._arena = arena
         self._network = BoundNetwork(config, layout, params)
-        self._desk = DataDesk(config, folder, len(layout.fragments), send)
-        self._prober = Prober(config, layout, folder, arena, self._network, self._desk)
-        if self._desk.shards is not None:
-            self._desk.shards.expect([])  # asks for the hold-out
+        self._tracked = TrackedData(config, folder, len(layout.fragments), send)
+        self._prober = Prober(config, layout, folder, arena, self._network, self._tracked)
+        if self._tracked.shards is not None:
+            self._tracked.shards.request([])  # asks for the hold-out
 
     @property
     def holdout_awaited(self) -> bool:
-        return self._desk.holdout_awaited
+        return self._tracked.holdout_awaited
 
     @property
     def asks_daemon(self) -> bool:
         """Whether its data are requested from the daemon. Another daemon does not know the requests."""
-        return self._desk.shards is not None
+        return self._tracked.shards is not None
 
     @property
     def data(self) -> str:
         """Description of the data that params are evaluated on."""
-        return self._desk.data.told
+        return self._tracked.data.description
 
     def weigh(self, message: Message) -> Message:
         with untouched():
@@ -180,7 +180,7 @@ class RunJudge:
                 weights = weights_of(network.network, views_of(self._arena.inn.to(network.device), self._layout))
             result = evaluate_holdout(
                 network.token_loss,
-                self._desk.data,
+                self._tracked.data,
                 train.context,
                 train.eval_windows,
                 weights,
@@ -189,13 +189,13 @@ class RunJudge:
         return {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}
 
     def take_shard(self, message: Message) -> None:
-        self._desk.take(message)
-        self._prober.arrived()
+        self._tracked.receive_shard(message)
+        self._prober.check_borrowed()
 
     def stream(self) -> BatchStream:
         """Return the run's training data, in the order in which this peer draws it."""
         config, shape = self._config, {"context": self._config.train.context, "batch": self._config.train.batch}
-        return BatchStream(self._desk.data, seed=config.seed, peer_id=config.peer_id, **shape)
+        return BatchStream(self._tracked.data, seed=config.seed, peer_id=config.peer_id, **shape)
 
 
 class AttachedTrainer:
@@ -267,7 +267,7 @@ class AttachedTrainer:
         self._refusal: PeerError | None = None
         self._deaths = 0
         self._next_start = 0.0
-        self._heard_at = time.monotonic()
+        self._last_message_at = time.monotonic()
         self._step_began = time.perf_counter_ns()
         self._interrupts = Interrupts()
         self.steps_alone = 0
@@ -325,7 +325,7 @@ class AttachedTrainer:
 
     def _dispatch(self, message: Message) -> None:
         """Carry out a message of a daemon that has not started this loop yet."""
-        self._heard_at = time.monotonic()
+        self._last_message_at = time.monotonic()
         assert self._child is not None
         if "config" in message:
             self._open(message)
@@ -509,7 +509,7 @@ class AttachedTrainer:
         lines, self._said = self._said, []
         self._ranks.sign(ASK_S)
         answer = self._ask(message["question"], lines)
-        self._heard_at = time.monotonic()
+        self._last_message_at = time.monotonic()
         return {"ok": {"answer": answer}}
 
     def _hear(self, message: Message) -> None:
@@ -517,7 +517,7 @@ class AttachedTrainer:
         log.info(message["line"])
 
     def _note_status(self, message: Message) -> None:
-        self._heard_at = time.monotonic()
+        self._last_message_at = time.monotonic()
         if not self._joined and message["phase"] != self.phase:
             self._on_phase(message["phase"])
         self.phase, self.peers, self.status = message["phase"], message["peers"], message["status"]
@@ -558,10 +558,10 @@ class AttachedTrainer:
             self._on_fault(fault)
 
     def _check_silence(self) -> None:
-        if self._child is not None and time.monotonic() - self._heard_at > SILENT_S:
+        if self._child is not None and time.monotonic() - self._last_message_at > SILENT_S:
             log.warning("the daemon was silent for %.0f s, and is ended", SILENT_S)
             self._child.end(0.0)
-            self._heard_at = time.monotonic()
+            self._last_message_at = time.monotonic()
 
     # -- what the loop calls -----------------------------------------------------------------------------------------
 
@@ -683,7 +683,7 @@ class AttachedTrainer:
                 self.error = error
                 self._on_fault(error)
                 return
-            self._heard_at = time.monotonic()
+            self._last_message_at = time.monotonic()
         child = self._child
         try:
             while self._child is child and not self._attached and not child.pipe.inbox.empty():

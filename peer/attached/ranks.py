@@ -135,7 +135,7 @@ class _RankPipe(DaemonPipe):
         super().__init__(line, lambda code: inbox.put((rank, {"op": "ended"})))
         _open.add(self)
 
-    def _take(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         self._ranks_inbox.put((self._rank, message))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from peer.attached.shards import local_part, placed_as
 from peer.errors import StateError
-from peer.trainer.accounting import WorkAccounts
+from peer.trainer.accounting import WorkTally
 from peer.trainer.arena import ATTACHED_PLACE
 
 TENSORS = "loop.safetensors"
@@ -36,7 +36,7 @@ class LoopCheckpoint:
     step_in_round: int
     since_snapshot: int
     """Inner steps since the last snapshot of any fragment."""
-    tallies: list[WorkAccounts]
+    tallies: list[WorkTally]
     """Work since the base, per fragment."""
     optimizers: list[dict[str, dict[str, Any]]]
     """For each optimizer: the numbers of its state, by the index of the parameter and the name of the value."""
@@ -53,7 +53,7 @@ def save(
     named: Mapping[str, Tensor],
     optimizers: Sequence[torch.optim.Optimizer],
     place: tuple[int, int, int, int],
-    tallies: Sequence[WorkAccounts],
+    tallies: Sequence[WorkTally],
     shard: tuple[int, int] = (0, 1),
 ) -> None:
     """Write the files. `place`: tokens, round, step in the round, steps since the last snapshot. `shard`: which of how

@@ -382,7 +382,7 @@ class PeerDaemon:
         they would pull the others back."""
         state, loop = joining.state, joining.files.trainer.attached
         if loop is None or not loop.live or joining.method.eager:
-            if state.resume is not None and not joining.files.trainer.goes_on_from(state.resume):
+            if state.resume is not None and not joining.files.trainer.can_resume(state.resume):
                 supervisor.drop_outstanding("the checkpoint is of another training loop")
                 return None, None
             return supervisor.resume_folder(state, eager=joining.method.eager), None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class WorkAccounts:
+class WorkTally:
     steps: int = 0
     skipped: int = 0
     """Steps whose update was left out. Their loss is not counted."""
@@ -23,17 +23,17 @@ class WorkAccounts:
         counted = self.steps - self.skipped
         return self.loss_sum / counted if counted else math.nan
 
-    def plus(self, part: WorkAccounts) -> WorkAccounts:
-        return WorkAccounts(
+    def plus(self, part: WorkTally) -> WorkTally:
+        return WorkTally(
             self.steps + part.steps,
             self.skipped + part.skipped,
             self.loss_sum + part.loss_sum,
             self.nanoseconds + part.nanoseconds,
         )
 
-    def without(self, part: WorkAccounts) -> WorkAccounts:
+    def without(self, part: WorkTally) -> WorkTally:
         """Return the work that came after `part`."""
-        return WorkAccounts(
+        return WorkTally(
             self.steps - part.steps,
             self.skipped - part.skipped,
             self.loss_sum - part.loss_sum,
@@ -62,52 +62,52 @@ class StepPace:
         """Seconds that the longest of the last few took; NaN before the first step."""
         return max(self._recent, default=math.nan)
 
-    def took(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         self.steps += 1
         self._recent.append(seconds)
         self.step_s = statistics.median(self._recent)
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _SnapshotMark:
     """Snapshot whose result may still come."""
 
     tokens: int
     steps: int
     """Steps of this process until the snapshot."""
-    tally: WorkAccounts
+    tally: WorkTally
     """Work between the fragment's base and the snapshot."""
 
 
-class Account:
+class WorkAccount:
     """Tallies of all fragments, and the last two snapshots of each.
 
     A result may come when the next snapshot has been taken already, but not later. Snapshots are named by the trainer's
     token count."""
 
     def __init__(self, fragments: int) -> None:
-        self.tallies = [WorkAccounts()] * fragments
+        self.tallies = [WorkTally()] * fragments
         """Work since the base, per fragment."""
         self.steps = 0
         """Steps of this process."""
         self.since_snapshot = 0
         """Steps since the last snapshot of any fragment."""
-        self._taken: list[deque[_Taken]] = [deque(maxlen=2) for _ in range(fragments)]
+        self._snapshots: list[deque[_SnapshotMark]] = [deque(maxlen=2) for _ in range(fragments)]
 
-    def resume(self, since_snapshot: int, tallies: Sequence[WorkAccounts]) -> None:
+    def resume(self, since_snapshot: int, tallies: Sequence[WorkTally]) -> None:
         """Continue from a save. The bases stay, and no result of an older snapshot can still come."""
         assert len(tallies) == len(self.tallies), (len(tallies), len(self.tallies))
         self.tallies, self.since_snapshot = list(tallies), since_snapshot
 
-    def worked(self, done: WorkAccounts) -> None:
+    def add_work(self, done: WorkTally) -> None:
         self.tallies = [tally.plus(done) for tally in self.tallies]
         self.steps += done.steps
         self.since_snapshot += done.steps
 
-    def snapshot(self, fragment: int, tokens: int) -> WorkAccounts:
+    def snapshot(self, fragment: int, tokens: int) -> WorkTally:
         """Take a snapshot; return the work since the fragment's base."""
         tally = self.tallies[fragment]
-        self._taken[fragment].append(_Taken(tokens, self.steps, tally))
+        self._snapshots[fragment].append(_SnapshotMark(tokens, self.steps, tally))
         self.since_snapshot = 0
         return tally
 
@@ -119,20 +119,20 @@ class Account:
         """Make this snapshot the fragment's base, and drop older ones."""
         base = self._find(fragment, tokens)
         self.tallies[fragment] = self.tallies[fragment].without(base.tally)
-        later = [taken for taken in self._taken[fragment] if taken.tokens > tokens]
-        self._taken[fragment].clear()
-        self._taken[fragment].extend(_Taken(t.tokens, t.steps, t.tally.without(base.tally)) for t in later)
+        later = [taken for taken in self._snapshots[fragment] if taken.tokens > tokens]
+        self._snapshots[fragment].clear()
+        self._snapshots[fragment].extend(_SnapshotMark(t.tokens, t.steps, t.tally.without(base.tally)) for t in later)
 
     def cover(self, fragment: int, tokens: int) -> None:
         """Make this token count the fragment's base, be it that of a snapshot or not."""
-        if any(taken.tokens == tokens for taken in self._taken[fragment]):
+        if any(taken.tokens == tokens for taken in self._snapshots[fragment]):
             self.rebase(fragment, tokens)
         else:
-            self.tallies[fragment] = WorkAccounts()
-            self._taken[fragment].clear()
+            self.tallies[fragment] = WorkTally()
+            self._snapshots[fragment].clear()
 
-    def _find(self, fragment: int, tokens: int) -> _Taken:
-        found = [taken for taken in self._taken[fragment] if taken.tokens == tokens]
+    def _find(self, fragment: int, tokens: int) -> _SnapshotMark:
+        found = [taken for taken in self._snapshots[fragment] if taken.tokens == tokens]
         assert found, f"what is applied comes from a snapshot of fragment {fragment}, but none was taken at {tokens}"
         return found[-1]
 

@@ -21,7 +21,7 @@ MAX_LINE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class LoggedStep:
     """One inner step."""
 
     process: int
@@ -44,7 +44,7 @@ def digest_of(windows: Windows) -> str:
     return blake3(windows.tobytes()).hexdigest(8)
 
 
-class Trail:
+class BatchLog:
     """Appends to `trail.log` in the folder. A line is one write, so a SIGKILL loses none."""
 
     def __init__(self, folder: Path) -> None:
@@ -58,10 +58,10 @@ class Trail:
         write_all(self._fd, f"{os.getpid()} {tokens} {round_} {step} {digest_of(batch.windows)} {span}\n".encode())
 
 
-def read_trail(path: Path) -> Iterator[Trained]:
+def read_batch_log(path: Path) -> Iterator[LoggedStep]:
     """Read the steps in the order in which they were made. Raises OSError, and ValueError for a foreign line."""
     with path.open() as file:
         while line := file.readline(MAX_LINE):
             process, tokens, round_, step, batch, begin, end = line.split()
             span = parse_cursor(begin), parse_cursor(end)
-            yield Trained(int(process), int(tokens), int(round_), int(step), batch, *span)
+            yield LoggedStep(int(process), int(tokens), int(round_), int(step), batch, *span)

@@ -52,11 +52,11 @@ class BatchStream:
     def ready(self) -> bool:
         """Whether the next batch can be drawn at once. Ask for the shards that it and the next ones need."""
         if self._drawn is None:
-            self._data.expect(self._ahead())
+            self._data.request(self._ahead())
             try:
                 self._drawn = self._sampler.draw(self.cursor, self._batch, self._usable)
             except NothingToDraw:
-                self._data.ask_again()
+                self._data.retry_missing()
             except _NotYet:
                 return False
         return self._drawn is not None
@@ -69,13 +69,13 @@ class BatchStream:
         self.move_to(drawn.cursor)
         windows = gather(drawn.windows, self._data.shard, self._context)
         for epoch, place in drawn.skipped:
-            self._data.skipped(epoch, place, self._sampler.shard_at(epoch, place))
+            self._data.report_skip(epoch, place, self._sampler.shard_at(epoch, place))
         return Batch(windows, begin, drawn.cursor, skip_cursors(begin, drawn.skipped))
 
     def _usable(self, shard: int) -> bool:
         usable = self._data.usable(shard)
         if usable is None:
-            self._data.need(shard)
+            self._data.await_shard(shard)
             raise _NotYet
         return usable
 

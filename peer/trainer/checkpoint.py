@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from peer.errors import StateError
-from peer.trainer.accounting import WorkAccounts
+from peer.trainer.accounting import WorkTally
 from peer.trainer.arena import PLACE
 from peer.trainer.data.account import DataPosition
 from peer.trainer.inner_loop import InnerLoop
@@ -46,7 +46,7 @@ class LoopPosition:
     """Inner steps since the last snapshot of any fragment."""
     age: int
     """Updates of the inner optimizer."""
-    tallies: list[WorkAccounts]
+    tallies: list[WorkTally]
     """Work since the base, per fragment."""
     data: DataPosition | None = None
     """None: an older program wrote this."""
@@ -63,7 +63,7 @@ class _Save:
 
 
 def save(
-    folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: list[WorkAccounts], data: DataPosition
+    folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: list[WorkTally], data: DataPosition
 ) -> None:
     """Write the trainer's files. Raises OSError or SafetensorError. The caller makes the folder appear at once."""
     tensors = {

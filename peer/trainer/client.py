@@ -44,7 +44,7 @@ HOLDOUT_S, HOLDOUT_LOOK_S = 30.0, 0.25
 """For so long a state waits to be weighed by a hold-out that is on its way, which training fetches first anyway."""
 
 
-def _unheard(note: str) -> None:
+def _ignore_note(note: str) -> None:
     """Take a note that nobody asked for."""
 
 
@@ -75,7 +75,7 @@ class TrainerClient:
         self._config = config
         self._arena: Arena | None = None
         self._child: TrainerSubprocess | None = None
-        self._early = early
+        self._early_process = early
         self._shards = shards
         self._attached = early if early is not None and early.attached is not None else None
         """The program of a loop of the user's own, in whose place no other process can be put."""
@@ -89,7 +89,7 @@ class TrainerClient:
         self.progress = TrainerProgress()
         self.logged: dict[str, float] = {}
         """The last values that a user's own loop has logged, by name."""
-        self._on_note: Callable[[str], None] = _unheard
+        self._on_note: Callable[[str], None] = _ignore_note
 
     @property
     def outer_params(self) -> torch.Tensor:
@@ -103,7 +103,7 @@ class TrainerClient:
         """The loop of the user's own; None: the built-in one trains."""
         return None if self._attached is None else self._attached.attached
 
-    def goes_on_from(self, checkpoint: Path) -> bool:
+    def can_resume(self, checkpoint: Path) -> bool:
         """Whether a checkpoint is one of the loop that trains here: a user's own cannot go on from the built-in
         one's."""
         return (checkpoint / (PLACE if self._attached is None else ATTACHED_PLACE)).exists()
@@ -157,7 +157,7 @@ class TrainerClient:
 
         `covered`: a live attached loop keeps its params and the work since its bases, but for the work that the journal
         covers: per fragment, up to this token count. `outer_params` are not copied then."""
-        if not self._prepared or self._alive().spent:
+        if not self._prepared or self._alive().crashed:
             await self.prepare()
         self._prepared, arena = False, self._arena
         assert arena is not None
@@ -166,19 +166,19 @@ class TrainerClient:
             terms["silence_s"] = START_SILENCE_S
         else:
             terms["covered"] = covered
-        self._on_note = on_note or _unheard
+        self._on_note = on_note or _ignore_note
         try:
             answer = await self._hand_over(arena.inn, outer_params, "start", **terms)
         except BaseException:
             await self.stop()
             raise
         finally:
-            self._on_note = _unheard
+            self._on_note = _ignore_note
         return TrainerInfo(**answer)
 
     async def _process(self) -> TrainerSubprocess:
         """Return the process started early if it lives, else a new one. Raises OSError."""
-        early, self._early = self._early, None
+        early, self._early_process = self._early_process, None
         if self._attached is not None and not self._attached.alive:
             raise TrainerDied("the program with the training loop ended")
         if early is not None and early.alive:
@@ -218,7 +218,7 @@ class TrainerClient:
         slot = self._arena.in_slot(key.fragment)
         terms = dict(fragment=key.fragment, base=base, next_round=next_round, **asdict(merge))
         adding = self._shift(slot, outer_params, terms) if merge.shift else self._merge(slot, outer_params, terms)
-        await self._to_the_end(slot, outer_params, adding)
+        await self._await_completion(slot, outer_params, adding)
 
     def release(self, key: RoundKey) -> None:
         if self._child is not None:
@@ -261,7 +261,7 @@ class TrainerClient:
 
     async def weigh(self, params: torch.Tensor, seed: int, within_s: float) -> StateLosses | str:
         """Weigh in the process that is prepared, else in a new one. Raises also what `start` raises."""
-        if not self._prepared or self._alive().spent:
+        if not self._prepared or self._alive().crashed:
             await self.prepare()
         assert self._arena is not None
         terms: dict[str, Any] = {"seed": seed, "within_s": within_s}
@@ -312,7 +312,7 @@ class TrainerClient:
                 return await child.call(op, **fields)
 
         in_place = params.data_ptr() == slot.data_ptr()
-        return await self._to_the_end(slot, params, child.call(op, **fields) if in_place else copy_and_call())
+        return await self._await_completion(slot, params, child.call(op, **fields) if in_place else copy_and_call())
 
     async def _merge(self, slot: torch.Tensor, params: torch.Tensor, terms: Message) -> Message:
         """Copy `params` into the fragment's slot and call. The trainer reads the slot only when it merges the
@@ -339,7 +339,7 @@ class TrainerClient:
             finally:
                 file.unlink(missing_ok=True)
 
-    async def _to_the_end(
+    async def _await_completion(
         self, slot: torch.Tensor, params: torch.Tensor, handing: Coroutine[Any, Any, Message]
     ) -> Message:
         """Await the call, which goes on when the caller is cancelled.

@@ -39,13 +39,13 @@ class DaemonPipe:
         try:
             with self._socket.makefile("rb") as file:
                 while (line := file.readline(MAX_LINE)).endswith(b"\n"):
-                    self._take(json.loads(line))
+                    self._receive(json.loads(line))
         except (OSError, ValueError):
             self._on_end(3)
             return
         self._on_end(0)
 
-    def _take(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         if message.get("op") == "give_up":
             self.given_up = message["number"]  # seen in the middle of an evaluation, which reads no commands
         else:

@@ -1,4 +1,4 @@
-"""Choice of the windows that go through the model at once, and of the ways to need less memory for one.
+"""Choice of the windows that go through the model at once, and of the plans to need less memory for one.
 
 An estimate and one measured step fit them to the free memory. A batch made for a large machine then neither kills a
 small one nor makes it swap."""
@@ -21,7 +21,7 @@ from peer.trainer.memory_limit import GPU_SHARE
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class MicroBatchChoice:
     micro_batch: int
     """Windows at once."""
     reason: str
@@ -29,7 +29,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _MemoryPlan:
     """Way to put a window through the model, with the estimated bytes that one takes."""
 
     chunked: bool
@@ -41,7 +41,7 @@ class _Way:
         return f", {' and '.join(names)}, as memory is short" if names else ""
 
 
-def fit(loop: InnerLoop, config: TrainerConfig) -> Fit:
+def choose_micro_batch(loop: InnerLoop, config: TrainerConfig) -> MicroBatchChoice:
     """Choose, try and set the loop's micro-batch. There is no gradient afterwards, and the parameters are untouched.
 
     Fewer windows at once come first. When not even one fits, the loss is made in chunks where the logits take most of
@@ -49,63 +49,63 @@ def fit(loop: InnerLoop, config: TrainerConfig) -> Fit:
     one window goes through an accelerator's memory."""
     if config.micro_batch is not None:
         loop.set_micro_batch(min(config.micro_batch, config.train.batch))
-        return Fit(loop.micro_batch, f"{_of(loop, config)}: asked for")
+        return MicroBatchChoice(loop.micro_batch, f"{_of(loop, config)}: asked for")
     on_device = loop.device.type == "cuda"
     return _fit_device(loop, config) if on_device else _fit_main_memory(loop, config)
 
 
-def _ways(loop: InnerLoop, config: TrainerConfig) -> list[_Way]:
-    """Return the ways that this model can go, the fastest first."""
+def _memory_plans(loop: InnerLoop, config: TrainerConfig) -> list[_MemoryPlan]:
+    """Return the plans that this model can go, the fastest first."""
     context, network = config.train.context, loop.network
     logits = LOGIT_BYTES * network.vocab_size * context
     window = max(logits, window_bytes(config.model, context))
     layers = window - logits
     head = 4 * network.head_weight.numel() if network.splits else 0  # its gradient, which exists beside the sum
     few_logits = LOGIT_BYTES * network.vocab_size * min(context, loop.chunk) if network.splits else logits
-    ways = [_Way(False, False, window)]
+    plans = [_MemoryPlan(False, False, window)]
     if network.splits and logits > layers and few_logits < logits:
-        ways.append(_Way(True, False, layers + few_logits + head))
+        plans.append(_MemoryPlan(True, False, layers + few_logits + head))
     if network.recomputes:
         kept = recomputed_bytes(layers, network.layers)
-        ways.append(_Way(network.splits, True, kept + few_logits + head))
-    return ways
+        plans.append(_MemoryPlan(network.splits, True, kept + few_logits + head))
+    return plans
 
 
-def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> Fit:
+def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> MicroBatchChoice:
     """Try one window, the least there is: the system's out-of-memory killer gives no second chance."""
     free = config.activation_bytes
     if free is None:
-        return Fit(loop.micro_batch, f"{_of(loop, config)}: free memory is not told here")
-    ways = _ways(loop, config)
-    for way in ways:
-        window = way.window
-        if window > free and way is not ways[-1]:
+        return MicroBatchChoice(loop.micro_batch, f"{_of(loop, config)}: free memory is not told here")
+    plans = _memory_plans(loop, config)
+    for plan in plans:
+        window = plan.window
+        if window > free and plan is not plans[-1]:
             continue
-        loop.save_memory(chunked=way.chunked, recomputed=way.recomputed)
+        loop.save_memory(chunked=plan.chunked, recomputed=plan.recomputed)
         window = max(window, peak_growth(lambda: loop.probe(1)))
         if window <= free:
             break
     loop.set_micro_batch(largest_micro_batch(config.train.batch, window, free))
-    how = "measured" if window > way.window else "estimated"
+    how = "measured" if window > plan.window else "estimated"
     memory = f"a window takes {amount(window, 'bytes')}, {how}; {amount(free, 'bytes')} are free for them"
-    return Fit(loop.micro_batch, f"{_of(loop, config)}{way}: {memory}")
+    return MicroBatchChoice(loop.micro_batch, f"{_of(loop, config)}{plan}: {memory}")
 
 
-def _fit_device(loop: InnerLoop, config: TrainerConfig) -> Fit:
+def _fit_device(loop: InnerLoop, config: TrainerConfig) -> MicroBatchChoice:
     """Try from the estimate downwards: an accelerator raises an error when it is full, and goes on."""
     free = int(GPU_SHARE * torch.cuda.mem_get_info(loop.device)[0])
     before = torch.cuda.memory_allocated(loop.device)
-    ways = _ways(loop, config)
-    for way in ways:
-        if way.window > free and way is not ways[-1]:
+    plans = _memory_plans(loop, config)
+    for plan in plans:
+        if plan.window > free and plan is not plans[-1]:
             continue
-        loop.save_memory(chunked=way.chunked, recomputed=way.recomputed)
-        loop.set_micro_batch(largest_micro_batch(config.train.batch, way.window, free))
+        loop.save_memory(chunked=plan.chunked, recomputed=plan.recomputed)
+        loop.set_micro_batch(largest_micro_batch(config.train.batch, plan.window, free))
         torch.cuda.reset_peak_memory_stats(loop.device)
         if _goes_through(loop):
             took = torch.cuda.max_memory_allocated(loop.device) - before
             memory = f"takes {amount(took, 'bytes')} of {amount(free, 'bytes')} that were free on the GPU"
-            return Fit(loop.micro_batch, f"{_of(loop, config)}{way}: {memory}")
+            return MicroBatchChoice(loop.micro_batch, f"{_of(loop, config)}{plan}: {memory}")
     free_here = amount(free, "bytes")
     raise MachineTooSmall(f"one window of {config.train.context} tokens needs more than {free_here} of GPU memory")
 

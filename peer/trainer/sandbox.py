@@ -84,9 +84,9 @@ def inspect_config(
     job["buffers"] = None if buffers is None else str(buffers)
     if context:
         processor_s += min(LONGEST_TRIAL_S, TRIAL_S + most_parameters / TRIED_A_SECOND)
-    told = _ask(job, processor_s, MEMORY)
-    tensors = tuple(TensorSpec(name, tuple(shape)) for name, shape in told.pop("tensors"))
-    return Inspected(tensors=tensors, **told)
+    answer = _run_job(job, processor_s, MEMORY)
+    tensors = tuple(TensorSpec(name, tuple(shape)) for name, shape in answer.pop("tensors"))
+    return Inspected(tensors=tensors, **answer)
 
 
 def inspect_tokenizer(path: Path, processor_s: float = OPEN_S) -> InspectedTokenizer:
@@ -97,7 +97,7 @@ def inspect_tokenizer(path: Path, processor_s: float = OPEN_S) -> InspectedToken
         raise ModelError(f"cannot read {path}: {error.strerror}", "Name a file that is there.") from error
     if size > MOST_TOKENIZER_BYTES:
         raise ModelError(f"the tokenizer.json has {size:,} bytes, at most {MOST_TOKENIZER_BYTES:,} are read")
-    return InspectedTokenizer(**_ask({"job": "tokenizer", "path": str(path)}, processor_s, MEMORY))
+    return InspectedTokenizer(**_run_job({"job": "tokenizer", "path": str(path)}, processor_s, MEMORY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,10 @@ def write_weights(
         job |= {"folder": str(folder), "buffers": str(buffers_beside(out))}
     parameters = sum(tensor.elements for tensor in tensors)
     seconds = WEIGHTS_S + parameters / WEIGHTS_A_SECOND
-    told = _ask(job, seconds, MEMORY + WEIGHT_BYTES * parameters)
-    if told["parameters"] != parameters:
-        raise ModelError(f"the model has {told['parameters']:,} parameters here, {parameters:,} in its run")
-    return FirstWeights(told["types"], tuple(told["buffers"]))
+    answer = _run_job(job, seconds, MEMORY + WEIGHT_BYTES * parameters)
+    if answer["parameters"] != parameters:
+        raise ModelError(f"the model has {answer['parameters']:,} parameters here, {parameters:,} in its run")
+    return FirstWeights(answer["types"], tuple(answer["buffers"]))
 
 
 def buffers_beside(weights: Path) -> Path:
@@ -146,7 +146,7 @@ def _start_of(path: Path, most: int) -> bytes:
     return raw
 
 
-def _ask(job: dict[str, Any], seconds: float, memory: int) -> dict[str, Any]:
+def _run_job(job: dict[str, Any], seconds: float, memory: int) -> dict[str, Any]:
     """Have a fresh process do a job, and return its answer. The process is gone afterwards. Raises ModelError.
 
     `seconds`: of processor time, once the libraries are loaded. `memory`: bytes beyond them."""
@@ -160,14 +160,14 @@ def _ask(job: dict[str, Any], seconds: float, memory: int) -> dict[str, Any]:
         env=os.environ | ENVIRONMENT,
     ) as process:
         try:
-            lines = SaidLines(process)
+            lines = ChildLines(process)
             ready = lines.next(LOAD_S, "the libraries did not load")
-            told = ready if "refused" in ready else lines.next(BUSY * seconds, "opening it took longer than allowed")
+            reply = ready if "refused" in ready else lines.next(BUSY * seconds, "opening it took longer than allowed")
         finally:
             process.kill()
-    if "refused" in told:
-        raise ModelError(_what(job) + told["refused"], told.get("fix", ""), told.get("why", ""))
-    answer: dict[str, Any] = told["answer"]
+    if "refused" in reply:
+        raise ModelError(_what(job) + reply["refused"], reply.get("fix", ""), reply.get("why", ""))
+    answer: dict[str, Any] = reply["answer"]
     return answer
 
 
@@ -175,7 +175,7 @@ def _what(job: dict[str, Any]) -> str:
     return "" if job.get("folder") else f"{Path(job['path']).name}: "
 
 
-class SaidLines:
+class ChildLines:
     """The lines that a child says, each with a deadline and of bounded length."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -196,8 +196,8 @@ class SaidLines:
                 raise ModelError(self._end() if not part else "what it holds has no bounded description")
             self._read += part
         line, _, self._read = self._read.partition(b"\n")
-        said: dict[str, Any] = json.loads(line)
-        return said
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def _end(self) -> str:
         code = self._process.wait(timeout=5.0)

@@ -154,7 +154,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a library that prints does not answer
 
-    def say(message: Answer) -> None:
+    def send(message: Answer) -> None:
         print(json.dumps(message), file=answers, flush=True)
 
     libraries, prepare, work = JOBS[job["job"]]
@@ -163,14 +163,14 @@ def main() -> None:
             importlib.import_module(library)
         prepare(job)
     except ImportError as error:
-        say({"refused": f"a library is missing: {error}", "fix": install_extras("hf")})
+        send({"refused": f"a library is missing: {error}", "fix": install_extras("hf")})
         return
-    say({"ready": True})
+    send({"ready": True})
     more = TRIAL_COPIES * 4 * job["most_parameters"] if job.get("context") else 0
     try:
         limit_memory(job["memory"], job["memory"] + more)
     except OSError as error:
-        say(
+        send(
             {
                 "refused": f"the memory of the process that opens it cannot be limited here: {error.strerror}",
                 "fix": "Allow the system calls setrlimit and prlimit64, and give this program a /proc.",
@@ -179,7 +179,7 @@ def main() -> None:
         return
     signal.setitimer(signal.ITIMER_PROF, job["seconds"])  # of processor time; SIGPROF ends the process
     signal.alarm(int(job["wait"]) + 1)  # the parent kills it in time, unless it is gone
-    say(outcome(work, job))
+    send(outcome(work, job))
 
 
 def outcome(work: Callable[[Answer], Answer], job: Answer) -> Answer:

@@ -29,13 +29,13 @@ from peer.trainer.ipc import MAX_LINE, Message
 
 LOG = "trainer.log"
 """Log of the output of the process started last."""
-ASKED_S, KILLED_S = 1.0, 0.5
+EXIT_S, KILLED_S = 1.0, 0.5
 """Seconds that each way of ending the process gets, together less than two."""
 LOG_TAIL_BYTES = 4096
 HELLO_S = 10.0
 """Seconds within which an attached program says what it is. It writes that before it starts the daemon."""
 
-TOLD = frozenset({"progress", "logged", "note", "shards", "skipped"})
+UNSOLICITED = frozenset({"progress", "logged", "note", "shards", "skipped"})
 """Keys of the messages that answer no call."""
 
 _MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, ModelError, StateError, UsageError)
@@ -101,11 +101,11 @@ class TrainerSubprocess:
         self._on_progress: Callable[[Message], None] = lambda message: None
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._last_id = 0
-        self._last_words = ""
+        self._crash_message = ""
         self._refusal: Message | None = None
         self._ending = False
         self._cause = ""
-        self._heard_at = 0.0
+        self._last_message_at = 0.0
         self._watching = asyncio.create_task(self._watch(), name="trainer-line")
 
     @classmethod
@@ -153,7 +153,7 @@ class TrainerSubprocess:
         return not self._cause
 
     @property
-    def spent(self) -> bool:
+    def crashed(self) -> bool:
         """Whether the process ended by a fault that no person can mend, so that another process may succeed."""
         return not self.alive and self._refusal is None
 
@@ -178,19 +178,19 @@ class TrainerSubprocess:
         call_id = self._last_id
         future = self._calls[call_id] = asyncio.get_running_loop().create_future()
         self._write({"id": call_id, "op": op, **fields})
-        self._heard_at = asyncio.get_running_loop().time()
+        self._last_message_at = asyncio.get_running_loop().time()
         try:
             if silence_s is not None:
-                await self._while_heard(future, silence_s)
+                await self._await_while_active(future, silence_s)
             answer: Message = await future
             return answer
         finally:
             self._calls.pop(call_id, None)
 
-    async def _while_heard(self, future: asyncio.Future[Message], silence_s: float) -> None:
+    async def _await_while_active(self, future: asyncio.Future[Message], silence_s: float) -> None:
         now = asyncio.get_running_loop().time
         while not future.done():
-            left = self._heard_at + silence_s - now()
+            left = self._last_message_at + silence_s - now()
             if left <= 0:
                 raise TrainerDied(f"silent for {silence_s:.0f} s while starting")
             await asyncio.wait({future}, timeout=left)
@@ -206,16 +206,16 @@ class TrainerSubprocess:
     async def _watch(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # a broken or overlong line counts as the end
             while line := await self._reader.readline():
-                self._heard_at = asyncio.get_running_loop().time()
-                self._take(json.loads(line))
+                self._last_message_at = asyncio.get_running_loop().time()
+                self._receive(json.loads(line))
         code = await self._reap()
         self._ended(self._cause_of(code))
 
-    def _take(self, message: Message) -> None:
-        if not TOLD.isdisjoint(message):
+    def _receive(self, message: Message) -> None:
+        if not UNSOLICITED.isdisjoint(message):
             self._on_progress(message)
         elif "dying" in message:
-            self._last_words = message["dying"]
+            self._crash_message = message["dying"]
         elif "refused" in message:
             self._refusal = message
         future = self._calls.get(message.get("id", 0))
@@ -229,7 +229,7 @@ class TrainerSubprocess:
     async def _reap(self) -> int:
         """Return the exit code. A process without its socket has no reason to live, and is killed."""
         try:
-            async with asyncio.timeout(ASKED_S):
+            async with asyncio.timeout(EXIT_S):
                 return await self._process.wait()
         except TimeoutError:
             self._signal(self._process.kill)
@@ -252,8 +252,8 @@ class TrainerSubprocess:
             return "stopped"
         if self._refusal is not None:
             return str(self._refusal["found"])
-        if self._last_words:
-            return self._last_words
+        if self._crash_message:
+            return self._crash_message
         if self._log is None:
             return "the program with the training loop ended"
         if code == -signal.SIGKILL:
@@ -271,7 +271,7 @@ class TrainerSubprocess:
         self._ending = True
         self._writer.close()  # the process ends when its socket closes
         for wait_s, escalate in (
-            (ASKED_S, self._process.kill),
+            (EXIT_S, self._process.kill),
             (KILLED_S, self._watching.cancel),
         ):
             await asyncio.wait({self._watching}, timeout=wait_s)

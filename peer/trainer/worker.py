@@ -20,16 +20,16 @@ from peer.run.activations import ACTIVATION_SHARE, TRAINER_BYTES, window_bytes
 from peer.run.sections import MOST_BUFFER_BYTES, LlamaSection
 from peer.trainer import checkpoint as saved
 from peer.trainer.arena import Arena, CounterFile
-from peer.trainer.batch_log import Trail
+from peer.trainer.batch_log import BatchLog
 from peer.trainer.batches import Batch
 from peer.trainer.boundary import Boundary, Command
 from peer.trainer.config import TrainerConfig
-from peer.trainer.data.desk import DataDesk
+from peer.trainer.data.tracked import TrackedData
 from peer.trainer.device import Device, choose_device
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.ipc import DaemonPipe, Message
 from peer.trainer.memory_limit import MemoryLimit, limited_gpu_memory, limited_memory
-from peer.trainer.micro_batch import Fit, fit
+from peer.trainer.micro_batch import MicroBatchChoice, choose_micro_batch
 from peer.trainer.models.factory import check_tensors, layout_of
 from peer.trainer.probing.probe import Prober
 
@@ -38,8 +38,8 @@ LOOK_EVERY_S = 1.0
 BYTE_VALUES = 256
 
 
-def serve(link: DaemonPipe, opening: Message, laps: PhaseTimer | None = None) -> None:
-    """Work until the socket closes. `laps` holds the phases of the start so far, which are reported.
+def serve(pipe: DaemonPipe, opening: Message, phases: PhaseTimer | None = None) -> None:
+    """Work until the socket closes. `phases` holds the phases of the start so far, which are reported.
 
     An error is reported as the process ends: `refused` for one that a person can mend, `dying` for any other. Too much
     memory counts as `dying` once a step was made: the config allows a step then, and another process may succeed."""
@@ -50,19 +50,19 @@ def serve(link: DaemonPipe, opening: Message, laps: PhaseTimer | None = None) ->
         fragments = tuple((first, end) for first, end in opening["fragments"])
         named = zip(opening["tensors"], opening["shapes"], strict=True)
         tensors = [TensorSpec(name, tuple(shape)) for name, shape in named]
-        session = TrainerWorker(link, config, fragments, Path(opening["folder"]), tensors, laps)
+        session = TrainerWorker(pipe, config, fragments, Path(opening["folder"]), tensors, phases)
         session.open_data()
         with session.limited():
             session.prepare()
             session.run()
     except PeerError as error:
         if isinstance(error, MachineTooSmall | ModelError) and session is not None and session.has_stepped:
-            link.send({"dying": error.found})
+            pipe.send({"dying": error.found})
             raise
-        link.send({"refused": type(error).__name__, "found": error.found, "fix": error.fix, "why": error.why})
+        pipe.send({"refused": type(error).__name__, "found": error.found, "fix": error.fix, "why": error.why})
         sys.exit(1)
     except BaseException as error:
-        link.send({"dying": f"{type(error).__name__}: {error}"[:2000]})
+        pipe.send({"dying": f"{type(error).__name__}: {error}"[:2000]})
         raise
 
 
@@ -72,18 +72,18 @@ class TrainerWorker:
 
     def __init__(
         self,
-        link: DaemonPipe,
+        pipe: DaemonPipe,
         config: TrainerConfig,
         fragments: tuple[tuple[int, int], ...],
         folder: Path,
         order: Sequence[TensorSpec] = (),
-        laps: PhaseTimer | None = None,
+        phases: PhaseTimer | None = None,
     ) -> None:
         """Map arena and counters. `order`: the tensors as they lie in the flat vector; none: as the model has them.
 
         Raises ModelError when the model made here has others."""
-        self._link = link
-        self._laps = laps or PhaseTimer()
+        self._pipe = pipe
+        self._phases = phases or PhaseTimer()
         self._config = config
         self._folder = folder
         own = layout_of(config)
@@ -93,27 +93,27 @@ class TrainerWorker:
         self._arena = Arena(folder, self._layout, create=False)
         self._counters = CounterFile(folder, len(fragments))
         self._loop: InnerLoop
-        self._desk: DataDesk
+        self._tracked: TrackedData
         self._postponed: list[Message] = []
         """Evaluations that wait for the hold-out."""
         self._device: Device
-        self._fitted: Fit
-        self._trail: Trail | None = None
+        self._micro_batch_choice: MicroBatchChoice
+        self._batch_log: BatchLog | None = None
         self.boundary: Boundary
         """Made by `prepare`."""
 
     def open_data(self) -> None:
         """Choose the device, and read the data. Raises DataError, ManifestError and UsageError."""
-        config, laps = self._config, self._laps
+        config, phases = self._config, self._phases
         in_bytes = config.tokenizer.kind == "bytes"
         if in_bytes and isinstance(config.model, LlamaSection) and config.model.vocab_size < BYTE_VALUES:
             fix = "The operator has to raise model.vocab_size."
             raise ManifestError(f"byte tokens need a vocabulary of {BYTE_VALUES}, not {config.model.vocab_size}", fix)
-        laps.end("waiting for the state")
+        phases.end("waiting for the state")
         self._device = choose_device(config.device, config.precision)
-        self._link.send({"note": "reading the data"})
-        self._desk = DataDesk(config, self._folder, len(self._layout.fragments), self._link.send)
-        laps.end("data")
+        self._pipe.send({"note": "reading the data"})
+        self._tracked = TrackedData(config, self._folder, len(self._layout.fragments), self._pipe.send)
+        phases.end("data")
 
     @contextlib.contextmanager
     def limited(self) -> Iterator[None]:
@@ -138,13 +138,13 @@ class TrainerWorker:
     def prepare(self) -> None:
         """Build the model with the present content of the arena, and choose the micro-batch. This takes time and needs
         no state. Raises MachineTooSmall, ManifestError and ModelError."""
-        config, laps = self._config, self._laps
-        self._link.send({"note": "building the model"})
+        config, phases = self._config, self._phases
+        self._pipe.send({"note": "building the model"})
         self._duty = duty = DutyCycle(config.shares, on_gpu=self._device.device.type == "cuda")
-        hooks = self._drew, duty.rest_if_due
-        self._loop = InnerLoop(config, self._layout, self._device, self._desk.data, self._arena.inn, *hooks)
-        self._fitted = fit(self._loop, config)
-        self._prober: Prober = Prober(config, self._layout, self._folder, self._arena, self._loop, self._desk)
+        hooks = self._record_batch, duty.rest_if_due
+        self._loop = InnerLoop(config, self._layout, self._device, self._tracked.data, self._arena.inn, *hooks)
+        self._micro_batch_choice = choose_micro_batch(self._loop, config)
+        self._prober: Prober = Prober(config, self._layout, self._folder, self._arena, self._loop, self._tracked)
         commands: dict[str, Command] = {
             "start": self._start,
             "evaluate": self._evaluate,
@@ -154,9 +154,9 @@ class TrainerWorker:
             "weigh": self._prober.weigh,
         }
         shared = self._folder, self._layout, self._arena, self._counters
-        self.boundary = Boundary(self._link, *shared, self._loop, self._desk, commands)
+        self.boundary = Boundary(self._pipe, *shared, self._loop, self._tracked, commands)
         duty.begin()
-        laps.end("model")
+        phases.end("model")
 
     def run(self) -> None:
         """Run for ever; the closed socket ends the process."""
@@ -176,16 +176,16 @@ class TrainerWorker:
 
     def _start(self, message: Message) -> Message:
         """Begin with the state that lies in the arena."""
-        config, laps, device, fitted = self._config, self._laps, self._device, self._fitted
-        laps.end("waiting for the state")
+        config, phases, device, chosen = self._config, self._phases, self._device, self._micro_batch_choice
+        phases.end("waiting for the state")
         self._loop.params.copy_(self._arena.inn)
         self._loop.move_to(message["round"], 0)
         if config.trail:
-            self._trail = Trail(self._folder)
+            self._batch_log = BatchLog(self._folder)
         resume = message["resume"]
         place = saved.load(Path(resume), self._loop, self._counters.tokens) if resume else None
         data = saved.data_place(Path(resume)) if resume else None
-        cursor, why = self._desk.begin(data, resumed=bool(resume), exact=place is not None)
+        cursor, why = self._tracked.begin(data, resumed=bool(resume), exact=place is not None)
         self._loop.batches.move_to(cursor)
         self._loop.batches.ready()  # asks for the first shards and the hold-out
         if place is not None:
@@ -194,29 +194,29 @@ class TrainerWorker:
             self.boundary.drop_open_work()
         reason = "; ".join([device.reason, self._loop.optimizer.reason, *self._duty.reasons])
         info = {"device": str(device.device), "device_reason": reason, "tokens_per_step": config.tokens_per_step}
-        info |= {"micro_batch": fitted.micro_batch, "micro_batch_reason": fitted.reason, "seconds": laps.took}
-        info |= {"data": self._desk.data.told, "data_place": f"{cursor_text(cursor)}, {why}"}
+        info |= {"micro_batch": chosen.micro_batch, "micro_batch_reason": chosen.reason, "seconds": phases.took}
+        info |= {"data": self._tracked.data.description, "data_place": f"{cursor_text(cursor)}, {why}"}
         return {"ok": info}
 
     def _shard(self, message: Message) -> None:
         """Take a shard's file, or the reason why there is none."""
-        self._desk.take(message)
-        self._prober.arrived()
-        while self._postponed and not self._desk.holdout_awaited:
+        self._tracked.receive_shard(message)
+        self._prober.check_borrowed()
+        while self._postponed and not self._tracked.holdout_awaited:
             self.boundary.handle(self._postponed.pop(0))
 
     def _evaluate(self, message: Message) -> Message | None:
-        if self._desk.holdout_awaited:
+        if self._tracked.holdout_awaited:
             self._postponed.append(message)
             return None
         params, number = self._loop.params if message.get("own") else self._arena.inn, message.get("number", 1)
-        result = self._loop.evaluate(params, self._duty.resting_before(lambda: self._link.given_up >= number))
+        result = self._loop.evaluate(params, self._duty.resting_before(lambda: self._pipe.given_up >= number))
         return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
 
     def _save(self, message: Message) -> Message:
         """Write the trainer's part of a checkpoint. A full disk is reported, and training goes on."""
         try:
-            folder, account, data = Path(message["folder"]), self.boundary.account, self._desk.position()
+            folder, account, data = Path(message["folder"]), self.boundary.account, self._tracked.position()
             saved.save(folder, self._loop, self._counters.tokens, account.since_snapshot, account.tallies, data)
         except (OSError, SafetensorError) as error:
             return {"failed": str(error)}
@@ -234,12 +234,12 @@ class TrainerWorker:
         return took / 1e9
 
     def _show_progress(self) -> None:
-        self.boundary.show_progress(self._duty.period(self.boundary.pace.step_s), self._desk.waiting)
+        self.boundary.show_progress(self._duty.period(self.boundary.pace.step_s), self._tracked.waiting)
 
-    def _drew(self, round_: int, step: int, batch: Batch) -> None:
-        self._desk.drew(batch)
-        if self._trail is not None:
-            self._trail.step(self._counters.tokens, round_, step, batch)
+    def _record_batch(self, round_: int, step: int, batch: Batch) -> None:
+        self._tracked.record_batch(batch)
+        if self._batch_log is not None:
+            self._batch_log.step(self._counters.tokens, round_, step, batch)
 
     def _rest(self, worked_s: float) -> None:
         """Leave the machine to its owner for the rest of the step's time.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from peer.protocol.sampling import START, Cursor
-from peer.trainer.batch_log import Trained
+from peer.trainer.batch_log import LoggedStep
 from peer.trainer.data.account import DataPosition
 
 Place = tuple[int, int]
@@ -41,7 +41,7 @@ class Life:
     """The token counter at its start."""
     resumed: Resumed | None
     """None: it began with a donor's state, before its first round."""
-    trained: list[Trained] = field(default_factory=list)
+    trained: list[LoggedStep] = field(default_factory=list)
     kept: Cursor = START
     """Where its data goes on when it begins with a donor's state: at the last snapshot that was taken here."""
 
@@ -66,9 +66,9 @@ class Life:
         return Cursor(*data.cursor) if self.exact else data.base
 
 
-def line_of(lives: Sequence[Life], steps_per_round: int) -> tuple[list[Trained], list[str]]:
+def line_of(lives: Sequence[Life], steps_per_round: int) -> tuple[list[LoggedStep], list[str]]:
     """The batches that the last life's state descends from, in order, and what is wrong with any life, in sentences."""
-    line: list[Trained] = []
+    line: list[LoggedStep] = []
     wrong: list[str] = []
     for number, life in enumerate(lives):
         line = _inherited(line, life)
@@ -78,7 +78,7 @@ def line_of(lives: Sequence[Life], steps_per_round: int) -> tuple[list[Trained],
     return line, wrong
 
 
-def _inherited(line: list[Trained], life: Life) -> list[Trained]:
+def _inherited(line: list[LoggedStep], life: Life) -> list[LoggedStep]:
     """What of the lives before is in the checkpoint: of the outer state whole rounds, of the inner loop all."""
     if life.resumed is None:
         return []
@@ -86,7 +86,7 @@ def _inherited(line: list[Trained], life: Life) -> list[Trained]:
     return before if life.exact else [step for step in before if step.round < life.resumed.round]
 
 
-def _seam(line: list[Trained], life: Life, steps_per_round: int) -> Iterator[str]:
+def _seam(line: list[LoggedStep], life: Life, steps_per_round: int) -> Iterator[str]:
     begins = life.begins_at()
     if begins[1] == steps_per_round:  # written after a round's last step, before its exchange
         begins = (begins[0] + 1, 0)
@@ -105,7 +105,7 @@ def _seam(line: list[Trained], life: Life, steps_per_round: int) -> Iterator[str
         yield f"resumed from {name} it {what} batches: begins at {cursor} and not at {life.draws_from()}"
 
 
-def _gaps(trained: Sequence[Trained], steps_per_round: int) -> Iterator[str]:
+def _gaps(trained: Sequence[LoggedStep], steps_per_round: int) -> Iterator[str]:
     for one, other in pairwise(trained):
         expected = _after((one.round, one.step), steps_per_round)
         if (other.round, other.step) != expected:

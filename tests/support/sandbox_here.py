@@ -23,4 +23,4 @@ def open_here(monkeypatch: pytest.MonkeyPatch) -> None:
         answer: dict[str, Any] = told["answer"]
         return answer
 
-    monkeypatch.setattr(sandbox, "_ask", ask)
+    monkeypatch.setattr(sandbox, "_run_job", ask)

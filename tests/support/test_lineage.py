@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from peer.protocol.sampling import Cursor
-from peer.trainer.batch_log import Trained
+from peer.trainer.batch_log import LoggedStep
 from peer.trainer.data.account import DataPosition
 from tests.support.batch_lineage import Life, Place, Resumed, line_of
 
@@ -16,11 +16,11 @@ def at(batch: int) -> Cursor:
     return Cursor(0, 0, batch)
 
 
-def trained(tokens: int, *places: Place, batch: int | None = None) -> list[Trained]:
+def trained(tokens: int, *places: Place, batch: int | None = None) -> list[LoggedStep]:
     """Steps from this token count on. `batch`: the number of the first batch; None: the one that its place names."""
     first = places[0][0] * STEPS + places[0][1] if batch is None else batch
     return [
-        Trained(1, tokens + n * TOKENS, round_, step, "", at(first + n), at(first + n + 1))
+        LoggedStep(1, tokens + n * TOKENS, round_, step, "", at(first + n), at(first + n + 1))
         for n, (round_, step) in enumerate(places)
     ]
 

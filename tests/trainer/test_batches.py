@@ -24,7 +24,7 @@ class Shelf:
     def __init__(self, tokens: list[int]) -> None:
         self.tokens_per_shard = tokens
         self.digest = "shelf"
-        self.told = ""
+        self.description = ""
         self.holdout = np.zeros(0, np.uint32)
         self.bytes_per_token = 1.0
         self.missing: set[int] = set()
@@ -37,20 +37,20 @@ class Shelf:
     def usable(self, shard: int) -> bool | None:
         return None if shard in self.awaited else shard not in self.missing
 
-    def need(self, shard: int) -> None:
+    def await_shard(self, shard: int) -> None:
         self.needed.append(shard)
 
     def shard(self, number: int) -> Any:
         assert self.usable(number), number
         return np.arange(self.tokens_per_shard[number], dtype=np.uint32) + 2**20 * number
 
-    def expect(self, shards: Any) -> None:
+    def request(self, shards: Any) -> None:
         self.expected = list(shards)
 
-    def ask_again(self) -> None:
+    def retry_missing(self) -> None:
         self.asked_again += 1
 
-    def skipped(self, epoch: int, place: int, shard: int) -> None:
+    def report_skip(self, epoch: int, place: int, shard: int) -> None:
         self.passed.append((epoch, place, shard))
 
 

@@ -18,7 +18,7 @@ from peer.trainer.config import TrainerConfig
 from peer.trainer.data import Corpus
 from peer.trainer.device import choose_device
 from peer.trainer.inner_loop import InnerLoop
-from peer.trainer.micro_batch import fit, peak_growth
+from peer.trainer.micro_batch import choose_micro_batch, peak_growth
 from peer.trainer.models.llama import Llama, first_params, layout_of
 
 MODEL = LlamaSection(
@@ -67,7 +67,7 @@ def test_a_batch_is_fitted_to_the_memory_that_is_free(monkeypatch: pytest.Monkey
     given = config(activation_bytes=5 * WINDOW)
     loop = inner_loop(given)
     before = loop.params.clone()
-    chosen = fit(loop, given)
+    chosen = choose_micro_batch(loop, given)
     assert (chosen.micro_batch, loop.micro_batch) == (4, 4)
     assert "4 of 8 windows at once" in chosen.reason
     assert torch.equal(loop.params, before)
@@ -77,7 +77,7 @@ def test_a_batch_is_fitted_to_the_memory_that_is_free(monkeypatch: pytest.Monkey
 def test_what_was_measured_counts_when_it_is_more_than_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "peak_growth", lambda work: work() or 4 * WINDOW)
     given = config(activation_bytes=8 * WINDOW)
-    assert fit(inner_loop(given), given).micro_batch == 2
+    assert choose_micro_batch(inner_loop(given), given).micro_batch == 2
 
 
 def shaped(**shape: int) -> TrainerConfig:
@@ -93,7 +93,7 @@ def lean(given: TrainerConfig) -> InnerLoop:
 
 def fitted(given: TrainerConfig, free: int) -> tuple[bool, bool, str]:
     loop = lean(given)
-    reason = fit(loop, given.model_copy(update={"activation_bytes": free})).reason
+    reason = choose_micro_batch(loop, given.model_copy(update={"activation_bytes": free})).reason
     assert loop.step() == pytest.approx(inner_loop(given).step(), abs=1e-5), "whatever saves memory"
     return loop.chunked, loop.recomputed, reason
 
@@ -158,10 +158,10 @@ def test_an_accelerator_tries_the_ways_in_turn(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_is_asked_for_is_taken() -> None:
     given = config(activation_bytes=0, micro_batch=64)
-    chosen = fit(inner_loop(given), given)
+    chosen = choose_micro_batch(inner_loop(given), given)
     assert (chosen.micro_batch, chosen.reason) == (8, "8 of 8 windows at once: asked for")
     unknown = config()
-    assert fit(inner_loop(unknown), unknown).micro_batch == 8
+    assert choose_micro_batch(inner_loop(unknown), unknown).micro_batch == 8
 
 
 def test_a_device_that_is_full_gets_less_at_once_and_the_step_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

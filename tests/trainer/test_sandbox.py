@@ -53,14 +53,14 @@ def tokenizer(folder: Path, **changes: Any) -> Path:
 def refused_in_time(work: Callable[[], object], words: str) -> None:
     """The time after the libraries are loaded is what counts. A process that is refused never gets to them."""
     began, opened = time.monotonic(), list[float]()
-    lines = sandbox.SaidLines.next
+    lines = sandbox.ChildLines.next
 
-    def noted(self: sandbox.SaidLines, seconds: float, why: str) -> dict[str, Any]:
+    def noted(self: sandbox.ChildLines, seconds: float, why: str) -> dict[str, Any]:
         said = lines(self, seconds, why)
         opened.append(time.monotonic())
         return said
 
-    with mock.patch.object(sandbox.SaidLines, "next", noted), pytest.raises(ModelError, match=re.escape(words)):
+    with mock.patch.object(sandbox.ChildLines, "next", noted), pytest.raises(ModelError, match=re.escape(words)):
         work()
     assert time.monotonic() - (opened[0] if opened else began) < 2 * BUSY * OPEN_S
 

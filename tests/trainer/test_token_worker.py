@@ -178,7 +178,7 @@ def test_it_waits_a_bounded_time_says_so_and_takes_commands_meanwhile(
     assert line.now - began == pytest.approx(WAIT_S, abs=2.0)
     assert [skip["reason"] for skip in line.skips()] == [f"it did not come within {WAIT_S:.0f} s"]
     assert line.answers[played._id - 1]["ok"]["data_skipped"] == "0.0"
-    assert played.session._desk.waiting == ""
+    assert played.session._tracked.waiting == ""
 
 
 def test_work_by_the_clock_ends_in_time_without_its_shard(

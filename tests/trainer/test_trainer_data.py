@@ -108,7 +108,7 @@ def test_hidden_and_binary_files_are_left_out_and_told(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes("gr\xfc\xdfe ".encode("latin-1") * BLOCK_BYTES)
     corpus = load_corpus(TEXT, str(tmp_path), 64)
     assert corpus.digest == clean.digest
-    assert corpus.told == "2 files, 2.62 MB; skipped 2 binary, 2 hidden"
+    assert corpus.description == "2 files, 2.62 MB; skipped 2 binary, 2 hidden"
 
 
 def test_blocks_are_cut_between_characters(tmp_path: Path) -> None:

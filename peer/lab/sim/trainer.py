@@ -26,7 +26,7 @@ from peer.protocol.model.layout import Layout
 from peer.protocol.pair.probe_verdict import ProbeLosses
 from peer.protocol.policy.donors import StateLosses
 from peer.protocol.schedule import margin
-from peer.trainer.accounting import Account, WorkAccounts
+from peer.trainer.accounting import WorkAccount, WorkTally
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class VirtualTrainer(ABC):
         self._awaited: dict[int, int] = {}
         """Fragment -> the step count at which the trainer waits for the fragment's result."""
         self._freed = asyncio.Event()
-        self._account = Account(len(layout.fragments))
+        self._account = WorkAccount(len(layout.fragments))
         self._slots = torch.full((layout.elements,), math.nan)
         """One snapshot of each fragment, as in the arena: the next snapshot of a fragment overwrites the last."""
         self._tokens = self._steps = 0
@@ -114,7 +114,7 @@ class VirtualTrainer(ABC):
         await self.stop()
         self._dead = pending()
         self._reset(outer_params)
-        self._account = Account(len(self._base))
+        self._account = WorkAccount(len(self._base))
         self._held_since = None
         self.round, self.step_in_round = round_, 0
         if resume is None or not self._resume(resume):
@@ -216,7 +216,7 @@ class VirtualTrainer(ABC):
             return False
         self._params().copy_(tensors["params"])
         self.round, self.step_in_round = place["round"], place["step"]
-        self._account.resume(place["since_snapshot"], [WorkAccounts(**tally) for tally in place["tallies"]])
+        self._account.resume(place["since_snapshot"], [WorkTally(**tally) for tally in place["tallies"]])
         return True
 
     # -- which boundary ----------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class VirtualTrainer(ABC):
         if steps <= 0:
             return
         losses, seconds = self._train(steps), steps * self._step_seconds
-        self._account.worked(WorkAccounts(steps, 0, losses, round(seconds * 1e9)))
+        self._account.add_work(WorkTally(steps, 0, losses, round(seconds * 1e9)))
         self._tokens += steps * self._tokens_per_step
         self._steps += steps
         self.step_in_round += steps

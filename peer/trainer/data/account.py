@@ -58,7 +58,7 @@ class DataAccount:
     def position(self, digest: str) -> DataPosition:
         return DataPosition(digest, _plain([self._end])[0], _plain(self._begins), _plain(self._skipped))
 
-    def drew(self, batch: Batch) -> None:
+    def record_batch(self, batch: Batch) -> None:
         self._end = batch.end
         self._skipped += batch.skipped
 

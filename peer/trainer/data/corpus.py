@@ -38,7 +38,7 @@ class TrainingData(Protocol):
         ...
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Description for a person."""
         ...
 
@@ -46,7 +46,7 @@ class TrainingData(Protocol):
         """Return whether this shard can be read; None: that is not known yet."""
         ...
 
-    def need(self, shard: int) -> None:
+    def await_shard(self, shard: int) -> None:
         """Note that training waits for this shard. It becomes usable or not within a bounded time."""
         ...
 
@@ -54,15 +54,15 @@ class TrainingData(Protocol):
         """Return the tokens of a shard that is usable."""
         ...
 
-    def expect(self, shards: Sequence[int]) -> None:
+    def request(self, shards: Sequence[int]) -> None:
         """Get these shards, the first one first, and no others."""
         ...
 
-    def ask_again(self) -> None:
+    def retry_missing(self) -> None:
         """Forget which shards could not be had: none of a complete epoch could."""
         ...
 
-    def skipped(self, epoch: int, place: int, shard: int) -> None:
+    def report_skip(self, epoch: int, place: int, shard: int) -> None:
         """Tell that this shard, which is not usable, was passed over there."""
         ...
 
@@ -76,7 +76,7 @@ class Corpus:
     digest: str
     """BLAKE3 of the training text followed by the hold-out's, in hex. With a tokenizer: also of that."""
     bytes_per_token: float = 1.0
-    told: str = ""
+    description: str = ""
     """Description of what was taken and what was left out, for a person."""
 
     @property
@@ -87,18 +87,18 @@ class Corpus:
     def usable(self, shard: int) -> bool:
         return True
 
-    def need(self, shard: int) -> None:
+    def await_shard(self, shard: int) -> None:
         raise AssertionError("all of it is here")
 
     def shard(self, number: int) -> Tokens:
         """Return a piece. It shares its last token with the next one, so that no window is lost between them."""
         return self.train[number * PIECE_TOKENS : (number + 1) * PIECE_TOKENS + 1]
 
-    def expect(self, shards: Sequence[int]) -> None:
+    def request(self, shards: Sequence[int]) -> None:
         """Do nothing: all of it is here."""
 
-    def ask_again(self) -> None:
+    def retry_missing(self) -> None:
         raise AssertionError("all of it is here")
 
-    def skipped(self, epoch: int, place: int, shard: int) -> None:
+    def report_skip(self, epoch: int, place: int, shard: int) -> None:
         raise AssertionError("all of it is here")

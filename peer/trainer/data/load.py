@@ -32,15 +32,15 @@ def load_corpus(
 
     Without a `tokenizer` the tokens are bytes, in memory. With one they lie in files of the folder `scratch`."""
     if section.kind == "stdlib":
-        folder, told = Path(sysconfig.get_path("stdlib")), ""
+        folder, description = Path(sysconfig.get_path("stdlib")), ""
         train, holdout = ([Passage(text, True) for text in part] for part in split_stdlib(folder))
     else:
         folder = existing_folder(data_dir)
         found = survey(folder)
-        told = found.summary()
+        description = found.summary()
         if not found.files:
             fix = "Put text files into it, or name another with --data."
-            raise DataError(f"the data folder {folder} holds no text: {told}", fix)
+            raise DataError(f"the data folder {folder} holds no text: {description}", fix)
         train, holdout = split_texts(read_texts(folder, found.files))
     corpus = _in_memory(train, holdout)
     _check_digest(corpus.digest, section, folder)
@@ -48,7 +48,7 @@ def load_corpus(
         assert scratch is not None
         corpus = tokenized(train, holdout, corpus.digest, tokenizer, scratch)
     _check_size(corpus, context, folder)
-    return replace(corpus, told=told)
+    return replace(corpus, description=description)
 
 
 def _in_memory(train: list[Passage], holdout: list[Passage]) -> Corpus:

@@ -76,7 +76,7 @@ class TokenShards:
         return entry.text_bytes / entry.tokens
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Description for a person."""
         train = self._index.train
         return f"{sum(train.tokens):,} tokens in {len(train):,} shards"
@@ -106,7 +106,7 @@ class TokenShards:
             return True
         return False if digest in self._missing else None
 
-    def need(self, shard: int) -> None:
+    def await_shard(self, shard: int) -> None:
         """Begin to wait for a shard, or end the waiting when it took too long."""
         digest = self._index.train[shard].digest
         if self._awaited is None or self._awaited[0] != digest:
@@ -119,7 +119,7 @@ class TokenShards:
         self._await_no_more(digest)
         return self._open[digest]
 
-    def expect(self, shards: Sequence[int]) -> None:
+    def request(self, shards: Sequence[int]) -> None:
         """Get these shards, the first one first, and the hold-out before all. All but a borrowed one are closed."""
         self._expected = [self._index.holdout[0].digest, *(self._index.train[shard].digest for shard in shards)]
         self._want()
@@ -134,10 +134,10 @@ class TokenShards:
         self._open = {digest: tokens for digest, tokens in self._open.items() if digest in wanted}
         self._send({"shards": wanted, "ask": fresh, "wrong": []})
 
-    def ask_again(self) -> None:
+    def retry_missing(self) -> None:
         self._missing, self._awaited = {}, None
 
-    def skipped(self, epoch: int, place: int, shard: int) -> None:
+    def report_skip(self, epoch: int, place: int, shard: int) -> None:
         """Tell the daemon. The shard is asked for again when its turn comes in another epoch."""
         digest = self._index.train[shard].digest
         self._await_no_more(digest)
@@ -158,7 +158,7 @@ class TokenShards:
 
     # -- the daemon's answers ----------------------------------------------------------------------------------------
 
-    def take(self, digest: str, path: str | None, reason: str) -> None:
+    def receive_shard(self, digest: str, path: str | None, reason: str) -> None:
         """Take a shard's file, or the reason why there is none. A file with other content is asked for again."""
         if digest not in self._wanted or digest in self._open:
             return

@@ -59,12 +59,12 @@ def read_buffers(path: Path, model: nn.Module) -> dict[str, Tensor]:
     for name, buffer in found.items():
         if name not in own:
             raise ModelError(f"the model made here has no buffer {name}, which the run has")
-        if why := why_unfit(buffer, own[name]):
+        if why := buffer_mismatch(buffer, own[name]):
             raise ModelError(f"the run's buffer {name} {why}")
     return found
 
 
-def why_unfit(buffer: Tensor, own: Tensor) -> str:
+def buffer_mismatch(buffer: Tensor, own: Tensor) -> str:
     """Return why a buffer cannot take the place of the model's own. Empty: it can."""
     if buffer.shape != own.shape:
         return f"is {list(buffer.shape)}, the model's own {list(own.shape)}"

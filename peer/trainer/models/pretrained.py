@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from peer.run.sections import MOST_BUFFER_BYTES
-from peer.trainer.models.buffers import persistent_buffers, why_unfit
+from peer.trainer.models.buffers import buffer_mismatch, persistent_buffers
 from peer.trainer.models.builder import build_shell
 from peer.trainer.weight_files import WEIGHTS, check_folder, folder_error, named
 
@@ -123,7 +123,7 @@ def _buffers(folder: Path, model: nn.Module, shell: nn.Module) -> dict[str, Tens
         given = loaded[name]
         if given.dtype == buffer.dtype and torch.equal(given, buffer):
             continue
-        if why := why_unfit(given, buffer):
+        if why := buffer_mismatch(given, buffer):
             raise folder_error(f"buffer {name} in {folder} {why}", "Take an earlier checkpoint of the model.")
         found[name] = given.contiguous()
     if (size := sum(buffer.nbytes for buffer in found.values())) > MOST_BUFFER_BYTES:

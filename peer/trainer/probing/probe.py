@@ -19,7 +19,7 @@ from peer.protocol.model.layout import Layout
 from peer.trainer.arena import Arena
 from peer.trainer.batches import Windows
 from peer.trainer.config import TrainerConfig
-from peer.trainer.data.desk import DataDesk
+from peer.trainer.data.tracked import TrackedData
 from peer.trainer.evaluation import RunNetwork, weights_of
 from peer.trainer.loss import window_losses
 from peer.trainer.models.flat import fragment_views, views_of
@@ -51,17 +51,23 @@ class Prober:
     """Answers the daemon's probes."""
 
     def __init__(
-        self, config: TrainerConfig, layout: Layout, folder: Path, arena: Arena, loop: RunNetwork, desk: DataDesk
+        self,
+        config: TrainerConfig,
+        layout: Layout,
+        folder: Path,
+        arena: Arena,
+        run_network: RunNetwork,
+        tracked: TrackedData,
     ) -> None:
         self._config = config
         self._layout = layout
         self._folder = folder
         self._arena = arena
-        self._loop = loop
-        self._data = desk.data
+        self._run_network = run_network
+        self._data = tracked.data
         self._form = WindowForm.affordable(config.tokens_per_step, config.train.context)
-        self._shards = desk.shards
-        self._sample = None if desk.shards is None else RunSample(desk.shards, self._form.length)
+        self._shards = tracked.shards
+        self._sample = None if tracked.shards is None else RunSample(tracked.shards, self._form.length)
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return the losses, each a list with one for every window, or why there are none."""
@@ -77,9 +83,9 @@ class Prober:
         windows, source = self._first_windows(message["seed"])
         if isinstance(windows, str):
             return {"ok": {"why": windows}}
-        network, device = self._loop.network, self._loop.device
+        network, device = self._run_network.network, self._run_network.device
         weights = weights_of(network, views_of(self._arena.inn.to(device), self._layout))
-        losses = window_losses(self._loop.token_loss, windows, weights, lambda: boottime() > until)
+        losses = window_losses(self._run_network.token_loss, windows, weights, lambda: boottime() > until)
         if losses is None:
             return {"ok": {"why": "it took too long"}}
         return {"ok": {"windows": losses, "guess": math.log(network.vocab_size), "source": source}}
@@ -90,19 +96,19 @@ class Prober:
             text = common_text(self._config.data, self._data)
             return text if isinstance(text, str) else draw(text, seed=seed, form=form), COMMON
         if self._shards.holdout is None:
-            self._shards.expect([])
+            self._shards.request([])
             return AWAITED if self._shards.holdout_awaited else "nobody gives the hold-out", HOLDOUT
         return draw(self._shards.holdout, seed=seed, form=form), HOLDOUT
 
-    def arrived(self) -> None:
+    def check_borrowed(self) -> None:
         """Look for a shard that came, or that cannot be had."""
         if self._sample is not None:
-            self._sample.arrived()
+            self._sample.check_borrowed()
 
     def _windows(self, seed: int) -> tuple[Windows | str, str]:
         """Return the windows and what they are of, for a person; or why there are none."""
         if self._sample is not None:
-            return self._sample.draw(seed, self._form.count), self._sample.told
+            return self._sample.draw(seed, self._form.count), self._sample.description
         text = common_text(self._config.data, self._data)
         return text if isinstance(text, str) else draw(text, seed=seed, form=self._form), COMMON
 
@@ -110,14 +116,14 @@ class Prober:
         windows, source = self._windows(message["seed"])
         if isinstance(windows, str):
             return windows
-        self._loop.forget_gradients()  # their memory is used meanwhile
-        found: dict[str, Any] = {"guess": math.log(self._loop.network.vocab_size), "source": source}
+        self._run_network.forget_gradients()  # their memory is used meanwhile
+        found: dict[str, Any] = {"guess": math.log(self._run_network.network.vocab_size), "source": source}
         for name, values in candidates(self._layout, self._folder, self._arena, message):
             found[name] = self._with(message["fragment"], values, windows, late)
         return "it took too long" if None in found.values() else found
 
     def _with(self, fragment: int, values: Tensor, windows: Windows, late: Callable[[], bool]) -> list[float] | None:
         """Return the loss of each window with these values for the fragment; None: it is too late."""
-        replaced = fragment_views(values.to(self._loop.device), self._layout, fragment)
-        weights = {**self._loop.live_weights(), **weights_of(self._loop.network, replaced)}
-        return window_losses(self._loop.token_loss, windows, weights, late)
+        replaced = fragment_views(values.to(self._run_network.device), self._layout, fragment)
+        weights = {**self._run_network.live_weights(), **weights_of(self._run_network.network, replaced)}
+        return window_losses(self._run_network.token_loss, windows, weights, late)

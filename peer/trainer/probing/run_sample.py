@@ -65,7 +65,7 @@ class RunSample:
         """Why the last drawn shard could not be had."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Description for a person."""
         drawn = {shard for shard, _ in self._parts}
         return f"from {len(drawn)} of the run's {len(self._ends)} shards, drawn at random"
@@ -76,7 +76,7 @@ class RunSample:
         self._since += 1
         if self._borrows is None and (len(self._parts) < USUAL_DRAWS or self._since >= EVERY):
             self._borrow()
-            self.arrived()
+            self.check_borrowed()
         if len(self._parts) < LEAST_DRAWS:
             return (
                 f"{len(self._parts)} of {LEAST_DRAWS} random shards of the run's data are here to judge params by, and "
@@ -86,7 +86,7 @@ class RunSample:
         windows: Windows = every[self._random.choice(len(every), count, replace=False)]
         return windows
 
-    def arrived(self) -> None:
+    def check_borrowed(self) -> None:
         """Look whether the borrowed shard is here now, and take windows of it."""
         while (shard := self._borrows) is not None and (found := self._shards.borrowed()) is not None:
             self._borrows, self._lacked = None, ""

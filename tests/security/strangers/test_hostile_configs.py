@@ -26,7 +26,7 @@ from peer.run.sections import MOST_BUFFER_BYTES, LlamaSection
 from peer.trainer import worker
 from peer.trainer.arena import Arena
 from peer.trainer.config import TrainerConfig
-from peer.trainer.data.desk import DataDesk
+from peer.trainer.data.tracked import TrackedData
 from peer.trainer.inner_loop import InnerLoop
 from peer.trainer.memory_limit import MARGIN, OTHER_THREADS, MemoryLimit, limited_memory
 from peer.trainer.models import builder
@@ -241,13 +241,13 @@ def test_once_a_step_was_made_another_process_may_try_again(texts: Path, monkeyp
 
 
 def test_the_owners_own_texts_are_not_counted(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class LargeDesk(DataDesk):
+    class LargeDesk(TrackedData):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             self.texts = torch.empty(3 * 2**30, dtype=torch.uint8)
             """More than the limit. Nobody touches it."""
 
-    monkeypatch.setattr(worker, "DataDesk", LargeDesk)
+    monkeypatch.setattr(worker, "TrackedData", LargeDesk)
     train = {"context": 16, "batch": 2, "total_rounds": 10, "eval_windows": 1}
     said = served(texts, START, WORK, {"id": 3, "op": "evaluate"}, train=train)
     assert said == {"dying": "Ended: "}, "all commands were carried out"

@@ -70,7 +70,7 @@ def test_documents_are_tokens_closed_by_the_end_token(tmp_path: Path) -> None:
     assert corpus.train.dtype == np.uint32
     assert corpus.bytes_per_token == 1800 / 601
     assert isinstance(corpus.train, np.memmap), "in a file, not in memory"
-    assert corpus.told == "4 files, 9 kB; skipped 0 binary, 0 hidden"
+    assert corpus.description == "4 files, 9 kB; skipped 0 binary, 0 hidden"
 
 
 def test_a_small_vocabulary_takes_two_bytes_a_token(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from peer.run.files.token_index import TokenIndex, parse_index
 from peer.run.manifest import Manifest, load_signed, sign_text
 from peer.run.model_layout import layout_for
 from peer.run.resolve import resolve
-from peer.trainer.batch_log import TRAIL, Trained, read_trail
+from peer.trainer.batch_log import TRAIL, LoggedStep, read_batch_log
 from peer.trainer.client import TrainerClient
 from peer.trainer.config import TrainerConfig
 from peer.trainer.models.llama import first_params
@@ -149,9 +149,9 @@ class Run:
         await trainer.apply(work.key, work.params.clone(), work.processed, round_ + 1)
         return work
 
-    def trail(self) -> list[Trained]:
+    def trail(self) -> list[LoggedStep]:
         path = self.home / TRAIL
-        return list(read_trail(path)) if path.exists() else []
+        return list(read_batch_log(path)) if path.exists() else []
 
     def again(self) -> list[str]:
         """What another process draws again."""
@@ -162,7 +162,7 @@ class Run:
         return done.stdout.splitlines()
 
 
-def line_of(round_: int, step: Trained) -> str:
+def line_of(round_: int, step: LoggedStep) -> str:
     begin = step.begin
     return f"{round_} 0 {begin.epoch}.{begin.place}.{begin.window} {step.batch}"
 

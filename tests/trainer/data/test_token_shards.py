@@ -48,7 +48,7 @@ class Daemon:
         self.said.clear()
         for digest in asked:
             path = None if digest in without else str(self.files[digest])
-            self.shards.take(digest, path, "" if path else "nobody has it")
+            self.shards.receive_shard(digest, path, "" if path else "nobody has it")
 
 
 @pytest.fixture
@@ -102,10 +102,10 @@ def test_a_shard_with_another_content_is_refused_and_asked_for_again(tmp_path: P
     (tmp_path / "other").write_bytes(b"\1" + good[1:])
     (tmp_path / "short").write_bytes(good[:-2])
     for wrong in ("other", "short", "absent"):
-        daemon.shards.take(first, str(tmp_path / wrong), "")
+        daemon.shards.receive_shard(first, str(tmp_path / wrong), "")
         assert daemon.said.pop()["wrong"] == [first]
         assert not stream.ready()
-    daemon.shards.take(first, str(daemon.files[first]), "")
+    daemon.shards.receive_shard(first, str(daemon.files[first]), "")
     assert stream.ready()
 
 
@@ -116,8 +116,8 @@ def test_a_token_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
     index = TokenIndex("uint16", 1000, 0, "0" * 64, ShardTable([ShardEntry(digest, 200, 1, 600)]), index.holdout)
     daemon = Daemon(tmp_path, index)
     (tmp_path / "beyond").write_bytes(raw)
-    daemon.shards.expect([0])
-    daemon.shards.take(digest, str(tmp_path / "beyond"), "")
+    daemon.shards.request([0])
+    daemon.shards.receive_shard(digest, str(tmp_path / "beyond"), "")
     assert daemon.said[-1]["wrong"] == [digest]
 
 
@@ -161,7 +161,7 @@ def test_a_silent_daemon_is_waited_for_a_bounded_time(tmp_path: Path, index: Tok
     assert not stream.ready()
     first = daemon.said[0]["shards"][1]
     for digest in daemon.said[0]["shards"][2:]:
-        daemon.shards.take(digest, str(daemon.files[digest]), "")
+        daemon.shards.receive_shard(digest, str(daemon.files[digest]), "")
     daemon.now += WAIT_S - 1
     assert not stream.ready()
     daemon.now += 2

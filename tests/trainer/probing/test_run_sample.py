@@ -66,7 +66,7 @@ def test_a_further_shard_comes_now_and_then_and_the_oldest_gives_way() -> None:
     soon = USUAL_DRAWS - LEAST_DRAWS + 1
     assert len(lender.lent) == USUAL_DRAWS + (EVERY * 40 - soon) // EVERY
     drawn_last = len(set(lender.lent[-MOST_DRAWS:]))
-    assert sample.told == f"from {drawn_last} of the run's 1000 shards, drawn at random"
+    assert sample.description == f"from {drawn_last} of the run's 1000 shards, drawn at random"
     assert set(lender.lent[:LEAST_DRAWS]) & set.union(*seen[:EVERY])
     assert set.union(*seen[-EVERY:]) <= set(lender.lent[-MOST_DRAWS - 1 :])
     assert len(sample._parts) * WINDOWS == MOST_DRAWS * WINDOWS, "nothing grows"
@@ -91,7 +91,7 @@ def test_shards_are_borrowed_after_what_training_needs_one_at_a_time_and_given_b
         most = max(most, *(len(message["shards"]) for message in daemon.said))
         assert all(message["shards"][: len(expected)] == expected for message in daemon.said)
         daemon.answer()
-        sample.arrived()
+        sample.check_borrowed()
     assert len(expected) + 1 == most
     assert index.holdout[0].digest not in asked
     assert daemon.shards._wanted == expected, "all are given back"
@@ -111,7 +111,7 @@ def test_a_shard_that_nobody_has_is_told_and_no_loss_to_training(tmp_path: Path,
     for seed in range(20):
         told = str(sample.draw(seed, COUNT))
         daemon.answer(*others)
-        sample.arrived()
+        sample.check_borrowed()
         if "nobody has it" in told:
             break
     assert "the next one could not be had: nobody has it" in told
@@ -119,7 +119,7 @@ def test_a_shard_that_nobody_has_is_told_and_no_loss_to_training(tmp_path: Path,
     for seed in range(20):
         told = str(sample.draw(seed, COUNT))
         daemon.answer()
-        sample.arrived()
+        sample.check_borrowed()
     assert not isinstance(sample.draw(1, COUNT), str), told
 
 

@@ -24,7 +24,7 @@ PLACE = "data_place.json"
 """File of the run's folder with the place of the last snapshot, for a start without a checkpoint."""
 
 
-class DataDesk:
+class TrackedData:
     """Opens the data, and keeps the account of what was drawn from it. `send` takes messages to the daemon.
 
     Raises DataError, HomeUnusable and ManifestError."""
@@ -54,10 +54,10 @@ class DataDesk:
         """Whether the hold-out is on its way."""
         return self._shards is not None and self._shards.holdout_awaited
 
-    def take(self, message: dict[str, Any]) -> None:
+    def receive_shard(self, message: dict[str, Any]) -> None:
         """Take the daemon's answer about a shard."""
         assert self._shards is not None, "nobody asked"
-        self._shards.take(message["digest"], message["path"], message["reason"])
+        self._shards.receive_shard(message["digest"], message["path"], message["reason"])
 
     def begin(self, saved: DataPosition | None, *, resumed: bool, exact: bool) -> tuple[Cursor, str]:
         """Choose where to begin, and tell why. `resumed`: there is a checkpoint, from which `saved` is. `exact`: no
@@ -77,7 +77,7 @@ class DataDesk:
             return START, "at the beginning of an epoch: the checkpoint tells a place in other data"
         if resumed:
             return START, "at the beginning of an epoch: the checkpoint of an older program tells no place"
-        kept = self._kept()
+        kept = self._saved_place()
         if kept is None:
             return START, "at the beginning of an epoch: no place in this data is known here"
         return kept, "where the last snapshot was taken"
@@ -86,17 +86,17 @@ class DataDesk:
         shards = len(self.data.tokens_per_shard)
         return position.digest == self.data.digest and all(place < shards for _, place, _ in position.cursors)
 
-    def _kept(self) -> Cursor | None:
+    def _saved_place(self) -> Cursor | None:
         """Return the place of the last snapshot in exactly this data."""
-        kept = kept_place(self._folder, self.data.digest)
+        kept = saved_place(self._folder, self.data.digest)
         return kept if kept is not None and kept.place < len(self.data.tokens_per_shard) else None
 
     def position(self) -> DataPosition:
         """Return the place in the data for a checkpoint."""
         return self.account.position(self.data.digest)
 
-    def drew(self, batch: Batch) -> None:
-        self.account.drew(batch)
+    def record_batch(self, batch: Batch) -> None:
+        self.account.record_batch(batch)
 
     def snapshot(self, fragment: int, tokens: int) -> dict[str, str]:
         """Take a snapshot; return the span of its data."""
@@ -110,7 +110,7 @@ class DataDesk:
         self.account.rebase(fragment, tokens)
 
 
-def kept_place(folder: Path, digest: str | None = None) -> Cursor | None:
+def saved_place(folder: Path, digest: str | None = None) -> Cursor | None:
     """Return the place of the last snapshot taken in a run's folder. `digest`: of this data only."""
     try:
         kept = json.loads((folder / PLACE).read_bytes())

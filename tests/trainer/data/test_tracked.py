@@ -17,7 +17,7 @@ from peer.trainer.batches import Batch, Windows
 from peer.trainer.config import TrainerConfig
 from peer.trainer.data import BLOCK_BYTES
 from peer.trainer.data.account import DataAccount, DataPosition
-from peer.trainer.data.desk import PLACE, DataDesk
+from peer.trainer.data.tracked import PLACE, TrackedData
 from tests.trainer.data.test_token_shards import built
 
 NO_WINDOWS: Any = None
@@ -52,8 +52,8 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def desk(home: Path, data: Path, fragments: int = 1) -> DataDesk:
-    return DataDesk(config(data), home, fragments, lambda message: None)
+def tracked(home: Path, data: Path, fragments: int = 1) -> TrackedData:
+    return TrackedData(config(data), home, fragments, lambda message: None)
 
 
 def batch(begin: Cursor, end: Cursor, *skipped: Cursor) -> Batch:
@@ -65,53 +65,53 @@ AT = [Cursor(0, 0, 4 * step) for step in range(6)]
 
 
 def test_nothing_known_begins_an_epoch_and_says_so(tmp_path: Path, data: Path) -> None:
-    cursor, why = desk(tmp_path, data).begin(None, resumed=False, exact=False)
+    cursor, why = tracked(tmp_path, data).begin(None, resumed=False, exact=False)
     assert cursor == START
     assert "no place in this data is known" in why
 
 
 def test_an_old_checkpoint_without_a_place_begins_an_epoch_and_says_so(tmp_path: Path, data: Path) -> None:
-    cursor, why = desk(tmp_path, data).begin(None, resumed=True, exact=True)
+    cursor, why = tracked(tmp_path, data).begin(None, resumed=True, exact=True)
     assert cursor == START
     assert "older program" in why
 
 
 def test_the_work_that_was_lost_is_drawn_again_and_no_other(tmp_path: Path, data: Path) -> None:
-    one = desk(tmp_path, data)
+    one = tracked(tmp_path, data)
     one.begin(None, resumed=False, exact=False)
     for begin, end in pairwise(AT[:5]):
-        one.drew(batch(begin, end))
+        one.record_batch(batch(begin, end))
         if end == AT[2]:
             one.snapshot(0, 100)
             one.account.rebase(0, 100)
     saved = one.position()
-    exact = desk(tmp_path, data)
+    exact = tracked(tmp_path, data)
     assert exact.begin(saved, resumed=True, exact=True)[0] == AT[4]
     assert exact.snapshot(0, 200)["data_from"] == "0.0.8", "the work since the base counts on"
-    lost = desk(tmp_path, data)
+    lost = tracked(tmp_path, data)
     assert lost.begin(saved, resumed=True, exact=False)[0] == AT[2]
     assert lost.snapshot(0, 200) == {"data_from": "0.0.8", "data_to": "0.0.8", "data_skipped": ""}
 
 
 def test_a_start_without_a_checkpoint_goes_on_at_the_last_snapshot(tmp_path: Path, data: Path) -> None:
-    one = desk(tmp_path, data)
-    one.drew(batch(START, AT[1]))
+    one = tracked(tmp_path, data)
+    one.record_batch(batch(START, AT[1]))
     one.snapshot(0, 10)
-    one.drew(batch(AT[1], AT[2]))
-    cursor, why = desk(tmp_path, data).begin(None, resumed=False, exact=False)
+    one.record_batch(batch(AT[1], AT[2]))
+    cursor, why = tracked(tmp_path, data).begin(None, resumed=False, exact=False)
     assert cursor == AT[1]
     assert "last snapshot" in why
     (tmp_path / PLACE).write_text('{"cursor": [0, "x"]}')
-    assert desk(tmp_path, data).begin(None, resumed=False, exact=False)[0] == START
+    assert tracked(tmp_path, data).begin(None, resumed=False, exact=False)[0] == START
 
 
 def test_a_place_in_other_data_means_nothing(tmp_path: Path, data: Path) -> None:
-    one = desk(tmp_path, data)
-    one.drew(batch(START, AT[1]))
+    one = tracked(tmp_path, data)
+    one.record_batch(batch(START, AT[1]))
     one.snapshot(0, 10)
     saved = one.position()
     (data / "b.txt").write_bytes(b"another text " * BLOCK_BYTES)
-    other = desk(tmp_path, data)
+    other = tracked(tmp_path, data)
     for given in (saved, None):
         assert other.begin(given, resumed=given is not None, exact=True)[0] == START
     assert "other data" in other.begin(saved, resumed=True, exact=True)[1]
@@ -119,9 +119,9 @@ def test_a_place_in_other_data_means_nothing(tmp_path: Path, data: Path) -> None
 
 def test_spans_follow_each_fragment_s_base_and_keep_its_skips() -> None:
     account = DataAccount(START, [START, START])
-    account.drew(batch(START, AT[1], START))
+    account.record_batch(batch(START, AT[1], START))
     assert account.snapshot(0, 10) == {"data_from": "0.0.0", "data_to": "0.0.4", "data_skipped": "0.0"}
-    account.drew(batch(AT[1], Cursor(0, 2, 1), Cursor(0, 1)))
+    account.record_batch(batch(AT[1], Cursor(0, 2, 1), Cursor(0, 1)))
     account.rebase(0, 10)
     assert account.snapshot(1, 20) == {"data_from": "0.0.0", "data_to": "0.2.1", "data_skipped": "0.0-1"}
     account.rebase(1, 20)
@@ -142,4 +142,4 @@ def test_shards_of_another_tokenizer_and_too_few_of_them_are_refused(tmp_path: P
         ({"train": TrainSection(context=400, batch=4)}, "too little data in the index"),
     ):
         with pytest.raises(DataError, match=words):
-            DataDesk(of_tokens(tmp_path, **changes), tmp_path, 1, lambda message: None)
+            TrackedData(of_tokens(tmp_path, **changes), tmp_path, 1, lambda message: None)
