@@ -15,16 +15,16 @@ from peer.trainer.ipc import DaemonPipe
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # a terminal or log-out sends them to all processes
-        signal.signal(number, signal.SIG_IGN)  # the daemon decides: it still needs us for its last checkpoint
+        signal.signal(number, signal.SIG_IGN)  # the daemon ends us: it first needs us for its last checkpoint
     pipe = DaemonPipe(socket.socket(fileno=int(sys.argv[1])))
     phases = PhaseTimer()
-    gc.disable()  # objects that an import makes stay for ever, so there is no use in looking for garbage among them
-    from peer.trainer.worker import serve  # torch is imported only now, when the daemon's end would be noticed
+    gc.disable()  # imports create objects that stay for ever, so collecting during them only costs time
+    from peer.trainer.worker import serve  # imports torch: after the pipe exists, which notices the daemon's end
 
     gc.freeze()
     gc.enable()
     phases.end("torch import")
-    serve(pipe, pipe.inbox.get(), phases)  # the daemon starts us early and may still look for the run
+    serve(pipe, pipe.inbox.get(), phases)  # waits for the config: the daemon may still be looking for the run
 
 
 if __name__ == "__main__":

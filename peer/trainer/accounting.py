@@ -1,4 +1,4 @@
-"""Accounts of the work done since each fragment's base."""
+"""Account of the work done since each fragment's base, and the pace of the inner steps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class WorkTally:
+    """Sums over some inner steps."""
+
     steps: int = 0
     skipped: int = 0
-    """Steps whose update was left out. Their loss is not counted."""
+    """Steps whose update was left out because loss or gradient were not finite. `loss_sum` leaves them out too."""
     loss_sum: float = 0.0
+    """Sum over the steps of the mean loss in nats per token."""
     nanoseconds: int = 0
+    """Time in inner steps."""
 
     @property
     def loss(self) -> float:
-        """Mean loss in nats per token; NaN without a step that counts."""
+        """Mean loss in nats per token. NaN when every step was skipped."""
         counted = self.steps - self.skipped
         return self.loss_sum / counted if counted else math.nan
 
@@ -32,7 +36,7 @@ class WorkTally:
         )
 
     def without(self, part: WorkTally) -> WorkTally:
-        """Return the work that came after `part`."""
+        """Return the difference, which is the work done after `part`."""
         return WorkTally(
             self.steps - part.steps,
             self.skipped - part.skipped,
@@ -42,24 +46,24 @@ class WorkTally:
 
 
 RECENT = 9
-"""Last steps that the expected time of the next one is made from."""
+"""Number of last steps whose median is the expected time of the next one."""
 
 
 @dataclass(slots=True)
 class StepPace:
-    """Seconds that an inner step takes here: the median of the last few.
+    """Measured time of an inner step: the median of the last `RECENT` steps.
 
-    A step that another program held up thus changes little."""
+    The median makes a single step that another program delayed count little."""
 
     steps: int = 0
-    """Steps of this process."""
+    """Steps made by this process."""
     step_s: float = 0.0
-    """Seconds; 0 until the first step."""
+    """Seconds of a usual step. 0 before the first step."""
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     @property
     def longest_s(self) -> float:
-        """Seconds that the longest of the last few took; NaN before the first step."""
+        """Seconds of the longest of the last `RECENT` steps. NaN before the first step."""
         return max(self._recent, default=math.nan)
 
     def record(self, seconds: float) -> None:
@@ -70,32 +74,33 @@ class StepPace:
 
 @dataclass(frozen=True, slots=True)
 class _SnapshotMark:
-    """Snapshot whose result may still come."""
+    """A snapshot whose result may still arrive."""
 
     tokens: int
+    """Token counter at the snapshot, which names it."""
     steps: int
-    """Steps of this process until the snapshot."""
+    """Steps made by this process before the snapshot."""
     tally: WorkTally
     """Work between the fragment's base and the snapshot."""
 
 
 class WorkAccount:
-    """Tallies of all fragments, and the last two snapshots of each.
+    """Work of each fragment since its base, and the last two snapshots of each fragment.
 
-    A result may come when the next snapshot has been taken already, but not later. Snapshots are named by the trainer's
-    token count."""
+    Two snapshots are enough: a result may arrive after the next snapshot of its fragment, but not after the one behind
+    it. A snapshot is named by the token counter at which it was taken."""
 
     def __init__(self, fragments: int) -> None:
         self.tallies = [WorkTally()] * fragments
-        """Work since the base, per fragment."""
+        """Per fragment, the work since its base."""
         self.steps = 0
-        """Steps of this process."""
+        """Steps made by this process."""
         self.since_snapshot = 0
         """Steps since the last snapshot of any fragment."""
         self._snapshots: list[deque[_SnapshotMark]] = [deque(maxlen=2) for _ in range(fragments)]
 
     def resume(self, since_snapshot: int, tallies: Sequence[WorkTally]) -> None:
-        """Continue from a save. The bases stay, and no result of an older snapshot can still come."""
+        """Restore the account of a checkpoint. No result of a snapshot before it can still arrive."""
         assert len(tallies) == len(self.tallies), (len(tallies), len(self.tallies))
         self.tallies, self.since_snapshot = list(tallies), since_snapshot
 
@@ -105,18 +110,18 @@ class WorkAccount:
         self.since_snapshot += done.steps
 
     def snapshot(self, fragment: int, tokens: int) -> WorkTally:
-        """Take a snapshot; return the work since the fragment's base."""
+        """Record a snapshot at this token count; return the work since the fragment's base."""
         tally = self.tallies[fragment]
         self._snapshots[fragment].append(_SnapshotMark(tokens, self.steps, tally))
         self.since_snapshot = 0
         return tally
 
     def steps_since(self, fragment: int, tokens: int) -> int:
-        """Return the steps since this snapshot."""
+        """Return how many steps were made since the snapshot at this token count."""
         return self.steps - self._find(fragment, tokens).steps
 
     def rebase(self, fragment: int, tokens: int) -> None:
-        """Make this snapshot the fragment's base, and drop older ones."""
+        """Make the snapshot at this token count the fragment's base, and forget older snapshots."""
         base = self._find(fragment, tokens)
         self.tallies[fragment] = self.tallies[fragment].without(base.tally)
         later = [taken for taken in self._snapshots[fragment] if taken.tokens > tokens]
@@ -124,7 +129,9 @@ class WorkAccount:
         self._snapshots[fragment].extend(_SnapshotMark(t.tokens, t.steps, t.tally.without(base.tally)) for t in later)
 
     def cover(self, fragment: int, tokens: int) -> None:
-        """Make this token count the fragment's base, be it that of a snapshot or not."""
+        """Make this token count the fragment's base, whether or not a snapshot was taken at it.
+
+        Without a snapshot there the work since is unknown, and the tally starts at zero."""
         if any(taken.tokens == tokens for taken in self._snapshots[fragment]):
             self.rebase(fragment, tokens)
         else:
@@ -138,5 +145,5 @@ class WorkAccount:
 
 
 def smoothed(average: float, value: float) -> float:
-    """Return an average that the last values count most for. `average`: before `value`; 0: there was none."""
+    """Return the exponential moving average after `value`, which counts for a fifth. An `average` of 0 means none."""
     return value if average == 0.0 else 0.8 * average + 0.2 * value

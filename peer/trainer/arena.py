@@ -1,6 +1,6 @@
-"""Memory-mapped files that daemon and trainer share.
+"""The memory-mapped files that daemon and trainer share: the arena and the counters.
 
-The arena holds snapshots and `outer_params`, and never live parameters. The counters outlive both processes."""
+The arena holds snapshots and `outer_params`, and never live parameters. The counter file outlives both processes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from peer.run.home import write_whole
 ARENA = "arena.bin"
 COUNTERS = "counters.bin"
 PLACE, ATTACHED_PLACE = "trainer.json", "loop.json"
-"""Files of a checkpoint by which the daemon knows whose part is in it: the built-in loop's, or a user's own."""
+"""Files of a checkpoint that show which kind of loop wrote it: the built-in loop, or a user's own."""
 MAGIC = int.from_bytes(b"peercnt\0", "little")
 VERSION = 1
 TOKENS, STEPS, TRAINING_NS, WAITING_NS, BASE = 3, 4, 5, 6, 7
-"""Indices of little-endian u64: magic, version and fragments come first, then these, with `BASE + f` for fragment f."""
+"""Layout of the counter file, as indices of little-endian u64. Words 0 to 2 are magic, version and number of fragments.
+`BASE + f` is the base of fragment f."""
 
 
 class Arena:
-    """Two slots per fragment: the trainer writes `out` (snapshots), the daemon writes `inn` (outer_params).
+    """Two slots per fragment: the trainer writes snapshots to `out`, the daemon writes `outer_params` to `inn`.
 
-    Each is a flat fp32 tensor of the complete model in layout order. A fragment's slot is its span. The daemon's
-    `outer_params` themselves may lie in `inn`: the trainer then reads them where they are."""
+    `out` and `inn` are flat fp32 tensors of the whole model in layout order, and a fragment's slot is its span. The
+    daemon may keep its `outer_params` in `inn`, so that handing them over costs no copy."""
 
     def __init__(self, folder: Path, layout: Layout, *, create: bool) -> None:
-        """Map the file. Raises HomeUnusable.
+        """Map the file in `folder`. Raises HomeUnusable.
 
-        `create` makes or resizes the file and touches every page, so that no later copy pays for page faults or meets a
-        full disk."""
+        `create`: make or resize the file and touch every page, so that later copies cause no page faults and cannot
+        fail because of a full disk."""
         self._layout = layout
         whole = map_values(folder / ARENA, 2 * layout.elements, create=create)
         self.out: torch.Tensor = whole[: layout.elements]
@@ -55,7 +56,7 @@ class Arena:
 
 
 def map_values(path: Path, elements: int, *, create: bool) -> torch.Tensor:
-    """Map a file of fp32 values. `create`: see `Arena`. Raises HomeUnusable."""
+    """Map a file of `elements` fp32 values, read and write. `create`: see `Arena`. Raises HomeUnusable."""
     nbytes = 4 * elements
     try:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
@@ -74,22 +75,23 @@ def map_values(path: Path, elements: int, *, create: bool) -> torch.Tensor:
         ) from error
     pages = np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE]
     if create:
-        pages |= 0  # a write fault each, without changing what is there
+        pages |= 0  # faults each page in for writing, without changing its content
     else:
         pages.max()  # read only, as the other side may be writing
     return torch.from_numpy(np.frombuffer(mapped, np.float32))
 
 
 def shift_file(folder: Path, fragment: int) -> Path:
-    """Return the file in which the daemon hands over what is to be added to a fragment's params. It is little endian
-    fp32, and there is one for the time of the call."""
+    """Return the path of the file in which the daemon passes a difference to be added to a fragment's params.
+
+    It holds little-endian fp32 and exists only during the call."""
     return folder / f"shift-{fragment}.bin"
 
 
 def _reserve(descriptor: int, path: Path, nbytes: int) -> None:
-    """Give the file its size with disk blocks behind it: a full disk is an error here and no SIGBUS later.
+    """Allocate the file's disk blocks, so that a full disk is an error here and no SIGBUS later.
 
-    On a failure the file is removed."""
+    Removes the file on failure. Raises OSError."""
     try:
         os.ftruncate(descriptor, nbytes)
         if hasattr(os, "posix_fallocate"):
@@ -100,7 +102,9 @@ def _reserve(descriptor: int, path: Path, nbytes: int) -> None:
 
 
 class CounterFile:
-    """Counters on the trainer's side. Every store is one aligned 8-byte write, so a kill leaves consistent numbers."""
+    """The trainer's mapping of the counters, which it alone writes.
+
+    Every store is one aligned 8-byte write, so that a killed process leaves consistent numbers."""
 
     def __init__(self, folder: Path, fragments: int) -> None:
         """Open the file, or make it with all counters zero. Raises HomeUnusable for a foreign or damaged one."""
@@ -110,7 +114,7 @@ class CounterFile:
         words = _checked(path, fragments)
         if (
             words[BASE:] > words[TOKENS]
-        ).any():  # only here: next to a running trainer a reader may see it for a moment
+        ).any():  # checked only here: beside a running trainer a reader may see such values for a moment
             raise _damaged(path, fragments)
         with path.open("r+b") as file:
             self._words: NDArray[np.uint64] = np.frombuffer(mmap.mmap(file.fileno(), 0), "<u8")
@@ -132,19 +136,19 @@ class CounterFile:
         self._words[WAITING_NS] += np.uint64(nanoseconds)
 
     def rebase(self, fragment: int, tokens: int) -> None:
-        """Move a fragment's base to `tokens`: its work up to there is applied or dropped. The base never goes back."""
+        """Move a fragment's base forward to `tokens`: the work up to that count is applied or dropped."""
         assert self.base(fragment) <= tokens <= self.tokens, (self.base(fragment), tokens, self.tokens)
         self._words[BASE + fragment] = tokens
 
 
 def recover_counters(folder: Path, fragments: int, covered: Mapping[int, int]) -> str:
-    """Bring counters that a power loss has set back to what the journal covers. No trainer may run meanwhile.
+    """Advance counters that a power loss has set back, up to what the journal covers. No trainer may run meanwhile.
 
-    The kernel keeps the stores of a process that is killed, but after a power loss the file may be missing or empty,
-    hold zeros, or hold older numbers than the journal. Trained work that no event of the journal covers is lost then,
-    with the params that had it. covered: fragment -> tokens that are applied or dropped.
+    The kernel keeps the stores of a killed process. After a power loss, however, the file may be missing or empty, hold
+    zeros, or hold older numbers than the journal. Work beyond the journal is then lost together with its params.
 
-    Return what was done, for the log; empty: nothing had to be. Raises HomeUnusable for other damage."""
+    `covered`: fragment -> token count up to which the work is applied or dropped. Returns a description for the log;
+    empty: nothing had to be done. Raises HomeUnusable for damage of another kind."""
     path, tokens = folder / COUNTERS, max(covered.values(), default=0)
     raw = _read(path, fragments) if path.exists() else b""
     if len(raw) > 8 * (BASE + fragments) or any(raw):
@@ -164,9 +168,9 @@ def recover_counters(folder: Path, fragments: int, covered: Mapping[int, int]) -
 
 
 def read_counters(folder: Path, fragments: int) -> Counters:
-    """Return the counters as they are now, with or without a running trainer; zeros when none ever ran there.
+    """Return the current counters. They are zeros if no trainer has run in this folder. A trainer may run meanwhile.
 
-    Raises HomeUnusable, with the file's name, when the file is damaged."""
+    Raises HomeUnusable, which names the file, when it is damaged."""
     path = folder / COUNTERS
     if not path.exists():
         return Counters(0, 0, (0,) * fragments, 0.0, 0.0)
@@ -174,7 +178,7 @@ def read_counters(folder: Path, fragments: int) -> Counters:
 
 
 def counters_of(words: NDArray[np.uint64]) -> Counters:
-    """Decode the 64-bit numbers of a counter file."""
+    """Convert the words of a counter file. Nanoseconds become seconds."""
     base = tuple(int(word) for word in words[BASE:])
     training, waiting = int(words[TRAINING_NS]) / 1e9, int(words[WAITING_NS]) / 1e9
     return Counters(int(words[TOKENS]), int(words[STEPS]), base, training, waiting)
@@ -187,7 +191,7 @@ def _fresh(fragments: int) -> NDArray[np.uint64]:
 
 
 def _checked(path: Path, fragments: int) -> NDArray[np.uint64]:
-    """Read a copy of the file's 64-bit numbers. Raises HomeUnusable."""
+    """Return a copy of the counter file's words. Raises HomeUnusable when it is damaged or cannot be read."""
     words = parse_words(_read(path, fragments), fragments)
     if words is None:
         raise _damaged(path, fragments)
@@ -195,7 +199,7 @@ def _checked(path: Path, fragments: int) -> NDArray[np.uint64]:
 
 
 def _read(path: Path, fragments: int) -> bytes:
-    """Read the file, and one byte more than it may have. Raises HomeUnusable."""
+    """Read at most one byte more than a valid file has, so that a longer one is noticed. Raises HomeUnusable."""
     try:
         with path.open("rb") as file:
             return file.read(8 * (BASE + fragments) + 1)
@@ -211,7 +215,7 @@ def _damaged(path: Path, fragments: int) -> HomeUnusable:
 
 
 def parse_words(raw: bytes, fragments: int) -> NDArray[np.uint64] | None:
-    """Return the 64-bit numbers of a counter file; None for other bytes."""
+    """Return the words of a counter file, as u64. None: these are not the bytes of one with so many fragments."""
     if len(raw) != 8 * (BASE + fragments):
         return None
     words: NDArray[np.uint64] = np.frombuffer(raw, "<u8")

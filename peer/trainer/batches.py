@@ -1,7 +1,7 @@
 """Batches of training windows, drawn without replacement, and the windows of an evaluation.
 
-A batch is a function of the run's seed, the peer, the cursor and the shards that were skipped. A peer that crashed
-therefore draws the same batches again, and anyone can."""
+A batch is a function of the run's seed, the peer id, the cursor and the skipped shards. A peer that crashed therefore
+draws the same batches again, and anyone can recompute them (`peer.trainer.data.recompute`)."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from peer.protocol.sampling import START, Cursor, Drawn, NothingToDraw, Sampler
 from peer.trainer.data.corpus import Tokens, TrainingData
 
 AHEAD = 2
-"""Shards that are asked for while another one is trained on."""
+"""Number of shards that are requested ahead of the one that is trained on."""
 
 Windows = Tokens
-"""[windows, context + 1], of the data's own type."""
+"""Tokens of some windows, [windows, context + 1], in the data's own unsigned type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The windows of one inner step, and where they lie."""
+    """The windows of one inner step, and their place in the data."""
 
     windows: Windows
     begin: Cursor
     end: Cursor
+    """Where the next batch begins."""
     skipped: tuple[Cursor, ...] = ()
-    """Places between the two where the rest of a shard was passed over."""
+    """Places from `begin` to `end` at which the rest of a shard was skipped, because nobody had it."""
 
 
 class _NotYet(Exception):
-    """A shard that is reached is neither here nor known to be missing."""
+    """The next batch needs a shard that is neither available nor known to be missing."""
 
 
 class BatchStream:
-    """The batches of one peer from a cursor on."""
+    """Draws the batches of one peer, beginning at a cursor.
+
+    `seed`: of the run. `context`: tokens of a window without the one predicted last. `batch`: windows of a batch."""
 
     def __init__(self, data: TrainingData, *, seed: int, peer_id: str, context: int, batch: int) -> None:
         self._data = data
@@ -50,7 +53,7 @@ class BatchStream:
         self.cursor, self._drawn = cursor, None
 
     def ready(self) -> bool:
-        """Whether the next batch can be drawn at once. Ask for the shards that it and the next ones need."""
+        """Return whether the next batch can be drawn now. Requests the shards that this and the next batches need."""
         if self._drawn is None:
             self._data.request(self._ahead())
             try:
@@ -62,7 +65,7 @@ class BatchStream:
         return self._drawn is not None
 
     def next(self) -> Batch:
-        """Draw the next batch, and move behind it. `ready` has to be true."""
+        """Return the next batch and move the cursor behind it. Only valid once `ready` returns True."""
         self.ready()
         drawn, begin = self._drawn, self.cursor
         assert drawn is not None, "the data is not here yet"
@@ -80,7 +83,7 @@ class BatchStream:
         return usable
 
     def _ahead(self) -> list[int]:
-        """Return the next shards that are not known to be missing."""
+        """Return the current shard and the next `AHEAD` ones that are not known to be missing."""
         count = AHEAD + 1
         while True:
             shards = self._sampler.upcoming(self.cursor, count)
@@ -91,20 +94,24 @@ class BatchStream:
 
 
 def skip_cursors(begin: Cursor, skipped: Sequence[tuple[int, int]]) -> tuple[Cursor, ...]:
-    """Return where the skips of a batch that begins there happened."""
+    """Return the places of a batch's skips as cursors. `begin`: of the batch; `skipped`: (epoch, place) of the shards.
+
+    A shard that the batch begins in was skipped from `begin` on, any other one from its first window on."""
     here = begin.epoch, begin.place
     return tuple(begin if place == here else Cursor(*place) for place in skipped)
 
 
 def skips_at(begin: Cursor, skipped: Collection[Cursor]) -> set[tuple[int, int]]:
-    """Return the shards, as (epoch, place), that a batch that begins there passes over."""
+    """Return the shards, as (epoch, place), that a batch beginning at `begin` skips. The inverse of `skip_cursors`."""
     here = begin.epoch, begin.place
     places = {(skip.epoch, skip.place) for skip in skipped if (skip.epoch, skip.place) > here}
     return places | ({here} if begin in skipped else set())
 
 
 def gather(places: Sequence[tuple[int, int]], shard: Callable[[int], Tokens], context: int) -> Windows:
-    """Return these windows, each (shard, window), in their order."""
+    """Return the tokens of windows, [windows, context + 1], in the order of `places`, which are (shard, window).
+
+    `shard` returns the tokens of a shard by its number."""
     numbers, windows = (np.array(column, np.int64) for column in zip(*places, strict=True))
     found: Windows | None = None
     for number in dict.fromkeys(numbers.tolist()):
@@ -117,7 +124,7 @@ def gather(places: Sequence[tuple[int, int]], shard: Callable[[int], Tokens], co
 
 
 def holdout_windows(holdout: Tokens, *, context: int, count: int) -> Windows:
-    """Return `count` evenly spaced windows of the hold-out, [count, context + 1], the same for every peer."""
+    """Return `count` evenly spaced windows of the hold-out, [count, context + 1]. They are the same for every peer."""
     starts = np.linspace(0, len(holdout) - context - 1, count).astype(np.int64)
     windows: Windows = holdout[starts[:, None] + np.arange(context + 1)]
     return windows

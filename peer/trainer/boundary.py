@@ -1,13 +1,16 @@
-"""What happens between two inner steps: the daemon's orders are taken, work is counted, snapshots are given and results
-merged. A boundary holds no model, no data and no optimizer. Whoever makes the steps owns those, and calls it:
+"""The step boundary: everything that a trainer does for its daemon between two inner steps.
+
+At a boundary the trainer executes the daemon's orders, counts work, takes snapshots and merges results. `Boundary` has
+no model, no data and no optimizer. The training loop owns those and drives the boundary:
 
 while True:
-    boundary.drain()                 # orders that have come
-    boundary.cross()                 # merges and the snapshot that are due here
+    boundary.drain()                 # execute the orders that have arrived
+    boundary.cross()                 # due merges, then the due snapshot
     if not boundary.may_step():
-        boundary.wait(None)          # for an order
+        boundary.wait(None)          # until the next order
         continue
-    boundary.stepped(...)            # after each inner step"""
+    ...                              # one inner step
+    boundary.stepped(...)            # count it"""
 
 from __future__ import annotations
 
@@ -33,15 +36,16 @@ from peer.trainer.arena import Arena, CounterFile, shift_file
 from peer.trainer.ipc import DaemonPipe, Message
 
 PROGRESS_EVERY_S = 0.25
+"""Least seconds between two progress messages."""
 
 Command = Callable[[Message], Message | None]
-"""Carries out one order of the daemon. Returns the answer; None: there is none, or it is sent later."""
+"""Executes one order of the daemon and returns the reply. None: no reply, or the reply is sent later."""
 
 
 class TrainedModel(Protocol):
-    """The live params, a fragment at a time, and their place in the run. The boundary calls it between two steps only.
+    """Access to the live params, one fragment at a time, and to the model's place in the run.
 
-    A fragment is a span of the flat fp32 vector in the order of the run's layout."""
+    The boundary calls it between two steps only. A fragment is a span of the flat fp32 vector in layout order."""
 
     @property
     def round(self) -> int: ...
@@ -50,10 +54,10 @@ class TrainedModel(Protocol):
     def step_in_round(self) -> int: ...
 
     def move_to(self, round_: int, step: int) -> None:
-        """Begin this step of this round with the next inner step."""
+        """Set the round, and the step within it, that the next inner step counts as."""
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the learning rate of all later steps with `scale`."""
+        """Multiply the scheduled learning rate of all later steps by `scale`. A second call replaces the factor."""
 
     def read(self, fragment: int, into: Tensor) -> None:
         """Copy a fragment's live params to `into`."""
@@ -66,20 +70,23 @@ class TrainedModel(Protocol):
 
 
 class DrawnData(Protocol):
-    """The account of the data that the steps were made with."""
+    """Bookkeeping of the data that the inner steps consumed, per fragment."""
 
     def snapshot(self, fragment: int, tokens: int) -> Mapping[str, str]:
-        """Take a snapshot at this token count; return the span of its data, as fields of `WorkDetails`."""
+        """Record the place in the data of a snapshot, which is named by the token counter `tokens`.
+
+        Returns the span of data since the fragment's base, as the `data_*` fields of `WorkDetails`."""
 
     def rebase(self, fragment: int, tokens: int) -> None:
-        """Make this snapshot the fragment's base."""
+        """Make the snapshot taken at this token count the fragment's base."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """Work request under way."""
+    """The work request that the trainer executes. Its fields are those of `peer.ports.trainer.WorkRequest`."""
 
     id: int
+    """Id of the daemon's call, which the snapshot answers."""
     round: int
     fragment: int
     steps: int | None
@@ -91,30 +98,32 @@ class WorkOrder:
 
 @dataclass(slots=True)
 class PendingMerge:
-    """Result that waits for its step boundary."""
+    """A round's result that waits for the step boundary at which it is due."""
 
     id: int
-    """Of the call; 0: nobody waits for its answer."""
+    """Id of the daemon's call, which the merge answers. 0: the calling daemon is gone, so the answer is ignored."""
     fragment: int
     base: int
-    """Token count of the snapshot it came from."""
+    """Token counter at the snapshot that the result was computed from."""
     next_round: int
     merge: Merge
     outer_params: Tensor
     """The fragment's slot of the arena, or a copy of it."""
 
     def copy_from_slot(self) -> None:
-        """Copy the values, so that the daemon may use their slot again."""
+        """Copy the values out of the arena, so that the daemon may write to their slot."""
         self.outer_params = self.outer_params.clone()
 
     def detach(self) -> None:
-        """Nobody waits for the answer any more, and the next daemon writes into the arena."""
+        """Make the merge independent of the daemon that ordered it: the next daemon will overwrite the arena."""
         self.copy_from_slot()
         self.id = 0
 
 
 class Boundary:
-    """The boundary of one process. `commands`: the orders that its loop carries out itself, by name."""
+    """Executes the daemon's orders at the step boundaries of one training loop.
+
+    `commands`: the handlers of the orders that need the loop's model or data, by the name of the order (`op`)."""
 
     def __init__(
         self,
@@ -138,14 +147,14 @@ class Boundary:
         self.pace = StepPace()
         self.tokens_per_s = 0.0
         self.running = False
-        """Whether the daemon wants work."""
+        """Whether a work request is active, or training continues after one that did not ask to hold."""
         self.ordered = False
-        """Whether this daemon has ordered work before."""
+        """Whether the present daemon has sent a work request yet."""
         self._order: WorkOrder | None = None
         self._held_at: float | None = None
         self._pending_merges: list[PendingMerge] = []
         self._awaited: dict[int, tuple[int, int]] = {}
-        """Per fragment, the base of a snapshot whose result is waited for, and the steps to make meanwhile."""
+        """Fragment -> (token counter of its snapshot, inner steps allowed before training waits for the result)."""
         self._progress_sent_at = 0.0
         self._last_loss = math.nan
         self._commands: dict[str, Command] = {
@@ -157,23 +166,25 @@ class Boundary:
             **commands,
         }
 
-    # -- what its loop calls -----------------------------------------------------------------------------------------
+    # -- called by the training loop ---------------------------------------------------------------------------------
 
     def resume(self, since_snapshot: int, tallies: Sequence[WorkTally]) -> None:
-        """Go on from a checkpoint after which no work was done. `since_snapshot`: steps since the last snapshot of any
-        fragment; `tallies`: work since the base, per fragment."""
+        """Restore the account of a checkpoint whose token count equals the counter, so that no work was lost.
+
+        `since_snapshot`: steps since the last snapshot of any fragment. `tallies`: per fragment, work since its
+        base."""
         self.account.resume(since_snapshot, tallies)
 
     def drop_open_work(self) -> None:
-        """Make the present count every fragment's base. The work since the former ones was lost with its params."""
+        """Move every fragment's base to the present token count: the params that held the work since then are lost."""
         for fragment in range(len(self._layout.fragments)):
             self._counters.rebase(fragment, self._counters.tokens)
 
     def restart(self) -> None:
-        """Begin anew with other params: forget all orders and results, and drop the open work."""
+        """Discard all orders, pending merges and open work, because the loop continues from other params."""
         self._order, self.running = None, False
         for pending in self._pending_merges:
-            self._pipe.send({"id": pending.id, "ok": {}})  # the daemon holds its slot until then
+            self._pipe.send({"id": pending.id, "ok": {}})  # the daemon reserves the slot until the answer
         self._pending_merges.clear()
         self._awaited.clear()
         self._end_waiting()
@@ -181,7 +192,7 @@ class Boundary:
         self.drop_open_work()
 
     def drain(self) -> None:
-        """Carry out all orders that have come."""
+        """Execute all orders that have arrived, without waiting."""
         while not self._pipe.inbox.empty():
             self.handle(self._pipe.inbox.get())
 
@@ -191,8 +202,10 @@ class Boundary:
             self._pipe.send({"id": message["id"], **reply})
 
     def wait(self, at_most_s: float | None) -> None:
-        """Carry out the next order. Returns without one after so many seconds, or when a snapshot or a merge is due;
-        None: waits for one as long as it takes, which the end of the daemon ends."""
+        """Wait for one order and execute it.
+
+        Returns without one after `at_most_s` seconds, or earlier when a snapshot or a merge is due by the clock. None:
+        no limit. The end of the daemon arrives as an order, or ends the process."""
         if at_most_s is None:
             self.handle(self._pipe.inbox.get())
             return
@@ -200,7 +213,10 @@ class Boundary:
             self.handle(self._pipe.inbox.get(timeout=max(0.0, min(at_most_s, self._until_due()))))
 
     def cross(self) -> None:
-        """Merge the results that are due between two steps, then take the snapshot, which may end the work."""
+        """Merge the results that are due, then take the snapshot if the work request is fulfilled.
+
+        Merges due at the same boundary are applied first, so that the snapshot contains them. A snapshot with `hold`
+        stops training, and a held trainer merges everything that is pending."""
         self._merge_due()
         if self.running and self._order is not None and self._reached(self._order):
             self._snapshot(self._order)
@@ -208,17 +224,19 @@ class Boundary:
 
     @property
     def has_work(self) -> bool:
-        """Whether an order has come, a snapshot or a merge may be due, or the next step has to wait."""
+        """Whether this boundary may have to do anything: an order, a snapshot, a merge, or waiting."""
         due = self._order is not None and self._reached(self._order)
         return due or bool(self._pending_merges) or not self._pipe.inbox.empty() or not self.may_step()
 
     def may_step(self) -> bool:
-        """Return whether another step is wanted, and has to wait for no result."""
+        """Return whether the loop may make another inner step now: work is ordered, and no result is waited for."""
         return self.running and not self._must_wait()
 
     def stepped(self, tokens: int, nanoseconds: int, loss: float | None, period_s: float) -> None:
-        """Count an inner step. `loss`: in nats a token; None: its update was left out. `period_s`: seconds of the step
-        with the rest that follows it."""
+        """Count one inner step of `tokens` tokens, which took `nanoseconds`.
+
+        `loss`: in nats per token; None: the step's update was skipped. `period_s`: seconds of the step and of the rest
+        that follows it, from which the rate in tokens per second is computed."""
         self._counters.stepped(tokens, nanoseconds)
         self.account.add_work(WorkTally(1, loss is None, loss or 0.0, nanoseconds))
         self.pace.record(nanoseconds / 1e9)
@@ -227,8 +245,9 @@ class Boundary:
             self._last_loss = loss
 
     def show_progress(self, step_s: float, waiting: str = "") -> bool:
-        """Send the progress to the daemon, at most every `PROGRESS_EVERY_S`; return whether it was. `step_s`: of a
-        usual step, rests included."""
+        """Send the progress to the daemon, at most every `PROGRESS_EVERY_S`. Return whether it was sent.
+
+        `step_s`: seconds of a usual step, rests included. `waiting`: what training waits for, for a person."""
         now = time.monotonic()
         if now - self._progress_sent_at < PROGRESS_EVERY_S:
             return False
@@ -238,11 +257,10 @@ class Boundary:
         self._pipe.send({"progress": [*place, self._last_loss, *pace]})
         return True
 
-    # -- another daemon, for a loop that outlives its own --------------------------------------------------------------
+    # -- change of the daemon, for a user's loop, which outlives its daemon --------------------------------------------
 
     def detach(self) -> None:
-        """Take note that the daemon is gone. Results that it gave are merged at the next boundary; nothing is waited
-        for."""
+        """Discard the orders of a daemon that is gone. Its results are still merged, at the next boundary."""
         for pending in self._pending_merges:
             pending.detach()
         self._order, self.running, self.ordered = None, False, False
@@ -250,10 +268,10 @@ class Boundary:
         self._end_waiting()
 
     def attach(self, pipe: DaemonPipe, covered: Sequence[int]) -> None:
-        """Go on under another daemon, with the live params and their work.
+        """Continue under another daemon with the live params and their unmerged work.
 
-        `covered`: per fragment, the token count up to which its journal holds what became of the work. A result of that
-        which was lost with the former daemon is not merged any more."""
+        `covered`: per fragment, the token count up to which the journal accounts for the work as applied or dropped.
+        Bases move up to there, because the results of that work were lost with the former daemon."""
         self._pipe = pipe
         for fragment, tokens in enumerate(covered):
             if tokens > self._counters.base(fragment):
@@ -263,7 +281,7 @@ class Boundary:
     # -- orders ------------------------------------------------------------------------------------------------------
 
     def _work(self, message: Message) -> None:
-        """Begin a work request. The snapshot is its answer."""
+        """Begin a work request. Its reply is sent by `_snapshot`."""
         self._end_waiting()
         self.ordered = True
         where = message["round"], message["fragment"]
@@ -275,7 +293,7 @@ class Boundary:
             self._model.move_to(message["round"], 0)
 
     def _apply(self, message: Message) -> None:
-        """Take a result. The merge is its answer."""
+        """Queue a round's result for its boundary. Its reply is sent by `_merge`."""
         merge = Merge(message["alpha"], message["after_steps"], message["after"], message["shift"])
         fragment, base, next_round = message["fragment"], message["base"], message["next_round"]
         if merge.shift:
@@ -286,34 +304,34 @@ class Boundary:
         self._merge_due()
 
     def _clear(self, message: Message) -> Message:
-        """Free the slots for the daemon: copy the results that are not merged yet."""
+        """Free the arena's slots for the daemon, by copying the results that are not merged yet."""
         for pending in self._pending_merges:
             pending.copy_from_slot()
         return {"ok": {}}
 
     def _hold(self, message: Message) -> None:
-        """Stop at this boundary: the daemon cancelled its request, or wants to continue later."""
+        """Stop training at this boundary. The request, if there is one, stays unanswered: the daemon cancelled it."""
         self._order, self.running = None, False
 
     def _release(self, message: Message) -> None:
         self._stop_waiting_for(message["fragment"])
 
-    # -- the end of the work -----------------------------------------------------------------------------------------
+    # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def _reached(self, order: WorkOrder) -> bool:
-        """Return whether the request ends at this boundary: by count, or because one more step would end too late."""
+        """Return whether the work request ends at this boundary: by count, or because one more step would be late."""
         if order.steps is not None:
             return self.account.since_snapshot >= order.steps
         return self._time_left(order) <= 0
 
     def _time_left(self, order: WorkOrder) -> float:
-        """Return the seconds left in which another step may begin."""
+        """Return the seconds left in which another step may begin (`peer.protocol.schedule.margin`)."""
         assert order.until is not None
         worked = self.account.tallies[order.fragment].steps > 0
         return order.until - margin(self.pace.step_s, order.round_s, worked) - boottime()
 
     def _until_due(self) -> float:
-        """Return the seconds until a snapshot or merge is due by the clock."""
+        """Return the seconds until a snapshot or merge is due by the clock. Infinity: none is."""
         moments = [
             pending.merge.after - boottime() for pending in self._pending_merges if pending.merge.after is not None
         ]
@@ -344,7 +362,7 @@ class Boundary:
     # -- merging -----------------------------------------------------------------------------------------------------
 
     def _merge_due(self) -> None:
-        """Merge the results whose boundary this is. A trainer at rest merges all of them."""
+        """Merge the results that are due at this boundary. A trainer that does not run merges all of them."""
         for pending in list(self._pending_merges):
             if not self.running or self._is_due(pending):
                 self._pending_merges.remove(pending)
@@ -377,7 +395,7 @@ class Boundary:
     # -- waiting for a result ----------------------------------------------------------------------------------------
 
     def _must_wait(self) -> bool:
-        """Return whether the next step has to wait for a result."""
+        """Return whether the next step has to wait for a result. The wait is timed from here on."""
         waits = any(self.account.steps_since(f, base) >= steps for f, (base, steps) in self._awaited.items())
         if waits and self._held_at is None:
             self._held_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""The trainer's part of a checkpoint: params and moments as safetensors, its place in the run as JSON."""
+"""The built-in loop's part of a checkpoint: params and moments as safetensors, its place in the run as JSON."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ FIELDS = (
     "tallies",
     "data",
 )
-"""Keys of the JSON file, in their order."""
+"""Keys of the JSON file, in the order in which they are written."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopPosition:
-    """Place of the inner loop in the run."""
+    """The inner loop's place in the run, as a checkpoint holds it."""
 
     tokens: int
-    """The token counter."""
+    """The token counter at the save."""
     round: int
     step_in_round: int
     since_apply: int
     """Inner steps since the last snapshot of any fragment."""
     age: int
-    """Updates of the inner optimizer."""
+    """Number of updates that the inner optimizer has made."""
     tallies: list[WorkTally]
-    """Work since the base, per fragment."""
+    """Per fragment, the work since its base."""
     data: DataPosition | None = None
-    """None: an older program wrote this."""
+    """None: an older version of this program wrote the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Save:
-    """Remaining fields of the file, next to those of `LoopPosition`."""
+    """The fields of the file that are not in `LoopPosition`."""
 
     format: int
     loss_scale: float
@@ -65,7 +65,9 @@ class _Save:
 def save(
     folder: Path, loop: InnerLoop, tokens: int, since_apply: int, tallies: list[WorkTally], data: DataPosition
 ) -> None:
-    """Write the trainer's files. Raises OSError or SafetensorError. The caller makes the folder appear at once."""
+    """Write the trainer's files into a draft folder, which the caller renames when it is complete.
+
+    Raises OSError or SafetensorError."""
     tensors = {
         "params": loop.params,
         "exp_avg": loop.optimizer.exp_avg,
@@ -79,10 +81,10 @@ def save(
 
 
 def load(folder: Path, loop: InnerLoop, tokens: int) -> LoopPosition | None:
-    """Restore the inner optimizer, and params and place when the saved token count equals `tokens`.
+    """Restore the inner optimizer, and also params and place if the saved token count equals `tokens`.
 
-    Otherwise the work since the save is lost, and None is returned. Raises StateError when the folder is not one of
-    `save` for this model."""
+    Returns None if the counts differ: work was done after the save, and its params are lost. Raises StateError when
+    the folder was not written by `save` for this model."""
     try:
         raw = (folder / PLACE).read_bytes()
         saved, place = TypeAdapter(_Save).validate_json(raw), TypeAdapter(LoopPosition).validate_json(raw)
@@ -104,7 +106,7 @@ def load(folder: Path, loop: InnerLoop, tokens: int) -> LoopPosition | None:
 
 
 def data_place(folder: Path) -> DataPosition | None:
-    """Read the place in the data; None when an older program wrote the folder. Raises StateError."""
+    """Read a checkpoint's place in the data. None: an older version wrote it. Raises StateError."""
     try:
         return TypeAdapter(LoopPosition).validate_json((folder / PLACE).read_bytes()).data
     except (OSError, ValidationError) as error:

@@ -1,4 +1,4 @@
-"""The `Trainer` interface over a process of its own."""
+"""`TrainerClient`: the daemon's implementation of the `Trainer` port, over a trainer process and the shared arena."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ __all__ = ["TrainerClient", "TrainerConfig", "TrainerProgress"]
 START_SILENCE_S = 120.0
 """Seconds without a message after which a starting trainer counts as hung."""
 HOLDOUT_S, HOLDOUT_LOOK_S = 30.0, 0.25
-"""For so long a state waits to be weighed by a hold-out that is on its way, which training fetches first anyway."""
+"""Seconds that `weigh` waits for the hold-out to be fetched, and seconds between two attempts. Training needs the
+hold-out first anyway, so the wait is not lost."""
 
 
 def _ignore_note(note: str) -> None:
-    """Take a note that nobody asked for."""
+    """Ignore a note of a trainer that is not being started."""
 
 
 def _write(file: Path, vectors: Sequence[torch.Tensor]) -> None:
@@ -55,10 +56,10 @@ def _write(file: Path, vectors: Sequence[torch.Tensor]) -> None:
 
 
 class TrainerClient:
-    """Implements `Trainer` (see its docstrings in peer.ports.transport for what every call promises). The process
-    ends by itself when this one does.
+    """Implements `peer.ports.trainer.Trainer`, whose docstrings say what each call promises.
 
-    folder: holds arena, counters and the process's log; one trainer at a time."""
+    `folder` holds the arena, the counters and the trainer's log. Only one client may use it at a time. The trainer
+    process ends by itself when this process ends."""
 
     def __init__(
         self,
@@ -68,8 +69,8 @@ class TrainerClient:
         early: TrainerSubprocess | None = None,
         shards: ShardSource | None = None,
     ) -> None:
-        """`early`: a process started beforehand, ours from now on, that the first `prepare` puts to work. `shards`:
-        finds the files of data of kind `tokens`."""
+        """`early`: a process that was started beforehand. The client owns it from now on, and the first `prepare` uses
+        it. `shards`: finds the files of data of kind `tokens`. None: the data is of another kind."""
         self._folder = folder.absolute()
         self._layout = layout
         self._config = config
@@ -78,47 +79,49 @@ class TrainerClient:
         self._early_process = early
         self._shards = shards
         self._attached = early if early is not None and early.attached is not None else None
-        """The program of a loop of the user's own, in whose place no other process can be put."""
+        """The program of the user's own loop. It cannot be replaced by another process. None: the built-in loop."""
         self._prepared = False
-        """Whether the process waits for its first state."""
+        """Whether the process was configured, and waits for its first state."""
         self._in_slots = asyncio.Lock()
         self._unmerged = [asyncio.Lock() for _ in layout.fragments]
-        """Locks of the fragments' slots. Each is held from the copy of a result until the result is merged."""
+        """One lock per fragment's slot, held from the copying of a result until the trainer has merged it."""
         self._handovers: set[asyncio.Task[Message]] = set()
         self._evaluations = 0
         self.progress = TrainerProgress()
         self.logged: dict[str, float] = {}
-        """The last values that a user's own loop has logged, by name."""
+        """Name -> last value that the user's own loop has logged."""
         self._on_note: Callable[[str], None] = _ignore_note
 
     @property
     def outer_params(self) -> torch.Tensor:
-        """Memory for `outer_params` that the trainer reads itself: what lies in it is handed over without a copy. It is
-        there from the first `prepare` on."""
+        """Shared memory in which the caller may hold its `outer_params`, flat fp32 of the whole model.
+
+        The trainer reads values that lie here without a copy. Exists from the first `prepare` on."""
         assert self._arena is not None, "nothing was prepared yet"
         return self._arena.inn
 
     @property
     def attached(self) -> AttachedLoop | None:
-        """The loop of the user's own; None: the built-in one trains."""
+        """The user's own loop. None: the built-in loop trains."""
         return None if self._attached is None else self._attached.attached
 
     def can_resume(self, checkpoint: Path) -> bool:
-        """Whether a checkpoint is one of the loop that trains here: a user's own cannot go on from the built-in
-        one's."""
+        """Return whether a checkpoint was written by the kind of loop that trains here.
+
+        A user's own loop cannot resume a checkpoint of the built-in loop, nor the other way round."""
         return (checkpoint / (PLACE if self._attached is None else ATTACHED_PLACE)).exists()
 
     @property
     def pid(self) -> int | None:
-        """Process id of the process started last."""
+        """Process id of the process started last. None: none was started yet."""
         return self._child.pid if self._child else None
 
     async def prepare(self) -> None:
-        """Have a process read the data and build the model, which the next `start` gives its state.
+        """Start a process that reads the data and builds the model, without waiting for it. `start` gives it the state.
 
-        A former process is ended first. That `start` also raises the errors of this preparation. Raises
+        Ends a former process first. Errors of the preparation itself are raised by the next `start`. Raises
         HomeUnusable, and TrainerDied when the program of an attached loop is gone."""
-        if self._attached is not None and self._child is not None:  # it goes on in the same process
+        if self._attached is not None and self._child is not None:  # an attached loop continues in its own process
             self._prepared = True
             return
         await self.stop()
@@ -151,18 +154,20 @@ class TrainerClient:
         on_note: Callable[[str], None] | None = None,
         covered: Sequence[int] | None = None,
     ) -> TrainerInfo:
-        """In the process that is prepared, else in a new one. `on_note` is called with what the starting trainer does,
-        for a person. Raises also DataError, MachineTooSmall, ManifestError, StateError, UsageError and HomeUnusable:
-        what a person can mend, with its fix.
+        """Start training from a state: see `Trainer.start`. Uses the prepared process, or else a new one.
 
-        `covered`: a live attached loop keeps its params and the work since its bases, but for the work that the journal
-        covers: per fragment, up to this token count. `outer_params` are not copied then."""
+        `on_note` is called with what the starting trainer does, for a person. `covered`: per fragment, the token count
+        up to which the journal accounts for the work of a live attached loop. With it the loop keeps its params and the
+        work after that count, and `outer_params` are not copied into the model.
+
+        Also raises errors that a person can fix: DataError, MachineTooSmall, ManifestError, StateError, UsageError and
+        HomeUnusable."""
         if not self._prepared or self._alive().crashed:
             await self.prepare()
         self._prepared, arena = False, self._arena
         assert arena is not None
         terms: dict[str, Any] = {"round": round_, "resume": str(resume) if resume else None}
-        if self._attached is None:  # a loop of the user's own looks for orders between two of its steps
+        if self._attached is None:  # a user's own loop handles orders only between two of its steps, however long
             terms["silence_s"] = START_SILENCE_S
         else:
             terms["covered"] = covered
@@ -177,7 +182,9 @@ class TrainerClient:
         return TrainerInfo(**answer)
 
     async def _process(self) -> TrainerSubprocess:
-        """Return the process started early if it lives, else a new one. Raises OSError."""
+        """Return the process started early if it is alive, else a new one.
+
+        Raises OSError, and TrainerDied when the user's program has ended."""
         early, self._early_process = self._early_process, None
         if self._attached is not None and not self._attached.alive:
             raise TrainerDied("the program with the training loop ended")
@@ -186,8 +193,9 @@ class TrainerClient:
         return await TrainerSubprocess.spawn(self._folder / LOG, self._config.threads)
 
     async def work(self, request: WorkRequest) -> WorkSnapshot:
-        """Run the work asked for. Cancellation holds the trainer at its next step boundary, so that `save` finds it at
-        rest."""
+        """Train as the request says, and return the snapshot: see `Trainer.work`.
+
+        Cancellation holds the trainer at its next step boundary, so that a following `save` finds it stopped."""
         child, arena, key = self._alive(), self._arena, request.key
         assert (request.steps is None) != (request.until is None), request
         try:
@@ -212,7 +220,9 @@ class TrainerClient:
     async def apply(
         self, key: RoundKey, outer_params: torch.Tensor, base: int, next_round: int, merge: Merge = AT_ONCE
     ) -> None:
-        """Merge a result. Cancellation does not undo the merge."""
+        """Have the trainer merge a result, and wait until it has: see `Trainer.apply`.
+
+        A call that is cancelled is merged nevertheless."""
         self._alive()
         assert self._arena is not None
         slot = self._arena.in_slot(key.fragment)
@@ -243,7 +253,7 @@ class TrainerClient:
     async def probe(
         self, key: RoundKey, outer_params: torch.Tensor, partner: torch.Tensor, terms: ProbeTerms
     ) -> ProbeLosses | str:
-        """Hand the partner's params over in a file of their own, and return what the trainer found."""
+        """Pass the partner's params to the trainer in a temporary file; return the losses: see `Trainer.probe`."""
         child, file = self._alive(), probe_file(self._folder, key.fragment)
         assert self._arena is not None
         slot = self._arena.in_slot(key.fragment)
@@ -260,7 +270,9 @@ class TrainerClient:
         return ProbeLosses(guess=guess, source=source, **{name: tuple(losses) for name, losses in answer.items()})
 
     async def weigh(self, params: torch.Tensor, seed: int, within_s: float) -> StateLosses | str:
-        """Weigh in the process that is prepared, else in a new one. Raises also what `start` raises."""
+        """Return the losses of a whole model: see `Trainer.weigh`. Uses the prepared process, or else a new one.
+
+        Waits up to `HOLDOUT_S` seconds for a hold-out that is being fetched. Also raises what `start` raises."""
         if not self._prepared or self._alive().crashed:
             await self.prepare()
         assert self._arena is not None
@@ -274,22 +286,25 @@ class TrainerClient:
         return str(answer["why"]) if "why" in answer else StateLosses(tuple(answer.pop("windows")), **answer)
 
     async def save(self, folder: Path) -> int:
-        """Write the trainer's part of a checkpoint. Raises also OSError when the folder cannot be written; the trainer
-        goes on."""
+        """Have the trainer write its part of a checkpoint; return its token count: see `Trainer.save`.
+
+        Also raises OSError when the folder cannot be written. The trainer keeps running."""
         tokens: int = (await self._alive().call("save", folder=str(folder)))["tokens"]
         return tokens
 
     def counters(self) -> Counters:
-        """Read the counters. Raises HomeUnusable when the file is damaged."""
+        """Read the counters from their file, with or without a running trainer. Raises HomeUnusable for a damaged
+        file."""
         return read_counters(self._folder, len(self._layout.fragments))
 
     async def stop(self) -> None:
-        """End the process within two seconds. A process started early and not yet used stays, as does the program of an
-        attached loop, which is not ours."""
+        """End the trainer process within two seconds.
+
+        Keeps a process that was started early and is not used yet, and the user's program of an attached loop."""
         self._prepared = False
         if self._attached is not None:
             for handing in self._handovers:
-                handing.cancel()  # it looks for orders when it likes
+                handing.cancel()  # the user's loop may answer much later, or never
         elif self._child is not None:
             await self._child.end()
         if self._handovers:
@@ -301,13 +316,13 @@ class TrainerClient:
         return self._child
 
     async def _hand_over(self, slot: torch.Tensor, params: torch.Tensor, op: str, **fields: Any) -> Message:
-        """Copy `params` into the complete model's slot and call."""
+        """Copy `params` into the slot of the whole model, unless they lie there already, and call `op`."""
         child = self._alive()
 
         async def copy_and_call() -> Message:
             async with self._in_slots:
                 if op != "start":
-                    await child.call("clear")  # results that are not merged yet lie in the slots
+                    await child.call("clear")  # the slots may hold results that are not merged yet
                 await asyncio.to_thread(slot.copy_, params)
                 return await child.call(op, **fields)
 
@@ -315,8 +330,9 @@ class TrainerClient:
         return await self._await_completion(slot, params, child.call(op, **fields) if in_place else copy_and_call())
 
     async def _merge(self, slot: torch.Tensor, params: torch.Tensor, terms: Message) -> Message:
-        """Copy `params` into the fragment's slot and call. The trainer reads the slot only when it merges the
-        result."""
+        """Copy `params` into the fragment's slot and send the result.
+
+        The trainer reads the slot at the merge, so the slot's lock is held until then."""
         child = self._alive()
         async with self._unmerged[terms["fragment"]]:
             if params.data_ptr() != slot.data_ptr():
@@ -325,26 +341,26 @@ class TrainerClient:
             return await child.call("apply", **terms)
 
     async def _shift(self, slot: torch.Tensor, difference: torch.Tensor, terms: Message) -> Message:
-        """Hand the difference over in a file of its own: `outer_params` may lie in the slot. The trainer has read it
-        when it answers."""
+        """Send a difference in a temporary file, because the fragment's slot may hold `outer_params` themselves.
+
+        The trainer has read the file by the time it answers."""
         child, file = self._alive(), shift_file(self._folder, terms["fragment"])
         async with self._unmerged[terms["fragment"]]:
             try:
                 await asyncio.to_thread(difference.numpy().tofile, file)
                 return await child.call("apply", **terms)
             except OSError as error:
-                raise TrainerDied(
-                    f"cannot write {file}: {error.strerror or error}"
-                ) from error  # a new one starts from the state
+                # Restarting is the remedy: a new trainer starts from `outer_params`, which contain the difference.
+                raise TrainerDied(f"cannot write {file}: {error.strerror or error}") from error
             finally:
                 file.unlink(missing_ok=True)
 
     async def _await_completion(
         self, slot: torch.Tensor, params: torch.Tensor, handing: Coroutine[Any, Any, Message]
     ) -> Message:
-        """Await the call, which goes on when the caller is cancelled.
+        """Await `handing`, a call that hands values over, in a task that survives cancellation of the caller.
 
-        The slots are free again only when the trainer has answered or is gone."""
+        The slots may be reused only once the trainer has answered or is gone."""
         assert params.dtype == torch.float32, params.dtype
         assert params.shape == slot.shape, (params.shape, slot.shape)
         task = asyncio.create_task(handing)
@@ -355,7 +371,7 @@ class TrainerClient:
     def _handed_over(self, task: asyncio.Task[Message]) -> None:
         self._handovers.discard(task)
         if not task.cancelled():
-            task.exception()  # read here too: the caller may have been cancelled
+            task.exception()  # marks the exception as retrieved even when the caller was cancelled
 
     def _on_progress(self, message: Message) -> None:
         if "note" in message:

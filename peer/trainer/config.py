@@ -1,4 +1,4 @@
-"""Configuration that the daemon gives a trainer process at its start."""
+"""Configuration that the daemon sends to a trainer process when it starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:  # a trainer process needs no keys, and starts faster without 
 
 
 class TrainerConfig(BaseModel):
-    """JSON-able configuration of a trainer. Its sections are the manifest's, and the rest is the volunteer's choice."""
+    """Configuration of a trainer, serializable as JSON.
+
+    The sections come from the run's manifest. The other fields are the volunteer's choices and facts of the machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,45 +30,45 @@ class TrainerConfig(BaseModel):
     sync_every: float
     """Inner steps or seconds, as `clock` says, between two exchanges of the same fragment."""
     growth: Growth = ()
-    """Growth of the rounds."""
+    """How rounds grow in the course of the run: see `peer.protocol.round_lengths`."""
     config_file: str | None = None
-    """Where the config.json of a foreign model lies, verified and inspected."""
+    """Path of a foreign model's config.json, which the daemon has verified and inspected."""
     buffers_file: str | None = None
-    """Where the buffers of a foreign model lie that its config does not give, verified and inspected."""
+    """Path of a foreign model's buffers that do not follow from its config, verified and inspected by the daemon."""
     seed: int
     """Seed of the run."""
     peer_id: str
     data_dir: str | None = None
-    """The only folder that data of kind `text` is read from."""
+    """The folder of the volunteer's texts, for data of kind `text`. Nothing outside of it is read."""
     data_index: str | None = None
-    """File of the index, for data of kind `tokens`."""
+    """Path of the index of shards, for data of kind `tokens`."""
     tokenizer_file: str | None = None
-    """File of the tokenizer.json, checked by the daemon. Only own texts need it."""
+    """Path of the tokenizer.json, checked by the daemon. Only data of kind `text` needs it."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     mask_end_token: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    """Token that closes a document, when documents of a window do not see each other; None: they do."""
+    """The token that ends a document, if attention is masked between documents of a window. None: no such mask."""
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the time that the trainer may work."""
+    """Fraction of the time in which the trainer may work."""
     gpu: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the time that the trainer may use the GPU."""
+    """Fraction of the time in which the trainer may use the GPU."""
     cpu_cores: Annotated[float, Field(gt=0)] | None = None
-    """Processor seconds that the trainer may use a second; None: as many as its threads can."""
+    """Processor seconds per second that the trainer may use. None: no limit but its threads."""
     low_priority: bool = False
-    """Whether the trainer gives way to other programs."""
+    """Whether the trainer yields the processor to other programs."""
     step_seconds: Annotated[float, Field(ge=0, le=1e5)] = 0.0
-    """Seconds that an inner step takes at least, with the rest after it."""
+    """Least seconds of an inner step together with the rest after it."""
     micro_batch: Annotated[int, Field(ge=1, le=2**16)] | None = None
-    """Windows that go through the model at once; None: as many as fit."""
+    """Windows that go through the model at once. None: as many as fit into memory."""
     activation_bytes: Annotated[int, Field(ge=0)] | None = None
-    """Bytes of free main memory for a step's activations; None: not known."""
+    """Bytes of main memory that are free for the activations of a step. None: not known."""
     trail: bool = False
     """Whether to log the batches trained on: see `peer.trainer.batch_log`."""
 
     @classmethod
     def of(cls, manifest: Manifest, peer_id: str, **choices: Any) -> TrainerConfig:
-        """Combine the manifest with these choices of the volunteer, by the names of the fields."""
+        """Make the configuration from a manifest and the volunteer's choices, which are fields by name."""
         return cls(
             model=manifest.model,
             data=manifest.data,
@@ -82,8 +84,10 @@ class TrainerConfig(BaseModel):
         )
 
     def with_data_here(self) -> TrainerConfig:
-        """Return the same with data that this machine has, for what depends on no text. It is Python's standard library
-        where the run's data would have to be fetched. Tokens are bytes then, which every vocabulary has."""
+        """Return a copy that needs no download, for measurements that do not depend on the text.
+
+        Where the run's data would have to be fetched, the copy uses the source of Python's standard library, one token
+        per byte, which is valid in every vocabulary of 256 or more tokens."""
         if self.data.kind != "tokens" and (self.data.kind != "text" or self.data_dir is not None):
             return self
         here = {"data": DataSection(kind="stdlib"), "tokenizer": TokenizerSection()}
@@ -92,7 +96,7 @@ class TrainerConfig(BaseModel):
 
     @property
     def shares(self) -> TrainerShares:
-        """Shares of the machine that the volunteer gave."""
+        """The limits that the volunteer set for the trainer's use of the machine."""
         return TrainerShares(
             speed=self.speed,
             gpu=self.gpu,

@@ -1,4 +1,4 @@
-"""Choice of the device that trains, and of its precision."""
+"""Choice of the device to train on, and of its precision."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
+    """The device that trains, with its precision."""
+
     device: torch.device
     autocast: torch.dtype | None
-    """Reduced precision of autocast; None: fp32 throughout."""
+    """Reduced precision of autocast. None: fp32 throughout."""
     reason: str
+    """Reason of the choice, for a person."""
 
 
 def choose_device(wanted: DeviceChoice, precision: Precision = "auto") -> Device:
-    """Choose the device and its precision. Raises UsageError when CUDA is demanded and there is none."""
+    """Choose the device and its precision. Raises UsageError when CUDA is wanted and torch sees no device."""
     if wanted == "cpu":
         return _cpu("asked for", precision)
     if not torch.cuda.is_available():
@@ -34,7 +37,7 @@ def choose_device(wanted: DeviceChoice, precision: Precision = "auto") -> Device
 
 
 def _on_cuda(precision: Precision) -> tuple[torch.dtype | None, str]:
-    """Return the dtype of autocast, and the end of the reason."""
+    """Return autocast's dtype, and text to append to the reason."""
     native = torch.cuda.is_bf16_supported(including_emulation=False)
     if precision == "fp32":
         return None, "; fp32: asked for"
@@ -51,7 +54,7 @@ def _cpu(why: str, precision: Precision) -> Device:
 
 
 def _on_cpu(precision: Precision) -> tuple[torch.dtype | None, str]:
-    """Return the dtype of autocast, and its reason. Matrix units alone make bf16 worth its casts."""
+    """Return autocast's dtype and its reason. Without matrix units for bf16, the casts cost more than bf16 saves."""
     if precision == "bf16":
         return torch.bfloat16, "bf16 autocast: asked for"
     if precision == "fp32":
@@ -62,5 +65,5 @@ def _on_cpu(precision: Precision) -> tuple[torch.dtype | None, str]:
 
 
 def _multiplies_bf16_tiles() -> bool:
-    """Return whether the processor has AMX tiles for bf16, and the system lets us use them."""
+    """Return whether the processor has AMX tiles for bf16 and the system permits their use."""
     return bool(torch.cpu.get_capabilities().get("amx_bf16", False))

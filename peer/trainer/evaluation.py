@@ -1,4 +1,4 @@
-"""Evaluation of given parameters on the run's fixed hold-out, with the run's own network."""
+"""Evaluation of parameters on the run's fixed hold-out, with the run's own network."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ NO_EVALUATION = Evaluation(math.nan, math.nan, 0)
 
 
 class RunNetwork(Protocol):
-    """The run's network, as probes and evaluations compute with it. Other values can take the place of its params for a
-    call."""
+    """The run's network as probes and evaluations use it: they substitute other values for its params during a call."""
 
     @property
     def network(self) -> LanguageModel: ...
@@ -32,14 +31,14 @@ class RunNetwork(Protocol):
     def device(self) -> torch.device: ...
 
     def live_weights(self) -> Mapping[str, Tensor]:
-        """Return the live params that do not lie in the network itself, by their names in `token_loss`."""
+        """Return the live params that are not the network's own tensors, by their names in `token_loss`."""
 
     def forget_gradients(self) -> None:
-        """Give back the memory of the last gradients, where it is ours."""
+        """Free the memory of the last gradients, unless it belongs to a user's loop."""
 
 
 def weights_of(network: LanguageModel, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Return values under their names in a `TokenLoss` of the network. `named`: by the names of the layout."""
+    """Rename tensors from the names of the layout to those of a `TokenLoss` of this network."""
     return {f"network.{network.prefix}{name}": value for name, value in named}
 
 
@@ -52,9 +51,10 @@ def evaluate_holdout(
     weights: Mapping[str, Tensor],
     given_up: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
-    """Evaluate these fp32 weights in fp32 on `count` evenly spaced windows of `context` tokens of the hold-out.
+    """Evaluate fp32 weights in fp32 on `count` evenly spaced windows of `context` tokens of the hold-out.
 
-    The loss is NaN when the hold-out cannot be had, or when nobody waits for it any more."""
+    `weights`: as `weights_of` returns them. The loss is NaN when there is no hold-out, or once `given_up()` returns
+    True."""
     if data.holdout is None:
         return NO_EVALUATION
     result = mean_loss(loss, holdout_windows(data.holdout, context=context, count=count), weights, given_up)

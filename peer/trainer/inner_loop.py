@@ -1,4 +1,4 @@
-"""The inner loop: one model, its optimizer and its place in the run, without processes, foreign files or clocks."""
+"""The inner loop: one model, its optimizer and its place in the run. It uses no process, no file and no clock."""
 
 from __future__ import annotations
 
@@ -31,15 +31,18 @@ from peer.trainer.optimizer import AdamW, Muon
 
 FIRST_SCALE = 2.0**16
 GROW_AFTER = 2000
+"""Steps without an overflow after which the loss scale is doubled."""
 
 
 @dataclass(slots=True)
 class LossScale:
-    """Dynamic loss scaling for fp16 (arXiv 1710.03740): halved by an overflow, doubled after `GROW_AFTER` steps
-    without."""
+    """Dynamic loss scaling for fp16 (arXiv 1710.03740).
+
+    An overflow halves the scale; `GROW_AFTER` steps in a row without one double it."""
 
     value: float
     good_steps: int = 0
+    """Steps without an overflow since the scale last changed."""
 
     def restore(self, value: float, good_steps: int) -> None:
         self.value, self.good_steps = value, good_steps
@@ -54,9 +57,10 @@ class LossScale:
 
 
 class InnerLoop:
-    """Live parameters as one flat fp32 vector, of which the model's tensors are views.
+    """Trains the run's model with the inner optimizer, one step per call.
 
-    Autograd makes the gradients anew in each step. They stay until the next one, which takes their memory."""
+    `params` are the live parameters as one flat fp32 vector, of which the model's tensors are views. Autograd allocates
+    the gradients anew in each step, and they stay until the next step frees them."""
 
     def __init__(
         self,
@@ -68,8 +72,8 @@ class InnerLoop:
         on_batch: Callable[[int, int, Batch], None] = lambda round_, step, batch: None,
         breathe: Callable[[], None] = lambda: None,
     ) -> None:
-        """`params`: flat fp32, copied. `on_batch` is called with each batch before its step: round, step, batch.
-        `breathe` is called after each part of a step."""
+        """`params`: the first values, flat fp32, which are copied. `on_batch(round, step, batch)` is called before each
+        step. `breathe` is called after each micro-batch, and may rest. Raises ManifestError and ModelError."""
         self._config = config
         self._layout = layout
         self._device = device
@@ -77,12 +81,12 @@ class InnerLoop:
         self.batches = _batches_of(config, data)
         self.params = params.to(device.device, torch.float32, copy=True)
         model = self._network()
-        self.params.copy_(params)  # a trial of the model may have changed them
+        self.params.copy_(params)  # again: `examine` may have overwritten the model's values
         self._tensors = [param for _, param in model.named_parameters()]
         self._loss = TokenLoss(model, device.device, config.mask_end_token)
         self.chunked = self.recomputed = False
         self.micro_batch = config.micro_batch or config.train.batch
-        """Windows that go through the model at once. The gradient of a step does not depend on it, up to rounding."""
+        """Windows that go through the model at once. Except for rounding, the gradient does not depend on it."""
         self.round = 0
         self.step_in_round = 0
         self._on_batch = on_batch
@@ -93,9 +97,9 @@ class InnerLoop:
         self.optimizer = self._optimizer(model)
 
     def _network(self) -> LanguageModel:
-        """Make the model of views of the flat vectors.
+        """Make the model with parameters that are views of `params`.
 
-        Raises ManifestError when documents have to be kept apart, and the model cannot. Raises ModelError."""
+        Raises ModelError, and ManifestError when the run masks documents and the model takes no mask."""
         model = empty_model(self._config)
         bind(model, self._layout, self.params)
         model.examine()
@@ -107,7 +111,8 @@ class InnerLoop:
         return model
 
     def _optimizer(self, model: LanguageModel) -> AdamW:
-        """Make the fresh inner optimizer. An embedding inside a block is no matrix to Muon."""
+        """Make a fresh inner optimizer. Muon treats a tensor as a matrix if it is one of a block and is decayed, which
+        leaves out embeddings."""
         views, decayed, config = [param.data for param in self._tensors], decays(model), self._config.optimizer
         if config.kind == "adamw":
             return AdamW(self.params, views, decayed, config)
@@ -118,14 +123,15 @@ class InnerLoop:
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next step."""
+        """Learning rate of the next step: the schedule, times warm-up of a fresh optimizer, times the operator's
+        factor."""
         factor = lr_factor(self._config, self._rounds, self.round, self.step_in_round)
         return self._config.optimizer.lr * factor * self.optimizer.freshness * self.lr_scale
 
     def step(self) -> float | None:
-        """Make one inner step on the next windows; return the mean loss in nats per token.
+        """Make one inner step on the next batch; return its mean loss in nats per token.
 
-        None means that loss or gradient were not finite, and that the parameters are unchanged."""
+        None: loss or gradient were not finite, and the parameters are unchanged."""
         loss = self._backward(self._next_windows())
         grads = self._gradients()
         norm = float(torch.stack(torch._foreach_norm(grads)).norm())
@@ -149,7 +155,8 @@ class InnerLoop:
         return self._device.device
 
     def probe(self, windows: int) -> None:
-        """Run one forward and backward pass over so many windows, and forget the gradient.
+        """Run one forward and backward pass over this number of windows, without a step, to measure the memory it
+        takes.
 
         Raises torch.OutOfMemoryError on an accelerator whose memory is too small."""
         context = self._config.train.context
@@ -162,7 +169,7 @@ class InnerLoop:
             self.forget_gradients()
 
     def set_micro_batch(self, windows: int) -> None:
-        """Put so many windows through the model at once from here on."""
+        """Set the number of windows that go through the model at once."""
         self.micro_batch = windows
 
     @property
@@ -172,38 +179,39 @@ class InnerLoop:
 
     @property
     def token_loss(self) -> TokenLoss:
-        """The model and its loss."""
+        """The module that computes the model's loss."""
         return self._loss
 
     @property
     def chunk(self) -> int:
-        """Tokens of a chunk of the loss."""
+        """Tokens whose logits exist at once when the loss is computed in chunks."""
         return self._loss.chunk
 
     def save_memory(self, *, chunked: bool, recomputed: bool) -> None:
-        """Make the loss in chunks of tokens, and compute the layers' values again for the gradient, from here on.
+        """Trade time for memory in all later steps.
 
-        The gradient does not depend on it, up to rounding. The model must be able to do so."""
+        `chunked`: compute the loss in chunks of tokens. `recomputed`: recompute the activations of the layers in the
+        backward pass. The model has to support what is turned on. Except for rounding, gradients do not change."""
         assert self.network.splits or not chunked, "the logits are not the head's product"
         if recomputed != self.recomputed:
             self.network.recompute(recomputed)
         self.chunked, self.recomputed = chunked, recomputed
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the learning rate of all later steps with `scale`."""
+        """Set the operator's factor on the learning rate of all later steps."""
         self.lr_scale = scale
 
     def halve(self) -> None:
-        """Put half as many windows through the model at once from here on."""
+        """Halve the micro-batch, rounded up to a power of two, and return cached memory to the accelerator."""
         assert self.micro_batch > 1, self.micro_batch
         self.micro_batch = 1 << ((self.micro_batch - 1).bit_length() - 1)  # stays or becomes a power of two
         torch.cuda.empty_cache()
 
     def _backward(self, windows: Windows) -> float:
-        """Fill the gradient (times the loss scale); return the loss.
+        """Compute the gradients, times the loss scale; return the mean loss.
 
-        When others fill up the accelerator meanwhile, it gets fewer windows at once. Raises torch.OutOfMemoryError when
-        one window is too much."""
+        Halves the micro-batch for good when an accelerator runs out of memory, as other programs may fill it at any
+        time. Raises torch.OutOfMemoryError when a single window does not fit."""
         tokens = max(1, self._loss.counted(windows))
         while True:
             self.forget_gradients()
@@ -221,30 +229,30 @@ class InnerLoop:
         return loss
 
     def _gradients(self) -> list[Tensor]:
-        """Return the gradients of all tensors. Those that took no part have zeros."""
+        """Return the gradients of all tensors. A tensor that took no part in the loss gets zeros."""
         return [torch.zeros_like(param) if param.grad is None else param.grad for param in self._tensors]
 
     def forget_gradients(self) -> None:
-        """Give back the memory of the last gradients."""
+        """Free the memory of the last gradients."""
         for param in self._tensors:
             param.grad = None
 
     def _accumulate(self, windows: Windows, tokens: int) -> float:
-        """Add the gradient of these windows, as a share of a batch that predicts so many tokens.
+        """Add the gradient of these windows, divided by the batch's number of predicted `tokens`.
 
-        Return their share of the loss."""
+        Returns their part of the batch's mean loss."""
         loss: Tensor = self._loss(windows, self.scale.value / tokens, self._device.autocast, self.chunked)
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.item()) / self.scale.value
 
     def live_weights(self) -> dict[str, Tensor]:
-        """Return the live params that lie outside of the network: none, as its tensors are views of `params`."""
+        """Return an empty mapping: the network's own tensors are views of `params` (see `RunNetwork`)."""
         return {}
 
     def evaluate(self, outer_params: Tensor, given_up: Callable[[], bool] = lambda: False) -> Evaluation:
-        """Evaluate these flat fp32 parameters in fp32 on the hold-out. The live parameters stay as they are.
+        """Evaluate `outer_params`, flat fp32, on the hold-out in fp32. The live parameters are not changed.
 
-        The loss is NaN when the hold-out cannot be had, or when nobody waits for it any more."""
+        The loss is NaN when there is no hold-out, or once `given_up()` returns True."""
         train = self._config.train
         weights = weights_of(self.network, views_of(outer_params.to(self._device.device), self._layout))
         return evaluate_holdout(self._loss, self._data, train.context, train.eval_windows, weights, given_up)
@@ -260,20 +268,21 @@ class InnerLoop:
 
     @torch.no_grad()
     def merge(self, fragment: int, outer_params: Tensor, alpha: float) -> None:
-        """Set a fragment's live params to `alpha * params + (1 - alpha) * outer_params`. The optimizer's moments
-        stay."""
+        """Set a fragment's live params to `alpha * params + (1 - alpha) * outer_params`.
+
+        The optimizer's moments do not change."""
         start, end = self._layout.fragment_span(fragment)
         merge_(self.params[start:end], outer_params, alpha)
 
     @torch.no_grad()
     def shift(self, fragment: int, difference: Tensor) -> None:
-        """Add `difference` to a fragment's live params. The optimizer's moments stay."""
+        """Add `difference` to a fragment's live params. The optimizer's moments do not change."""
         start, end = self._layout.fragment_span(fragment)
         self.params[start:end].add_(difference.to(self.params.device))
 
 
 def lr_factor(config: TrainerConfig, rounds: RoundClock, round_: int, step: int) -> float:
-    """Return the factor of the run's peak learning rate at this inner step of this round."""
+    """Return the factor, from 0 to 1, on the run's peak learning rate at inner step `step` of round `round_`."""
     begun, slots = slots_before(rounds.growth, round_), slots_of(rounds.growth, round_)
     if rounds.kind == "steps":
         progress = progress_of(begun, step, rounds.steps_of(round_) / slots, config.train.total_rounds)

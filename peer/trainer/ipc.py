@@ -1,7 +1,7 @@
-"""The trainer's end of the socket to its daemon: JSON objects, one per line.
+"""The trainer's end of the socket to its daemon: one JSON object per line.
 
-The module imports nothing heavy. It reads while torch is still being loaded, so that the end of the daemon is
-noticed."""
+The module imports nothing that is slow to load, so that the process notices the end of its daemon while torch is still
+being imported."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Message = dict[str, Any]
 
 
 class DaemonPipe:
-    """Reads on a thread of its own. Calls `on_end` when the socket closes, on the thread that notices it, and perhaps
-    again on the other one.
+    """Sends messages to the daemon, and puts those that arrive into `inbox`, from a thread that reads the socket.
 
-    By default the process ends then at once, whatever it does. All that has to survive lies in memory-mapped files.
-    `on_end` is given an exit code: 3 when the socket broke or a line of it was no message, else 0."""
+    `on_end` is called when the socket closes, by the thread that notices it: the reader, a sender, or both. Its
+    argument is an exit code: 3 if the socket failed or a line was no message, else 0. By default the process exits at
+    once, which is safe because everything that has to survive lies in memory-mapped files."""
 
     def __init__(self, line: socket.socket, on_end: Callable[[int], None] = os._exit) -> None:
         self._socket = line
         self._on_end = on_end
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.given_up = 0
-        """Number of the last evaluation that nobody waits for; the earlier ones are over too."""
+        """Number of the last evaluation that the daemon cancelled. Those with lower numbers are over, too."""
         threading.Thread(target=self._read, name="daemon-line", daemon=True).start()
 
     def _read(self) -> None:
@@ -47,12 +47,12 @@ class DaemonPipe:
 
     def _receive(self, message: Message) -> None:
         if message.get("op") == "give_up":
-            self.given_up = message["number"]  # seen in the middle of an evaluation, which reads no commands
+            self.given_up = message["number"]  # not queued: a running evaluation polls this and reads no inbox
         else:
             self.inbox.put(message)
 
     def send(self, message: Message) -> None:
-        """Send a message. A failure counts as the end of the socket, as the daemon is dead."""
+        """Send a message. A failure is treated as the end of the daemon, and calls `on_end`."""
         data = json.dumps(message).encode() + b"\n"
         assert len(data) <= MAX_LINE, len(data)
         try:
@@ -67,6 +67,8 @@ class DaemonPipe:
         self._socket.close()
 
     def close_in_child(self) -> None:
-        """Close the copy of the socket in a forked child. The thread that reads does not exist there, but its file
-        still keeps `close` from closing the descriptor."""
+        """Close this process's copy of the socket after a fork.
+
+        The reading thread does not exist in the child, but its file object still references the socket, so that
+        `close` would not close the descriptor."""
         os.close(self._socket.detach())

@@ -1,7 +1,7 @@
-"""The loss of a language model: the sum of the cross-entropy over tokens, with all logits at once or in chunks.
+"""The loss of a language model: the summed cross-entropy over tokens, from all logits at once or in chunks.
 
-In chunks, the logits of only so many tokens exist at a time. Their gradient is made along with the loss, so that
-nothing is computed twice."""
+In chunks, only the logits of one chunk of tokens exist at a time. Their gradient is computed together with the loss, so
+that nothing is computed twice."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from peer.trainer.models.documents import documents_of
 from peer.trainer.models.language_model import LanguageModel
 
 IGNORED = -100
-"""Target of a place that has no part in the loss."""
+"""Target of a position that is left out of the loss."""
 EVAL_TOKENS = 8192
-"""Tokens that go through the model at once in an evaluation, about."""
+"""Most tokens that go through the model at once in an evaluation."""
 EVAL_WORK = 10**11
-"""Tokens times parameters that go through the model at once, about: an evaluation is given up between two parts."""
+"""Most tokens times parameters that go through the model at once. An evaluation can be cancelled between two parts, so
+this bounds the delay."""
 EVAL_LOGITS = 2**26
-"""Logits that exist at once in an evaluation of a model whose logits must all exist, about."""
+"""Most logits that exist at once in the evaluation of a model whose loss cannot be computed in chunks."""
 Windows = NDArray[np.unsignedinteger[Any]]
 """Tokens of some windows, [windows, context + 1], of any unsigned type."""
 
 
 class TokenLoss(nn.Module):
-    """Model and loss in one module, so that other weights can be put in its place for a call."""
+    """Model and loss in one module, so that `functional_call` can compute the loss with other weights."""
 
     def __init__(self, network: LanguageModel, device: torch.device, end_token: int | None = None) -> None:
-        """`end_token`: the token that closes a document, when documents do not see each other. None: they do.
-
-        The model lies on `device`."""
+        """`device`: where the network's tensors are. `end_token`: the token that ends a document, if attention is
+        masked between documents. None: no such mask."""
         super().__init__()
         self.network = network
         self._device = device
@@ -48,7 +48,8 @@ class TokenLoss(nn.Module):
         """Tokens of a chunk."""
 
     def counted(self, windows: Windows) -> int:
-        """Return how many tokens of these windows are predicted."""
+        """Return how many tokens of these windows count in the loss. With a mask, the token after an end token, which
+        begins a document, does not."""
         inputs = windows[:, :-1]
         if self._end_token is None:
             return inputs.size
@@ -62,10 +63,10 @@ class TokenLoss(nn.Module):
         chunked: bool = False,
         each: bool = False,
     ) -> Tensor:
-        """Return `factor` times the summed loss in nats. `dtype`: reduced precision of the model; None: fp32. `each`:
-        of each window, [windows].
+        """Return `factor` times the loss in nats, summed over all tokens, or with `each` per window: [windows].
 
-        Raises DataError when a token is not in the vocabulary."""
+        `dtype`: autocast precision of the model; None: fp32. `chunked`: compute the logits in chunks of tokens. Raises
+        DataError when a token is not in the vocabulary."""
         inputs, targets = self._tokens(windows)
         documents = None
         if self._end_token is not None:
@@ -100,9 +101,9 @@ class TokenLoss(nn.Module):
 def mean_loss(
     loss: TokenLoss, windows: Windows, weights: Mapping[str, Tensor], given_up: Callable[[], bool] = lambda: False
 ) -> tuple[float, int] | None:
-    """Return the mean loss of these windows in nats per token, and the number of their tokens; None when given up.
+    """Return the mean loss of windows in nats per token, and the number of tokens. None: `given_up()` returned True.
 
-    `weights` take the place of the module's own, by the names in it. No precision is reduced."""
+    `weights` replace the module's own during the calls, by their names in it. Computes in fp32."""
     total = 0.0
     for part in _parts(loss, windows):
         if given_up():
@@ -116,8 +117,9 @@ def mean_loss(
 def window_losses(
     loss: TokenLoss, windows: Windows, weights: Mapping[str, Tensor], given_up: Callable[[], bool] = lambda: False
 ) -> list[float] | None:
-    """Return the mean loss of each window as `mean_loss` does. They go through the model together, for a small model
-    takes hardly longer for many windows than for one."""
+    """Return the mean loss of each window in nats per token. None: `given_up()` returned True. See `mean_loss`.
+
+    Several windows go through the model together, because for a small model that takes hardly longer than one."""
     found = list[float]()
     for part in _parts(loss, windows):
         if given_up():
@@ -129,7 +131,7 @@ def window_losses(
 
 
 def _parts(loss: TokenLoss, windows: Windows) -> Iterator[Windows]:
-    """Cut windows into those that go through the model together."""
+    """Split windows into parts that go through the model together."""
     network, context = loss.network, windows.shape[1] - 1
     parameters = sum(parameter.numel() for parameter in network.parameters())
     most = min(EVAL_TOKENS, EVAL_WORK // max(1, parameters))
@@ -142,10 +144,10 @@ def _parts(loss: TokenLoss, windows: Windows) -> Iterator[Windows]:
 def chunked_loss(
     hidden: Tensor, weight: Tensor, targets: Tensor, factor: float, chunk: int, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Return `factor` times the summed cross-entropy of the logits `hidden @ weight.T`, `chunk` tokens at a time.
+    """Return `factor` times the summed cross-entropy of the logits `hidden @ weight.T`, computed in chunks of tokens.
 
-    hidden [tokens, width], weight [vocabulary, width], targets [tokens]. `dtype`: of the products; None: of `hidden`.
-    `factor` enters before values are rounded to `dtype`."""
+    hidden [tokens, width], weight [vocabulary, width], targets [tokens]. `dtype`: of the products; None: that of
+    `hidden`. Gradients are multiplied by `factor` before they are rounded to `dtype`, as loss scaling requires."""
     if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
         loss: Tensor = _ChunkedLoss.apply(hidden, weight, targets, factor, chunk, dtype)  # type: ignore[no-untyped-call]
         return loss
@@ -158,6 +160,8 @@ def chunked_loss(
 
 
 class _ChunkedLoss(torch.autograd.Function):
+    """`chunked_loss` with its gradients, which the forward pass computes while a chunk's logits exist."""
+
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, factor: float, chunk: int, dtype: torch.dtype | None
@@ -186,7 +190,9 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def _softmax_gradient(logits: Tensor, targets: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """Return the gradient of `factor` times the summed loss, in the place of the logits, and the summed loss."""
+    """Return the gradient of `factor` times the summed loss with respect to the logits, and the summed loss.
+
+    The gradient overwrites `logits`, [tokens, vocabulary]."""
     counts = (targets != IGNORED).unsqueeze(1)
     places = targets.clamp_min(0).unsqueeze(1)
     logits.sub_(logits.amax(1, keepdim=True))

@@ -1,7 +1,8 @@
-"""A limit of the memory of this process, for the time that a stranger's config is computed with.
+"""Limits this process's memory while it computes with a stranger's config.
 
-A config decides what a model allocates, in its making and in each step, and no count of parameters shows it all. The
-system's out-of-memory killer names no cause and may choose another program. Here the allocation itself fails."""
+The config decides what a model allocates when it is built and in each step, and the number of parameters does not show
+all of it. Without a limit, the system's out-of-memory killer would end this process or another program without naming a
+cause. With the limit, the allocation itself fails with an error."""
 
 from __future__ import annotations
 
@@ -18,17 +19,17 @@ from peer.errors import MachineTooSmall, ModelError, PeerError
 from peer.observe.formatting import amount
 
 MARGIN = 2 * 2**30
-"""Bytes beyond what is expected: what the allocator keeps, and the copy for a checkpoint."""
+"""Bytes allowed in addition to the expected need, for the allocator's reserve and the copy for a checkpoint."""
 LEAST_MARGIN = 2**30
-"""The same where less than that is free."""
+"""The margin in bytes where too little memory is free for `MARGIN`."""
 OTHER_THREADS = 4
-"""Threads that torch starts beside those of an operation, for gradients above all."""
+"""Threads that torch starts in addition to those of an operation, mostly for gradients."""
 USUAL_STACK = 8 * 2**20
-"""Bytes of a thread's stack where the system sets no limit of stacks. glibc takes less then."""
+"""Bytes assumed for a thread's stack where the system sets no limit. glibc allocates less then."""
 GPU_SHARE = 0.9
 """Share of an accelerator's free memory that is used. The rest is for fragmentation and other programs."""
 NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "bad_alloc", "not enough memory")
-"""Parts of what torch's errors say when an allocation in main memory failed, in small letters."""
+"""Lower-case parts of the messages of torch's errors for a failed allocation in main memory."""
 CONFIG_AT_FAULT = (
     "The run's config makes larger tensors than the size of its model shows, and only the operator can change that. "
     "Join another run until then. More may be taken where more memory is free."
@@ -37,19 +38,21 @@ CONFIG_AT_FAULT = (
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """Bytes that this process may take beyond those that it holds, and where the number comes from, for a person."""
+    """A limit on the memory that this process may allocate from now on."""
 
     nbytes: int
+    """Bytes in addition to those that the process holds already."""
     reason: str
+    """How the number was computed, for a person."""
     of_machine: bool = False
-    """Whether so little is free that a config with more than this need not be at fault."""
+    """Whether the limit is low because little memory is free. A config that exceeds it is then not to blame."""
 
     @classmethod
     def of(cls, need: int, activations: int, free: int) -> MemoryLimit:
-        """Limit a process that is expected to take `need` bytes, and may take `activations` for the values of a step.
+        """Compute the limit of a process that is expected to need `need` bytes, plus `activations` in a step.
 
-        The limit is generous to estimates that are too low: twice the need, and a margin. It is below `free`, but
-        never so low that the need itself would not fit."""
+        Because estimates may be too low, the limit is twice the need plus a margin. It does not exceed `free` bytes,
+        except where the need itself would not fit."""
         needed = f"the {amount(need, 'bytes')} that it needs by estimate"
         wanted, least = 2 * need + activations + MARGIN, need + LEAST_MARGIN
         if wanted <= free:
@@ -60,7 +63,8 @@ class MemoryLimit:
         return cls(least, f"{needed} and {amount(LEAST_MARGIN, 'bytes')}, as no more is free here", of_machine=True)
 
     def error(self, what: str, where: str = "") -> PeerError:
-        """Return the error of a process that took more. `where`: of which memory, followed by a space."""
+        """Return the error for a process that exceeded the limit: MachineTooSmall, or ModelError if the config is at
+        fault. `what`: the work that was done. `where`: the kind of memory followed by a space; empty: main memory."""
         most = amount(self.nbytes, "bytes")
         found = f"{what} takes more {where}memory than the {most} that it may take here: {self.reason}"
         return MachineTooSmall(found) if self.of_machine else ModelError(found, CONFIG_AT_FAULT)
@@ -68,11 +72,11 @@ class MemoryLimit:
 
 @contextlib.contextmanager
 def limited_memory(limit: MemoryLimit | None, what: str) -> Iterator[None]:
-    """Let this process take at most so much private memory more than it has, until the block ends. None: no limit.
+    """Limit the private memory of this process during the context. None: no limit.
 
-    The limit is RLIMIT_DATA, which counts private writable mappings, so files that are mapped and the reservations of
-    CUDA do not count. A lower limit that holds already stays. Where the system has no such limit, none is set. Raises
-    ModelError or MachineTooSmall, which name `what` took too much, in place of the error of the allocation."""
+    The limit is RLIMIT_DATA, which counts private writable mappings; shared file mappings and CUDA's reservations do
+    not count. An existing lower limit stays, and a system without RLIMIT_DATA sets none. Raises `limit.error(what)` in
+    place of the error of a failed allocation."""
     if limit is None:
         yield
         return
@@ -89,7 +93,7 @@ def limited_memory(limit: MemoryLimit | None, what: str) -> Iterator[None]:
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Return whether an allocation in main memory failed. torch has no type of its own for that."""
+    """Return whether the error is a failed allocation in main memory. torch has no exception type for that."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     texts = str(error).lower()
@@ -99,7 +103,7 @@ def is_memory_error(error: BaseException) -> bool:
 
 
 def _lower_limit(more_bytes: int) -> tuple[int, int] | None:
-    """Return the limits that held before. None: the limit could not be set."""
+    """Lower RLIMIT_DATA to the memory in use plus `more_bytes`. Return the former limits; None: it could not be set."""
     try:
         status = Path("/proc/self/status").read_text()
         used = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
@@ -113,22 +117,23 @@ def _lower_limit(more_bytes: int) -> tuple[int, int] | None:
 
 
 def _stack_bytes() -> int:
-    """Return the bytes of the stacks of threads that torch may start yet. They count as soon as a thread starts,
-    though hardly any of them are touched, and `ulimit -s` makes them large."""
+    """Return the bytes of stack of the threads that torch may still start.
+
+    RLIMIT_DATA counts a stack in full as soon as the thread starts, and `ulimit -s` can make stacks large."""
     stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
     return (torch.get_num_threads() + OTHER_THREADS) * (USUAL_STACK if stack == resource.RLIM_INFINITY else stack)
 
 
 @contextlib.contextmanager
 def limited_gpu_memory(need: int, device: torch.device, what: str) -> Iterator[None]:
-    """Let torch take at most so much of an accelerator's memory until the block ends, by the rule of `MemoryLimit.of`.
+    """Limit torch's memory on an accelerator during the context, by the rule of `MemoryLimit.of`.
 
-    Nothing is limited on another device. The memory that is free now is the most: a driver that moves what does not fit
-    to main memory has no reason to do so then. Raises as `limited_memory`."""
+    The limit never exceeds the memory that is free now, so that a driver that can swap to main memory does not start
+    to. Other devices are not limited. Raises as `limited_memory` does."""
     if device.type != "cuda":
         yield
         return
-    free, whole = torch.cuda.mem_get_info(device)  # makes the context, which is no part of what torch counts
+    free, whole = torch.cuda.mem_get_info(device)  # creates the CUDA context, whose memory torch does not count
     limit = MemoryLimit.of(need, int(GPU_SHARE * max(0, free - need)), free)
     most = min(whole, torch.cuda.memory_reserved(device) + limit.nbytes)
     torch.cuda.set_per_process_memory_fraction(most / whole, device)

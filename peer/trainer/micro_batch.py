@@ -1,7 +1,7 @@
-"""Choice of the windows that go through the model at once, and of the plans to need less memory for one.
+"""Choice of the micro-batch: the number of windows that go through the model at once, and how to save memory.
 
-An estimate and one measured step fit them to the free memory. A batch made for a large machine then neither kills a
-small one nor makes it swap."""
+The choice fits an estimate and one measured step to the free memory, so that a run whose batch suits large machines
+neither exhausts the memory of a small one nor makes it swap."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ from peer.trainer.memory_limit import GPU_SHARE
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchChoice:
+    """The micro-batch of this machine."""
+
     micro_batch: int
-    """Windows at once."""
+    """Windows that go through the model at once."""
     reason: str
     """Reason of the choice, for a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class _MemoryPlan:
-    """Way to put a window through the model, with the estimated bytes that one takes."""
+    """A combination of the options of `InnerLoop.save_memory`, and the memory that it needs."""
 
     chunked: bool
     recomputed: bool
     window: int
+    """Estimated bytes that one window takes."""
 
     def __str__(self) -> str:
         names = ["the loss in chunks"] * self.chunked + ["layers computed again for the gradient"] * self.recomputed
@@ -42,11 +45,11 @@ class _MemoryPlan:
 
 
 def choose_micro_batch(loop: InnerLoop, config: TrainerConfig) -> MicroBatchChoice:
-    """Choose, try and set the loop's micro-batch. There is no gradient afterwards, and the parameters are untouched.
+    """Choose, try and set the loop's micro-batch. Leaves no gradient, and does not change the parameters.
 
-    Fewer windows at once come first. When not even one fits, the loss is made in chunks where the logits take most of
-    the memory. At last the layers' values are computed again for the gradient. Raises MachineTooSmall when not even so
-    one window goes through an accelerator's memory."""
+    Memory is first saved by fewer windows at once. If not even one fits, by computing the loss in chunks, where logits
+    take most of the memory. Last, by recomputing the layers' activations in the backward pass. Raises MachineTooSmall
+    when one window still does not fit into an accelerator's memory."""
     if config.micro_batch is not None:
         loop.set_micro_batch(min(config.micro_batch, config.train.batch))
         return MicroBatchChoice(loop.micro_batch, f"{_of(loop, config)}: asked for")
@@ -55,7 +58,7 @@ def choose_micro_batch(loop: InnerLoop, config: TrainerConfig) -> MicroBatchChoi
 
 
 def _memory_plans(loop: InnerLoop, config: TrainerConfig) -> list[_MemoryPlan]:
-    """Return the plans that this model can go, the fastest first."""
+    """Return the plans that this model supports, the fastest first."""
     context, network = config.train.context, loop.network
     logits = LOGIT_BYTES * network.vocab_size * context
     window = max(logits, window_bytes(config.model, context))
@@ -67,12 +70,14 @@ def _memory_plans(loop: InnerLoop, config: TrainerConfig) -> list[_MemoryPlan]:
         plans.append(_MemoryPlan(True, False, layers + few_logits + head))
     if network.recomputes:
         kept = recomputed_bytes(layers, network.layers)
-        plans.append(_MemoryPlan(network.splits, True, kept + few_logits + head))
+        plans.append(_MemoryPlan(network.splits, True, kept + few_logits + head))  # chunked too, wherever it can be
     return plans
 
 
 def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> MicroBatchChoice:
-    """Try one window, the least there is: the system's out-of-memory killer gives no second chance."""
+    """Choose from estimates and the measured growth of one window.
+
+    More are not tried: where main memory runs out, the system kills the process instead of raising an error."""
     free = config.activation_bytes
     if free is None:
         return MicroBatchChoice(loop.micro_batch, f"{_of(loop, config)}: free memory is not told here")
@@ -92,7 +97,7 @@ def _fit_main_memory(loop: InnerLoop, config: TrainerConfig) -> MicroBatchChoice
 
 
 def _fit_device(loop: InnerLoop, config: TrainerConfig) -> MicroBatchChoice:
-    """Try from the estimate downwards: an accelerator raises an error when it is full, and goes on."""
+    """Try the estimated micro-batch and halve it until it fits: a full accelerator only raises an error."""
     free = int(GPU_SHARE * torch.cuda.mem_get_info(loop.device)[0])
     before = torch.cuda.memory_allocated(loop.device)
     plans = _memory_plans(loop, config)
@@ -111,7 +116,7 @@ def _fit_device(loop: InnerLoop, config: TrainerConfig) -> MicroBatchChoice:
 
 
 def _goes_through(loop: InnerLoop) -> bool:
-    """Halve the windows at once until they go through the accelerator; return whether one does at least."""
+    """Halve the micro-batch until it fits into the accelerator. Return False when a single window does not fit."""
     while True:
         try:
             loop.probe(loop.micro_batch)
@@ -124,8 +129,9 @@ def _goes_through(loop: InnerLoop) -> bool:
 
 
 def peak_growth(work: Callable[[], None], proc: Path = Path("/proc/self")) -> int:
-    """Return the bytes by which this process's resident memory grew at most while `work` ran; 0 if the system does not
-    tell."""
+    """Return by how many bytes this process's resident memory grew at its peak while `work` ran.
+
+    0 if the system has no such count in /proc."""
     before = _status(proc, "VmRSS")
     with contextlib.suppress(OSError):
         (proc / "clear_refs").write_text("5")  # resets the peak
@@ -134,7 +140,7 @@ def peak_growth(work: Callable[[], None], proc: Path = Path("/proc/self")) -> in
 
 
 def _status(proc: Path, name: str) -> int:
-    """Return a line of the process's status in bytes; 0 where there is none."""
+    """Return a value of /proc/PID/status in bytes. 0 if it is not there."""
     try:
         lines = (proc / "status").read_text().splitlines()
     except OSError:

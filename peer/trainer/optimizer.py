@@ -1,7 +1,7 @@
-"""The inner optimizer.
+"""The inner optimizers, AdamW and Muon, over flat vectors.
 
-It works on flat vectors. Constructing an optimizer of torch.optim imports the compiler, which costs every trainer
-process time and memory. The kernel that it would call is therefore called here."""
+They replace those of torch.optim, because constructing one of those imports torch's compiler, which costs every trainer
+process seconds and memory. They call the same fused kernel."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from peer.run.sections import OptimizerSection
 
 EPS = 1e-8
 FRESH_STEPS = 10
-"""Steps over which a fresh optimizer's learning rate rises, as its second moment is not reliable yet."""
+"""Steps over which a fresh optimizer's learning rate rises, because its second moment is not reliable yet."""
 TILE = 2**18
-"""Elements that stay in cache while one tile is updated (CPU)."""
+"""Elements of a tile of the update on the CPU, chosen so that the tile stays in cache."""
 ORTHOGONALIZING = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic iteration, those of `torch.optim.Muon`."""
 ITERATIONS = 5
+"""Iterations of `orthogonal`."""
 MATCHED_RMS = 0.2
-"""Root mean square of AdamW's updates, about: Muon's are made that long (arXiv 2502.16982), so that one learning rate
-and one weight decay fit both."""
+"""Approximate root mean square of AdamW's updates. Muon's updates are scaled to it (arXiv 2502.16982), so that the same
+learning rate and weight decay suit both."""
 LEAST_NORM = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
 class _DecayGroup:
-    """Tensors that share one weight decay, as the fused kernel takes them."""
+    """The tensors of one weight decay, which the fused kernel updates in one call."""
 
     places: list[int]
-    """Their numbers among all tensors."""
+    """Indices among all tensors."""
     weight_decay: float
     params: list[Tensor]
     exp_avg: list[Tensor]
@@ -43,8 +44,8 @@ class _DecayGroup:
 class AdamW:
     """AdamW (arXiv 1711.05101) with bias correction, over a flat fp32 vector of which the tensors are views.
 
-    torch's fused kernel reads and writes each value once. Where it is missing, an equal update in tiles that stay in
-    cache does the same."""
+    It uses torch's fused kernel, which reads and writes each value once. Where that is missing, the same update runs
+    over tiles that stay in cache."""
 
     def __init__(
         self,
@@ -55,16 +56,17 @@ class AdamW:
         fused: bool | None = None,
         spared: Sequence[bool] = (),
     ) -> None:
-        """`views`: all of `params`, in the order of the gradients. `decayed`: whether weight decay applies to them.
+        """`views`: the tensors of `params`, in the order of the gradients. `decayed`: per view, whether weight decay
+        applies.
 
-        `fused`: whether to use torch's kernel. None: where there is one. `spared`: which of them stay as they are. They
-        have no second moment. Empty: none."""
+        `fused`: whether to use torch's kernel; None: where the device has one. `spared`: per view, whether AdamW leaves
+        it out, for a subclass to update; it then has no second moment. Empty: none is left out."""
         self._config = config
         spared = spared or [False] * len(views)
         self.exp_avg, means = _packed(params, views, [True] * len(views))
         self.exp_avg_sq, squares = _packed(params, views, [not spare for spare in spared])
         self.age = 0
-        """Updates made since the optimizer was fresh."""
+        """Number of updates made."""
         self.fused = has_fused(params.device) if fused is None else fused
         self._device = params.device
         self._age = torch.zeros((), device=params.device)
@@ -78,25 +80,25 @@ class AdamW:
 
     @property
     def reason(self) -> str:
-        """Reason why the update is made as it is, for a person."""
+        """Which implementation makes the update and why, for a person."""
         if self.fused:
             return "AdamW: torch's fused kernel"
         return f"AdamW: in tiles, as torch has no fused kernel for {self._device.type}"
 
     @property
     def freshness(self) -> float:
-        """Factor of the learning rate of the next step, below 1 in the first steps of a fresh optimizer."""
+        """Factor on the next step's learning rate. It rises to 1 over the first `FRESH_STEPS` steps."""
         return min(1.0, (self.age + 1) / FRESH_STEPS)
 
     def restore(self, exp_avg: Tensor, exp_avg_sq: Tensor, age: int) -> None:
-        """Take the moments and the age of a save."""
+        """Set moments and age to those of a checkpoint."""
         self.exp_avg.copy_(exp_avg)
         self.exp_avg_sq.copy_(exp_avg_sq)
         self.age = age
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor], lr: float, divisor: float = 1.0) -> None:
-        """Make one update with the gradients over `divisor`. They are divided in place."""
+        """Make one update with the gradients divided by `divisor`. The gradients may be changed in place."""
         self.age += 1
         update = self._fused if self.fused else self._tiled
         for group in self._groups:
@@ -138,16 +140,17 @@ class AdamW:
 
 
 class Muon(AdamW):
-    """Muon for the matrices of the blocks, AdamW for embeddings, head, norms and everything else.
+    """Muon for the matrices of the blocks, AdamW for embeddings, head, norms and all other tensors.
 
-    MuLoCo trains with it (arXiv 2505.23725). The steps are those of `torch.optim.Muon`. For a matrix W of A x B with
+    MuLoCo (arXiv 2505.23725) trains with it. The update equals that of `torch.optim.Muon`. For a matrix W of A x B with
     gradient G:
 
         M <- momentum * M + (1 - momentum) * G
         U <- (1 - momentum) * G + momentum * M
         W <- W - lr * weight_decay * W - lr * 0.2 * sqrt(max(A, B)) * orthogonal(U)
 
-    M lies where AdamW has its first moment. A matrix has no second one, so a quarter of its memory is spared."""
+    M is stored in the place of AdamW's first moment. A matrix needs no second moment, which saves a quarter of the
+    memory of its values, gradient and moments."""
 
     def __init__(
         self,
@@ -157,7 +160,7 @@ class Muon(AdamW):
         config: OptimizerSection,
         hidden: Sequence[bool],
     ) -> None:
-        """`hidden`: which of the views are matrices of the blocks. The rest is as for `AdamW`."""
+        """`hidden`: per view, whether it is a matrix of a block, which Muon updates. The rest as for `AdamW`."""
         super().__init__(params, views, decayed, config, spared=hidden)
         self._matrices = [place for place, given in enumerate(hidden) if given]
         self._views = views
@@ -183,13 +186,13 @@ class Muon(AdamW):
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """Return a matrix of the same singular vectors, with singular values between about 0.7 and 1.2.
+    """Return an approximately orthogonal matrix with the same singular vectors and singular values of about 0.7 to 1.2.
 
-    It takes five steps of the iteration of Keller Jordan's Muon, from X = matrix / |matrix|:
+    Makes `ITERATIONS` steps of the iteration of Keller Jordan's Muon, from X = matrix / |matrix|:
 
         X <- a X + (b X X^T + c (X X^T)^2) X
 
-    In bf16 on an accelerator, as torch does. On the processor in the matrix's own precision, which costs no more."""
+    On an accelerator they run in bf16, as in torch; on a CPU in the matrix's own precision, which costs no more."""
     a, b, c = ORTHOGONALIZING
     x = matrix.to(torch.bfloat16 if matrix.is_cuda else matrix.dtype)
     tall = matrix.shape[0] > matrix.shape[1]
@@ -203,8 +206,8 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 def _packed(params: Tensor, views: Sequence[Tensor], kept: Sequence[bool]) -> tuple[Tensor, list[Tensor]]:
-    """Return flat zeros for the views that are kept, in their order in memory, and each view's part of them. That of a
-    view that is not kept is empty."""
+    """Return zeros for the views that are `kept`, packed into one flat tensor in their memory order, and its part for
+    each view. The part of a view that is not kept is empty."""
     flat = params.new_zeros(sum(view.numel() for view, keep in zip(views, kept, strict=True) if keep))
     parts, at = [flat[:0]] * len(views), 0
     for place in sorted(range(len(views)), key=lambda place: views[place].storage_offset()):

@@ -1,7 +1,7 @@
-"""Trainer process started before its run is known.
+"""Starts the trainer process before the run is known.
 
-Torch takes seconds to load. The process loads it while the daemon loads itself, looks for the run, and fetches the
-state."""
+Loading torch takes seconds. The process does so while the daemon imports its own modules, looks for the run and fetches
+the state."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from peer.trainer.subprocess import TrainerSubprocess
 
 @contextlib.asynccontextmanager
 async def early_trainer(folder: Path, threads: int) -> AsyncIterator[TrainerSubprocess | None]:
-    """Start the process, which ends with the context; None when it cannot be started.
+    """Start a trainer process that ends with the context. Yields None when it cannot be started.
 
-    The trainer's later start tells why. `folder` must exist. The log has a name of its own there, as another daemon may
-    hold this home; the trainer's start renames it."""
+    The regular start of the trainer then reports the cause. `folder` must exist. The log's name contains our process
+    id, because another daemon may use this home; `TrainerSubprocess.begin` renames it."""
     log = folder / f"trainer.{os.getpid()}.log"
     try:
         child = await TrainerSubprocess.spawn(log, threads)

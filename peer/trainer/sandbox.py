@@ -1,5 +1,6 @@
-"""Foreign configs and tokenizers, opened in a process of their own with limits of processor time and memory. Whatever
-they do to a library, the daemon and its trainer live on."""
+"""Opens the configs and tokenizers of strangers in a separate process with limits on processor time and memory.
+
+A file that crashes, hangs or exhausts a library then costs only that process, not the daemon or its trainer."""
 
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ from peer.run.files.tokenizer_file import MOST_TOKENIZER_BYTES
 from peer.trainer.weight_files import check_folder, check_no_pointer
 
 OPEN_S = 5.0
-"""Seconds of processor time that opening a file may take, once the libraries are loaded."""
+"""Most seconds of processor time for opening a file, after the libraries are loaded."""
 BUSY = 6
-"""Seconds of waiting for a second of processor time. A busy machine must not make an honest file a hostile one."""
+"""Seconds to wait per second of permitted processor time, so that a busy machine does not make an honest file fail."""
 LOAD_S = 180.0
-"""Seconds that loading the libraries may take."""
+"""Most seconds for loading the libraries."""
 MEMORY = 512 * 2**20
-"""Bytes that opening a file may take beyond the loaded libraries."""
+"""Most bytes that opening a file may allocate, beside the loaded libraries."""
 MOST_ANSWER_BYTES = 2 * MOST_LAYOUT_BYTES
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -41,19 +42,22 @@ ENVIRONMENT = {
     "TRANSFORMERS_VERBOSITY": "error",
     "USE_HUB_KERNELS": "0",
 }
-"""Nothing is fetched, and the size of the process does not depend on the machine's cores or devices."""
+"""Environment of the process. The libraries download nothing, and their memory does not depend on cores or devices."""
 TRIAL_S, TRIED_A_SECOND = 20.0, 2e7
-"""Seconds of processor time that a trial of a model may take, and parameters that each further second allows."""
+"""Seconds of processor time to try a model out, plus one second for this many parameters."""
 LONGEST_TRIAL_S = 1800.0
 WEIGHT_BYTES = 16
-"""Bytes a parameter that making first weights may take: the model, the mapped files, and one copy on the way."""
+"""Bytes per parameter that making first weights may take: the model, the mapped files and one temporary copy."""
 WEIGHTS_S, WEIGHTS_A_SECOND = 60.0, 5e6
+"""Seconds of processor time to make first weights, plus one second for this many parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The model of a config. `max_positions`: its longest context, None if it has no bound. `attention`: whether it
-    takes a mask and positions."""
+    """Description of the model that a config.json makes.
+
+    `max_positions`: its longest context in tokens; None: unbounded. `vocab`: size of its vocabulary. `attention`:
+    whether its forward pass takes a mask and positions."""
 
     parameters: int
     tensors: tuple[TensorSpec, ...]
@@ -64,7 +68,9 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class InspectedTokenizer:
-    """A tokenizer.json. `end_token`: the token that closes a document, None if no token has a usual name for it."""
+    """Description of a tokenizer.json.
+
+    `end_token`: the token that ends a document; None: no token has one of the usual names."""
 
     vocab_size: int
     end_token: int | None
@@ -73,12 +79,12 @@ class InspectedTokenizer:
 def inspect_config(
     path: Path, most_parameters: int, processor_s: float = OPEN_S, *, context: int = 0, buffers: Path | None = None
 ) -> Inspected:
-    """Describe the model that a config.json makes. Raises ModelError, after that processor time at most once the
-    libraries are loaded.
+    """Describe the model that a config.json makes. Raises ModelError for a config that cannot be used.
 
-    `context`: the length of the windows that the model is to be trained with, 0 if it is not to be trained. It is tried
-    with a few tokens, and refused if it sees later ones or does not take such windows. The time is longer by what that
-    takes with `most_parameters`. `buffers`: those that the config does not give, which have to fit the model."""
+    `processor_s`: most seconds of processor time, once the libraries are loaded. `context`: tokens of the windows that
+    the model is to be trained with; 0: it is not to be trained. With a context the model is tried out, which extends
+    the time limit, and refused if its logits depend on later tokens or if it does not take windows of that length.
+    `buffers`: file of the run's buffers, which have to fit the model."""
     read_config(_start_of(path, MOST_CONFIG_BYTES))
     job = {"job": "config", "path": str(path), "most_parameters": most_parameters, "context": context}
     job["buffers"] = None if buffers is None else str(buffers)
@@ -90,7 +96,9 @@ def inspect_config(
 
 
 def inspect_tokenizer(path: Path, processor_s: float = OPEN_S) -> InspectedTokenizer:
-    """Describe a tokenizer.json. Raises ModelError, after that processor time at most once the library is loaded."""
+    """Describe a tokenizer.json. Raises ModelError for one that cannot be used.
+
+    `processor_s`: most seconds of processor time, once the library is loaded."""
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -102,8 +110,10 @@ def inspect_tokenizer(path: Path, processor_s: float = OPEN_S) -> InspectedToken
 
 @dataclass(frozen=True, slots=True)
 class FirstWeights:
-    """First weights in a file. `types`: per parameter, its type in a pretrained folder. `buffers`: the names of those
-    that the config does not give, which lie in a file of their own."""
+    """What `write_weights` wrote.
+
+    `types`: parameter -> its type in the pretrained folder. `buffers`: names of the buffers that do not follow from the
+    config, which are in the file `buffers_beside`."""
 
     types: dict[str, str]
     buffers: tuple[str, ...]
@@ -112,11 +122,11 @@ class FirstWeights:
 def write_weights(
     config: Path, seed: int, tensors: Sequence[TensorSpec], out: Path, folder: Path | None = None
 ) -> FirstWeights:
-    """Write a model's first weights to `out`: flat fp32, little endian, in the model's own order.
+    """Write a model's first weights to `out`: flat fp32, little-endian, in the model's own order of tensors.
 
-    They are random, a function of config, seed and the versions of torch and transformers, or those of a `folder` of
-    safetensors, whose buffers go to `out` with the suffix `.buffers`. `tensors`: those of the model. Raises
-    ModelError."""
+    Without `folder` they are random, determined by the config, the seed and the versions of torch and transformers.
+    With it, they are the weights of that folder of safetensors, and its buffers go to `buffers_beside(out)`. `tensors`:
+    of the model. Raises ModelError."""
     read_config(_start_of(config, MOST_CONFIG_BYTES))
     job = {"job": "weights", "path": str(config), "seed": seed, "out": str(out), "folder": None}
     if folder is not None:
@@ -131,12 +141,13 @@ def write_weights(
 
 
 def buffers_beside(weights: Path) -> Path:
-    """Return the file of the buffers that are written with these weights."""
+    """Return the path of the buffers that `write_weights` writes beside the weights."""
     return weights.with_name(f"{weights.name}.buffers")
 
 
 def _start_of(path: Path, most: int) -> bytes:
-    """Return a file's bytes, one more than `most` at most. Raises ModelError."""
+    """Return the first `most + 1` bytes of a file. Raises ModelError when it cannot be read, or is a Git LFS
+    pointer."""
     try:
         with path.open("rb") as file:
             raw = file.read(most + 1)
@@ -147,9 +158,9 @@ def _start_of(path: Path, most: int) -> bytes:
 
 
 def _run_job(job: dict[str, Any], seconds: float, memory: int) -> dict[str, Any]:
-    """Have a fresh process do a job, and return its answer. The process is gone afterwards. Raises ModelError.
+    """Run a job in a fresh process, end the process, and return the answer. Raises ModelError.
 
-    `seconds`: of processor time, once the libraries are loaded. `memory`: bytes beyond them."""
+    `seconds`: processor time once the libraries are loaded. `memory`: bytes in addition to the libraries."""
     job |= {"seconds": seconds, "wait": BUSY * seconds, "memory": memory}
     with popen_python(
         "peer.trainer.sandbox_child",
@@ -176,7 +187,7 @@ def _what(job: dict[str, Any]) -> str:
 
 
 class ChildLines:
-    """The lines that a child says, each with a deadline and of bounded length."""
+    """Reads JSON lines from a child's output, each with a deadline and of bounded length."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -185,7 +196,8 @@ class ChildLines:
         self._read = b""
 
     def next(self, seconds: float, why: str) -> dict[str, Any]:
-        """Return the next line. Raises ModelError when it does not come in time or is too long."""
+        """Return the next line, decoded. Raises ModelError, which begins with `why`, after `seconds` without one, and
+        also when the line is too long or the child has ended."""
         deadline = time.monotonic() + seconds
         while b"\n" not in self._read:
             left = deadline - time.monotonic()

@@ -1,7 +1,7 @@
-"""A process that opens a stranger's files: `python -m peer.trainer.sandbox_child JOB`. Its limits are its own.
+"""The process that opens a stranger's files: `python -m peer.trainer.sandbox_child JOB`.
 
-It loads the libraries, says that it is ready, limits its memory, and does the job. Its answer is one line of JSON.
-Only `peer.trainer.sandbox` starts it."""
+It loads the libraries, reports that it is ready, limits its own memory and time, and does the job. Its answer is one
+line of JSON. Only `peer.trainer.sandbox` starts it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from peer.run.files.model_config import read_config
 
 Answer = dict[str, Any]
 TRIAL_COPIES = 4
-"""Copies of a model's largest tensor that its trial may take in memory. An inner step takes four of all its tensors."""
+"""Copies of a model's largest tensor for which a trial may allocate memory. An inner step allocates four of them
+all."""
 
 MODEL_LIBRARIES = ("transformers.generation.utils", "transformers.modeling_utils", "peer.trainer.models.builder")
-"""What building any model takes. It is loaded first, so that it is no part of the job."""
+"""Modules that building any model needs. They are loaded before the job's limits begin."""
 LOAD_IT = "Load the folder here with transformers' AutoModelForCausalLM.from_pretrained, and mend what it reports."
 TOKENIZER_LIBRARIES = ("tokenizers", "peer.run.files.tokenizer_file")
 
 
 def _load_model(job: Answer) -> None:
-    """Load the library's module of the model. A model that the library does not have is told later."""
+    """Load the library's module of the config's model. An unknown model is left for the job itself to refuse."""
     from peer.trainer.models import builder
 
     path = Path(job["path"])
@@ -42,7 +43,7 @@ def _load_model(job: Answer) -> None:
 
 
 def _config(job: Answer) -> Answer:
-    """Tell what the model of a config is."""
+    """Job `config`: describe the model of a config.json, with the fields of `sandbox.Inspected`."""
     from peer.trainer.models import builder
     from peer.trainer.models.buffers import read_buffers
 
@@ -67,14 +68,15 @@ def _config(job: Answer) -> Answer:
 
 
 def _try(config: Any, longest: int, context: int) -> None:
-    """Check that the model sees no later tokens and takes windows of `context` tokens. `longest`: elements of its
-    largest tensor. Raises ModelError."""
+    """Try the model out. Raises ModelError if it sees later tokens, or does not take windows of `context` tokens.
+
+    `longest`: elements of its largest tensor."""
     from peer.trainer.models import builder
     from peer.trainer.models.causality import check_causal
     from peer.trainer.models.longest import check_length
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != hard:  # the job is under its limit
+    if soft != hard:  # equal only when `limit_memory` was not called, as in tests
         resource.setrlimit(resource.RLIMIT_AS, (min(soft + TRIAL_COPIES * 4 * longest, hard), hard))
     check_causal(builder.build_stand_in(config))
     check_length(builder.build_shell(config), context)
@@ -86,7 +88,7 @@ def _positions(config: Any) -> int | None:
 
 
 def _tokenizer(job: Answer) -> Answer:
-    """Tell how many tokens a tokenizer.json has, and which one closes a document."""
+    """Job `tokenizer`: return the vocabulary's size of a tokenizer.json, and the token that ends a document."""
     from peer.run.files.tokenizer_file import END_TOKENS, MOST_TOKENS, open_tokenizer
 
     raw = Path(job["path"]).read_bytes()
@@ -103,8 +105,9 @@ def _tokenizer(job: Answer) -> Answer:
 
 
 def _weights(job: Answer) -> Answer:
-    """Write a model's first weights to a file: fp32, little endian, in the order of `named_parameters`. Of a folder,
-    write its buffers to another, if it has some that the config does not give."""
+    """Job `weights`: write a model's first weights to a file, little-endian fp32 in the order of `named_parameters`.
+
+    With a pretrained folder, its buffers that do not follow from the config go to a second file."""
     import torch
     from safetensors.torch import save_file
 
@@ -134,14 +137,14 @@ JOBS: dict[str, tuple[tuple[str, ...], Callable[[Answer], None], Callable[[Answe
     "tokenizer": (TOKENIZER_LIBRARIES, lambda job: None, _tokenizer),
     "weights": (MODEL_LIBRARIES, _load_model, _weights),
 }
-"""Per job: the libraries, what to load for this job, and the job."""
+"""Name of a job -> (libraries to load, function that loads further modules for the job, function that does it)."""
 
 
 def limit_memory(more_bytes: int, most_bytes: int) -> None:
-    """Let this process take so many bytes of address space more than it has, and raise that to `most_bytes` later. A
-    lower limit that holds already stays.
+    """Limit this process's address space to its present size plus `more_bytes`.
 
-    Raises OSError when the system does not tell its size, or forbids limits."""
+    The process may later raise the limit itself, up to its present size plus `most_bytes`. An existing lower limit
+    stays. Raises OSError when the system forbids limits or /proc cannot be read."""
     status = Path("/proc/self/status").read_text()
     size = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmSize:"))
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -152,7 +155,7 @@ def limit_memory(more_bytes: int, most_bytes: int) -> None:
 def main() -> None:
     job = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # a library that prints does not answer
+    os.dup2(2, 1)  # output that a library prints must not be taken for the answer
 
     def send(message: Answer) -> None:
         print(json.dumps(message), file=answers, flush=True)
@@ -183,7 +186,7 @@ def main() -> None:
 
 
 def outcome(work: Callable[[Answer], Answer], job: Answer) -> Answer:
-    """Do a job; return its answer, or why it is refused."""
+    """Do a job. Return its answer, or the reason why the file is refused."""
     try:
         return {"answer": work(job)}
     except PeerError as error:

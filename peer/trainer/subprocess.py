@@ -1,4 +1,4 @@
-"""One trainer process on its daemon's side: the socket to it, its calls, and why it ended."""
+"""The daemon's end of one trainer process: its socket, the calls over it, and the cause of its end."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ from peer.python_child import start_python
 from peer.trainer.ipc import MAX_LINE, Message
 
 LOG = "trainer.log"
-"""Log of the output of the process started last."""
+"""File with the output of the process started last."""
 EXIT_S, KILLED_S = 1.0, 0.5
-"""Seconds that each way of ending the process gets, together less than two."""
+"""Seconds until the process is killed once its socket is closed, and seconds to wait after the kill."""
 LOG_TAIL_BYTES = 4096
+"""Bytes at the log's end that are searched for the last line."""
 HELLO_S = 10.0
-"""Seconds within which an attached program says what it is. It writes that before it starts the daemon."""
+"""Seconds to wait for an attached program's first line. The program writes it before it starts the daemon."""
 
 UNSOLICITED = frozenset({"progress", "logged", "note", "shards", "skipped"})
-"""Keys of the messages that answer no call."""
+"""Keys that mark a message as a report, which answers no call."""
 
 _MENDABLE = (DataError, HomeUnusable, MachineTooSmall, ManifestError, ModelError, StateError, UsageError)
 REFUSALS: dict[str, type[PeerError]] = {kind.__name__: kind for kind in _MENDABLE}
 
 
 class _Process(Protocol):
-    """What is used of `asyncio.subprocess.Process`."""
+    """The part of `asyncio.subprocess.Process` that `TrainerSubprocess` uses."""
 
     @property
     def pid(self) -> int: ...
@@ -55,7 +56,7 @@ class _Process(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _AttachedProgram:
-    """A program of the user's, which started us. Its end shows at its socket alone."""
+    """The user's program that started this daemon. It is no child of ours, so only its socket shows its end."""
 
     pid: int
 
@@ -63,25 +64,26 @@ class _AttachedProgram:
         return 0
 
     def kill(self) -> None:
-        """Leave it alone: it is the user's."""
+        """Do nothing: a daemon never ends the user's program."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttachedLoop:
-    """A training loop of the user's own, as it attaches itself."""
+    """State of a user's own training loop at the moment at which it attaches."""
 
     round: int
-    """Round of its live params; -1: they are not of this run yet."""
+    """Round of its live params. -1: its params are not of this run yet."""
 
     @property
     def live(self) -> bool:
-        """Whether its params hold work of the run, so that they are to be kept."""
+        """Whether its params hold work of the run, which the daemon must not overwrite."""
         return self.round >= 0
 
 
 class TrainerSubprocess:
-    """Process made by `spawn` and given its work by `begin`, or the program of a user's own loop, taken by `adopt`. In
-    the end `end` has to be awaited."""
+    """A trainer process: one that `spawn` starts and `begin` configures, or a user's program, connected by `adopt`.
+
+    The owner has to await `end`."""
 
     def __init__(
         self,
@@ -91,9 +93,9 @@ class TrainerSubprocess:
         log: Path | None,
         attached: AttachedLoop | None = None,
     ) -> None:
-        """`log`: of the process's output; None: it is not ours."""
+        """`log`: file of the process's output. None: a user's program, whose output is its own."""
         self.attached = attached
-        """The loop that the process is of; None: the built-in one."""
+        """The user's training loop. None: the process runs the built-in loop."""
         self._process = process
         self._reader = reader
         self._writer = writer
@@ -110,7 +112,9 @@ class TrainerSubprocess:
 
     @classmethod
     async def spawn(cls, log: Path, threads: int) -> TrainerSubprocess:
-        """Start a fresh interpreter, which loads torch and then waits. `log` takes its output. Raises OSError."""
+        """Start a fresh interpreter, which loads torch and then waits for `begin`.
+
+        `log`: file for its output, overwritten. Raises OSError."""
         ours, theirs = socket.socketpair()
         try:
             with theirs, log.open("wb") as output:
@@ -125,13 +129,16 @@ class TrainerSubprocess:
                 )
             reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MAX_LINE)
         except BaseException:
-            ours.close()  # a process that did start ends when its socket closes
+            ours.close()  # if the process has started, it ends when its socket closes
             raise
         return cls(process, reader, writer, log)
 
     @classmethod
     async def adopt(cls, descriptor: int) -> TrainerSubprocess:
-        """Take the socket of an attached program. Raises OSError, and ValueError for a program that is none."""
+        """Connect to a user's program over an inherited socket.
+
+        Raises OSError, TimeoutError when no first line arrives within `HELLO_S`, and ValueError or KeyError when that
+        line is no hello of an attached loop."""
         reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor), limit=MAX_LINE)
         try:
             async with asyncio.timeout(HELLO_S):
@@ -143,7 +150,9 @@ class TrainerSubprocess:
             raise
 
     def begin(self, opening: Message, on_progress: Callable[[Message], None], log: Path) -> None:
-        """Send the process its work, and rename its log to `log`. Raises OSError when that fails."""
+        """Configure the process with `opening`, and rename its log to `log`. Raises OSError when that fails.
+
+        `on_progress` is called with each report (`UNSOLICITED`)."""
         self._log = None if self._log is None else self._log.replace(log)
         self._on_progress = on_progress
         self._write(opening)
@@ -154,7 +163,7 @@ class TrainerSubprocess:
 
     @property
     def crashed(self) -> bool:
-        """Whether the process ended by a fault that no person can mend, so that another process may succeed."""
+        """Whether the process ended without a typed refusal, so that a new process may succeed."""
         return not self.alive and self._refusal is None
 
     @property
@@ -164,14 +173,15 @@ class TrainerSubprocess:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def post(self, op: str, **fields: Any) -> None:
-        """Send a command without an answer."""
+        """Send a command that has no reply."""
         self._write({"op": op, **fields})
 
     async def call(self, op: str, *, silence_s: float | None = None, **fields: Any) -> Message:
-        """Send a command and return its answer.
+        """Send a command and return its reply.
 
         Raises TrainerDied when the process is gone or ends, the PeerError that it ended with, or OSError when the
-        command failed. With `silence_s`, TrainerDied is also raised when no message comes for so long from now on."""
+        command failed. With `silence_s`, also raises TrainerDied when no message of any kind arrives for that many
+        seconds."""
         if self._cause:
             raise self._death()
         self._last_id += 1
@@ -201,7 +211,7 @@ class TrainerSubprocess:
         if not self._writer.is_closing():  # uvloop raises there; `_watch` notices the end
             self._writer.write(data)
 
-    # -- what it says, and its end -----------------------------------------------------------------------------------
+    # -- incoming messages, and the end of the process ---------------------------------------------------------------
 
     async def _watch(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # a broken or overlong line counts as the end
@@ -227,7 +237,7 @@ class TrainerSubprocess:
             future.set_result(message["ok"])
 
     async def _reap(self) -> int:
-        """Return the exit code. A process without its socket has no reason to live, and is killed."""
+        """Return the exit code. A process that lives on after its socket closed is of no use, and is killed."""
         try:
             async with asyncio.timeout(EXIT_S):
                 return await self._process.wait()
@@ -263,11 +273,11 @@ class TrainerSubprocess:
         return f"exit code {code}: {_last_line(self._log) or 'it printed nothing'}"
 
     async def wait_ended(self) -> None:
-        """Return when the process is gone, or its socket closed."""
+        """Wait until the process has ended or its socket is closed."""
         await asyncio.wait({self._watching})
 
     async def end(self) -> None:
-        """End the process within two seconds: ask, kill. Never raises, and may be called again."""
+        """End the process within two seconds: close its socket, then kill it. Never raises; may be called again."""
         self._ending = True
         self._writer.close()  # the process ends when its socket closes
         for wait_s, escalate in (
@@ -287,9 +297,9 @@ class TrainerSubprocess:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Return our environment, with OpenMP told not to spin while it waits.
+    """Return this process's environment with the number of threads, and with spinning of OpenMP turned off.
 
-    On a machine that others use too, spinning slows all of them down."""
+    Threads that spin while they wait would slow down the other programs of the volunteer's machine."""
     return os.environ | {
         "OMP_WAIT_POLICY": "PASSIVE",
         "OMP_NUM_THREADS": str(threads),

@@ -1,6 +1,6 @@
-"""A folder of pretrained weights, checked before any library opens it: its index, its files and their headers.
+"""Checks a folder of pretrained weights before any library opens it: its index, its files and their headers.
 
-The folder is the operator's own. Its errors name the file, what is wrong with it, and how to get it right."""
+The folder belongs to the operator, so each error names the file, its fault and the remedy."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ LFS = b"version https://git-lfs"
 FETCH = "Download the folder again in full, for example with: hf download NAME --local-dir FOLDER"
 WHY = "The run begins from these files. They are checked before anybody is given a state that is made of them."
 PACKED = (".qweight", ".weight_packed", ".SCB", ".weight_scale_inv")
-"""Ends of names of quantized tensors: of GPTQ and AWQ, compressed-tensors, bitsandbytes, and blockwise fp8."""
+"""Suffixes of the names of quantized tensors: GPTQ and AWQ, compressed-tensors, bitsandbytes, and blockwise fp8."""
 MOST_NAMED = 5
-"""Tensors or files named in one message."""
+"""Most tensors or files that one message names."""
 
 
 def folder_error(found: str, fix: str = FETCH) -> ModelError:
-    """Make the error of a folder of weights, in words for its owner."""
+    """Make the error for a folder of weights that cannot be used."""
     return ModelError(found, fix, WHY)
 
 
 def named(names: Sequence[str]) -> str:
-    """Return some names for a message."""
+    """Return the first names as a text for a message, with the number of the others."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_no_pointer(path: Path, start: bytes) -> None:
-    """Raise ModelError for a file that is a pointer of Git LFS. `start`: its first bytes."""
+    """Raise ModelError for a Git LFS pointer file. `start`: the file's first bytes."""
     if start.startswith(LFS):
         raise folder_error(f"{path} is a pointer of Git LFS, not the file itself", "Run in its folder: git lfs pull")
 
 
 def check_folder(folder: Path, tensors: Sequence[TensorSpec] = ()) -> dict[str, str]:
-    """Return the type of each tensor of a folder, as its safetensors name it.
+    """Return the type of each tensor in a folder, by its name in safetensors (such as `BF16`).
 
-    `tensors`: those of the model, whose shapes have to be the folder's, where the names are the same. Raises ModelError
-    for a folder that is incomplete or damaged, or that holds what is not read."""
+    `tensors`: the model's. A tensor of the same name must have the same shape in the folder. Raises ModelError for a
+    folder that is incomplete or damaged, or whose content is not supported."""
     types, shapes = dict[str, str](), {tensor.name: tensor.shape for tensor in tensors}
     for path, wanted in _files(folder).items():
         header = _header(path)
@@ -65,7 +65,7 @@ def check_folder(folder: Path, tensors: Sequence[TensorSpec] = ()) -> dict[str, 
 
 
 def _files(folder: Path) -> dict[Path, set[str]]:
-    """Return the files that hold the weights, with the tensors that the index places there."""
+    """Return the files that hold the weights, each with the tensors that the index assigns to it."""
     found = sorted(path.name for path in folder.glob("*.safetensors"))
     if not found and not (folder / INDEX).exists():
         raise folder_error(
@@ -104,7 +104,9 @@ def _files(folder: Path) -> dict[Path, set[str]]:
 
 
 def _header(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the header of a safetensors file: per tensor its `dtype`, `shape` and `data_offsets`. Raises ModelError."""
+    """Read the header of a safetensors file: tensor -> its `dtype`, `shape` and `data_offsets`.
+
+    Raises ModelError, also for a file whose length does not match its header."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

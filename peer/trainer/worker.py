@@ -1,4 +1,4 @@
-"""The built-in training loop: it makes the steps, and a `Boundary` does between them what the daemon wants."""
+"""The built-in trainer process: it makes inner steps, and its `Boundary` executes the daemon's orders between them."""
 
 from __future__ import annotations
 
@@ -34,15 +34,19 @@ from peer.trainer.models.factory import check_tensors, layout_of
 from peer.trainer.probing.probe import Prober
 
 LOOK_EVERY_S = 1.0
-"""Seconds between two looks for a shard that training waits for. Its arrival ends the waiting at once."""
+"""Seconds between two progress reports while training waits for a shard. The shard's arrival ends the wait at once."""
 BYTE_VALUES = 256
+"""Number of tokens when each byte is one."""
 
 
 def serve(pipe: DaemonPipe, opening: Message, phases: PhaseTimer | None = None) -> None:
-    """Work until the socket closes. `phases` holds the phases of the start so far, which are reported.
+    """Run the trainer until its socket closes. `opening`: config, layout and folder, as the daemon sends them.
 
-    An error is reported as the process ends: `refused` for one that a person can mend, `dying` for any other. Too much
-    memory counts as `dying` once a step was made: the config allows a step then, and another process may succeed."""
+    `phases`: times of the start-up phases so far, which the answer to `start` reports.
+
+    An error ends the process and is sent to the daemon: as `refused` if a person has to fix the cause, else as `dying`,
+    upon which the daemon starts another process. Running out of memory is `dying` once a step was made, because the
+    config is then known to fit."""
     session: TrainerWorker | None = None
     try:
         config = TrainerConfig.model_validate(opening["config"])
@@ -67,8 +71,10 @@ def serve(pipe: DaemonPipe, opening: Message, phases: PhaseTimer | None = None) 
 
 
 class TrainerWorker:
-    """Main loop of one process: `open_data` and `prepare`, which need no state yet, then `run`. The last two compute
-    with the run's model, within `limited`."""
+    """The main loop of one trainer process.
+
+    Call `open_data`, then `prepare` and `run` within the context of `limited`. The first two need no state of the run
+    yet, so that they can overlap with fetching it."""
 
     def __init__(
         self,
@@ -79,9 +85,10 @@ class TrainerWorker:
         order: Sequence[TensorSpec] = (),
         phases: PhaseTimer | None = None,
     ) -> None:
-        """Map arena and counters. `order`: the tensors as they lie in the flat vector; none: as the model has them.
+        """Map the arena and the counters.
 
-        Raises ModelError when the model made here has others."""
+        `fragments`: per fragment, the range (first, end) of its tensors. `order`: the tensors in the order of the flat
+        vector; empty: in the model's own order. Raises ModelError when the model made here has other tensors."""
         self._pipe = pipe
         self._phases = phases or PhaseTimer()
         self._config = config
@@ -95,7 +102,7 @@ class TrainerWorker:
         self._loop: InnerLoop
         self._tracked: TrackedData
         self._postponed: list[Message] = []
-        """Evaluations that wait for the hold-out."""
+        """Orders to evaluate that wait for the hold-out."""
         self._device: Device
         self._micro_batch_choice: MicroBatchChoice
         self._batch_log: BatchLog | None = None
@@ -103,7 +110,7 @@ class TrainerWorker:
         """Made by `prepare`."""
 
     def open_data(self) -> None:
-        """Choose the device, and read the data. Raises DataError, ManifestError and UsageError."""
+        """Choose the device and open the data. Raises DataError, ManifestError and UsageError."""
         config, phases = self._config, self._phases
         in_bytes = config.tokenizer.kind == "bytes"
         if in_bytes and isinstance(config.model, LlamaSection) and config.model.vocab_size < BYTE_VALUES:
@@ -117,8 +124,10 @@ class TrainerWorker:
 
     @contextlib.contextmanager
     def limited(self) -> Iterator[None]:
-        """Limit what the run's model may take from here on. The texts of this machine's owner are read already, and
-        count as used. Raises ModelError or MachineTooSmall in place of the error of an allocation."""
+        """Limit the memory that the run's model may allocate within the context.
+
+        The volunteer's own texts are already in memory and count as used. Raises ModelError or MachineTooSmall in place
+        of the error of a failed allocation."""
         config, tensors = self._config, self._layout.tensors
         held = TRAINER_BYTES * self._layout.elements
         held += 0 if isinstance(config.model, LlamaSection) else MOST_BUFFER_BYTES
@@ -136,8 +145,10 @@ class TrainerWorker:
         return hasattr(self, "boundary") and self.boundary.pace.steps > 0
 
     def prepare(self) -> None:
-        """Build the model with the present content of the arena, and choose the micro-batch. This takes time and needs
-        no state. Raises MachineTooSmall, ManifestError and ModelError."""
+        """Build the model from whatever the arena holds now, and choose the micro-batch.
+
+        This is slow and needs no state of the run: `start` sets the params later. Raises MachineTooSmall, ManifestError
+        and ModelError."""
         config, phases = self._config, self._phases
         self._pipe.send({"note": "building the model"})
         self._duty = duty = DutyCycle(config.shares, on_gpu=self._device.device.type == "cuda")
@@ -159,7 +170,7 @@ class TrainerWorker:
         phases.end("model")
 
     def run(self) -> None:
-        """Run for ever; the closed socket ends the process."""
+        """Train and execute orders for ever. Closing the socket ends the process (`DaemonPipe`)."""
         boundary = self.boundary
         while True:
             boundary.drain()
@@ -168,14 +179,14 @@ class TrainerWorker:
                 boundary.wait(None)
             elif self._loop.batches.ready():
                 self._rest(self._step())
-            else:  # its shard is an order like any other; work may end meanwhile by the clock
+            else:  # the missing shard arrives as an order, and the work may meanwhile end by the clock
                 self._show_progress()
                 boundary.wait(LOOK_EVERY_S)
 
     # -- orders of the daemon that need the model or the data --------------------------------------------------------
 
     def _start(self, message: Message) -> Message:
-        """Begin with the state that lies in the arena."""
+        """Set the params to the state in the arena, or resume the checkpoint that `message` names."""
         config, phases, device, chosen = self._config, self._phases, self._device, self._micro_batch_choice
         phases.end("waiting for the state")
         self._loop.params.copy_(self._arena.inn)
@@ -187,7 +198,7 @@ class TrainerWorker:
         data = saved.data_place(Path(resume)) if resume else None
         cursor, why = self._tracked.begin(data, resumed=bool(resume), exact=place is not None)
         self._loop.batches.move_to(cursor)
-        self._loop.batches.ready()  # asks for the first shards and the hold-out
+        self._loop.batches.ready()  # requests the first shards and the hold-out
         if place is not None:
             self.boundary.resume(place.since_apply, place.tallies)
         else:
@@ -199,7 +210,7 @@ class TrainerWorker:
         return {"ok": info}
 
     def _shard(self, message: Message) -> None:
-        """Take a shard's file, or the reason why there is none."""
+        """Handle the daemon's answer about a shard, and run the evaluations that waited for the hold-out."""
         self._tracked.receive_shard(message)
         self._prober.check_borrowed()
         while self._postponed and not self._tracked.holdout_awaited:
@@ -214,7 +225,7 @@ class TrainerWorker:
         return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
 
     def _save(self, message: Message) -> Message:
-        """Write the trainer's part of a checkpoint. A full disk is reported, and training goes on."""
+        """Write the trainer's part of a checkpoint. A failure, such as a full disk, is only reported to the daemon."""
         try:
             folder, account, data = Path(message["folder"]), self.boundary.account, self._tracked.position()
             saved.save(folder, self._loop, self._counters.tokens, account.since_snapshot, account.tallies, data)
@@ -225,7 +236,7 @@ class TrainerWorker:
     # -- training ----------------------------------------------------------------------------------------------------
 
     def _step(self) -> float:
-        """Make one inner step; return its seconds."""
+        """Make one inner step and count it; return the seconds that it took."""
         began = time.perf_counter_ns()
         loss = self._loop.step()
         took = time.perf_counter_ns() - began
@@ -242,9 +253,9 @@ class TrainerWorker:
             self._batch_log.step(self._counters.tokens, round_, step, batch)
 
     def _rest(self, worked_s: float) -> None:
-        """Leave the machine to its owner for the rest of the step's time.
+        """Rest after a step, so that the trainer uses no more than its share of the machine.
 
-        Orders are taken meanwhile, and due merges and snapshots happen: all of the rest is one boundary."""
+        The rest is one long step boundary: orders, due merges and snapshots are handled during it."""
         boundary, end = self.boundary, time.monotonic() + self._duty.rest_s(worked_s)
         while boundary.running and (left := end - time.monotonic()) > 0:
             boundary.wait(left)

@@ -1,4 +1,4 @@
-"""Account of the data that each fragment's work since its base was drawn from."""
+"""Account of the data that was drawn for each fragment's work since its base."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from peer.trainer.batches import Batch
 
 @dataclass(frozen=True, slots=True)
 class DataPosition:
-    """Place in the data as a checkpoint keeps it."""
+    """The place in the data that a checkpoint stores. Cursors are (epoch, place, window)."""
 
     digest: str
-    """Name of the data. The rest means nothing for other data."""
+    """Digest of the data, for which alone the cursors are valid."""
     cursor: tuple[int, int, int]
     """Place of the next window."""
     begins: list[tuple[int, int, int]]
-    """Per fragment: where the work since its base begins."""
+    """Per fragment, the place where the data of its work since the base begins."""
     skipped: list[tuple[int, int, int]]
-    """Shards that were passed over since the first of these."""
+    """Places of the skips since the first of `begins`."""
 
     @property
     def cursors(self) -> list[tuple[int, int, int]]:
@@ -30,24 +30,25 @@ class DataPosition:
 
     @property
     def base(self) -> Cursor:
-        """Return where the work begins that is in no outer state yet."""
+        """The place of the latest base: all data before it is in an outer state or lost."""
         return max(Cursor(*begin) for begin in self.begins)
 
 
 class DataAccount:
-    """Where each fragment's work began, and what was skipped since then."""
+    """Tracks, per fragment, which span of the data the work since its base was drawn from."""
 
     def __init__(self, at: Cursor, begins: Sequence[Cursor], skipped: Sequence[Cursor] = ()) -> None:
-        """`begins`: for each fragment, where the work since its base begins."""
+        """`at`: place of the next batch. `begins`: per fragment, the place where the work since its base begins.
+        `skipped`: places of the skips since the first of these."""
         self._end = at
         self._begins = list(begins)
         self._skipped = list(skipped)
         self._taken: list[deque[tuple[int, Cursor]]] = [deque(maxlen=2) for _ in begins]
-        """Per fragment: (the trainer's token count, cursor) of its last snapshots."""
+        """Per fragment, (token counter, cursor) of its last two snapshots."""
 
     @classmethod
     def resumed(cls, position: DataPosition) -> DataAccount:
-        """Continue from a save."""
+        """Restore the account that a checkpoint stores."""
         begins, skipped = ([Cursor(*one) for one in cursors] for cursors in (position.begins, position.skipped))
         return cls(Cursor(*position.cursor), begins, skipped)
 
@@ -63,7 +64,7 @@ class DataAccount:
         self._skipped += batch.skipped
 
     def snapshot(self, fragment: int, tokens: int) -> dict[str, str]:
-        """Take a snapshot; return the span of the fragment's work, as the fields of a `WorkSnapshot`."""
+        """Record a snapshot at this token count. Return the span of the fragment's work as fields of `WorkDetails`."""
         self._taken[fragment].append((tokens, self._end))
         begin = self._begins[fragment]
         skipped = [skip for skip in self._skipped if skip >= begin]
@@ -74,7 +75,7 @@ class DataAccount:
         }
 
     def rebase(self, fragment: int, tokens: int) -> None:
-        """Make this snapshot the fragment's base."""
+        """Make the snapshot taken at this token count the fragment's base."""
         self._begins[fragment] = next(cursor for taken, cursor in reversed(self._taken[fragment]) if taken == tokens)
         first = min(self._begins)
         self._skipped = [skip for skip in self._skipped if skip >= first]

@@ -1,4 +1,4 @@
-"""Training data as a trainer reads it: shards of tokens, and a hold-out."""
+"""The interface of training data, which is shards of tokens and a hold-out, and the data that is all here at once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 Tokens = NDArray[np.unsignedinteger[Any]]
-"""One-dimensional, of the smallest type that the vocabulary fits into."""
+"""One-dimensional array of tokens, in the smallest unsigned type that the vocabulary fits into."""
 
 PIECE_TOKENS = 2**22
-"""Tokens of a shard of a corpus that lies in memory, as of a shard in a file."""
+"""Tokens of a shard of a `Corpus`. Shards in files have about as many."""
 
 
 class TrainingData(Protocol):
-    """Shards of training tokens, which may have to be waited for, and the hold-out."""
+    """Shards of training tokens, which may have to be fetched first, and the hold-out."""
 
     @property
     def digest(self) -> str:
-        """Name of exactly this data. A place in other data means nothing here."""
+        """Digest of the data. A place in the data is valid only together with it."""
         ...
 
     @property
@@ -29,25 +29,25 @@ class TrainingData(Protocol):
 
     @property
     def holdout(self) -> Tokens | None:
-        """None: it is not here, or not yet."""
+        """The tokens of the hold-out. None: it is unavailable, or has not arrived yet."""
         ...
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes of text that a token of the hold-out stands for."""
+        """Mean number of bytes of text per token of the hold-out."""
         ...
 
     @property
     def description(self) -> str:
-        """Description for a person."""
+        """Description of the data, for a person."""
         ...
 
     def usable(self, shard: int) -> bool | None:
-        """Return whether this shard can be read; None: that is not known yet."""
+        """Return True if this shard can be read now, and False if it is unavailable. None: not known yet."""
         ...
 
     def await_shard(self, shard: int) -> None:
-        """Note that training waits for this shard. It becomes usable or not within a bounded time."""
+        """Wait for this shard, without blocking: `usable` returns True or False within a bounded time."""
         ...
 
     def shard(self, number: int) -> Tokens:
@@ -55,29 +55,30 @@ class TrainingData(Protocol):
         ...
 
     def request(self, shards: Sequence[int]) -> None:
-        """Get these shards, the first one first, and no others."""
+        """Request these shards, the most urgent first. Other shards may be released."""
         ...
 
     def retry_missing(self) -> None:
-        """Forget which shards could not be had: none of a complete epoch could."""
+        """Clear the set of unavailable shards. Called when a full epoch found no usable shard."""
         ...
 
     def report_skip(self, epoch: int, place: int, shard: int) -> None:
-        """Tell that this shard, which is not usable, was passed over there."""
+        """Report that training skipped this unavailable shard, at this place in the order of the epoch."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Data in memory, or in files of our own. The two parts share no document."""
+    """Training data that is completely here, in memory or in mapped files. No document is in both parts."""
 
     train: Tokens
     holdout: Tokens
     digest: str
-    """BLAKE3 of the training text followed by the hold-out's, in hex. With a tokenizer: also of that."""
+    """BLAKE3, in hex, of the training text followed by the text of the hold-out, and of the tokenizer if there is
+    one."""
     bytes_per_token: float = 1.0
     description: str = ""
-    """Description of what was taken and what was left out, for a person."""
+    """Which files were read and which were left out, for a person."""
 
     @property
     def tokens_per_shard(self) -> Sequence[int]:
@@ -91,7 +92,7 @@ class Corpus:
         raise AssertionError("all of it is here")
 
     def shard(self, number: int) -> Tokens:
-        """Return a piece. It shares its last token with the next one, so that no window is lost between them."""
+        """Return a shard. It shares its last token with the next shard, so that no window is lost between them."""
         return self.train[number * PIECE_TOKENS : (number + 1) * PIECE_TOKENS + 1]
 
     def request(self, shards: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Reading of all regular files below one folder. Links are not followed, so nothing outside of it is read."""
+"""Reads all regular files below a folder. It follows no links, so that nothing outside the folder is read."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from peer.observe.formatting import amount
 from peer.run.files.own_texts import open_below
 
 MAX_CORPUS_BYTES = 2**32
-"""Most bytes of a corpus, which lies in memory."""
+"""Most bytes of a corpus, which is held in memory."""
 
 
 def read_files(
     root: Path, wanted: Callable[[PurePosixPath], bool], unseen: Callable[[str], bool] = lambda name: False
 ) -> list[tuple[str, bytes]]:
-    """Return (relative posix path, content), sorted by path. `unseen`: whether a folder of this name is not entered.
+    """Return (relative POSIX path, content) of the files, sorted by path. Raises DataError.
 
-    Files are opened relative to the descriptor of the folder being walked, and links are not followed. No change
-    meanwhile can therefore lead out of `root`. Raises DataError."""
+    `wanted`: whether to read the file of this relative path. `unseen`: whether to leave out folders of this name. Files
+    are opened relative to the descriptor of their folder, so that nothing that changes meanwhile can lead outside
+    `root`."""
     found: list[tuple[str, bytes]] = []
     total = 0
     for path, content in _walk(root, wanted, unseen):
@@ -33,7 +34,7 @@ def read_files(
 
 
 def read_texts(folder: Path, files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Read the files of a survey, in its order, without byte order marks. Raises DataError."""
+    """Yield (relative path, content without a byte order mark) of these files, in this order. Raises DataError."""
     total = 0
     for path in files:
         try:
@@ -56,7 +57,7 @@ def _walk(
 ) -> Iterator[tuple[str, bytes]]:
     top = root.resolve()
     for folder, below, names, descriptor in os.fwalk(top, onerror=_unreadable, follow_symlinks=False):
-        below[:] = [name for name in below if not unseen(name)]  # packages may be a hundred times the library
+        below[:] = [name for name in below if not unseen(name)]  # not entered: site-packages may be very large
         place = PurePosixPath(Path(folder).relative_to(top).as_posix())
         for name in names:
             path = place / name
@@ -71,7 +72,7 @@ def _walk(
 
 
 def _read_regular(name: str, folder: int) -> bytes | None:
-    """Read a regular file; None for anything else, links included. Raises OSError."""
+    """Read a regular file. None: it is something else, such as a link. Raises OSError."""
     if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         return None
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)

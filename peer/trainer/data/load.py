@@ -1,4 +1,4 @@
-"""The data that a trainer's configuration names, ready to be drawn from."""
+"""Loads training data of the kinds `stdlib` and `text`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from peer.trainer.data.text import BLOCK_BYTES, Passage, existing_folder, split_
 from peer.trainer.data.tokenized import TokenizerFile, tokenized
 
 MIN_WINDOWS = 4
+"""Least windows of each part of the data."""
 
 
 def load_corpus(
@@ -28,9 +29,10 @@ def load_corpus(
     tokenizer: TokenizerFile | None = None,
     scratch: Path | None = None,
 ) -> Corpus:
-    """Read all data of the kinds `stdlib` and `text`. Raises DataError, with a fix.
+    """Read the data of a run of kind `stdlib` or `text`. Raises DataError.
 
-    Without a `tokenizer` the tokens are bytes, in memory. With one they lie in files of the folder `scratch`."""
+    `data_dir`: the folder of the volunteer's texts. `context`: tokens of a window, for the check that there is enough
+    data. Without `tokenizer` the tokens are bytes in memory; with it they lie in files of the folder `scratch`."""
     if section.kind == "stdlib":
         folder, description = Path(sysconfig.get_path("stdlib")), ""
         train, holdout = ([Passage(text, True) for text in part] for part in split_stdlib(folder))

@@ -1,8 +1,8 @@
-"""Batches of a peer's past, drawn again from a run's manifest, its data and the peer's journal.
+"""Recomputes the batches that a peer trained on, from the run's manifest, its data and the peer's journal.
 
 `python -m peer.trainer.data.recompute MANIFEST JOURNAL PEER_ID [DATA]` prints a line for each batch whose work was
-applied. It has round, fragment, place in the data, and the digest of the windows as in `trail.log`. DATA is the folder
-of `peer data build`, or of own texts as bytes."""
+applied: round, fragment, place in the data, and the digest of the windows as in `trail.log`. DATA is the folder that
+`peer data build` made, or a folder of own texts in a run whose tokens are bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from peer.trainer.data.tokens import read_index
 
 @dataclass(frozen=True, slots=True)
 class DrawnAgain:
-    """A batch, and the round whose work it belongs to."""
+    """A recomputed batch, with the round and fragment whose work it belongs to."""
 
     round: int
     fragment: int
@@ -39,16 +39,19 @@ class DrawnAgain:
 
 @dataclass(frozen=True, slots=True)
 class _Shards:
-    """The training tokens by number of their shard."""
+    """Access to the training shards by their number."""
 
     tokens: list[int]
+    """Number of tokens of each shard."""
     read: Callable[[int], Tokens]
+    """Returns a shard's tokens."""
 
 
 def recompute(manifest: Manifest, peer_id: str, journal: Path, data: Path | None) -> Iterator[DrawnAgain]:
-    """Draw the batches of all rounds again that the journal has, in its order.
+    """Yield the batches of all rounds in a journal, in its order.
 
-    Raises DataError, OSError for a file that cannot be read, and ValueError for a span that was not drawn so."""
+    Raises DataError, OSError for a file that cannot be read, and ValueError for a span of data that no sequence of
+    batches covers exactly."""
     shards, train = _shards(manifest, data), manifest.train
     sampler = Sampler(manifest.seed, peer_id, train.context, shards.tokens)
     for line in read_lines(journal):

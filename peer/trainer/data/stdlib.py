@@ -1,4 +1,4 @@
-"""Data of kind `stdlib`: the Python source of the interpreter's own standard library."""
+"""Data of kind `stdlib`: the Python source files of the interpreter's standard library."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from peer.trainer.data.files import read_files
 HOLDOUT_ONE_IN = 50
 
 EXCLUDED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
-"""Parts of a path that exclude a file: tests are repetitive, and packages do not belong to the interpreter."""
+"""Names of folders whose files are left out. Tests are repetitive, and installed packages differ between machines."""
 TABLES = frozenset({"encodings", "pydoc_data"})
-"""Folders at the top that are excluded: large tables, trivial to predict."""
+"""Top-level folders that are left out. They hold large tables, which are trivial to predict."""
 
 
 def split_stdlib(root: Path) -> tuple[list[bytes], list[bytes]]:
-    """Split the standard library into training files and hold-out.
+    """Return the contents of the standard library's files, split into (training data, hold-out). Raises DataError.
 
-    The hold-out is the files whose BLAKE3, as a number, is a multiple of 50. Another interpreter version has other
-    files."""
+    A file is in the hold-out if its BLAKE3 digest, as a number, is a multiple of `HOLDOUT_ONE_IN`. Other versions of
+    the interpreter have other files."""
     train: list[bytes] = []
     holdout: list[bytes] = []
     for _, content in read_files(root, _is_source, EXCLUDED.__contains__):

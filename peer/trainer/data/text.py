@@ -1,4 +1,4 @@
-"""Data of kind `text`: the volunteer's own texts, cut into passages and split into training and hold-out."""
+"""Data of kind `text`: the volunteer's own texts, split into training data and hold-out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ HOLDOUT_FOLDER = "holdout"
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A part of a file, cut between two characters. `ends`: the part after it is not in the same list."""
+    """A part of a text file, cut between two characters.
+
+    `ends`: whether a document ends here, because the following part of the file is not in the same list."""
 
     text: bytes
     ends: bool
@@ -25,11 +27,13 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
+    """About `BLOCK_BYTES` of a file: the unit that goes to training data or hold-out."""
+
     text: bytes
     apart: bool
-    """Whether the volunteer put it into the hold-out."""
+    """Whether its file is in the folder `holdout`."""
     last: bool
-    """Whether it ends its file."""
+    """Whether it is the last of its file."""
 
     @property
     def rank(self) -> int:
@@ -37,7 +41,7 @@ class _Block:
 
 
 def existing_folder(data_dir: str | None) -> Path:
-    """Return the volunteer's folder. Raises DataError."""
+    """Return the volunteer's folder as an absolute path. Raises DataError when none was given or it does not exist."""
     if data_dir is None:
         raise DataError("this run trains on your own texts, and no folder was given", "Add --data DIR with text files.")
     folder = Path(data_dir).absolute()
@@ -47,11 +51,11 @@ def existing_folder(data_dir: str | None) -> Path:
 
 
 def split_texts(files: Iterable[tuple[str, bytes]]) -> tuple[list[Passage], list[Passage]]:
-    """Split (path in the folder, content) of all files into training and hold-out.
+    """Split files, given as (path in the folder, content), into the passages of (training data, hold-out).
 
-    The folder `holdout` is the hold-out, so that peers with different texts can evaluate on the same. Without it, about
-    one block in 20 is, by a hash of its content, and at least one. Content that is in the hold-out is not trained on,
-    whatever its file is called."""
+    If there is a folder `holdout`, its files are the hold-out, so that peers with different texts can evaluate on the
+    same ones. Otherwise about one block in `HOLDOUT_ONE_IN`, at least one, is chosen by a hash of its content. Blocks
+    with the same content as one of the hold-out are not trained on."""
     blocks = [block for path, content in files for block in _blocks(path, content)]
     ranks = [block.rank for block in blocks]
     if any(block.apart for block in blocks):
@@ -74,7 +78,7 @@ def _blocks(path: str, content: bytes) -> Iterable[_Block]:
 
 
 def _cut(content: bytes, end: int) -> int:
-    """Return the last place up to `end` that is not within a character of UTF-8."""
+    """Return the last position up to `end` that is not inside a UTF-8 character."""
     if end >= len(content):
         return len(content)
     for back in range(4):

@@ -1,4 +1,4 @@
-"""Own texts as tokens of the run's tokenizer.json, in files of the run's folder that are mapped into memory."""
+"""Tokenizes the volunteer's own texts with the run's tokenizer.json, into files that are mapped into memory."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from peer.trainer.data.text import Passage
 
 TRAIN, HOLDOUT, FACTS = "own_train.tokens", "own_holdout.tokens", "own_texts.json"
 ENCODING = 2
-"""Version of how texts become tokens. Files of another one are made again."""
+"""Version of the conversion of texts to tokens. Files of another version are made again."""
 TOGETHER = 64
-"""Passages that are tokenized at once, at most."""
+"""Most passages of a batch that is tokenized at once."""
 MOST_CHARACTERS = 2**24
-"""Characters that the tokenizer could make of the passages that are tokenized at once, unless it is one passage."""
+"""Most characters that the tokenizer may expand a batch to, unless the batch is a single passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """A tokenizer.json that the daemon has checked, and what the manifest says of it."""
+    """A tokenizer.json that the daemon has checked, with its vocabulary's size and end token by the manifest."""
 
     path: Path
     vocab_size: int
@@ -42,14 +42,15 @@ class TokenizerFile:
 def tokenized(
     train: list[Passage], holdout: list[Passage], text_digest: str, tokenizer: TokenizerFile, folder: Path
 ) -> Corpus:
-    """Return the texts as tokens, each document closed by the end token.
+    """Return the texts as tokens, with the end token after each document.
 
-    The files of an earlier start are used again when texts and tokenizer are the same. Raises DataError, HomeUnusable,
-    ManifestError, and ModelError for a tokenizer that makes far too much of a text."""
+    `text_digest`: digest of all texts. The token files in `folder` are reused if texts and tokenizer are the same.
+    Raises DataError, HomeUnusable, ManifestError, and ModelError for a tokenizer that makes far too many tokens of a
+    text."""
     digest = blake3(text_digest.encode() + tokenizer.path.read_bytes()).hexdigest()
     parts = {TRAIN: train, HOLDOUT: holdout}
     if not _are_here(folder, digest, tokenizer.dtype):
-        (folder / FACTS).unlink(missing_ok=True)  # from here on the files are none of its texts
+        (folder / FACTS).unlink(missing_ok=True)  # first: a crash must not leave old facts beside new tokens
         written = {name: _write(folder / name, passages, tokenizer) for name, passages in parts.items()}
         write_whole(folder / FACTS, json.dumps({"digest": digest, "tokens": written, "encoding": ENCODING}).encode())
     tokens = {name: _mapped(folder / name, tokenizer.dtype) for name in parts}
@@ -67,7 +68,7 @@ def _are_here(folder: Path, digest: str, dtype: np.dtype[Any]) -> bool:
 
 
 def _write(path: Path, passages: list[Passage], tokenizer: TokenizerFile) -> int:
-    """Write the tokens; return how many."""
+    """Write the tokens of passages to a file. Return their number. Raises DataError when the file cannot be written."""
     try:
         with path.open("wb") as file:
             return _write_all(file, passages, tokenizer)
@@ -79,7 +80,7 @@ def _write(path: Path, passages: list[Passage], tokenizer: TokenizerFile) -> int
 def _write_all(file: BinaryIO, passages: list[Passage], tokenizer: TokenizerFile) -> int:
     raw = tokenizer.path.read_bytes()
     encoder, growth = open_tokenizer(raw), check_tokenizer(raw)
-    encoder.encode_special_tokens = True  # a text that spells the end token ends no document
+    encoder.encode_special_tokens = True  # text that spells the end token is ordinary text, and ends no document
     count = 0
     for batch in _batches(passages, growth):
         texts = [passage.text.decode(errors="replace") for passage in batch]
@@ -95,7 +96,9 @@ def _write_all(file: BinaryIO, passages: list[Passage], tokenizer: TokenizerFile
 
 
 def _batches(passages: Iterable[Passage], growth: float) -> Iterator[list[Passage]]:
-    """Yield passages that take little memory together. `growth`: the most characters that one becomes."""
+    """Yield batches of passages that need a bounded amount of memory.
+
+    `growth`: most characters that the tokenizer may make of one byte."""
     batch, made = list[Passage](), 0.0
     for passage in passages:
         characters = growth * len(passage.text)
@@ -109,6 +112,6 @@ def _batches(passages: Iterable[Passage], growth: float) -> Iterator[list[Passag
 
 
 def _mapped(path: Path, dtype: np.dtype[Any]) -> Tokens:
-    if path.stat().st_size == 0:  # nothing can be mapped
+    if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.zeros(0, dtype)
     return np.memmap(path, dtype, mode="r")

@@ -1,6 +1,6 @@
-"""Data of kind `tokens`: shards in files, which the daemon finds and the trainer maps into memory.
+"""Data of kind `tokens`: shards in files, which the daemon fetches and the trainer maps into memory.
 
-A mapped file stays readable when its name is gone, so that no cache can take a shard away that is trained on."""
+A mapped file stays readable after it is unlinked, so that the cache may delete a shard that is being trained on."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from peer.trainer.data.corpus import Tokens
 
 _BLOCK = 2**20
 WAIT_S = 300.0
-"""Seconds that a needed shard is waited for, at most."""
+"""Most seconds to wait for a shard that the next batch needs."""
 
 Send = Callable[[dict[str, Any]], None]
 
 
 def read_index(path: str | None, digest: str) -> TokenIndex:
-    """Read the run's index of shards. Raises DataError when it is not the one that the manifest names."""
+    """Read the run's index of shards. `digest`: BLAKE3 of the index by the manifest.
+
+    Raises DataError when the file cannot be read or has another digest."""
     try:
         if _digest_of(Path(path or "")) != digest:
             raise DataError(f"the data index {path} is not the one that the manifest names", "Start again to fetch it.")
@@ -44,7 +46,10 @@ def _digest_of(file: Path) -> str:
 
 
 class TokenShards:
-    """The shards of an index. `send` takes messages to the daemon, whose answers come to `take`."""
+    """The shards of an index, as `TrainingData`, and as `LentShards` for probes.
+
+    `send` sends requests to the daemon. The daemon's answers are passed to `receive_shard`. `now`: a clock in seconds,
+    for `WAIT_S`. `digest`: of the index, which names the data."""
 
     def __init__(self, index: TokenIndex, digest: str, send: Send, now: Callable[[], float]) -> None:
         self.digest = digest
@@ -54,17 +59,17 @@ class TokenShards:
         self._dtype = np.dtype(index.dtype).newbyteorder("<")
         self._open: dict[str, Tokens] = {}
         self._missing: dict[str, str] = {}
-        """Reasons, by digest."""
+        """Digest of an unavailable shard -> reason."""
         self._expected: list[str] = []
-        """Digests of what training and evaluation need."""
+        """Digests of the shards that training and evaluation need, the most urgent first."""
         self._borrowed = ""
-        """Digest of the shard that a probe looks into."""
+        """Digest of the shard that probes borrow. Empty: none."""
         self._not_lent = ""
-        """Why the borrowed shard cannot be had."""
+        """Why the borrowed shard is unavailable. Empty: it is not."""
         self._wanted: list[str] = []
-        """Digests that the daemon was last told."""
+        """Digests of the last request to the daemon."""
         self._awaited: tuple[str, float] | None = None
-        """The shard that the next batch needs, and since when."""
+        """(digest of the shard that the next batch waits for, start of the wait by `now`)."""
 
     @property
     def tokens_per_shard(self) -> Sequence[int]:
@@ -77,13 +82,13 @@ class TokenShards:
 
     @property
     def description(self) -> str:
-        """Description for a person."""
+        """Size of the data, for a person."""
         train = self._index.train
         return f"{sum(train.tokens):,} tokens in {len(train):,} shards"
 
     @property
     def waiting(self) -> str:
-        """Description of the shard that training waits for. Empty: it waits for none."""
+        """The shard that training waits for, for a person. Empty: it does not wait."""
         return f"waiting for shard {self._number(self._awaited[0])} of the data" if self._awaited else ""
 
     # -- the hold-out ------------------------------------------------------------------------------------------------
@@ -94,7 +99,7 @@ class TokenShards:
 
     @property
     def holdout_awaited(self) -> bool:
-        """Whether it may still come."""
+        """Whether the hold-out is not here but may still arrive."""
         digest = self._index.holdout[0].digest
         return digest not in self._open and digest not in self._missing
 
@@ -107,7 +112,7 @@ class TokenShards:
         return False if digest in self._missing else None
 
     def await_shard(self, shard: int) -> None:
-        """Begin to wait for a shard, or end the waiting when it took too long."""
+        """Begin to wait for a shard. After `WAIT_S` of waiting, mark it as missing."""
         digest = self._index.train[shard].digest
         if self._awaited is None or self._awaited[0] != digest:
             self._awaited = digest, self._now()
@@ -120,12 +125,12 @@ class TokenShards:
         return self._open[digest]
 
     def request(self, shards: Sequence[int]) -> None:
-        """Get these shards, the first one first, and the hold-out before all. All but a borrowed one are closed."""
+        """Request the hold-out and then these shards, in this order. Others are closed, except a borrowed one."""
         self._expected = [self._index.holdout[0].digest, *(self._index.train[shard].digest for shard in shards)]
         self._want()
 
     def _want(self, ask: str = "") -> None:
-        """Tell the daemon what is wanted, if that changed. `ask`: a digest to ask for even if it was before."""
+        """Send the daemon the list of wanted shards if it changed. `ask`: a digest to request a second time."""
         wanted = list(dict.fromkeys([*self._expected, self._borrowed] if self._borrowed else self._expected))
         fresh = [one for one in wanted if one not in self._open and (one == ask or one not in self._wanted)]
         if wanted == self._wanted and not fresh:
@@ -138,7 +143,7 @@ class TokenShards:
         self._missing, self._awaited = {}, None
 
     def report_skip(self, epoch: int, place: int, shard: int) -> None:
-        """Tell the daemon. The shard is asked for again when its turn comes in another epoch."""
+        """Report a skipped shard to the daemon, and forget that it is missing: another epoch requests it again."""
         digest = self._index.train[shard].digest
         self._await_no_more(digest)
         reason = self._missing.pop(digest, "it was passed over earlier in this batch")
@@ -148,18 +153,21 @@ class TokenShards:
     # -- probes ------------------------------------------------------------------------------------------------------
 
     def borrow(self, shard: int | None) -> None:
-        """Get this shard too, after all that training expects. None: give back the last one. One is lent at a time."""
+        """Request this shard after all shards that training needs, in place of the borrowed one. None: give that
+        back."""
         self._borrowed, self._not_lent = "" if shard is None else self._index.train[shard].digest, ""
         self._want(self._borrowed)
 
     def borrowed(self) -> Tokens | str | None:
-        """Return the borrowed shard, or why it cannot be had; None: that is not known yet."""
+        """Return the borrowed shard, or the reason why it is unavailable. None: it has not arrived yet."""
         return self._open.get(self._borrowed, self._not_lent or None)
 
     # -- the daemon's answers ----------------------------------------------------------------------------------------
 
     def receive_shard(self, digest: str, path: str | None, reason: str) -> None:
-        """Take a shard's file, or the reason why there is none. A file with other content is asked for again."""
+        """Map a shard's file, or note the reason why there is none (`path` is None).
+
+        A file with other content than the index says is reported as wrong and requested again."""
         if digest not in self._wanted or digest in self._open:
             return
         if path is None:
@@ -182,7 +190,7 @@ class TokenShards:
             self._awaited = None
 
     def _verified(self, entry: ShardEntry, path: str) -> Tokens | None:
-        """Map a file; None when it is not this shard."""
+        """Map a file. None: it is not this shard, by length, digest or its largest token."""
         try:
             if Path(path).stat().st_size != shard_bytes(self._index, entry):
                 return None

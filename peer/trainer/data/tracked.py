@@ -1,4 +1,4 @@
-"""The data side of a trainer process: which data it has, where it begins, and what was drawn for which fragment."""
+"""`TrackedData`: the training data of a trainer process, with the account of what was drawn for which fragment."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from peer.trainer.data.tokenized import TokenizerFile
 from peer.trainer.data.tokens import TokenShards, read_index
 
 PLACE = "data_place.json"
-"""File of the run's folder with the place of the last snapshot, for a start without a checkpoint."""
+"""File in the run's folder with the place in the data of the last snapshot, for a start without a checkpoint."""
 
 
 class TrackedData:
-    """Opens the data, and keeps the account of what was drawn from it. `send` takes messages to the daemon.
+    """Opens the data of the run, chooses where training begins in it, and accounts for what was drawn.
 
-    Raises DataError, HomeUnusable and ManifestError."""
+    It is the `DrawnData` of the built-in loop's boundary."""
 
     def __init__(self, config: TrainerConfig, folder: Path, fragments: int, send: Callable[[dict[str, Any]], None]):
+        """Open the data. `send` sends messages to the daemon. Raises DataError, HomeUnusable and ManifestError."""
         self._folder = folder
         self._shards: TokenShards | None = None
         self.data: TrainingData
@@ -41,27 +42,28 @@ class TrackedData:
 
     @property
     def shards(self) -> TokenShards | None:
-        """The run's shards; None: the data is of another kind."""
+        """The run's shards. None: the data is of another kind than `tokens`."""
         return self._shards
 
     @property
     def waiting(self) -> str:
-        """Shard that training waits for, for a person. Empty: none."""
+        """The shard that training waits for, for a person. Empty: none."""
         return self._shards.waiting if self._shards is not None else ""
 
     @property
     def holdout_awaited(self) -> bool:
-        """Whether the hold-out is on its way."""
+        """Whether the hold-out is not here but may still arrive."""
         return self._shards is not None and self._shards.holdout_awaited
 
     def receive_shard(self, message: dict[str, Any]) -> None:
-        """Take the daemon's answer about a shard."""
+        """Pass the daemon's answer about a shard on to the shards."""
         assert self._shards is not None, "nobody asked"
         self._shards.receive_shard(message["digest"], message["path"], message["reason"])
 
     def begin(self, saved: DataPosition | None, *, resumed: bool, exact: bool) -> tuple[Cursor, str]:
-        """Choose where to begin, and tell why. `resumed`: there is a checkpoint, from which `saved` is. `exact`: no
-        work was done after it."""
+        """Choose the place in the data where training begins. Return it with the reason, for a person.
+
+        `resumed`: training resumes a checkpoint, whose place is `saved`. `exact`: no work was done after the save."""
         fragments = self.account.fragments
         if saved is not None and exact and self._fits(saved) and len(saved.begins) == fragments:
             self.account = DataAccount.resumed(saved)
@@ -87,31 +89,33 @@ class TrackedData:
         return position.digest == self.data.digest and all(place < shards for _, place, _ in position.cursors)
 
     def _saved_place(self) -> Cursor | None:
-        """Return the place of the last snapshot in exactly this data."""
+        """Return the stored place of the last snapshot. None: none is stored for exactly this data."""
         kept = saved_place(self._folder, self.data.digest)
         return kept if kept is not None and kept.place < len(self.data.tokens_per_shard) else None
 
     def position(self) -> DataPosition:
-        """Return the place in the data for a checkpoint."""
+        """Return the present place in the data, for a checkpoint."""
         return self.account.position(self.data.digest)
 
     def record_batch(self, batch: Batch) -> None:
         self.account.record_batch(batch)
 
     def snapshot(self, fragment: int, tokens: int) -> dict[str, str]:
-        """Take a snapshot; return the span of its data."""
+        """Record a snapshot and store its place. Return the span of its data: see `DrawnData`."""
         place = {"digest": self.data.digest, "cursor": self.position().cursor}
-        with contextlib.suppress(HomeUnusable):  # only a later start without a checkpoint begins at another place
+        with contextlib.suppress(HomeUnusable):  # without the file, a start without a checkpoint repeats some data
             write_whole(self._folder / PLACE, json.dumps(place).encode())
         return self.account.snapshot(fragment, tokens)
 
     def rebase(self, fragment: int, tokens: int) -> None:
-        """Make this snapshot the fragment's base."""
+        """Make the snapshot taken at this token count the fragment's base."""
         self.account.rebase(fragment, tokens)
 
 
 def saved_place(folder: Path, digest: str | None = None) -> Cursor | None:
-    """Return the place of the last snapshot taken in a run's folder. `digest`: of this data only."""
+    """Return the stored place of the last snapshot in a run's folder. None: there is none that can be read.
+
+    `digest`: the data that the place has to belong to; None: any."""
     try:
         kept = json.loads((folder / PLACE).read_bytes())
         numbers = [int(number) for number in kept["cursor"]]
@@ -136,7 +140,7 @@ def _open_shards(config: TrainerConfig, send: Callable[[dict[str, Any]], None]) 
 
 
 def _tokenizer(config: TrainerConfig) -> TokenizerFile | None:
-    """Return the tokenizer for own texts; None: a token is a byte."""
+    """Return the tokenizer for the volunteer's own texts. None: a token is a byte, or the data needs no tokenizer."""
     section = config.tokenizer
     if section.kind == "bytes" or config.data.kind != "text":
         return None

@@ -1,7 +1,7 @@
-"""Persistent buffers of a foreign model: tensors that are part of it, and that nobody trains.
+"""Persistent buffers of a foreign model: tensors that belong to the model and are not trained.
 
-Most follow from the config. Those of a pretrained folder that do not, such as the expert biases of DeepSeek-V3, travel
-as a file of the run in safetensors, each in the type that it had in the folder. Every peer has the same."""
+Most of them follow from the config. Those of a pretrained folder that do not, such as the expert biases of DeepSeek-V3,
+are distributed as a safetensors file of the run, each in its type in the folder. All peers have the same ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peer.run.sections import MOST_BUFFER_BYTES
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that a folder of the model holds, by their names."""
+    """Return the buffers that are saved with the model, by name."""
     return {
         f"{path}.{name}" if path else name: buffer
         for path, module in model.named_modules()
@@ -28,10 +28,10 @@ def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
 
 
 def check_buffer_bytes(model: nn.Module) -> None:
-    """Raise ModelError, which names the largest, for buffers of more than `MOST_BUFFER_BYTES` together.
+    """Raise ModelError if the model's buffers have more than `MOST_BUFFER_BYTES` in total. It names the largest.
 
-    A config makes them by formula, such as a mask of max_position_embeddings squared in each layer, and none of them
-    is a parameter. `model` may lie on the meta device. What several buffers share counts once."""
+    A config can make large buffers, such as a mask of max_position_embeddings squared in each layer, which no count of
+    parameters shows. `model` may be on the meta device. Memory that buffers share counts once."""
     named = dict(model.named_buffers())
     sizes = {buffer.untyped_storage()._cdata: buffer.untyped_storage().nbytes() for buffer in named.values()}
     total = sum(sizes.values())
@@ -50,7 +50,7 @@ def check_buffer_bytes(model: nn.Module) -> None:
 
 
 def read_buffers(path: Path, model: nn.Module) -> dict[str, Tensor]:
-    """Read the buffers of a run. Raises ModelError, which names the buffer, when they do not fit the model."""
+    """Read a run's buffers. Raises ModelError when they do not fit the model, with the buffer's name."""
     try:
         found = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -65,7 +65,7 @@ def read_buffers(path: Path, model: nn.Module) -> dict[str, Tensor]:
 
 
 def buffer_mismatch(buffer: Tensor, own: Tensor) -> str:
-    """Return why a buffer cannot take the place of the model's own. Empty: it can."""
+    """Return why a buffer cannot replace the model's `own`. Empty: it can."""
     if buffer.shape != own.shape:
         return f"is {list(buffer.shape)}, the model's own {list(own.shape)}"
     if buffer.is_floating_point() != own.is_floating_point():
@@ -76,7 +76,7 @@ def buffer_mismatch(buffer: Tensor, own: Tensor) -> str:
 
 
 def put_buffers(model: nn.Module, given: Mapping[str, Tensor], *, keep_type: bool = False) -> None:
-    """Put these in the place of the model's own buffers, in their own type or in the model's."""
+    """Replace buffers of the model. `keep_type`: keep the type of the given ones, else convert to the model's."""
     for name, buffer in given.items():
         path, _, last = name.rpartition(".")
         module = model.get_submodule(path)

@@ -1,4 +1,6 @@
-"""Foreign models, built by transformers from a config. The module is loaded only where such a model is needed."""
+"""Builds foreign models from a config with transformers.
+
+Loading transformers takes seconds, so this module is imported only where such a model is needed."""
 
 from __future__ import annotations
 
@@ -28,13 +30,13 @@ from peer.trainer.models.flat import replace_parameters
 Seen = Callable[[nn.Parameter], nn.Parameter | None]
 
 SHELL_BYTES = 512 * 2**20
-"""Bytes that making a shell may take beside its largest parameter: the buffers, and what they are computed from."""
+"""Bytes that making a shell may allocate beside its largest parameter, for buffers and what they are computed from."""
 MOST_PARAMETERS = 2**40
 SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
 
 
 def config_of(path: Path) -> Any:
-    """Read a config.json. Raises ModelError."""
+    """Read a config.json as a config of transformers. Raises ModelError."""
     table = read_config(path.read_bytes())
     kind = table["model_type"]
     if kind not in CONFIG_MAPPING:
@@ -48,10 +50,10 @@ def config_of(path: Path) -> Any:
 
 
 def _keep_padding_inside(config: Any) -> None:
-    """Leave out a padding token outside of the vocabulary, with which no embedding can be made.
+    """Remove a padding token that is outside the vocabulary, because making the embedding would fail.
 
-    A bare config has the library's default, which belongs to one published model. Other special tokens are only names:
-    the windows of a run are full, and an export gets those of its tokenizer."""
+    A config without the key gets the library's default, which is that of some published model. Other special tokens may
+    stay: training does not use them, and an export takes them from the tokenizer."""
     for part in (config, config.get_text_config(decoder=True)):  # of some kinds the second is a copy
         vocabulary, padding = (getattr(part, name, None) for name in ("vocab_size", "pad_token_id"))
         if not isinstance(vocabulary, int) or not isinstance(padding, int) or 0 <= padding < vocabulary:
@@ -63,7 +65,7 @@ def _keep_padding_inside(config: Any) -> None:
 
 
 def _with_special_floats(value: Any) -> Any:
-    """Decode the numbers that JSON lacks. transformers writes infinity as {"__float__": "Infinity"}."""
+    """Decode NaN and infinities, which JSON lacks and transformers writes as {"__float__": "Infinity"}."""
     if isinstance(value, dict):
         if value.keys() == {"__float__"} and value["__float__"] in SPECIAL_FLOATS:
             return float(value["__float__"])
@@ -74,16 +76,16 @@ def _with_special_floats(value: Any) -> Any:
 
 
 def load_module(model_type: str) -> None:
-    """Load the library's module of a type of model, if it has one."""
+    """Import the module of transformers that implements a type of model, if there is one."""
     if model_type in CONFIG_MAPPING and (kind := CONFIG_MAPPING[model_type]) in AutoModelForCausalLM._model_mapping:
         AutoModelForCausalLM._model_mapping[kind]
 
 
 def build(config: Any) -> nn.Module:
-    """Make the model with its first weights, in fp32. The global generator is drawn from.
+    """Make the model with random first weights in fp32, drawn from torch's global generator.
 
-    Dropout is off: in a long pretraining a token is hardly ever seen twice. Raises ModelError for a model that
-    predicts no next token."""
+    Dropout is off, because a long pretraining hardly ever sees a token twice. Raises ModelError for a type of model
+    that does not predict the next token."""
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise ModelError(
             f"a model of type {config.model_type!r} predicts no next token (no AutoModelForCausalLM has it)",
@@ -93,15 +95,15 @@ def build(config: Any) -> nn.Module:
     made: Any = library.from_config(config, trust_remote_code=False, dtype=torch.float32)
     embedding = made.get_input_embeddings()
     if isinstance(embedding, nn.Embedding):
-        # The windows of a run are full, so no token is padding. torch would give the row of this one no gradient, and
-        # in a tokenizer of the run's own it may be any word.
+        # Windows are full, so no token is padding. torch would compute no gradient for the padding token's row, and
+        # with the run's own tokenizer that token may be any word.
         embedding.padding_idx = None
     module: nn.Module = made.eval()
     return module
 
 
 def _remedy(model_type: str) -> str:
-    """Return how to get a model that predicts the next token instead of one of this type."""
+    """Return the advice for a type of model that does not predict the next token."""
     whole = re.sub("_text(_model)?$", "", model_type)
     if whole != model_type and whole in CONFIG_MAPPING:
         return (
@@ -112,20 +114,20 @@ def _remedy(model_type: str) -> str:
 
 
 def build_shell(config: Any) -> nn.Module:
-    """Make the model with its parameters on the meta device. Its buffers are computed and real, as nobody fetches
-    them. The trainer, `peer eval`, `export` and `generate` make every foreign model by this function.
+    """Make the model with its parameters on the meta device and with real buffers, which are not part of the state.
 
-    The model is first made without memory, to count what it would take. Raises ModelError, and nothing else, for
-    buffers that are larger than a run may have, whatever the config computes them from."""
+    The trainer, `peer eval`, `export` and `generate` make every foreign model with this function. The model is first
+    made entirely on the meta device, to count what it would allocate. Raises ModelError for buffers larger than a run
+    may have, whatever the config computes them from."""
     shape = build_counted(config, MOST_PARAMETERS)
     longest = max((parameter.numel() for parameter in shape.parameters()), default=0)
 
     def to_meta(parameter: nn.Parameter) -> nn.Parameter | None:
-        if parameter.is_meta:  # a tied one, which has to stay the same object
+        if parameter.is_meta:  # a tied parameter, which has to remain the same object
             return None
         return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
 
-    # Each parameter is real for a moment, and its memory is not touched.
+    # Each parameter is allocated for a moment. Its memory is not touched, but counts for the limit.
     limit = MemoryLimit(SHELL_BYTES + 8 * longest, f"{amount(SHELL_BYTES, 'bytes')} and twice its largest parameter")
     memory = limited_memory(limit, f"making {type(shape).__name__} of the run's config")
     with memory, _each_parameter(to_meta), no_init_weights():
@@ -133,16 +135,16 @@ def build_shell(config: Any) -> nn.Module:
 
 
 STAND_IN_STD = 0.02
-"""Standard deviation of a stand-in's matrices, which is that of the library's own first weights."""
+"""Standard deviation of a stand-in's matrices, the usual one of the library's first weights."""
 SHIFTS = 2**16
-"""Elements by which the weights of a stand-in are shifted against each other at most."""
+"""Most elements by which a stand-in's weights are shifted against each other within the shared memory."""
 
 
 def build_stand_in(config: Any) -> nn.Module:
-    """Make the model with random weights that share memory, for a trial of what it computes. Its buffers are real.
+    """Make the model with real buffers and with random weights that share memory, to try out what it computes.
 
-    All matrices are views of one vector, which is little longer than the largest, and the matrices of a stack are one.
-    So a model of any size takes the memory of its largest matrix."""
+    All matrices are views of one vector that is slightly longer than the largest matrix, and the matrices of a stack
+    (three or more dimensions) are the same one. A model of any size thus needs the memory of its largest matrix."""
     model, noise = build_shell(config), torch.Generator().manual_seed(0)
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
 
@@ -163,12 +165,13 @@ def build_stand_in(config: Any) -> nn.Module:
 
 
 MADE_AGAIN = 8
-"""Times that a model in the making may have its parameters: tied ones are made twice, and some are replaced."""
+"""Factor on the permitted number of parameters while a model is built, because tied or replaced ones count again."""
 
 
 def build_counted(config: Any, most: int) -> nn.Module:
-    """Make the model on the meta device. Raises ModelError once it has many more than `most` parameters, and for
-    buffers that are too large."""
+    """Make the model on the meta device.
+
+    Raises ModelError as soon as many more than `most` parameters have been made, and for too large buffers."""
     seen = 0
 
     def count(parameter: nn.Parameter) -> None:
@@ -184,7 +187,7 @@ def build_counted(config: Any, most: int) -> nn.Module:
 
 
 def _tied(model: Any) -> nn.Module:
-    """Tie the weights, which `no_init_weights` leaves out."""
+    """Tie the weights, which the library does not do under `no_init_weights`."""
     model.tie_weights()
     tied: nn.Module = model
     return tied
@@ -192,7 +195,7 @@ def _tied(model: Any) -> nn.Module:
 
 @contextmanager
 def _each_parameter(seen: Seen) -> Iterator[None]:
-    """Call `seen` with each parameter of a module made meanwhile. It may return another in its place."""
+    """Call `seen` with each parameter that is registered during the context. It may return a replacement."""
 
     def hook(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
         return None if parameter is None else seen(parameter)

@@ -1,6 +1,6 @@
-"""Whether a model predicts the next token from the tokens before it, and not from the tokens behind it.
+"""Checks that a model is causal: that it predicts a token from the tokens before it alone.
 
-A model that sees later tokens learns to copy its target: the loss falls to zero, and the model can generate nothing."""
+A model that sees later tokens learns to copy its target. Its loss falls to zero, and it cannot generate text."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from peer.trainer.memory_limit import is_memory_error
 from peer.trainer.models.foreign import ForeignModel
 
 TOKENS = 8
-"""Tokens that the model is tried with. More than one, and no odd number, for models that see their tokens in groups."""
+"""Length of the window that the model is tried with: even, because some models process their tokens in groups."""
 
 
 def check_causal(model: nn.Module) -> None:
-    """Raise ModelError for a model whose logits depend on a later token, or that cannot be computed from tokens alone.
+    """Raise ModelError for a model whose logits depend on later tokens, or that needs more inputs than tokens.
 
-    The gradient of the earlier positions' logits with respect to the last token's embedding has to be exactly zero. It
-    is in a causal model: masked attention has weights of exactly 0, and scans and convolutions leave the token out. The
-    logits themselves are not compared, because they change by rounding where experts get other batches of tokens.
+    The gradient of the earlier positions' logits with respect to the last token's embedding has to be exactly zero. In
+    a causal model it is, because masked attention has weights of exactly 0, and scans and convolutions do not reach
+    later tokens. Logits of two windows are not compared, because in a mixture of experts they differ by rounding when
+    other tokens are in the batch.
 
-    The weights may have any random values. Only the activations of `TOKENS` tokens are allocated."""
+    The weights may have any random values. Only the activations of `TOKENS` tokens are allocated. Raises MemoryError
+    when even those do not fit."""
     network, kind = ForeignModel(model), type(model).__name__
     embedded, handles = list[Tensor](), list[Any]()
     for module in model.modules():
@@ -61,8 +63,9 @@ def check_causal(model: nn.Module) -> None:
 
 
 def plain_tokens(network: ForeignModel) -> Tensor:
-    """Return [1, TOKENS] tokens that the config does not mention. Many a model hides its padding token from the others,
-    as the last token too."""
+    """Return a window [1, TOKENS] of one repeated token whose number does not occur in the config.
+
+    Special tokens would falsify a trial: many models mask their padding token, also at the end."""
     config: Any = network.model.config
     mentioned = set(map(int, re.findall(r"\d+", str(config.to_dict()))))
     plain = [token for token in range(min(network.vocab_size, len(mentioned) + TOKENS)) if token not in mentioned]
@@ -70,7 +73,7 @@ def plain_tokens(network: ForeignModel) -> Tensor:
 
 
 def _watched(given: Any, out: Any, embedded: list[Tensor]) -> Tensor | None:
-    """Hook of an embedding: note a term of zeros that is added to the embeddings of the tokens."""
+    """Forward hook of an embedding: add zeros to its output, and append them to `embedded` for the gradient."""
     if not isinstance(out, Tensor) or not given or not isinstance(given[0], Tensor) or given[0].numel() < TOKENS:
         return None
     zeros = torch.zeros_like(out, requires_grad=True)

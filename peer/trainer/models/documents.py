@@ -1,4 +1,4 @@
-"""Documents within windows: what a token may see, and its position, when documents do not see each other."""
+"""Attention masks and positions for windows that hold several documents, which must not attend to each other."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Documents of some windows of equal length."""
+    """Positions and masks of windows of equal length."""
 
     positions: Tensor
-    """Place of each token in its document, [windows, tokens] int64."""
+    """Position of each token in its document, [windows, tokens] int64."""
     visible: Tensor
-    """Whether a token (last but one dimension) sees another (last): [windows, 1, tokens, tokens] bool."""
+    """Whether a token (second to last dimension) attends to another (last): [windows, 1, tokens, tokens] bool."""
 
 
 def documents_of(tokens: Tensor, end_token: int) -> Documents | None:
-    """Return the documents of these windows, [windows, tokens]. `end_token` closes a document and belongs to it.
+    """Find the documents in windows, [windows, tokens]. `end_token` is the last token of a document.
 
-    None: each window is one document."""
+    None: each window is a single document, so that the usual causal mask suffices."""
     ends = tokens == end_token
     if not bool(ends[:, :-1].any()):
         return None

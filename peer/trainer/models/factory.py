@@ -1,4 +1,4 @@
-"""The model of a run, whatever its kind."""
+"""Makes the model of a run, whatever its kind, and binds it to the flat vector of params."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from peer.trainer.models.foreign import ForeignModel
 from peer.trainer.models.language_model import LanguageModel
 
 RATES = ("A_log",)
-"""Last part of the names of matrices that hold no weights, but the rates of a state space. Decay would change how long
-it remembers."""
+"""Suffixes of the names of matrices that are not decayed because they hold the rates of a state space model. Decay
+would change how long the model remembers."""
 MOST_NAMED = 5
-"""Tensors named in one message."""
+"""Most tensors that one message names."""
 
 
 def empty_model(config: TrainerConfig) -> LanguageModel:
-    """Make the model with its parameters on the meta device: names and shapes without memory. Raises ModelError."""
+    """Make the model with its parameters on the meta device, which have names and shapes but no memory.
+
+    Raises ModelError for a custom model, whose code only its users have, and for a config that transformers refuses."""
     if isinstance(config.model, LlamaSection):
         return llama.empty_model(config.model)
     if isinstance(config.model, CustomSection):
@@ -48,14 +50,18 @@ def empty_model(config: TrainerConfig) -> LanguageModel:
 
 
 def layout_of(config: TrainerConfig) -> Layout:
-    """Return all tensors in the order of `named_parameters`, tied ones once, in one fragment. Raises ModelError."""
+    """Return a layout of one fragment with all tensors in the order of `named_parameters`, tied ones once.
+
+    Raises ModelError as `empty_model` does."""
     model = empty_model(config)
     named = model.named_parameters()
     return Layout.whole([TensorSpec(name.removeprefix(model.prefix), tuple(param.shape)) for name, param in named])
 
 
 def check_tensors(own: Layout, tensors: Sequence[TensorSpec]) -> None:
-    """Raise ModelError, which names the tensors, when those of the run are not those of the model made here."""
+    """Raise ModelError, which names the differences, unless the run's tensors are those of the model made here.
+
+    `own`: layout of the model made here. `tensors`: the run's, in any order."""
     here = {tensor.name: tensor.shape for tensor in own.tensors}
     run = {tensor.name: tensor.shape for tensor in tensors}
     wrong = [f"{name} is not in the model here" for name in run if name not in here]
@@ -71,7 +77,7 @@ def check_tensors(own: Layout, tensors: Sequence[TensorSpec]) -> None:
 
 
 def bind(model: LanguageModel, layout: Layout, params: Tensor) -> None:
-    """Make the model's parameters views of `params`, which is flat. Buffers go to its device."""
+    """Make the model's parameters views of the flat vector `params`, and move its buffers to the vector's device."""
     replace_parameters(model, {model.prefix + name: nn.Parameter(view) for name, view in views_of(params, layout)})
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
@@ -80,9 +86,9 @@ def bind(model: LanguageModel, layout: Layout, params: Tensor) -> None:
 
 
 def decays(model: nn.Module) -> list[bool]:
-    """Return for each parameter, in the order of `named_parameters`, whether weight decay applies to it.
+    """Return for each parameter, in the order of `named_parameters`, whether weight decay applies.
 
-    It applies to matrices, but to none that an embedding uses, and to no `RATES`."""
+    It applies to matrices, except those that an embedding uses and `RATES`."""
     tables = {id(param) for part in model.modules() if isinstance(part, nn.Embedding) for param in part.parameters()}
     return [
         param.dim() >= 2 and id(param) not in tables and not name.endswith(RATES)

@@ -1,7 +1,7 @@
-"""Any causal language model that follows the conventions of transformers, as the loss sees it.
+"""`ForeignModel`: adapts a causal language model with the conventions of transformers to `LanguageModel`.
 
-Nothing of transformers is imported. What the model can do is found out by trying it: many a model bends its logits
-after the head, or takes a mask and ignores it."""
+It does not import transformers. The abilities of a model are determined by trying it out, because its attributes are
+not reliable: some models change their logits after the head, and some accept a mask and ignore it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from peer.trainer.models.documents import Documents, documents_of
 from peer.trainer.models.language_model import LanguageModel
 
 PROBE_TOKENS = 6
-"""Tokens of each document that a model is tried with."""
+"""Tokens of each of the two documents of a trial."""
 CLOSE = 1e-3
-"""Largest relative difference of equal values."""
+"""Largest relative difference of values that count as equal."""
 LARGE_LOGIT = 30.0
-"""Factor of the head in a trial, so that a bend of large logits shows."""
+"""Factor on the head's weights in a trial, so that a non-linear change of large logits shows."""
 
 
 class ForeignModel(LanguageModel):
-    """Wraps a model with `forward(input_ids, ...)`, whose answer is the logits or has a field `logits`.
+    """Wraps a model whose `forward(input_ids, ...)` returns the logits, or an object with the field `logits`.
 
-    Until `examine` it has no ability but to give logits. It never drops out: a step is a function of its batch."""
+    Before `examine` it only offers logits. Dropout is always off, so that a step is a function of its batch."""
 
     prefix = "model."
 
@@ -84,7 +84,7 @@ class ForeignModel(LanguageModel):
             getattr(model, f"{name}_disable")()
         for module in model.modules():
             if hasattr(module, "gradient_checkpointing"):
-                module.train(on)  # it computes again only so
+                module.train(on)  # transformers recomputes only in training mode
                 for part in module.children():
                     part.eval()
 
@@ -93,7 +93,7 @@ class ForeignModel(LanguageModel):
         return model.get_output_embeddings()
 
     def _is_product(self, tokens: Tensor) -> bool:
-        """Return whether the logits are the head's product and nothing more."""
+        """Return whether the logits are exactly the product of `hidden` and the head's weights."""
         head = self._head()
         if head is None or getattr(head, "bias", None) is not None:
             return False
@@ -101,7 +101,7 @@ class ForeignModel(LanguageModel):
         return _equal(F.linear(self.hidden(tokens), self.head_weight), self.logits(tokens))
 
     def _recomputes(self, tokens: Tensor) -> bool:
-        """Return whether the model has the same logits when it computes its layers again. Dropout shows here."""
+        """Return whether the logits stay the same with recomputation on. They do not if that turns on dropout."""
         if not getattr(self.model, "supports_gradient_checkpointing", False):
             return False
         before = self.logits(tokens)
@@ -113,7 +113,8 @@ class ForeignModel(LanguageModel):
             self.recompute(False)
 
     def _keeps_apart(self, tokens: Tensor) -> bool:
-        """Return whether a document is the same behind another one as alone, though it is not without a mask."""
+        """Return whether the mask separates documents: behind another document, one has the logits that it has alone,
+        and without the mask it has others."""
         documents = documents_of(tokens, int(tokens[0, PROBE_TOKENS - 1]))
         second = tokens[:, PROBE_TOKENS:]
         alone = self.logits(second)
@@ -122,8 +123,9 @@ class ForeignModel(LanguageModel):
 
 
 def _holds(trial: Callable[[], bool]) -> bool:
-    """Return what the trial does, and False when the model does not even take what it is given. Raises what an
-    allocation that failed raises."""
+    """Return the result of a trial, or False when the model rejects its arguments.
+
+    The error of a failed allocation is not caught."""
     try:
         return trial()
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -137,7 +139,9 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _arguments(module: nn.Module, documents: Documents | None) -> dict[str, Any]:
-    """Return the arguments of a call besides the tokens. Raises TypeError when the model takes no documents."""
+    """Return the keyword arguments of a forward pass, without the tokens.
+
+    Raises TypeError when there are documents and the model takes no mask or no positions."""
     takes = inspect.signature(module.forward).parameters
     given: dict[str, Any] = {"use_cache": False} if "use_cache" in takes else {}
     if documents is not None:

@@ -1,4 +1,4 @@
-"""What the loss and the inner loop need of a model."""
+"""The interface of a model for the loss and the inner loop."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from peer.trainer.models.documents import Documents
 
 
 class LanguageModel(nn.Module):
-    """Base of all models.
+    """Base class of all models.
 
-    A model need only have `logits`. An ability that it does not declare is not used."""
+    A subclass has to implement `logits`. The other methods are used only if the flag of their ability is set."""
 
     vocab_size: int
-    """Tokens are below it."""
+    """Number of tokens of the vocabulary."""
     prefix = ""
-    """Begin of the parameters' names here, before the names of the layout."""
+    """Prefix of the parameters' names in this module, which the names of the layout lack."""
     splits = False
-    """Whether the logits are `hidden` times `head_weight`, so that they need not all exist at once."""
+    """Whether the logits equal `hidden` times `head_weight`, so that the loss can be computed in chunks."""
     masks = False
-    """Whether the model can keep documents apart."""
+    """Whether the model can mask attention between documents."""
     recomputes = False
-    """Whether the model can keep the inputs of its layers only, and compute the rest again."""
+    """Whether the model implements `recompute`."""
 
     layers = 1
-    """Number of the layers that `recompute` keeps the inputs of."""
+    """Number of layers whose inputs are stored when activations are recomputed."""
 
     @property
     def title(self) -> str:
@@ -32,21 +32,24 @@ class LanguageModel(nn.Module):
         return type(self).__name__
 
     def examine(self) -> None:
-        """Find out what the model can do, where that is not known. Its parameters may be random afterwards."""
+        """Set the flags of the abilities, where they are not known beforehand. May overwrite the parameters."""
 
     def logits(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
-        """Return [windows, tokens, vocabulary] for tokens [windows, tokens] int64."""
+        """Return the logits [windows, tokens, vocabulary] of tokens [windows, tokens] int64.
+
+        `documents`: the mask and positions; None: each window is one document."""
         raise NotImplementedError
 
     def hidden(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
-        """Return the input of the head, [windows, tokens, width]."""
+        """Return the input of the head, [windows, tokens, width]. Needs `splits`."""
         raise NotImplementedError
 
     @property
     def head_weight(self) -> Tensor:
-        """The head, [vocabulary, width]."""
+        """The weights of the head, [vocabulary, width]. Needs `splits`."""
         raise NotImplementedError
 
     def recompute(self, on: bool) -> None:
-        """Keep the inputs of the layers only from here on, and compute the rest again for the gradient."""
+        """Turn activation checkpointing on or off: only the inputs of the layers are stored, and the backward pass
+        recomputes the other activations. Needs `recomputes`."""
         raise NotImplementedError

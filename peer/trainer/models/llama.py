@@ -1,7 +1,7 @@
-"""Built-in model kind `llama`: pre-norm decoder with RMSNorm, rotary positions, SwiGLU and a tied output.
+"""The built-in model kind `llama`: a pre-norm decoder with RMSNorm, rotary positions, SwiGLU and a tied output.
 
 Tensor names, shapes and the rotary convention (halves, not interleaved pairs) are those of transformers'
-`LlamaForCausalLM` with `tie_word_embeddings`. A run's weights therefore load there as they are. There are no biases."""
+`LlamaForCausalLM` with `tie_word_embeddings`, which can therefore load a run's weights unchanged. It has no biases."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from peer.trainer.models.flat import views_of
 from peer.trainer.models.language_model import LanguageModel
 
 LAST_NORM = 0.35
+"""First value of the last norm: see `first_params`."""
 _recomputed: Callable[..., Tensor] = CheckpointFunction.apply
-"""The function behind torch's `checkpoint`, without the decorator, which would load torch._dynamo."""
+"""The function inside torch's `checkpoint`. The decorator around that would import torch._dynamo, which is slow."""
 
 
 @lru_cache(maxsize=4)
 @torch.inference_mode(False)
 def _rotary(tokens: int, dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return (cos, sin), each [tokens, dim] fp32 with both halves alike (arXiv 2104.09864, in the layout of
-    transformers)."""
+    """Return (cos, sin) of the rotary positions (arXiv 2104.09864), each [tokens, dim] fp32.
+
+    Both halves of the last dimension are equal, as in transformers."""
     inverse = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim)
     angles = torch.outer(torch.arange(tokens).float(), inverse)
     both = torch.cat((angles, angles), dim=-1)
@@ -37,7 +39,7 @@ def _rotary(tokens: int, dim: int, theta: float, device: torch.device) -> tuple[
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x: [batch, heads, tokens, dim]."""
+    """Apply rotary positions to x, [batch, heads, tokens, dim]."""
     low, high = x.chunk(2, dim=-1)
     return x * cos.to(x.dtype) + torch.cat((-high, low), dim=-1) * sin.to(x.dtype)
 
@@ -103,6 +105,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
+    """One layer: attention and MLP, each behind a norm and with a residual connection."""
+
     def __init__(self, config: LlamaSection) -> None:
         super().__init__()
         self.self_attn = Attention(config)
@@ -117,10 +121,12 @@ class Block(nn.Module):
 
 
 class Body(nn.Module):
+    """Embedding, layers and last norm. It exists so that the names of tensors are those of transformers."""
+
     def __init__(self, config: LlamaSection) -> None:
         super().__init__()
         table = torch.empty(config.vocab_size, config.hidden_size)
-        # Drawing its own random values on the meta device would load torch._dynamo, which is slow.
+        # nn.Embedding() would draw random values, which on the meta device imports torch._dynamo, which is slow.
         embedding: nn.Embedding = nn.Embedding.from_pretrained(table, freeze=False)  # type: ignore[no-untyped-call]
         self.embed_tokens = embedding
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
@@ -128,7 +134,7 @@ class Body(nn.Module):
 
 
 class Llama(LanguageModel):
-    """Decoder from tokens [batch, tokens] int64 to logits [batch, tokens, vocab]."""
+    """The complete decoder: from tokens [batch, tokens] int64 to logits [batch, tokens, vocab]."""
 
     splits = True
     masks = True
@@ -164,27 +170,25 @@ class Llama(LanguageModel):
 
 
 def empty_model(config: LlamaSection) -> Llama:
-    """Make the model on the meta device: names and shapes without memory."""
+    """Make the model on the meta device, where its parameters have names and shapes but no memory."""
     with torch.device("meta"):
         return Llama(config)
 
 
 def layout_of(config: LlamaSection) -> Layout:
-    """Return all tensors in the order of `named_parameters`, in one fragment. It allocates nothing of the model's
-    size."""
+    """Return a layout of one fragment with all tensors in the order of `named_parameters`. Allocates no tensor."""
     named = empty_model(config).named_parameters()
     return Layout.whole([TensorSpec(name, tuple(param.shape)) for name, param in named])
 
 
 def first_params(config: LlamaSection, seed: int, layout: Layout | None = None) -> Tensor:
-    """Make the run's first outer_params: flat fp32 on the CPU, a function of its arguments only.
+    """Make the run's first outer_params: flat fp32 on the CPU, determined by the arguments alone.
 
-    They lie in the order of `layout`, or in the model's own without one. Each tensor's values are the same in every
-    order.
+    `layout`: the order of the tensors in the result; None: the model's own. A tensor's values do not depend on it.
 
     Matrices are normal with standard deviation 1/sqrt(fan-in), the embedding has 1/sqrt(hidden_size), and norms are 1.
-    The last norm is smaller (`LAST_NORM`), so that the first guess is nearly uniform although the embedding is also the
-    output layer."""
+    The last norm is smaller (`LAST_NORM`), so that the first predictions are nearly uniform although the embedding is
+    also the output layer."""
     own = layout_of(config)
     noise = torch.Generator().manual_seed(seed % 2**63)
     flat = torch.ones(own.elements)

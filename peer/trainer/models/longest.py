@@ -1,11 +1,11 @@
-"""Whether a model takes windows of a run's length.
+"""Checks that a model takes windows of the run's length.
 
-A config does not say it reliably: models of the type of RoBERTa take fewer tokens than `max_position_embeddings`, and
-others name their limit otherwise or not at all.
+A config does not show this reliably: models like RoBERTa take fewer tokens than `max_position_embeddings`, and others
+name their limit differently or not at all.
 
-The model is called with the parameters on the meta device, under a mode that computes what does not follow from them,
-such as positions, and of everything else only the shape. Each look-up of a position is checked against its table, as in
-a real call. A trial takes neither the memory nor the time of the model's arithmetic."""
+The model is called with its parameters on the meta device, under a dispatch mode. The mode computes tensors that do not
+depend on parameters, such as positions, and only the shapes of all others. Each look-up of a position is checked
+against the size of its table. A trial thus costs neither the memory nor the time of the model's arithmetic."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from peer.trainer.models.causality import TOKENS, plain_tokens
 from peer.trainer.models.foreign import ForeignModel
 
 TRIAL_S = 10.0
-"""Seconds of processor time after which the trial ends without a finding. A recurrent model may be slow to call."""
+"""Seconds of processor time after which the trial ends without a result. A recurrent model may be slow to call."""
 MOST_REAL = 2**20
-"""Elements of a tensor that is computed: windows have no more tokens, and masks of more are left out."""
+"""Most elements of a tensor that is computed. Windows have fewer tokens; larger tensors, such as masks, are not
+needed."""
 HERE = torch.device("cpu")
 _OPS: Any = torch.ops.aten
 _MADE_LIKE = {
     *(_OPS.zeros_like, _OPS.ones_like, _OPS.full_like),
     *(_OPS.new_zeros, _OPS.new_ones, _OPS.new_full),
 }
-"""Make a tensor after another, of which only shape and type matter."""
+"""Operations that use only shape and type of their tensor argument."""
 
 
 class _OutOfTime(Exception):
-    """The trial has taken its time."""
+    """The trial took more than `TRIAL_S`."""
 
 
 def check_length(model: nn.Module, tokens: int) -> None:
-    """Raise ModelError for a model that fails with a window of so many tokens, though it works with a short one. The
-    error names the longest window that works.
+    """Raise ModelError for a model that works with a short window, but fails with a window of `tokens` tokens.
 
-    `model`: with its parameters on the meta device, and real buffers. Nothing is raised when the model cannot be tried
-    so, or not in time."""
+    The error names the longest window that works, found by bisection. `model`: with parameters on the meta device and
+    real buffers. Returns without an error when the model cannot be tried like this, or not in time."""
     network, deadline = ForeignModel(model), time.process_time() + TRIAL_S
     token = plain_tokens(network)[:, :1]
 
@@ -81,9 +81,9 @@ def check_length(model: nn.Module, tokens: int) -> None:
 
 
 class _ShapesOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Compute what follows from the tokens' places alone, up to `MOST_REAL` elements, and of all else the shape.
+    """Computes only tensors that depend on no parameter and have at most `MOST_REAL` elements; of others, the shape.
 
-    A whole number that follows from the model's values, such as the number of an expert, is 0."""
+    An integer that depends on parameters, such as the index of an expert, becomes 0."""
 
     def __init__(self, deadline: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -120,13 +120,13 @@ def _on_meta(values: Any) -> Any:
 
 
 def _known(out: Tensor) -> Tensor:
-    """Return zeros in place of whole numbers that nobody computed: they are valid in any table."""
+    """Replace integers on the meta device by real zeros, which are a valid index into any table."""
     unknown = out.is_floating_point() or out.is_complex() or out.numel() > MOST_REAL
     return out if unknown else torch.zeros(out.shape, dtype=out.dtype)
 
 
 def _check_looked_up(func: Any, args: Any) -> None:
-    """Raise IndexError for a real index outside of its table, which the meta device does not look at."""
+    """Raise IndexError for a real index outside of its table. The meta device itself does not check indices."""
     if func is _OPS.embedding.default:
         looked_up = [(args[1], args[0].shape[0])]
     elif func in (_OPS.gather.default, _OPS.index_select.default):

@@ -1,7 +1,8 @@
-"""A folder of pretrained weights, loaded by transformers, and what of it a run can carry.
+"""Loads a folder of pretrained weights with transformers, for the first state of a run.
 
-A run carries parameters in fp32 and the type that each had, and the buffers that the config does not give. Whatever
-else the folder holds is refused by name. So an export of round 0 has the folder's values and computes its logits."""
+A run contains the parameters in fp32, the type that each had in the folder, and the buffers that do not follow from the
+config. A folder that holds anything else is refused with the names of the tensors. An export of round 0 therefore has
+the folder's values and computes the same logits."""
 
 from __future__ import annotations
 
@@ -22,23 +23,24 @@ from peer.trainer.models.builder import build_shell
 from peer.trainer.weight_files import WEIGHTS, check_folder, folder_error, named
 
 TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-"""Types of parameters that fp32 holds exactly, as safetensors and torch call them."""
+"""Types of parameters that fp32 represents exactly: name in safetensors -> torch dtype."""
 SAVE_AGAIN = "Load it with AutoModelForCausalLM.from_pretrained in float32, and save it with save_pretrained."
 
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """A model with the weights of a folder, in fp32."""
+    """A pretrained model, and what its config does not say about it."""
 
     model: nn.Module
+    """The model with the folder's weights, in fp32."""
     types: dict[str, str]
-    """Per parameter, its type in the folder, as torch calls it."""
+    """Parameter -> its type in the folder, by the name in torch."""
     buffers: dict[str, Tensor]
-    """Buffers that the config does not give, each in its type in the folder."""
+    """The buffers that do not follow from the config, in the type that they have in the folder."""
 
 
 def load_pretrained(folder: Path, config: Any) -> Pretrained:
-    """Load a folder. Raises ModelError, which names the tensors that cannot be carried."""
+    """Load a folder of weights. Raises ModelError, which names the tensors that a run cannot contain."""
     stored = check_folder(folder)
     loader, made, shell = AutoModelForCausalLM, GenerationConfig, build_shell(config)
     model, info = loader.from_pretrained(
@@ -48,8 +50,8 @@ def load_pretrained(folder: Path, config: Any) -> Pretrained:
         trust_remote_code=False,
         local_files_only=True,
         use_safetensors=True,
-        generation_config=made(),  # else its file is looked for
-        ignore_mismatched_sizes=True,  # they are refused below, in our words
+        generation_config=made(),  # without one, the library would look for its file
+        ignore_mismatched_sizes=True,  # `_check_complete` refuses them with a better message
         output_loading_info=True,
     )
     parameters, own = dict(model.named_parameters()), persistent_buffers(shell)
@@ -64,7 +66,7 @@ def load_pretrained(folder: Path, config: Any) -> Pretrained:
     for name, parameter in parameters.items():
         if not bool(parameter.isfinite().all()):
             raise folder_error(f"{name} in {folder} holds NaN or infinity", "Take an earlier checkpoint of the model.")
-        # A tensor that the library put together from others has no type of its own.
+        # The library may combine several stored tensors into one. Such a tensor gets the folder's most frequent type.
         dtype = TYPES[next((stored[alias] for alias in _aliases(name, model) if alias in stored), usual)]
         exact = bool((parameter == parameter.to(dtype)).all())
         types[name] = str(dtype if exact else torch.float32).removeprefix("torch.")
@@ -72,13 +74,15 @@ def load_pretrained(folder: Path, config: Any) -> Pretrained:
 
 
 def _aliases(name: str, model: Any) -> tuple[str, ...]:
-    """Return the names that a folder may give a tensor: a folder of the body alone leaves out the body's name."""
+    """Return the names under which a folder may store a tensor: with or without the prefix of the model's body."""
     prefix = f"{model.base_model_prefix}."
     return (name, name.removeprefix(prefix), prefix + name)
 
 
 def _check_complete(folder: Path, parameters: Mapping[str, Tensor], shell: nn.Module, info: Mapping[str, Any]) -> None:
-    """Raise ModelError for a folder that has less, more or other tensors than the model of its config."""
+    """Raise ModelError for a folder with missing, additional or other tensors than the model of its config.
+
+    `info`: what transformers reported while loading."""
     if wrong := sorted(info["mismatched_keys"]):
         name, there, here = wrong[0]
         raise folder_error(
@@ -101,7 +105,7 @@ def _check_complete(folder: Path, parameters: Mapping[str, Tensor], shell: nn.Mo
 
 
 def _buffers(folder: Path, model: nn.Module, shell: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers whose values or types in the folder are not those that the config gives."""
+    """Return the buffers whose values or types in the folder differ from those that follow from the config."""
     own, loaded, found = persistent_buffers(shell), persistent_buffers(model), dict[str, Tensor]()
     files = [folder / WEIGHTS] if (folder / WEIGHTS).exists() else sorted(folder.glob("*.safetensors"))
     known = {alias for name in (*own, *dict(model.named_parameters())) for alias in _aliases(name, model)}
@@ -113,7 +117,7 @@ def _buffers(folder: Path, model: nn.Module, shell: nn.Module) -> dict[str, Tens
                 if (alias := next((alias for alias in _aliases(name, model) if alias in names), None)) is not None:
                     loaded[name] = file.get_tensor(alias)
                     continue
-                # The library gives some buffers another name in a file. They are found by their values.
+                # The library stores some buffers under another name. They are found by shape and values.
                 same_shape = [other for other, shape in renamed.items() if shape == loaded[name].shape]
                 for tensor in map(file.get_tensor, same_shape):
                     if torch.equal(tensor.to(loaded[name].dtype), loaded[name]):

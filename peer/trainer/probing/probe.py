@@ -1,6 +1,6 @@
-"""One probe in the trainer's process: the model with one fragment replaced, at a step boundary.
+"""Computes the losses of a probe in the trainer process, with one fragment of the model replaced.
 
-The live params are only read, so there is nothing to restore, however a probe ends."""
+A probe runs at a step boundary. It only reads the live params, so nothing has to be restored however it ends."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from peer.trainer.probing.run_sample import RunSample
 from peer.trainer.probing.windows import COMMON, HOLDOUT, USUAL_WINDOWS, WindowForm, common_text, draw
 
 CANDIDATES = 4
-"""How many `candidates` yields."""
+"""Number of values that `candidates` yields."""
 
 
 def candidates(layout: Layout, folder: Path, arena: Arena, message: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the values of the probed fragment that a probe compares, flat fp32 on the CPU, under their names in
-    `ProbeLosses`. Each holds until the next is asked for."""
+    """Yield (name in `ProbeLosses`, values of the probed fragment) for all that a probe compares.
+
+    Values are flat fp32 on the CPU and valid until the next ones are yielded. `message`: the daemon's order."""
     fragment = message["fragment"]
     start, end = layout.fragment_span(fragment)
     given = torch.from_numpy(np.memmap(probe_file(folder, fragment), "<f4", "c"))
@@ -48,7 +49,7 @@ def candidates(layout: Layout, folder: Path, arena: Arena, message: dict[str, An
 
 
 class Prober:
-    """Answers the daemon's probes."""
+    """Answers the daemon's orders `probe` and `weigh` with losses of the run's network on the run's data."""
 
     def __init__(
         self,
@@ -70,15 +71,17 @@ class Prober:
         self._sample = None if tracked.shards is None else RunSample(tracked.shards, self._form.length)
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the losses, each a list with one for every window, or why there are none."""
+        """Execute the order `probe`: return per candidate the loss of each window, or the reason why there are none."""
         until = boottime() + message["within_s"]
         losses = self._losses(message, lambda: boottime() > until)
         return {"ok": {"why": losses} if isinstance(losses, str) else losses}
 
     def weigh(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the losses of the whole model that lies in the arena, or why there are none.
+        """Execute the order `weigh`: return the loss of each window for the whole model in the arena, or the reason why
+        there are none.
 
-        A run of token shards has only its hold-out this early. It is asked for where it is not here yet."""
+        It comes before training, when no training shard is here yet. With data of kind `tokens` the windows are
+        therefore of the hold-out, which is requested if need be."""
         until = boottime() + message["within_s"]
         windows, source = self._first_windows(message["seed"])
         if isinstance(windows, str):
@@ -101,12 +104,12 @@ class Prober:
         return draw(self._shards.holdout, seed=seed, form=form), HOLDOUT
 
     def check_borrowed(self) -> None:
-        """Look for a shard that came, or that cannot be had."""
+        """Collect windows of the borrowed shard if it has arrived, or note that it is unavailable."""
         if self._sample is not None:
             self._sample.check_borrowed()
 
     def _windows(self, seed: int) -> tuple[Windows | str, str]:
-        """Return the windows and what they are of, for a person; or why there are none."""
+        """Return the windows of a probe, or the reason why there are none, and their source for a person."""
         if self._sample is not None:
             return self._sample.draw(seed, self._form.count), self._sample.description
         text = common_text(self._config.data, self._data)
@@ -116,14 +119,14 @@ class Prober:
         windows, source = self._windows(message["seed"])
         if isinstance(windows, str):
             return windows
-        self._run_network.forget_gradients()  # their memory is used meanwhile
+        self._run_network.forget_gradients()  # the probe needs their memory
         found: dict[str, Any] = {"guess": math.log(self._run_network.network.vocab_size), "source": source}
         for name, values in candidates(self._layout, self._folder, self._arena, message):
             found[name] = self._with(message["fragment"], values, windows, late)
         return "it took too long" if None in found.values() else found
 
     def _with(self, fragment: int, values: Tensor, windows: Windows, late: Callable[[], bool]) -> list[float] | None:
-        """Return the loss of each window with these values for the fragment; None: it is too late."""
+        """Return the loss of each window with `values` in the place of the fragment. None: the time was up."""
         replaced = fragment_views(values.to(self._run_network.device), self._layout, fragment)
         weights = {**self._run_network.live_weights(), **weights_of(self._run_network.network, replaced)}
         return window_losses(self._run_network.token_loss, windows, weights, late)

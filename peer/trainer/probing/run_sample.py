@@ -1,10 +1,12 @@
-"""A sample of the windows of all the run's token shards, for probes. It comes from shards that chance draws, so that no
-part of the data counts for more than its share: not even the part that we train on.
+"""A random sample of windows from all token shards of the run, for probes.
 
-Each drawn shard is borrowed once, leaves some of its windows here, and is given back. So a probe takes little memory,
-no lasting place in the cache, and one shard's download now and then. The hold-out is no part of the data.
+The shards are drawn at random, so that every part of the data has its share in the sample. The shards that this peer
+trains on are not preferred, because its own params fit those best. The hold-out is left out.
 
-On failure: a shard that nobody has leaves the sample as it is. The next probe draws another one."""
+Each drawn shard is borrowed from the daemon, some of its windows are copied, and it is given back. Probes therefore
+need little memory, no permanent space in the cache, and only an occasional download.
+
+On failure: when a shard is unavailable, the sample stays as it is, and the next probe draws another shard."""
 
 from __future__ import annotations
 
@@ -18,51 +20,52 @@ from peer.trainer.batches import Windows
 from peer.trainer.data import Tokens
 
 LEAST_DRAWS = 4
-"""Drawn shards from which on the sample stands for the run. Fewer may be of one kind of text."""
+"""Least number of drawn shards for a probe. Fewer may all hold the same kind of text."""
 USUAL_DRAWS = 8
-"""Drawn shards up to which each probe seeks one more. Where every shard has a kind of text of its own, so many judge
-honest partners as all of the run does."""
+"""Each probe draws one more shard until there are this many. Even if every shard holds another kind of text, this many
+judge honest partners like all of the run's data."""
 MOST_DRAWS = 16
-"""Drawn shards whose windows are kept. The oldest give way."""
+"""Number of drawn shards whose windows are kept. The oldest are dropped first."""
 EVERY = 16
-"""Probes from one further drawn shard to the next."""
+"""Number of probes between two further draws, once there are `USUAL_DRAWS` shards."""
 WINDOWS = 64
-"""Windows taken of a drawn shard."""
+"""Number of windows copied from a drawn shard."""
 
 
 class LentShards(Protocol):
-    """Training shards that can be borrowed one at a time."""
+    """Source of training shards, of which one at a time can be borrowed for a probe."""
 
     @property
     def tokens_per_shard(self) -> Sequence[int]: ...
 
     def borrow(self, shard: int | None) -> None:
-        """Get this shard too, after all that training expects. None: give back the last one."""
+        """Request this shard, after all shards that training requests. None: give back the borrowed one."""
         ...
 
     def borrowed(self) -> Tokens | str | None:
-        """Return the borrowed shard, or why it cannot be had; None: that is not known yet."""
+        """Return the borrowed shard, or the reason why it is unavailable. None: it has not arrived yet."""
         ...
 
 
 class RunSample:
-    """Windows of so many tokens from anywhere in the run. Shards are borrowed from the first probe on."""
+    """The sample of one trainer process. It borrows its first shards when the first probe is made."""
 
     def __init__(self, shards: LentShards, tokens: int) -> None:
-        """`tokens`: of a window, with the one that is predicted last."""
+        """`tokens`: length of a window, with the token that is predicted last."""
         self._shards = shards
         self._tokens = tokens
         places = [max(0, shard - tokens + 1) for shard in shards.tokens_per_shard]
         self._ends = np.cumsum(places)
-        """For each shard: windows of all shards up to and with it. A window may begin at any token."""
+        """Cumulative number of windows of the shards. A window may begin at any token."""
         self._parts: deque[tuple[int, Windows]] = deque(maxlen=MOST_DRAWS)
-        """Each with the number of its shard."""
+        """(number of a drawn shard, windows copied from it)."""
         self._random = np.random.Generator(np.random.PCG64(0))
         self._borrows: int | None = None
+        """Number of the shard that is borrowed now."""
         self._since = 0
-        """Probes since a shard was drawn."""
+        """Probes since the last shard was drawn."""
         self._lacked = ""
-        """Why the last drawn shard could not be had."""
+        """Why the last drawn shard is unavailable. Empty: it is not."""
 
     @property
     def description(self) -> str:
@@ -71,7 +74,8 @@ class RunSample:
         return f"from {len(drawn)} of the run's {len(self._ends)} shards, drawn at random"
 
     def draw(self, seed: int, count: int) -> Windows | str:
-        """Return `count` windows, [count, tokens], or why there are none yet. `seed` decides which."""
+        """Return `count` windows, [count, tokens], or the reason why there are too few. `seed` determines the
+        choice."""
         self._random = np.random.Generator(np.random.PCG64(seed))
         self._since += 1
         if self._borrows is None and (len(self._parts) < USUAL_DRAWS or self._since >= EVERY):
@@ -87,7 +91,7 @@ class RunSample:
         return windows
 
     def check_borrowed(self) -> None:
-        """Look whether the borrowed shard is here now, and take windows of it."""
+        """Copy windows of the borrowed shard if it has arrived, and borrow the next one while there are too few."""
         while (shard := self._borrows) is not None and (found := self._shards.borrowed()) is not None:
             self._borrows, self._lacked = None, ""
             if isinstance(found, str):
@@ -101,7 +105,7 @@ class RunSample:
                 self._borrow()
 
     def _borrow(self) -> None:
-        """Draw a shard, each as likely as it has windows."""
+        """Draw a shard with a probability proportional to its number of windows, and request it."""
         place = self._random.integers(self._ends[-1])
         self._borrows, self._since = int(np.searchsorted(self._ends, place, side="right")), 0
         self._shards.borrow(self._borrows)

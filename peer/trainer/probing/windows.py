@@ -1,4 +1,4 @@
-"""The windows of a probe: how many, how long, and which."""
+"""The windows of a probe: their number, their length and their places in the text."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from peer.trainer.data import Corpus, Tokens, TrainingData
 
 MOST_WINDOWS = 16
 MOST_TOKENS = 128
-"""Tokens of a window at most."""
+"""Most predicted tokens of a window."""
 STEPS = 2
-"""Inner steps whose time a probe may take."""
+"""A probe may take the time of this many inner steps."""
 PASSES_OF_A_STEP = 3
-"""Forward passes that a step of forward and backward takes as long as."""
+"""An inner step, forward and backward, takes as long as this many forward passes."""
 PASSES = 4
-"""Forward passes over the windows: with our base, our own params, the mean, and the partner's."""
+"""Forward passes of a probe over its windows: with base, own params, the mean, and the partner's params."""
 USUAL_WINDOWS, SHORTEST = 8, 16
-"""Windows become shorter where a small batch pays for fewer than so many, down to so many tokens."""
+"""Where a small batch allows for fewer than this many windows, they are shortened, down to this many tokens."""
 COMMON = "from anywhere in the run's data"
 HOLDOUT = "from anywhere in the run's hold-out"
 
 
 @dataclass(frozen=True, slots=True)
 class WindowForm:
-    """The windows of a probe. `STEPS` inner steps pay for them."""
+    """Number and length of the windows of a probe."""
 
     count: int
     length: int
-    """Tokens of a window, with the one that is predicted last."""
+    """Tokens of a window, with the token that is predicted last."""
 
     @classmethod
     def affordable(cls, tokens_per_step: int, context: int) -> WindowForm:
-        """Return the form for a trainer's steps."""
+        """Return the largest form whose probe takes no longer than `STEPS` inner steps."""
         tokens = STEPS * PASSES_OF_A_STEP * tokens_per_step // PASSES
         predicted = min(context, MOST_TOKENS)
         while tokens // predicted < USUAL_WINDOWS and predicted > SHORTEST:
@@ -45,14 +45,14 @@ class WindowForm:
 
 
 def common_text(section: DataSection, data: TrainingData) -> Tokens | str:
-    """Return the training tokens that every peer of the run has, or the reason why there are none here."""
+    """Return training tokens that all peers of the run have, or the reason why there are none on this peer."""
     if not isinstance(data, Corpus):
         return "the shards at hand are a part of the run's data, and params are not judged by a part"
     return no_common_text_reason(section) or data.train
 
 
 def draw(tokens: Tokens, *, seed: int, form: WindowForm) -> Windows:
-    """Return windows, [count, length], from anywhere in the text."""
+    """Return windows, [count, length], from uniformly random places in `tokens`."""
     starts = np.random.Generator(np.random.PCG64(seed)).integers(0, len(tokens) - form.length + 1, form.count)
     windows: Windows = tokens[starts[:, None] + np.arange(form.length)]
     return windows
