@@ -215,18 +215,18 @@ class StateFetch:
         """Drop the pieces that do not go with what the donors have now; take those that need no fetching."""
         if not self._policy.momentum:
             newest = max(offered.index.round for offered in chosen)
-            self._pieces.keep(lambda number, held: keeps_piece(held.round, newest))
+            self._pieces.retain(lambda number, held: keeps_piece(held.round, newest))
             return
         index, pieces = chosen[0].index, self._pieces
         self._wanted = chosen[0].mark
-        if gone := pieces.keep(lambda number, held: held.piece.digest == index.pieces[number].digest):
+        if gone := pieces.retain(lambda number, held: held.piece.digest == index.pieces[number].digest):
             self._say(
                 f"the group has moved on from the state that was being fetched: {amount(gone, 'bytes')} start over"
             )
         missing = [number for number in range(len(index.pieces)) if number not in pieces.held]
 
         def take_zeros() -> None:
-            pieces.of_state(self._wanted)
+            pieces.begin_state(self._wanted)
             for number in missing:
                 pieces.put_zeros(number, index.pieces[number], index.round)
 
@@ -265,13 +265,13 @@ class StateFetch:
         if best is not None or found.impossible:
             self._weighing.refused(_named(givers), round_, found.doubted)
         if best is not None:
-            await self._offload(lambda: self._pieces.take(best.params, best.round))
+            await self._offload(lambda: self._pieces.adopt_state(best.params, best.round))
             self._outcome.given.clear()
             self._outcome.count_given(best.donor, self._pieces.nbytes)
             return True
         if not found.impossible:
             return True  # it is no worse than what others have
-        self._pieces.keep(lambda number, held: False)
+        self._pieces.retain(lambda number, held: False)
         self._outcome.given.clear()
         self._say("no state that donors give passes: waiting for another one")
         return False

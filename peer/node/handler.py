@@ -33,9 +33,9 @@ from peer.protocol.messages import (
 )
 from peer.protocol.pair.receipt import ShownReceipt, SignedOpinion
 from peer.run.manifest import SignedManifest
-from peer.state.artifacts.shelf import ArtifactShelf
+from peer.state.artifacts.server import ArtifactServer
 from peer.state.snapshot import SnapshotCache, copy_of
-from peer.state.transfer.fragment import FragmentShelf
+from peer.state.transfer.fragment import FragmentServer
 
 NOT_TRAINING = Answer(Verdict.REFUSED, reason="this peer does not train (yet)")
 
@@ -68,7 +68,7 @@ class DonatedState:
             return b"" if base is None else base.digest
 
         # No part refers back to this object: a cycle would be freed by whatever task runs then, and that takes long.
-        self._fragments = FragmentShelf(outer, held, start, folder)
+        self._fragments = FragmentServer(outer, held, start, folder)
 
     def on_state(self, fresh: bool, wanted: str) -> StateIndex | None:
         """As `peer.ports.handler.Handler.on_state`."""
@@ -92,7 +92,7 @@ class Services(TypedDict, total=False):
 
     manifest: SignedManifest | None
     statements: StatementSync | None
-    artifacts: ArtifactShelf | None
+    artifacts: ArtifactServer | None
     state: DonatedState | None
     peer_table: PeerTable | None
     matchmaker: Matchmaker | None

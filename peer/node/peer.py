@@ -59,8 +59,8 @@ from peer.run.options import PeerOptions
 from peer.run.statements.log import StatementLog
 from peer.run.sync.common_data import unchecked_reason
 from peer.state.checkpoint import CheckpointStore
-from peer.state.checkpointer import room_for
-from peer.state.snapshot import room_for_copies
+from peer.state.checkpointer import check_disk_room
+from peer.state.snapshot import describe_copy_room
 from peer.trainer.arena import recover_counters
 from peer.trainer.client import TrainerClient
 from peer.trainer.subprocess import TrainerSubprocess
@@ -237,7 +237,7 @@ class PeerDaemon:
         signed = await find_manifest(node.join_context(), options.wait_s, self._waits.update, options.manifest)
         self._waits.end()
         check_training_loop(signed.manifest, attached=options.attached)
-        node.handler.register(manifest=signed, artifacts=self._files.shelf)
+        node.handler.register(manifest=signed, artifacts=self._files.artifact_server)
         self._join_report.end_phase("manifest")
         return signed
 
@@ -289,8 +289,8 @@ class PeerDaemon:
             self._check_memory(manifest, files)
         layout, folder, say = layout_for(manifest.model, method, files.tensors), node.local.folder, node.local.say
         checkpoints = CheckpointStore(folder.checkpoints, options.checkpoints_kept)
-        say(room_for(checkpoints, layout.elements))
-        say(room_for_copies(folder.path, layout.elements, momentum=method.one_state))
+        say(check_disk_room(checkpoints, layout.elements))
+        say(describe_copy_room(folder.path, layout.elements, momentum=method.one_state))
         if recovered := recover_counters(folder.path, len(layout.fragments), self._journal.totals.upto):
             say(recovered)
         trainer = self._trainer = TrainerClient(
@@ -317,7 +317,7 @@ class PeerDaemon:
         context, local, manifest = node.join_context(), node.local, joining.manifest
         await ensure_still_admitted(context, terms.statements, terms.nodes)
         founding = terms.statements.log.policy(MAX_ROUND).founded
-        for stranger in run.checkpoints.strangers(local.run_id, run.layout.digest(), founding):
+        for stranger in run.checkpoints.foreign_checkpoints(local.run_id, run.layout.digest(), founding):
             local.say(f"not resumed from: {stranger}")
         self._facts.set_phase("getting the state")
         self._join_report.end_phase("amendments")

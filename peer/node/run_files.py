@@ -16,7 +16,7 @@ from peer.run.options import PeerOptions
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.fetcher import ArtifactFetcher
 from peer.state.artifacts.holders import Peers
-from peer.state.artifacts.shelf import ArtifactShelf
+from peer.state.artifacts.server import ArtifactServer
 
 
 class DaemonFiles:
@@ -34,11 +34,11 @@ class DaemonFiles:
         self._options = options
         self._emit = emit
         self._cache = ArtifactCache(node.local.home.artifacts, options.cache_disk)
-        self._fetcher = ArtifactFetcher(node.transport, peers, self._cache, offload=work, say=node.local.say)
+        self._fetcher = ArtifactFetcher(node.transport, peers, self._cache, offload=work, report=node.local.say)
         self._store = RunFileStore(self._cache, self._fetcher, work)
         self._supply: ShardSupply | None = None
         self._rest: asyncio.Task[None] | None = None
-        self.shelf = ArtifactShelf(self._cache, {}, work.start)
+        self.artifact_server = ArtifactServer(self._cache, {}, work.start)
         """What others may fetch here: all that was fetched."""
 
     async def obtain(self, manifest: Manifest, progress: WaitProgress) -> RunFiles:

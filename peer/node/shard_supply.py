@@ -33,7 +33,7 @@ MOST_WRONG = 3
 class ShardFetcher(Protocol):
     """The swarm as a source of shards."""
 
-    async def ask(self, refs: Sequence[ArtifactRef]) -> None:
+    async def query(self, refs: Sequence[ArtifactRef]) -> None:
         """Ask some peers which of these they hold, in one call."""
         ...
 
@@ -169,7 +169,7 @@ class ShardSupply:
             self._held[digest] = stack
         ref = self._ref(digest)
         if not self._pins.has(digest) and not self._fetcher.holders(ref):
-            await self._fetcher.ask([self._ref(one) for one in self._wanted if one in self._asked])
+            await self._fetcher.query([self._ref(one) for one in self._wanted if one in self._asked])
             if not self._fetcher.holders(ref):
                 raise PeerError(
                     "no peer that was asked has it", "Wait for one that has, or give the data with --data DIR."

@@ -13,7 +13,7 @@ from peer.result.model import OpenedRun, RunModel, SourceRequest, check_finite
 from peer.run.files.artifact_folder import folder_of
 from peer.run.home import RunFolder
 from peer.run.manifest import SignedManifest, load_signed
-from peer.state.checkpoint import STATE, Checkpoint, CheckpointError, CheckpointStore, checked
+from peer.state.checkpoint import STATE, Checkpoint, CheckpointError, CheckpointStore, verified_checkpoint
 from peer.user_folders import expand_user
 
 LOOKUP_ATTEMPTS = 3
@@ -71,7 +71,7 @@ def _of_checkpoint(folder: Path, request: SourceRequest) -> RunModel:
     signed = load_signed(request.manifest or run.manifest)
     opened = _opened(signed, request, homes, run)
     try:
-        return _with_state(opened, checked(folder, signed.run_id, opened.layout.digest()))
+        return _with_state(opened, verified_checkpoint(folder, signed.run_id, opened.layout.digest()))
     except CheckpointError as error:
         raise SourceError(str(error)) from error
 

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from peer.outer.arithmetic import blocks
 from peer.state.files import digest_of, is_plain_name, read_small, write_synced
-from peer.state.sealed_state import FORMAT, MAX_FILES, OUTER, SkippedCheckpoint, sealed, unsealed
+from peer.state.sealed_state import FORMAT, MAX_FILES, OUTER, SkippedCheckpoint, seal, unseal
 from peer.state.tensor_file import write_tensors
 from peer.user_folders import make_private
 from peer.whole_files import sync
@@ -92,7 +92,7 @@ class Checkpoint:
             raise CheckpointError(f"cannot read {self.folder / OUTER}: {error}") from error
 
 
-def _typed(
+def _typed_errors(
     method: Callable[Concatenate[CheckpointStore, P], R],
 ) -> Callable[Concatenate[CheckpointStore, P], R]:
     """Turn failures of disk and library into CheckpointError."""
@@ -120,7 +120,7 @@ class CheckpointStore:
         self._synced: dict[Path, tuple[str, int]] = {}
         """Digest and bytes of the draft's files that we wrote and synced ourselves."""
 
-    @_typed
+    @_typed_errors
     def begin(self) -> Path:
         """Make an empty draft folder for the trainer's files, and remove the drafts that crashes left. Raises
         CheckpointError."""
@@ -132,7 +132,7 @@ class CheckpointStore:
         draft.mkdir(mode=0o700)
         return draft
 
-    @_typed
+    @_typed_errors
     def commit(
         self,
         draft: Path,
@@ -146,11 +146,11 @@ class CheckpointStore:
 
         `outer_params` and `outer_momentum` are flat fp32 on the CPU and do not move meanwhile. `facts` are JSON-able.
         Raises CheckpointError, which leaves the former checkpoints as they were."""
-        self.put_outer(draft, outer_params, outer_momentum)
+        self.write_outer(draft, outer_params, outer_momentum)
         return self.complete(draft, run_id, layout_digest, facts)
 
-    @_typed
-    def put_outer(self, draft: Path, outer_params: torch.Tensor, outer_momentum: torch.Tensor) -> None:
+    @_typed_errors
+    def write_outer(self, draft: Path, outer_params: torch.Tensor, outer_momentum: torch.Tensor) -> None:
         """Write the outer state into the draft, the first half of `commit`. Then the tensors may move. Raises
         CheckpointError."""
         self._check(draft)
@@ -164,14 +164,14 @@ class CheckpointStore:
             _remove(draft)
             raise
 
-    @_typed
+    @_typed_errors
     def complete(self, draft: Path, run_id: bytes, layout_digest: bytes, facts: Mapping[str, Any]) -> Checkpoint:
         """Hash, sync, rename and prune, the second half of `commit`. Raises CheckpointError."""
         self._check(draft)
         try:
             (draft / STATE).unlink(missing_ok=True)
             state = _state_of(draft, run_id, layout_digest, facts, self._synced)
-            write_synced(draft / STATE, sealed(state))
+            write_synced(draft / STATE, seal(state))
             sync(draft)
             folder = self.folder / f"checkpoint-{max(self._numbers(), default=0) + 1}"
             draft.rename(folder)
@@ -218,7 +218,7 @@ class CheckpointStore:
                 skipped.append(f"{folder.name}: cannot be read: {error}")
         return None, skipped
 
-    def strangers(self, run_id: bytes, layout_digest: bytes, founded: bytes = b"") -> list[str]:
+    def foreign_checkpoints(self, run_id: bytes, layout_digest: bytes, founded: bytes = b"") -> list[str]:
         """Return every checkpoint that is not of this run, layout and restart, with the reason, for a person.
 
         Only the state.json files are read. `founded` is the digest of the state that the operator restarted the run
@@ -320,7 +320,7 @@ def _own_state(folder: Path, run_id: bytes, layout_digest: bytes) -> dict[str, A
         raw = read_small(folder / STATE, MAX_STATE_BYTES)
     except FileNotFoundError as error:
         raise SkippedCheckpoint("state.json is missing") from error
-    state = unsealed(raw)
+    state = unseal(raw)
     if state["run_id"] != run_id.hex():
         raise SkippedCheckpoint(f"belongs to another run ({state['run_id'][:16]})")
     if state["layout_digest"] != layout_digest.hex():
@@ -328,7 +328,7 @@ def _own_state(folder: Path, run_id: bytes, layout_digest: bytes) -> dict[str, A
     return state
 
 
-def checked(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
+def verified_checkpoint(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
     """Return the checkpoint in this folder, every digest checked. Raises CheckpointError, which names the file."""
     try:
         return _validated(folder, run_id, layout_digest)

@@ -72,7 +72,7 @@ class Checkpointer:
         No outer step may move the state meanwhile. The checkpoint is completed in the background."""
         if self.completing or not self.pace.due():
             return
-        if (draft := await self._drafted(round_)) is not None:
+        if (draft := await self._write_draft(round_)) is not None:
             self._completing = asyncio.create_task(self._complete(draft), name="checkpoint")
 
     @property
@@ -84,8 +84,8 @@ class Checkpointer:
         """Write a complete checkpoint now; cancellation waits for its end.
 
         On failure the former one stays, the journal tells why, and training goes on."""
-        await self._settled()
-        if (draft := await self._drafted(round_)) is not None:
+        await self._wait_completed()
+        if (draft := await self._write_draft(round_)) is not None:
             await uninterrupted(self._complete(draft))
 
     async def close(self) -> None:
@@ -96,24 +96,24 @@ class Checkpointer:
             self._completing.cancel()
             await asyncio.wait({self._completing})
 
-    async def _settled(self) -> None:
+    async def _wait_completed(self) -> None:
         if self._completing is not None:
             await asyncio.wait({self._completing})
 
-    async def _drafted(self, round_: int) -> _Draft | None:
+    async def _write_draft(self, round_: int) -> _Draft | None:
         """Write both parts into a draft's folder; None when that failed."""
         began = time.monotonic()
-        self.pace.began(began)
+        self.pace.record_start(began)
         folder, limit_s = None, self.pace.trainer_limit_s()
         try:
             folder = await self._offload(self._store.begin)
-            tokens = await self._both_parts(folder, limit_s)
+            tokens = await self._write_both_parts(folder, limit_s)
         except TimeoutError:
             assert folder is not None
-            await self._failed(folder, self.pace.too_slow(limit_s, _trainers_bytes(folder)))
+            await self._report_failure(folder, self.pace.timeout_reason(limit_s, _trainers_bytes(folder)))
             return None
         except (CheckpointError, TrainerDied, OSError) as error:
-            await self._failed(folder, str(error))
+            await self._report_failure(folder, str(error))
             return None
         except asyncio.CancelledError:
             if folder is not None:
@@ -121,14 +121,14 @@ class Checkpointer:
             raise
         return _Draft(folder, {**self._facts(), "round": round_, "tokens": tokens}, began)
 
-    async def _both_parts(self, folder: Path, limit_s: float) -> int:
+    async def _write_both_parts(self, folder: Path, limit_s: float) -> int:
         """Write both parts and return the trainer's token count.
 
         The outer state is always written to its end: a thread cannot be stopped, and the state must not move under
         it."""
         outer = self._outer
         writing = asyncio.ensure_future(
-            self._offload(lambda: self._store.put_outer(folder, outer.params, outer.momentum))
+            self._offload(lambda: self._store.write_outer(folder, outer.params, outer.momentum))
         )
         try:
             async with asyncio.timeout(limit_s):
@@ -145,14 +145,14 @@ class Checkpointer:
         try:
             saved = await self._offload(lambda: self._store.complete(draft.folder, self._run_id, digest, draft.facts))
         except (CheckpointError, OSError) as error:
-            await self._failed(draft.folder, str(error))
+            await self._report_failure(draft.folder, str(error))
             return
         seconds = time.monotonic() - draft.began
-        self.pace.wrote(draft.began, seconds, saved.nbytes)
+        self.pace.record_write(draft.began, seconds, saved.nbytes)
         name, round_ = saved.folder.name, draft.facts["round"]
         self._emit(events.Checkpointed(round=round_, folder=name, seconds=seconds, bytes=saved.nbytes))
 
-    async def _failed(self, folder: Path | None, reason: str) -> None:
+    async def _report_failure(self, folder: Path | None, reason: str) -> None:
         if folder is not None:
             await self._offload(lambda: self._store.abandon(folder))
         self._emit(events.CheckpointFailed(reason=reason))
@@ -165,7 +165,7 @@ def _trainers_bytes(draft: Path) -> int:
     return 0
 
 
-def room_for(store: CheckpointStore, elements: int) -> str:
+def check_disk_room(store: CheckpointStore, elements: int) -> str:
     """Return the room on disk that checkpoints of a model of so many elements need, for a person.
 
     Raises HomeUnusable at the start of a run when the disk has less."""
@@ -176,16 +176,16 @@ def room_for(store: CheckpointStore, elements: int) -> str:
     except OSError as error:
         reason = error.strerror or str(error)
         raise HomeUnusable(f"cannot look at {store.folder}: {reason}", file_advice(error, store.folder)) from error
-    told = (
+    summary = (
         f"checkpoints: about {_size(one)} each, the last {store.keep} kept, at most {_size(needed)} in {store.folder}"
     )
     if held + free < needed:
         raise HomeUnusable(
-            f"{told}: only {_size(free)} are free there, and {_size(held)} are theirs already",
+            f"{summary}: only {_size(free)} are free there, and {_size(held)} are theirs already",
             f"Free {_size(needed - held - free)}, choose another --home, or keep fewer: --keep-checkpoints 1 "
             f"takes {_size(2 * one)}.",
         )
-    return f"{told}; {_size(free)} are free"
+    return f"{summary}; {_size(free)} are free"
 
 
 def _free_on(folder: Path) -> int:

@@ -20,7 +20,7 @@ def is_plain_name(name: str) -> bool:
     return _PLAIN.fullmatch(name) is not None
 
 
-def check(data: bytes) -> str:
+def blake3_hex(data: bytes) -> str:
     """Return the BLAKE3 digest in hex."""
     return blake3(data).hexdigest()
 

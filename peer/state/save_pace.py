@@ -47,11 +47,11 @@ class SavePace:
         """Whether a checkpoint is due now."""
         return time.monotonic() >= self._due
 
-    def began(self, at: float) -> None:
+    def record_start(self, at: float) -> None:
         """A checkpoint was begun at this moment of `time.monotonic`."""
         self._due = at + self._every_s
 
-    def wrote(self, began: float, seconds: float, nbytes: int) -> None:
+    def record_write(self, began: float, seconds: float, nbytes: int) -> None:
         """A checkpoint of `nbytes`, begun then, was complete after so many seconds."""
         self._due = began + max(self._every_s, seconds / SHARE)
         if self._source != "the last checkpoints":
@@ -92,7 +92,7 @@ class SavePace:
         return self._nbytes * max(self._byte_s, default=0.0)
 
     @property
-    def why(self) -> str:
+    def write_s_source(self) -> str:
         """How `write_s` is known, for a person."""
         rate = 1 / max(self._byte_s) if self._byte_s and max(self._byte_s) > 0 else 0.0
         speed = f" at {amount(rate, 'bytes')}/s" if rate else ""
@@ -106,7 +106,7 @@ class SavePace:
         """Return the seconds that completing a checkpoint may take."""
         return LEAST_S + FACTOR * self.write_s
 
-    def too_slow(self, limit_s: float, written: int) -> str:
+    def timeout_reason(self, limit_s: float, written: int) -> str:
         """Why the trainer's part was given up after its limit, for a person. `written`: bytes of it on the disk."""
         parts = (
             f"its longest recent step took {self.boundary_s:.1f} s, writing takes {TRAINER_SHARE * self.write_s:.1f} s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from peer.state.files import check, is_plain_name
+from peer.state.files import blake3_hex, is_plain_name
 
 FORMAT = 1
 OUTER = "outer.safetensors"
@@ -21,18 +21,18 @@ def canonical(state: Any) -> bytes:
     return json.dumps(state, sort_keys=True, separators=(",", ":")).encode()
 
 
-def sealed(state: dict[str, Any]) -> bytes:
+def seal(state: dict[str, Any]) -> bytes:
     """Return the bytes of a state.json with this body, and the digest that seals it."""
-    return json.dumps({"state": state, "blake3": check(canonical(state))}, indent=1).encode() + b"\n"
+    return json.dumps({"state": state, "blake3": blake3_hex(canonical(state))}, indent=1).encode() + b"\n"
 
 
-def unsealed(raw: bytes) -> dict[str, Any]:
+def unseal(raw: bytes) -> dict[str, Any]:
     """Return the body of a state.json. Raises SkippedCheckpoint."""
     try:
         outer = json.loads(raw)
         state, seal = outer["state"], outer["blake3"]
         newer = state["format"] > FORMAT
-        digest = check(canonical(state))
+        digest = blake3_hex(canonical(state))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise SkippedCheckpoint("state.json is torn or damaged") from error
     if newer:

@@ -119,14 +119,14 @@ def copy_of(outer: OuterState, round_: int, *, momentum: bool, folder: Path | No
     return snapshot
 
 
-def room_for_copies(folder: Path, elements: int, *, momentum: bool) -> str:
+def describe_copy_room(folder: Path, elements: int, *, momentum: bool) -> str:
     """Return what the copies for joiners take on the disk, for a person."""
     one = 4 * elements * (2 if momentum else 1)
     free = shutil.disk_usage(folder).free
-    told = f"copies of the state for joiners: {amount(one, 'bytes')} each, at most {KEEP} at once, in {folder}"
-    return (
-        told if free >= KEEP * one else f"{told}; only {amount(free, 'bytes')} are free: joiners may have to ask others"
-    )
+    summary = f"copies of the state for joiners: {amount(one, 'bytes')} each, at most {KEEP} at once, in {folder}"
+    if free >= KEEP * one:
+        return summary
+    return f"{summary}; only {amount(free, 'bytes')} are free: joiners may have to ask others"
 
 
 KEEP = 2
@@ -134,12 +134,12 @@ KEEP = 2
 
 
 @dataclass(slots=True)
-class _Shelved:
+class _CachedSnapshot:
     snapshot: StateSnapshot
     made_at: float
     used_at: float
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Forget the copy. A piece that is being sent keeps it until then."""
         self.snapshot.close()
 
@@ -167,7 +167,7 @@ class SnapshotCache:
         self._start = start
         self._max_age_s = max_age_s
         self._keep = keep
-        self._shelf: list[_Shelved] = []
+        self._cached: list[_CachedSnapshot] = []
         self._making: Future[StateSnapshot | None] | None = None
         self._rests_until = -math.inf
 
@@ -178,27 +178,27 @@ class SnapshotCache:
         kept. Raises PartnerRefused when there was no room for it."""
         now = self._now()
         self._collect(now)
-        for shelved in self._shelf:
-            if shelved.snapshot.index.snapshot == wanted:
-                shelved.used_at = now
-                return shelved.snapshot.index
-        newest = self._shelf[-1] if self._shelf else None
+        for cached in self._cached:
+            if cached.snapshot.index.snapshot == wanted:
+                cached.used_at = now
+                return cached.snapshot.index
+        newest = self._cached[-1] if self._cached else None
         age = now - newest.made_at if newest is not None else float("inf")
         due = age > (FRESH_EVERY_S if fresh else self._max_age_s) and now >= self._rests_until
         if self._making is None and due and self._make_room(now, fresh):
             self._making = self._start(self._timed)
             self._collect(now)
-            newest = self._shelf[-1] if self._shelf else None
+            newest = self._cached[-1] if self._cached else None
         if newest is None or (self._making is not None and (fresh or age > self._max_age_s)):
             return None  # the last one may be of long ago: nobody has asked since
         return newest.snapshot.index
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
         """Return read-only bytes; None when the snapshot is gone or has no such piece."""
-        for shelved in self._shelf:
-            if shelved.snapshot.index.snapshot == snapshot:
-                shelved.used_at = self._now()
-                return shelved.snapshot.piece(piece)
+        for cached in self._cached:
+            if cached.snapshot.index.snapshot == snapshot:
+                cached.used_at = self._now()
+                return cached.snapshot.piece(piece)
         return None
 
     def _timed(self) -> StateSnapshot | None:
@@ -221,26 +221,26 @@ class SnapshotCache:
             raise PartnerRefused(Code.NO_STATE, reason) from error
         if made is None:
             return
-        same = [shelved for shelved in self._shelf if shelved.snapshot.index.snapshot == made.index.snapshot]
-        self._shelf.append(_Shelved(made, now, now))
+        same = [cached for cached in self._cached if cached.snapshot.index.snapshot == made.index.snapshot]
+        self._cached.append(_CachedSnapshot(made, now, now))
         if same:  # the same bytes: joiners continue with the new one
             self._discard(same.pop())
 
     def _make_room(self, now: float, fresh: bool) -> bool:
         """Drop a snapshot that no joiner uses if there is no free place; return whether there is one now."""
-        if len(self._shelf) < self._keep:
+        if len(self._cached) < self._keep:
             return True
         idle_s = FRESH_EVERY_S if fresh else self._max_age_s
-        for shelved in self._shelf:
-            if now - shelved.used_at > idle_s or now - shelved.made_at > HOLD_S:
-                self._discard(shelved)
+        for cached in self._cached:
+            if now - cached.used_at > idle_s or now - cached.made_at > HOLD_S:
+                self._discard(cached)
                 return True
         return False
 
-    def _discard(self, shelved: _Shelved) -> None:
+    def _discard(self, cached: _CachedSnapshot) -> None:
         """Give a snapshot's place on the disk back in the thread that copies: it takes as long as a copy."""
-        self._shelf.remove(shelved)
-        self._start(shelved.let_go)
+        self._cached.remove(cached)
+        self._start(cached.release)
 
 
 def check_index(index: StateIndex, layout: Layout, *, momentum: bool | None = None) -> None:

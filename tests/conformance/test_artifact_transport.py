@@ -18,7 +18,7 @@ from peer.lab.sim.network import Network
 from peer.protocol.messages import MAX_ARTIFACTS, PIECE_BYTES, PeerId, PeerRecord
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.fetcher import ArtifactFetcher
-from peer.state.artifacts.shelf import ArtifactShelf
+from peer.state.artifacts.server import ArtifactServer
 from tests.conformance.test_transport import TIMEOUT, End, grpc_end, memory_end, scenario, two
 from tests.support.artifacts import content, ref_of
 
@@ -31,14 +31,14 @@ def make(request: pytest.FixtureRequest) -> Callable[[Network], Awaitable[End]]:
     return request.param
 
 
-def gives(end: End, folder: Path, *files: bytes) -> ArtifactShelf:
+def gives(end: End, folder: Path, *files: bytes) -> ArtifactServer:
     """Make a peer offer these files, as an operator's node does."""
     cache, sources = ArtifactCache(folder / end.record.peer_id, 10**9), {}
     for number, data in enumerate(files):
         path = folder / f"{end.record.peer_id}-{number}"
         path.write_bytes(data)
         sources[ref_of(data).digest] = path
-    end.owner.shelf = ArtifactShelf(cache, sources)
+    end.owner.shelf = ArtifactServer(cache, sources)
     return end.owner.shelf
 
 
@@ -105,7 +105,7 @@ def test_an_artifact_comes_from_two_peers_and_is_then_given_on(make: Any, tmp_pa
             async with asyncio.timeout(180):
                 path = await fetcher.fetch(ref_of(LARGE), 30.0)
                 assert await asyncio.to_thread(path.read_bytes) == LARGE
-                joiner.owner.shelf = ArtifactShelf(cache, {})
+                joiner.owner.shelf = ArtifactServer(cache, {})
                 for end in ends[:2]:
                     await end.close()
                 other = ArtifactCache(tmp_path / "late", 10**9)

@@ -46,7 +46,7 @@ from peer.protocol.pair.receipt import (
     Transferred,
 )
 from peer.protocol.wire.payload import BufferSink, BytesSource
-from peer.state.artifacts.shelf import ArtifactShelf
+from peer.state.artifacts.server import ArtifactServer
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import RelayPolicy, TransportPolicy
@@ -70,7 +70,7 @@ class Owner:
     met: list[PeerRecord] = field(default_factory=list)
     known: dict[PeerId, tuple[PeerRecord | None, float | None]] = field(default_factory=dict)
     """Whom it can be asked about."""
-    shelf: ArtifactShelf | None = None
+    shelf: ArtifactServer | None = None
     signed: dict[tuple[PeerId, RoundKey], SignedOpinion] = field(default_factory=dict)
     """Its answers to partners that sign a swap."""
     heard: list[tuple[PeerId, SignedOpinion]] = field(default_factory=list)

@@ -24,8 +24,8 @@ from peer.observe import events
 from peer.observe.event_codec import DamagedLine, decode, encode, parse_lines
 from peer.observe.totals import Totals, fold
 from peer.state.checkpoint import STATE, Checkpoint, CheckpointStore, _check_tensors
-from peer.state.files import check
-from peer.state.sealed_state import OUTER, SkippedCheckpoint, canonical, unsealed
+from peer.state.files import blake3_hex
+from peer.state.sealed_state import OUTER, SkippedCheckpoint, canonical, unseal
 from peer.trainer.arena import BASE, MAGIC, TOKENS, VERSION, counters_of, parse_words
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import LITERALS
@@ -44,7 +44,7 @@ VALUES |= {"AnyCode": Code.LATE}
 
 
 def sealed(outer: bytes, **changes: object) -> bytes:
-    entry = {"bytes": len(outer), "blake3": check(outer)}
+    entry = {"bytes": len(outer), "blake3": blake3_hex(outer)}
     state = {
         "format": 1, "run_id": RUN.hex(), "layout_digest": LAYOUT_DIGEST.hex(), "facts": FACTS, "files": {OUTER: entry},
     }  # fmt: skip
@@ -52,7 +52,7 @@ def sealed(outer: bytes, **changes: object) -> bytes:
 
 
 def seal(state: object) -> bytes:
-    return json.dumps({"state": state, "blake3": check(canonical(state))}).encode()
+    return json.dumps({"state": state, "blake3": blake3_hex(canonical(state))}).encode()
 
 
 def seal_again(raw: bytes) -> bytes:
@@ -65,7 +65,7 @@ def seal_again(raw: bytes) -> bytes:
 
 def state_file() -> Target:
     def run(raw: bytes) -> None:
-        state = unsealed(raw)
+        state = unseal(raw)
         assert OUTER in state["files"]
         assert sum(entry["bytes"] for entry in state["files"].values()) < 10**5000
         assert isinstance(state["run_id"] + state["layout_digest"], str)

@@ -418,7 +418,7 @@ def _state(scratch: Path) -> dict[str, Any]:
     layout = Layout((TensorSpec("a.weight", (3, 4)), TensorSpec("b", (5,))), ((0, 1), (1, 2)))
     snapshot = StateSnapshot(_values(17), layout, 9, _values(17) * 2)
     pieces = PieceStore(layout, scratch / "transfer", momentum=True)
-    pieces.of_state(snapshot.index.snapshot)
+    pieces.begin_state(snapshot.index.snapshot)
     for number in range(len(snapshot.index.pieces)):
         data = snapshot.piece(number)
         assert data is not None

@@ -45,7 +45,7 @@ class Swarm:
         self.began = asyncio.Event()
         self.gates: dict[str, asyncio.Event] = {}
 
-    async def ask(self, refs: Sequence[ArtifactRef]) -> None:
+    async def query(self, refs: Sequence[ArtifactRef]) -> None:
         self.asked.append([ref.digest for ref in refs])
         self.known |= {ref.digest for ref in refs} - self.nobody_has
 

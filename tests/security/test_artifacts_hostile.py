@@ -21,7 +21,7 @@ from peer.protocol.messages import PIECE_BYTES, WIRE_VERSION, PeerId, PeerRecord
 from peer.run.files.artifact import ArtifactRef
 from peer.state.artifacts.cache import ArtifactCache
 from peer.state.artifacts.fetcher import ArtifactFetcher
-from peer.state.artifacts.shelf import ArtifactShelf
+from peer.state.artifacts.server import ArtifactServer
 from peer.transport.config import TransportConfig
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
@@ -43,7 +43,7 @@ DIGEST = blake3(DATA).digest()
 class CountingHandler(RequestHandler):
     """Counts reads of pieces from disk."""
 
-    def __init__(self, artifacts: ArtifactShelf) -> None:
+    def __init__(self, artifacts: ArtifactServer) -> None:
         super().__init__(artifacts=artifacts)
         self.read = 0
 
@@ -55,13 +55,13 @@ class CountingHandler(RequestHandler):
 class Victim:
     """A real server with one artifact, about which it may lie."""
 
-    def __init__(self, folder: Path, shelf: ArtifactShelf | None = None) -> None:
+    def __init__(self, folder: Path, shelf: ArtifactServer | None = None) -> None:
         self.identity = Identity.generate()
         self.me = PeerId(self.identity.peer_id)
         self.blame: list[Any] = []
         if shelf is None:
             (folder / "file").write_bytes(DATA)
-            shelf = ArtifactShelf(ArtifactCache(folder / "cache", 10**9), {DIGEST.hex(): folder / "file"})
+            shelf = ArtifactServer(ArtifactCache(folder / "cache", 10**9), {DIGEST.hex(): folder / "file"})
             shelf.on_artifacts([DIGEST])
         self.handler = CountingHandler(shelf)
         policy = TransportPolicy(reputation=Reputation(RunClock().now, self.blame.append))
@@ -175,7 +175,7 @@ def test_a_caller_without_a_place_costs_no_read(tmp_path: Path, monkeypatch: pyt
 # -- donors that lie -------------------------------------------------------------------------------------------------
 
 
-class LyingShelf(ArtifactShelf):
+class LyingShelf(ArtifactServer):
     """Claims to hold everything, and sends what the test sets."""
 
     def __init__(self, piece: Callable[[int], bytes]) -> None:

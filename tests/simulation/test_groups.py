@@ -37,7 +37,7 @@ from peer.protocol.group.shards import cut
 from peer.protocol.messages import FRAGMENT_PREFIX, SHARD_PREFIX, PeerId, PeerRecord, Reach, RoundKey, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.protocol.wire.payload import BytesSource, Source
-from peer.state.transfer.fragment import FragmentShelf
+from peer.state.transfer.fragment import FragmentServer
 from peer.transport.signing import KeySigner
 from tests.support.seeds import seeds
 
@@ -97,7 +97,7 @@ class Member:
         context = GroupContext(terms, signer, transport, self.clock, self.eyes, self.reputation, inline)
         self.group = GroupMember(context)
         self.group.set_state_digest(0, self.outer.digest(0))
-        self._shelf = FragmentShelf(self.outer, lambda fragment: (self.group.on_held(fragment) or _Nothing).digest)
+        self._shelf = FragmentServer(self.outer, lambda fragment: (self.group.on_held(fragment) or _Nothing).digest)
         self.results: dict[int, GroupMean | ExchangeError] = {}
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:

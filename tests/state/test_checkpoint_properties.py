@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.state.checkpoint import STATE, CheckpointStore
-from peer.state.files import check
+from peer.state.files import blake3_hex
 from peer.state.sealed_state import OUTER, canonical
 
 RUN, LAYOUT = b"r" * 32, b"l" * 32
@@ -60,13 +60,13 @@ def test_a_changed_byte_anywhere_is_noticed(tmp_path_factory: pytest.TempPathFac
         assert json.loads(raw)["state"] == json.loads(before)["state"]
 
 
-def sealed(state: Any) -> bytes:
-    return json.dumps({"state": state, "blake3": check(canonical(state))}).encode()
+def seal(state: Any) -> bytes:
+    return json.dumps({"state": state, "blake3": blake3_hex(canonical(state))}).encode()
 
 
 GOOD: dict[str, Any] = {
     "format": 1, "run_id": RUN.hex(), "layout_digest": LAYOUT.hex(), "facts": {},
-    "files": {OUTER: {"bytes": 0, "blake3": check(b"")}},
+    "files": {OUTER: {"bytes": 0, "blake3": blake3_hex(b"")}},
 }  # fmt: skip
 
 
@@ -81,7 +81,7 @@ GOOD: dict[str, Any] = {
 def test_a_state_of_another_shape_is_skipped_though_its_seal_holds(tmp_path: Path, change: dict[str, Any]) -> None:
     folder = tmp_path / "checkpoint-1"
     folder.mkdir()
-    (folder / STATE).write_bytes(sealed(GOOD | change))
+    (folder / STATE).write_bytes(seal(GOOD | change))
     found, skipped = CheckpointStore(tmp_path).latest(RUN, LAYOUT)
     assert found is None
     assert skipped == ["checkpoint-1: state.json is not what this program writes"]

@@ -18,7 +18,7 @@ from peer.protocol.messages import RunId
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state import checkpointer as module
 from peer.state.checkpoint import CheckpointStore, checkpoint_bytes
-from peer.state.checkpointer import Checkpointer, room_for
+from peer.state.checkpointer import Checkpointer, check_disk_room
 from peer.state.save_pace import SavePace
 
 RUN = RunId(b"r" * 32)
@@ -115,7 +115,7 @@ def test_it_waits_until_one_is_due_again(tmp_path: Path) -> None:
     async def main() -> None:
         for round_ in (1, 2):
             await saving.save_if_due(round_)
-            await saving._settled()
+            await saving._wait_completed()
         await saving.save_now(3)  # a pause or the end: due or not
 
     asyncio.run(main())
@@ -153,14 +153,14 @@ def test_the_outer_state_is_written_whole_even_if_the_trainer_is_given_up(tmp_pa
     """Else an outer step could move it under the writing thread."""
     saving, trainer, store, _ = made(tmp_path)
     trainer.hangs, gate, order = True, threading.Event(), list[str]()
-    put: Callable[..., None] = store.put_outer
+    put: Callable[..., None] = store.write_outer
 
     def slow(*arguments: Any) -> None:
         assert gate.wait(10)
         put(*arguments)
         order.append("written")
 
-    store.put_outer = slow  # type: ignore[method-assign]
+    store.write_outer = slow  # type: ignore[method-assign]
     saving.pace.trainer_limit_s = lambda: 0.05  # type: ignore[method-assign]
 
     async def main() -> None:
@@ -178,10 +178,10 @@ def test_the_room_is_told_and_too_little_refused_with_numbers(tmp_path: Path, mo
     assert checkpoint_bytes(elements) == 20 * 10**6
     usage = shutil._ntuple_diskusage  # type: ignore[attr-defined]
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(10**9, 0, 80 * 10**6))
-    assert "about 20.0 MB each, the last 3 kept, at most 80.0 MB" in room_for(store, elements)
+    assert "about 20.0 MB each, the last 3 kept, at most 80.0 MB" in check_disk_room(store, elements)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(10**9, 0, 79 * 10**6))
     with pytest.raises(HomeUnusable) as refused:
-        room_for(store, elements)
+        check_disk_room(store, elements)
     assert "only 79.0 MB are free" in refused.value.found
     assert refused.value.fix.startswith("Free 1.00 MB")
     assert "--keep-checkpoints 1 takes 40.0 MB" in refused.value.fix
@@ -195,4 +195,4 @@ def test_what_is_there_already_counts_as_room(tmp_path: Path, monkeypatch: pytes
     usage = shutil._ntuple_diskusage  # type: ignore[attr-defined]
     needed = 4 * checkpoint_bytes(10**6)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(10**9, 0, needed - held))
-    room_for(store, 10**6)
+    check_disk_room(store, 10**6)

@@ -16,28 +16,28 @@ BIG = checkpoint_bytes(110_000_000)
 def test_without_a_measurement_a_save_gets_the_least() -> None:
     pace = SavePace(1000, 15.0, lambda: math.nan)
     assert (pace.write_s, pace.limit_s(), pace.boundary_s) == (0.0, LEAST_S, UNKNOWN_STEP_S)
-    assert pace.why == "1.00 kB, by nothing was written yet"
+    assert pace.write_s_source == "1.00 kB, by nothing was written yet"
 
 
 def test_the_slowest_of_the_last_three_checkpoints_counts() -> None:
     pace = SavePace(BIG, 15.0, lambda: 3.0)
     for seconds in (80.0, 10.0, 20.0, 40.0):
-        pace.wrote(0.0, seconds, BIG)
+        pace.record_write(0.0, seconds, BIG)
     assert pace.write_s == pytest.approx(40.0)
     assert pace.trainer_limit_s() == pytest.approx(LEAST_S + FACTOR * (3.0 + TRAINER_SHARE * 40.0))
-    assert pace.why == "2.20 GB at 55.0 MB/s, by the last checkpoints"
+    assert pace.write_s_source == "2.20 GB at 55.0 MB/s, by the last checkpoints"
 
 
 def test_a_trial_tells_before_the_first_checkpoint_and_a_checkpoint_corrects_it(tmp_path: Path) -> None:
     pace = SavePace(BIG, 15.0, lambda: 3.0)
     pace.try_disk(tmp_path / "new")
     assert pace.write_s > 0
-    assert f"a trial of {TRIAL_BYTES / 1e6:.1f} MB" in pace.why
+    assert f"a trial of {TRIAL_BYTES / 1e6:.1f} MB" in pace.write_s_source
     assert list((tmp_path / "new").iterdir()) == []
-    pace.wrote(0.0, 1e-6, BIG)
+    pace.record_write(0.0, 1e-6, BIG)
     assert pace.write_s == pytest.approx(1e-6)
     pace.try_disk(tmp_path / "new")
-    assert "the last checkpoints" in pace.why
+    assert "the last checkpoints" in pace.write_s_source
 
 
 def test_a_small_checkpoint_needs_no_trial_and_a_bad_disk_no_word(tmp_path: Path) -> None:
@@ -50,20 +50,20 @@ def test_a_small_checkpoint_needs_no_trial_and_a_bad_disk_no_word(tmp_path: Path
 
 def test_a_save_that_misses_its_bound_names_what_took_the_time() -> None:
     pace = SavePace(BIG, 15.0, lambda: 3.0)
-    pace.wrote(0.0, 40.0, BIG)
-    assert pace.too_slow(62.0, 0) == (
+    pace.record_write(0.0, 40.0, BIG)
+    assert pace.timeout_reason(62.0, 0) == (
         "the trainer did not answer within 62 s: it is still in a step (its longest recent step took 3.0 s, writing "
         "takes 24.0 s)"
     )
-    assert "it had written 400.0 MB" in pace.too_slow(62.0, 400 * 10**6)
+    assert "it had written 400.0 MB" in pace.timeout_reason(62.0, 400 * 10**6)
 
 
 def test_large_checkpoints_are_written_less_often() -> None:
     pace = SavePace(BIG, 15.0, lambda: 3.0)
     assert pace.due()
-    pace.began(1e12)
+    pace.record_start(1e12)
     assert not pace.due()
-    pace.wrote(-1e6, 1.0, BIG)
+    pace.record_write(-1e6, 1.0, BIG)
     assert pace.due()
-    pace.wrote(-1e6, 1e5, BIG)
+    pace.record_write(-1e6, 1e5, BIG)
     assert not pace.due()

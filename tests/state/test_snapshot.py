@@ -18,8 +18,8 @@ from peer.state.snapshot import (
     check_index,
     check_piece,
     copy_of,
+    describe_copy_room,
     mark_of,
-    room_for_copies,
 )
 
 CUT = [(0, 2, 600), (2, 1, 1000), (2, 1, 1000), (2, 1, 400), (3, 1, 28)]
@@ -253,8 +253,8 @@ def test_a_copy_lies_in_a_file_without_a_name(layout, tmp_path):
     assert bytes(snapshot.piece(0)) == before
     assert snapshot.piece(0).readonly
     assert not list(tmp_path.iterdir())
-    assert "6.06 kB each, at most 2 at once" in room_for_copies(tmp_path, layout.elements, momentum=True)
-    assert "joiners may have to ask others" in room_for_copies(tmp_path, 10**15, momentum=True)
+    assert "6.06 kB each, at most 2 at once" in describe_copy_room(tmp_path, layout.elements, momentum=True)
+    assert "joiners may have to ask others" in describe_copy_room(tmp_path, 10**15, momentum=True)
 
 
 def test_a_copy_that_cannot_be_written_is_reported_to_the_joiner_and_tried_again(layout, tmp_path):

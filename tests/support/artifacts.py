@@ -10,10 +10,10 @@ from blake3 import blake3
 
 from peer.protocol import messages
 from peer.run.files.artifact import ArtifactRef
-from peer.state.artifacts import draft, fetcher, shelf
+from peer.state.artifacts import draft, fetcher, server
 
 PIECE = 2**14
-_MODULES = (messages, draft, fetcher, shelf)
+_MODULES = (messages, draft, fetcher, server)
 
 
 @functools.lru_cache(512)

@@ -16,7 +16,7 @@ from peer.node.handler import RequestHandler
 from peer.protocol.messages import Answer, PeerId, PeerRecord, RoundKey, RunId, Status, Verdict
 from peer.protocol.wire.payload import BufferSink, BytesSource
 from peer.state.artifacts.cache import ArtifactCache
-from peer.state.artifacts.shelf import ArtifactShelf
+from peer.state.artifacts.server import ArtifactServer
 from peer.transport.config import RunTerms
 from peer.transport.grpc_transport import GrpcTransport
 from peer.transport.policy import TransportPolicy
@@ -42,7 +42,7 @@ class Swapping(RequestHandler):
 async def three(folder: Path, policy: TransportPolicy) -> AsyncIterator[list[tuple[GrpcTransport, PeerRecord]]]:
     """Run a donor with this policy, its partner, and a peer that lacks the artifact."""
     (folder / "file").write_bytes(DATA)
-    shelf = ArtifactShelf(ArtifactCache(folder / "cache", 10**9), {DIGEST.hex(): folder / "file"})
+    shelf = ArtifactServer(ArtifactCache(folder / "cache", 10**9), {DIGEST.hex(): folder / "file"})
     assert shelf.on_artifacts([DIGEST]) == [True]
     now, ends = RunClock().now, list[tuple[GrpcTransport, PeerRecord]]()
     async with contextlib.AsyncExitStack() as stack:

@@ -97,7 +97,7 @@ class RunVisit:
 
     async def _files(self, joining: Looking) -> RunFiles:
         node, work, cache = self.node, LowPriorityThread(), ArtifactCache(self.folder, CACHE_DISK)
-        fetcher = ArtifactFetcher(node.transport, node.directory.peers, cache, offload=work, say=lambda line: None)
+        fetcher = ArtifactFetcher(node.transport, node.directory.peers, cache, offload=work, report=lambda line: None)
         store = RunFileStore(cache, fetcher, work)
         try:
             return await store.obtain(joining.manifest, self.options.wait_s, ignore_progress)

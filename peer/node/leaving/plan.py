@@ -113,5 +113,5 @@ def checkpoint_part(checkpointer: Checkpointer) -> LeavingPart:
     """Return what the last checkpoint takes, and the one that is being completed."""
     pace = checkpointer.pace
     if checkpointer.completing:
-        return LeavingPart("checkpoint", 2 * pace.write_s, f"{pace.why}; another one is being completed")
-    return LeavingPart("checkpoint", pace.write_s, pace.why)
+        return LeavingPart("checkpoint", 2 * pace.write_s, f"{pace.write_s_source}; another one is being completed")
+    return LeavingPart("checkpoint", pace.write_s, pace.write_s_source)

@@ -61,7 +61,7 @@ from peer.run.statements.files import beside
 from peer.run.statements.kinds import FAMILIES, PAPER
 from peer.run.statements.log import StatementLog
 from peer.state.artifacts.cache import ArtifactCache
-from peer.state.artifacts.shelf import ArtifactShelf
+from peer.state.artifacts.server import ArtifactServer
 from peer.transport.config import RunTerms
 from peer.transport.signing import holds
 
@@ -140,9 +140,9 @@ async def _donate(node: OpenNode, run: OperatorRun, operator_options: OperatorOp
     copying = LowPriorityThread()
     cache = ArtifactCache(node.local.home.artifacts, node.local.options.cache_disk)
     await asyncio.to_thread(fill_home, folder, cache, signed, run.files, run.sources, say)
-    shelf = ArtifactShelf(cache, run.sources, copying.start)
-    shelf.on_artifacts([bytes.fromhex(digest) for digest in run.sources])  # begins to check them
-    node.handler.register(manifest=signed, statements=statements, artifacts=shelf)
+    artifact_server = ArtifactServer(cache, run.sources, copying.start)
+    artifact_server.on_artifacts([bytes.fromhex(digest) for digest in run.sources])  # begins to check them
+    node.handler.register(manifest=signed, statements=statements, artifacts=artifact_server)
     first = FirstFiles(
         run.files.tensors, run.files.config, run.sources.get(signed.manifest.init), folder.path, run.path
     )

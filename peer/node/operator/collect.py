@@ -199,7 +199,7 @@ class StateCollector:
         except PeerError as error:
             return error.found
         finally:
-            await uninterrupted(self._offload(pieces.let_go))  # its space goes back in a thread
+            await uninterrupted(self._offload(pieces.release))  # its space goes back in a thread
 
     def _pieces(self) -> PieceStore:
         momentum = self._on_disk() if self._momentum else None

@@ -86,7 +86,7 @@ class _Guest:
         self._thread = LowPriorityThread()
         self._joining = GuestJoin(manifest=self._manifest, terms=self._terms, files=self._files, state=self._state)
         self._fetcher = ArtifactFetcher(
-            node.transport, node.directory.peers, self._cache, offload=self._thread, say=say
+            node.transport, node.directory.peers, self._cache, offload=self._thread, report=say
         )
 
     async def model(self) -> RunModel:

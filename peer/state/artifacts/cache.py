@@ -29,7 +29,7 @@ from peer.user_folders import make_private
 DRAFT, USE, LOCK = ".part", ".use", "lock"
 BUSY_S = 10.0
 """Seconds to wait for another process that changes the cache, at most. It needs a few milliseconds."""
-LOOK_S = 0.002
+POLL_S = 0.002
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"([0-9a-f]{64})(\.part|\.use)?")
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -45,7 +45,7 @@ class ArtifactCache:
         self.limit = limit_bytes
         self.verified = VerifiedFiles()
         self._folder = folder
-        with self._troubles(), contextlib.suppress(FileExistsError):
+        with self._typed_errors(), contextlib.suppress(FileExistsError):
             make_private(folder)
         with self._locked():
             self._make_room(0)
@@ -96,10 +96,10 @@ class ArtifactCache:
                 os.close(fd)
                 raise
         try:
-            self._used(digest)
+            self._touch(digest)
             yield
         finally:
-            self._used(digest)
+            self._touch(digest)
             os.close(fd)
 
     def draft(self, ref: ArtifactRef) -> ArtifactDraft | None:
@@ -114,7 +114,7 @@ class ArtifactCache:
                 return None
             fd = os.open(path, _FLAGS | os.O_CREAT, 0o600)
             failing.callback(os.close, fd)
-            if not _taken(fd):
+            if not _try_lock(fd):
                 return None
             if (had := os.fstat(fd).st_size) != nbytes:  # of another length, or cut off
                 os.ftruncate(fd, 0)
@@ -124,7 +124,7 @@ class ArtifactCache:
             failing.pop_all()
         draft = ArtifactDraft(fd, path, ref)
         try:
-            with self._troubles():
+            with self._typed_errors():
                 draft.load()
         except HomeUnusable:
             draft.close()
@@ -144,7 +144,7 @@ class ArtifactCache:
         final = self.file(draft.ref.digest)
         if not draft.finish(final):
             return None
-        self._used(draft.ref.digest)
+        self._touch(draft.ref.digest)
         self.verified.trust(final, draft.ref.digest)
         return final
 
@@ -155,7 +155,7 @@ class ArtifactCache:
             self.verified.forget(path, digest)
             path.unlink(missing_ok=True)
 
-    def _used(self, digest: str) -> None:
+    def _touch(self, digest: str) -> None:
         """Note the time of the last use. The time of the last change stays: it tells whether a file is as checked."""
         path = self.file(digest)
         with contextlib.suppress(OSError):
@@ -166,7 +166,7 @@ class ArtifactCache:
     def _entries(self) -> list[tuple[int, int, str]]:
         """Return (time of last use, bytes, name) of our files."""
         found = []
-        with self._troubles(), os.scandir(self._folder) as entries:
+        with self._typed_errors(), os.scandir(self._folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
                     if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
@@ -203,7 +203,7 @@ class ArtifactCache:
                 except FileNotFoundError:
                     continue
                 open_files.callback(os.close, fd)
-                if not _taken(fd):
+                if not _try_lock(fd):
                     return False
             path.unlink(missing_ok=True)
             mark.unlink(missing_ok=True)
@@ -214,23 +214,23 @@ class ArtifactCache:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the cache's lock. No other process changes the cache meanwhile, and no other thread of this one."""
-        with self._troubles():
+        with self._typed_errors():
             fd = os.open(self._folder / LOCK, _FLAGS | os.O_CREAT, 0o600)
             try:
                 until = time.monotonic() + BUSY_S
-                while not _taken(fd):
+                while not _try_lock(fd):
                     if time.monotonic() > until:
                         raise HomeUnusable(
                             f"another process has held the cache {self._folder} for {BUSY_S:.0f} s",
                             "End that process, or choose another --home.",
                         )
-                    time.sleep(LOOK_S)  # no call of the system waits for a file lock with a deadline; holders are brief
+                    time.sleep(POLL_S)  # no call of the system waits for a file lock with a deadline; holders are brief
                 yield
             finally:
                 os.close(fd)
 
     @contextlib.contextmanager
-    def _troubles(self) -> Iterator[None]:
+    def _typed_errors(self) -> Iterator[None]:
         """Turn the errors of the file system into HomeUnusable."""
         try:
             yield
@@ -239,7 +239,7 @@ class ArtifactCache:
             raise HomeUnusable(reason, file_advice(error, self._folder / LOCK)) from error
 
 
-def _taken(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     """Take a file's lock if nobody else holds it. Raises OSError, on file systems that know no locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

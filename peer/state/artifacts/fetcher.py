@@ -35,20 +35,20 @@ REST_S = 10.0
 SEARCH_S = 1.0
 """Seconds between two searches for further donors, at first. Each pause is twice the last."""
 LONGEST_SEARCH_S = 8.0
-LOOK_S = 0.25
+POLL_S = 0.25
 """Seconds between two looks at an artifact that another process, or another task of this one, is fetching."""
-HERE_S = 1.0
+RECHECK_S = 1.0
 """Seconds between two such looks while no peer holds the artifact."""
 MOST_STARTS = 8
 """Times that wrong bytes may put the deadline off. Each new identity of a liar gets one."""
-SIGN_OF_LIFE = 2**20
+PROGRESS_BYTES = 2**20
 """So many further bytes put the deadline off, before their piece is complete. A slow home needs long for a piece."""
-MOST_TOLD = 3
+MOST_REASONS = 3
 """Peers whose reasons an error names."""
 
 
 class ArtifactFetcher:
-    """Fetches artifacts for one daemon. `say` is told what is worth a person's attention."""
+    """Fetches artifacts for one daemon. `say` is reasons what is worth a person's attention."""
 
     def __init__(
         self,
@@ -57,26 +57,26 @@ class ArtifactFetcher:
         cache: ArtifactCache,
         *,
         offload: Offload = inline,
-        say: Callable[[str], None] = lambda text: None,
+        report: Callable[[str], None] = lambda text: None,
         rng: random.Random | None = None,
     ) -> None:
         self._transport = transport
         self._cache = cache
         self._offload = offload
-        self._say = say
+        self._report = report
         self._search = HolderSearch(transport, peers, rng or random.Random())
         self._rates = DonorRates()
         self._resting: dict[PeerId, float] = {}
         self.liars: dict[PeerId, str] = {}
         """Peers that gave wrong bytes, and what of."""
 
-    async def ask(self, refs: Sequence[ArtifactRef]) -> None:
+    async def query(self, refs: Sequence[ArtifactRef]) -> None:
         """Ask some peers which of these they hold, a batch in one call. A `fetch` soon after need not ask again."""
-        await self._search.ask([bytes.fromhex(ref.digest) for ref in refs])
+        await self._search.query([bytes.fromhex(ref.digest) for ref in refs])
 
     def holders(self, ref: ArtifactRef) -> list[PeerId]:
         """Return the peers that said that they hold an artifact."""
-        return [r.peer_id for r in self._search.of(bytes.fromhex(ref.digest)) if r.peer_id not in self.liars]
+        return [r.peer_id for r in self._search.holders(bytes.fromhex(ref.digest)) if r.peer_id not in self.liars]
 
     async def fetch(
         self,
@@ -94,7 +94,7 @@ class ArtifactFetcher:
             if (path := await self._check(ref)) is not None:
                 return path
             if was_here and not self._cache.has(ref.digest):
-                self._say(f"{what} was damaged on this disk, and is fetched again")
+                self._report(f"{what} was damaged on this disk, and is fetched again")
             limit = asyncio.timeout(timeout_s)
             fetch = _Fetch(ref, what, timeout_s, progress, limit)
             try:
@@ -105,7 +105,7 @@ class ArtifactFetcher:
                     raise
                 raise ArtifactMissing(
                     f"no piece of {what} ({ref.digest[:16]}, {ref.size} bytes) came within {timeout_s:.0f} s: "
-                    f"{self._why(fetch)}"
+                    f"{self._failure_reasons(fetch)}"
                 ) from None
 
     async def _check(self, ref: ArtifactRef) -> Path | None:
@@ -115,7 +115,7 @@ class ArtifactFetcher:
         self._cache.require_fit(fetch.ref)
         while True:
             # Room for the draft costs other files their place, so it is taken once somebody has the artifact.
-            if (path := await self._holder(fetch)) is not None:
+            if (path := await self._await_holder(fetch)) is not None:
                 return path
             draft = await self._draft(fetch.ref)
             if draft is not None:
@@ -123,12 +123,12 @@ class ArtifactFetcher:
                     return await self._complete(fetch, draft)
                 finally:
                     draft.close()
-            fetch.other_process()
-            await asyncio.sleep(LOOK_S)
+            fetch.note_other_process()
+            await asyncio.sleep(POLL_S)
             if (path := await self._check(fetch.ref)) is not None:
                 return path
 
-    async def _holder(self, fetch: _Fetch) -> Path | None:
+    async def _await_holder(self, fetch: _Fetch) -> Path | None:
         """Wait until a peer holds the artifact; return its file if another process completes it first."""
         found = Signal()
 
@@ -137,7 +137,7 @@ class ArtifactFetcher:
                 found.set()
 
         async with background_task(self._recruit(fetch, note)):
-            while not await found.wait_for(HERE_S):
+            while not await found.wait_for(RECHECK_S):
                 if (path := await self._check(fetch.ref)) is not None:
                     return path
         return None
@@ -161,18 +161,18 @@ class ArtifactFetcher:
         while True:
             while not draft.complete:
                 await self._attempt(fetch, draft, alone=bool(suspects))
-            fetch.arrived(draft, TransferFlow())
+            fetch.report_progress(draft, TransferFlow())
             origins = draft.origins
             if (path := await self._offload(partial(self._cache.finish, draft))) is not None:
                 for wrong in suspects:
-                    self._compare(fetch, wrong, origins)
+                    self._exclude_liars(fetch, wrong, origins)
                 return path
-            self._say(f"{fetch.what} came with wrong bytes, and is fetched again")
+            self._report(f"{fetch.what} came with wrong bytes, and is fetched again")
             donors = {origin.donor for origin in origins.values()}
             if len(donors) == 1 and (only := donors.pop()) is not None:
-                self._leave_out(fetch, only)
+                self._exclude(fetch, only)
             suspects.append(origins)
-            fetch.starts_over()
+            fetch.restart()
             await self._offload(draft.clear)
 
     async def _attempt(self, fetch: _Fetch, draft: ArtifactDraft, *, alone: bool) -> None:
@@ -180,8 +180,8 @@ class ArtifactFetcher:
         if alone and draft.held:
             await self._offload(draft.clear)
         outcome, first = Outcome(), Signal()
-        changed = partial(fetch.arrived, draft)
-        transfer = Download(_Pieces(self._transport), draft, self._rates, outcome, changed, self._offload)
+        changed = partial(fetch.report_progress, draft)
+        transfer = Download(_ArtifactPieces(self._transport), draft, self._rates, outcome, changed, self._offload)
 
         def add(donor: PeerRecord) -> None:
             peer, places = donor.peer_id, 1 if alone else MOST_DONORS
@@ -198,41 +198,41 @@ class ArtifactFetcher:
         self._resting = {peer: until for peer, until in self._resting.items() if until > now}
         for peer, why in outcome.left.items():
             self._resting[peer] = now + REST_S
-            self._search.gave_up(fetch.digest, peer, why)
+            self._search.record_failure(fetch.digest, peer, why)
         for peer in outcome.wrong:
-            self._leave_out(fetch, peer)
+            self._exclude(fetch, peer)
 
     async def _recruit(self, fetch: _Fetch, add: Callable[[PeerRecord], None]) -> None:
         """Look for donors, until cancelled."""
         pause = SEARCH_S
         while True:
-            for donor in self._search.of(fetch.digest):
+            for donor in self._search.holders(fetch.digest):
                 add(donor)
-            await self._search.ask([fetch.digest], add)
-            fetch.waiting()
+            await self._search.query([fetch.digest], add)
+            fetch.report_waiting()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_SEARCH_S)
 
     # -- who lied ----------------------------------------------------------------------------------------------------
 
-    def _compare(self, fetch: _Fetch, wrong: dict[int, Origin], right: dict[int, Origin]) -> None:
+    def _exclude_liars(self, fetch: _Fetch, wrong: dict[int, Origin], right: dict[int, Origin]) -> None:
         """Leave out the donors of pieces that turned out to be wrong."""
         for number, origin in wrong.items():
             if origin.donor is not None and origin.digest != right[number].digest:
-                self._leave_out(fetch, origin.donor)
+                self._exclude(fetch, origin.donor)
 
-    def _leave_out(self, fetch: _Fetch, peer: PeerId) -> None:
+    def _exclude(self, fetch: _Fetch, peer: PeerId) -> None:
         if peer not in self.liars:
             self.liars[peer] = f"it gave wrong bytes of {fetch.what}"
-            self._say(f"{peer} gave wrong bytes of {fetch.what}: it is not asked again")
+            self._report(f"{peer} gave wrong bytes of {fetch.what}: it is not asked again")
 
-    def _why(self, fetch: _Fetch) -> str:
+    def _failure_reasons(self, fetch: _Fetch) -> str:
         """Return why nobody gave the artifact, for a person."""
-        reasons = self._search.why_not(fetch.digest) | self.liars
-        told = [f"{peer}: {why}" for peer, why in list(reasons.items())[:MOST_TOLD]]
-        if (more := len(reasons) - MOST_TOLD) > 0:
-            told.append(f"{more} more peers do not give it")
-        return "; ".join(told) or fetch.other or "nobody of this run answers yet"
+        reasons = self._search.refusal_reasons(fetch.digest) | self.liars
+        shown = [f"{peer}: {why}" for peer, why in list(reasons.items())[:MOST_REASONS]]
+        if (more := len(reasons) - MOST_REASONS) > 0:
+            shown.append(f"{more} more peers do not give it")
+        return "; ".join(shown) or fetch.other or "nobody of this run answers yet"
 
 
 class _Fetch:
@@ -256,32 +256,32 @@ class _Fetch:
         self._starts = 0
         self._since = asyncio.get_running_loop().time()
 
-    def starts_over(self) -> None:
+    def restart(self) -> None:
         """Take note that the bytes were wrong."""
         self._done = self._here = 0
         self._starts += 1
 
-    def other_process(self) -> None:
+    def note_other_process(self) -> None:
         """Take note that another process fetches the artifact."""
         self.other = "another process of this home is fetching it"
 
-    def arrived(self, draft: ArtifactDraft, flow: TransferFlow) -> None:
+    def report_progress(self, draft: ArtifactDraft, flow: TransferFlow) -> None:
         """Tell the progress. A new piece puts the deadline off, and so does a good part of one."""
         now, done, here = asyncio.get_running_loop().time(), draft.done, draft.done + flow.arriving
-        if done > self._done or here >= self._here + SIGN_OF_LIFE:
+        if done > self._done or here >= self._here + PROGRESS_BYTES:
             self._done, self._here, self._since = max(self._done, done), max(self._here, here), now
             if self._starts < MOST_STARTS:
                 self._limit.reschedule(now + self._timeout_s)
         self._progress(f"fetching {self.what} ({flow})", here, self.ref.size, "bytes")
 
-    def waiting(self) -> None:
+    def report_waiting(self) -> None:
         """Tell how long nothing has come, while nothing is here yet."""
         if not self._here:
             waited = asyncio.get_running_loop().time() - self._since
             self._progress(f"waiting for a peer with {self.what}", waited, self._timeout_s, "s")
 
 
-class _Pieces:
+class _ArtifactPieces:
     """The transport as a download sees it."""
 
     def __init__(self, transport: ArtifactTransport) -> None:

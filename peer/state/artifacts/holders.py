@@ -13,10 +13,10 @@ from peer.errors import ExchangeError
 from peer.protocol.messages import MAX_ARTIFACTS, NODES, PeerId, PeerRecord, Status
 from peer.protocol.wire.payload import Arrived
 
-ASK_S = 5.0
+QUERY_S = 5.0
 """Seconds for one answer."""
-ASKED_AT_ONCE = 4
-MOST_ASKED = 16
+MOST_CONCURRENT = 4
+MOST_QUERIED = 16
 """Peers that one search asks. The next search asks others."""
 HELD_S = 300.0
 """Seconds for which a peer that holds an artifact is not asked again."""
@@ -43,7 +43,7 @@ class ArtifactTransport(Protocol):
 class _Answer:
     until: float
     held: bool
-    why_not: str = ""
+    reason: str = ""
 
 
 class HolderSearch:
@@ -56,53 +56,55 @@ class HolderSearch:
         self._records: Mapping[PeerId, PeerRecord] = {}
         self._answers: OrderedDict[bytes, dict[PeerId, _Answer]] = OrderedDict()
 
-    def of(self, digest: bytes) -> list[PeerRecord]:
+    def holders(self, digest: bytes) -> list[PeerRecord]:
         """Return the peers that hold an artifact, as far as they were asked, the best first."""
         answers = self._answers.get(digest, {})
         held = [peer for peer, answer in answers.items() if answer.held and answer.until > _now()]
         return self._ordered([self._records[peer] for peer in held if peer in self._records])
 
-    def why_not(self, digest: bytes) -> dict[PeerId, str]:
+    def refusal_reasons(self, digest: bytes) -> dict[PeerId, str]:
         """Return why each peer that was asked last does not give an artifact, for a person."""
-        return {peer: answer.why_not for peer, answer in self._answers.get(digest, {}).items() if not answer.held}
+        return {peer: answer.reason for peer, answer in self._answers.get(digest, {}).items() if not answer.held}
 
-    def gave_up(self, digest: bytes, peer: PeerId, why: str) -> None:
+    def record_failure(self, digest: bytes, peer: PeerId, why: str) -> None:
         """Take note that a peer did not give what it said it holds. It is asked again later."""
-        self._note(digest, peer, _Answer(_now() + NOT_HELD_S, held=False, why_not=why))
+        self._remember(digest, peer, _Answer(_now() + NOT_HELD_S, held=False, reason=why))
 
-    async def ask(self, digests: Sequence[bytes], heard: Callable[[PeerRecord], None] = lambda peer: None) -> None:
-        """Ask some peers which of these they hold. `heard` is told each peer that holds one, at once."""
+    async def query(
+        self, digests: Sequence[bytes], on_holder: Callable[[PeerRecord], None] = lambda peer: None
+    ) -> None:
+        """Ask some peers which of these they hold. `on_holder` is told each peer that holds one, at once."""
         self._records = await self._peers()
         able = [record for record in self._records.values() if record.status is not Status.LEAVING]
-        lacking = {record: missing for record in able if (missing := self._unknown(record.peer_id, digests))}
-        places = asyncio.Semaphore(ASKED_AT_ONCE)
+        lacking = {record: missing for record in able if (missing := self._unanswered(record.peer_id, digests))}
+        places = asyncio.Semaphore(MOST_CONCURRENT)
         async with asyncio.TaskGroup() as asking:
-            for record in self._ordered(list(lacking))[:MOST_ASKED]:
-                asking.create_task(self._ask(record, lacking[record], places, heard))
+            for record in self._ordered(list(lacking))[:MOST_QUERIED]:
+                asking.create_task(self._query_peer(record, lacking[record], places, on_holder))
 
-    async def _ask(
+    async def _query_peer(
         self,
         record: PeerRecord,
         digests: Sequence[bytes],
         places: asyncio.Semaphore,
-        heard: Callable[[PeerRecord], None],
+        on_holder: Callable[[PeerRecord], None],
     ) -> None:
         for start in range(0, len(digests), MAX_ARTIFACTS):
             batch = digests[start : start + MAX_ARTIFACTS]
             try:
                 async with places:
-                    held = await self._transport.ask_artifacts(record, batch, ASK_S)
+                    held = await self._transport.ask_artifacts(record, batch, QUERY_S)
             except ExchangeError as error:
                 for digest in batch:
-                    self.gave_up(digest, record.peer_id, str(error))
+                    self.record_failure(digest, record.peer_id, str(error))
                 return
             for digest, has in zip(batch, held, strict=True):
                 until = _now() + (HELD_S if has else NOT_HELD_S)
-                self._note(digest, record.peer_id, _Answer(until, has, "" if has else DOES_NOT_HAVE_IT))
+                self._remember(digest, record.peer_id, _Answer(until, has, "" if has else DOES_NOT_HAVE_IT))
             if any(held):
-                heard(record)
+                on_holder(record)
 
-    def _unknown(self, peer: PeerId, digests: Sequence[bytes]) -> list[bytes]:
+    def _unanswered(self, peer: PeerId, digests: Sequence[bytes]) -> list[bytes]:
         now, unknown = _now(), []
         for digest in digests:
             answer = self._answers.get(digest, {}).get(peer)
@@ -110,7 +112,7 @@ class HolderSearch:
                 unknown.append(digest)
         return unknown
 
-    def _note(self, digest: bytes, peer: PeerId, answer: _Answer) -> None:
+    def _remember(self, digest: bytes, peer: PeerId, answer: _Answer) -> None:
         answers = self._answers.setdefault(digest, {})
         for gone in answers.keys() - self._records.keys():
             del answers[gone]

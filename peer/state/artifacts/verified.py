@@ -13,7 +13,7 @@ from peer.state.files import digest_of, open_plain
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _FileIdentity:
     """The facts by which a changed file is noticed."""
 
     device: int
@@ -26,37 +26,37 @@ class VerifiedFiles:
     """The files that were checked, each with its digest. Methods may be called from several threads."""
 
     def __init__(self) -> None:
-        self._right: dict[tuple[Path, str], _Mark] = {}
-        self._wrong: dict[tuple[Path, str], _Mark] = {}
+        self._right: dict[tuple[Path, str], _FileIdentity] = {}
+        self._wrong: dict[tuple[Path, str], _FileIdentity] = {}
 
     def nbytes(self, path: Path, digest: str) -> int | None:
         """Return the length of a file that is known to have this digest, as it is now; None: it is not known to."""
-        mark = self._right.get((path, digest))
-        return mark.nbytes if mark is not None and mark == _mark_of(path) else None
+        identity = self._right.get((path, digest))
+        return identity.nbytes if identity is not None and identity == _identity_of(path) else None
 
     def is_wrong(self, path: Path, digest: str) -> bool:
         """Return whether a file is known not to have this digest, as it is now."""
-        mark = self._wrong.get((path, digest))
-        return mark is not None and mark == _mark_of(path)
+        identity = self._wrong.get((path, digest))
+        return identity is not None and identity == _identity_of(path)
 
     def verify(self, path: Path, digest: str) -> bool:
         """Hash a file, and return whether it has this digest. Slow, so it runs in a thread."""
-        before = _mark_of(path)
+        before = _identity_of(path)
         if before is None:
             return False
         try:
             right = digest_of(path) == (digest, before.nbytes)
         except OSError:  # a disk that cannot be read is no better than wrong bytes
             right = False
-        if _mark_of(path) != before:
+        if _identity_of(path) != before:
             return False
         (self._right if right else self._wrong)[path, digest] = before
         return right
 
     def trust(self, path: Path, digest: str) -> None:
         """Take note that the caller has checked a file."""
-        if (mark := _mark_of(path)) is not None:
-            self._right[path, digest] = mark
+        if (identity := _identity_of(path)) is not None:
+            self._right[path, digest] = identity
 
     def forget(self, path: Path, digest: str) -> None:
         """Drop what is known of a file."""
@@ -77,7 +77,7 @@ class VerifiedFiles:
         return data if len(data) == wanted and self.nbytes(path, digest) == nbytes else None
 
 
-def _mark_of(path: Path) -> _Mark | None:
+def _identity_of(path: Path) -> _FileIdentity | None:
     """Return the facts of a plain file; None: there is none."""
     try:
         facts = path.lstat()
@@ -85,4 +85,4 @@ def _mark_of(path: Path) -> _Mark | None:
         return None
     if not stat.S_ISREG(facts.st_mode):
         return None
-    return _Mark(facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    return _FileIdentity(facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)

@@ -27,25 +27,25 @@ from peer.state.transfer.scheduler import PieceScheduler
 
 IDLE_S = 0.25
 """Seconds after which a donor without work looks for a piece to race."""
-TOLD_S = 0.25
+REPORT_S = 0.25
 """Seconds between two calls of `changed`, at least, while nothing but bytes comes."""
 MOST_NAMED = 3
 """Donors that are named to a person with their rates."""
 
 
 Index = TypeVar("Index")
-Asked = TypeVar("Asked", contravariant=True)
+ContraIndex = TypeVar("ContraIndex", contravariant=True)
 
 
-class PieceTransport(Protocol[Asked]):
+class PieceTransport(Protocol[ContraIndex]):
     """The part of a transport that a download needs."""
 
     async def fetch_piece(
-        self, donor: PeerRecord, index: Asked, piece: int, timeout_s: float, arrived: Arrived
+        self, donor: PeerRecord, index: ContraIndex, piece: int, timeout_s: float, arrived: Arrived
     ) -> bytes: ...
 
 
-class PieceTarget(Protocol[Asked]):
+class PieceTarget(Protocol[ContraIndex]):
     """The pieces that a download completes."""
 
     @property
@@ -56,12 +56,12 @@ class PieceTarget(Protocol[Asked]):
     def held(self) -> Container[int]:
         """Numbers of the pieces that are here."""
 
-    def store(self, number: int, index: Asked, data: bytes) -> None:
+    def store(self, number: int, index: ContraIndex, data: bytes) -> None:
         """Check a donor's piece and write it to disk, in a thread. `place` follows.
 
         Raises BadPayload when the piece is not the one in the donor's index."""
 
-    def place(self, number: int, index: Asked, data: bytes) -> None:
+    def place(self, number: int, index: ContraIndex, data: bytes) -> None:
         """Take note that a stored piece is here."""
 
 
@@ -100,10 +100,10 @@ class TransferFlow:
 
     def __str__(self) -> str:
         """Name the donors for a person, the fastest first."""
-        told = f"{len(self.rates)} donor{'s' * (len(self.rates) != 1)}"
+        count = f"{len(self.rates)} donor{'s' * (len(self.rates) != 1)}"
         known = sorted((-rate, peer) for peer, rate in self.rates.items() if rate > 0)
         named = [f"{peer[-8:]} {amount(-rate, 'bytes')}/s" for rate, peer in known[:MOST_NAMED]]
-        return f"{told}: {', '.join(named)}" if named else told
+        return f"{count}: {', '.join(named)}" if named else count
 
 
 class Download(Generic[Index]):
@@ -127,13 +127,13 @@ class Download(Generic[Index]):
         self._changed = changed
         self._offload = offload
         self._sizes = pieces.sizes
-        self._board = PieceScheduler(self._sizes, pieces.held, rates)
+        self._scheduler = PieceScheduler(self._sizes, pieces.held, rates)
         self._serving: dict[PeerId, asyncio.Task[None]] = {}
         self._fetching: dict[tuple[int, PeerId], asyncio.Task[bytes]] = {}
         self._idle: dict[Signal, None] = {}
         """Signals of the donors without work, one each."""
         self._over = False
-        self._told_at = -math.inf
+        self._reported_at = -math.inf
 
     @property
     def donors(self) -> frozenset[PeerId]:
@@ -142,9 +142,9 @@ class Download(Generic[Index]):
 
     def left_s(self) -> float:
         """Return the seconds until all pieces are here, as far as was measured; 0: nothing was yet."""
-        rate = sum(self._board.rates(self._now()).values())
+        rate = sum(self._scheduler.rates(self._now()).values())
         here = sum(self._sizes[number] for number in range(len(self._sizes)) if number in self._pieces.held)
-        return max(0, sum(self._sizes) - here - self._board.arriving) / rate if rate > 0 else 0.0
+        return max(0, sum(self._sizes) - here - self._scheduler.arriving) / rate if rate > 0 else 0.0
 
     def add(self, donor: PeerRecord, index: Index) -> None:
         """Fetch from this donor too, whose index has been checked. A donor that is asked already is not added twice,
@@ -154,13 +154,13 @@ class Download(Generic[Index]):
             return
         self.outcome.left.pop(peer, None)
         self._serving[peer] = asyncio.get_running_loop().create_task(self._serve(donor, index))
-        self._tell()
+        self._report()
 
     async def run(self) -> None:
         """Run until all pieces are here, or no donor is left. Cancellation, or an error of a worker, ends all
         fetches."""
         try:
-            while not self._board.complete and (asked := [t for t in self._serving.values() if not t.done()]):
+            while not self._scheduler.complete and (asked := [t for t in self._serving.values() if not t.done()]):
                 await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
                 for task in self._serving.values():
                     if task.done():
@@ -170,40 +170,40 @@ class Download(Generic[Index]):
             for task in self._serving.values():
                 task.cancel()
             await asyncio.gather(*self._serving.values(), return_exceptions=True)
-            self.outcome.count_raced(self._board.raced)
+            self.outcome.count_raced(self._scheduler.raced)
 
     async def _serve(self, donor: PeerRecord, index: Index) -> None:
         """Let one donor bring pieces until it leaves or there is no piece to bring."""
         peer, busy = donor.peer_id, 0
-        while not self._board.complete:
-            piece = self._board.take(peer, self._now())
+        while not self._scheduler.complete:
+            piece = self._scheduler.assign(peer, self._now())
             if piece is None:
-                await self._wait(IDLE_S)
+                await self._wait_for_work(IDLE_S)
                 continue
             try:
-                await self._bring(donor, index, piece)
+                await self._fetch(donor, index, piece)
                 busy = 0
             except PartnerRefused as refusal:
-                self._board.failed(peer, piece)
+                self._scheduler.unassign(peer, piece)
                 busy += 1
                 wait_s = busy_wait_s(busy, refusal.eta_s)
                 if refusal.code != Code.BUSY or wait_s is None:
-                    self._leaves(peer, f"{refusal.reason} ({refusal.code})")
+                    self._drop_donor(peer, f"{refusal.reason} ({refusal.code})")
                     return
-                self._ring()
+                self._wake_idle()
                 await asyncio.sleep(wait_s)
             except ExchangeError as error:
-                self._board.failed(peer, piece)
+                self._scheduler.unassign(peer, piece)
                 self._rates.failed(peer)
                 if isinstance(error, BadPayload):
                     self.outcome.wrong.add(peer)
-                self._leaves(peer, str(error))
+                self._drop_donor(peer, str(error))
                 return
             except asyncio.CancelledError:
-                self._board.failed(peer, piece)
+                self._scheduler.unassign(peer, piece)
                 raise
 
-    async def _bring(self, donor: PeerRecord, index: Index, piece: int) -> None:
+    async def _fetch(self, donor: PeerRecord, index: Index, piece: int) -> None:
         """Fetch one piece and take it, unless another donor was first."""
         peer, began = donor.peer_id, self._now()
         nbytes = self._sizes[piece]
@@ -231,42 +231,42 @@ class Download(Generic[Index]):
             return
         self._pieces.place(piece, index, data)
         self.outcome.count_given(peer, nbytes)
-        for other in self._board.landed(piece):
+        for other in self._scheduler.complete_piece(piece):
             if (slower := self._fetching.get((piece, other))) is not None:
                 slower.cancel()
-        self._ring()
-        self._tell()
+        self._wake_idle()
+        self._report()
 
     def _arrived(self, peer: PeerId, piece: int, nbytes: int) -> None:
-        self._board.arrived(peer, piece, nbytes)
-        if self._now() - self._told_at >= TOLD_S:
-            self._tell()
+        self._scheduler.count_arrived(peer, piece, nbytes)
+        if self._now() - self._reported_at >= REPORT_S:
+            self._report()
 
-    def _leaves(self, peer: PeerId, why: str) -> None:
+    def _drop_donor(self, peer: PeerId, why: str) -> None:
         self.outcome.left[peer] = why
-        self._ring()
-        self._tell(without=peer)
+        self._wake_idle()
+        self._report(without=peer)
 
-    def _tell(self, without: PeerId | None = None) -> None:
+    def _report(self, without: PeerId | None = None) -> None:
         """Tell what is under way. `without`: a donor that leaves now."""
-        self._told_at = self._now()
-        flying = self._board.rates(self._told_at)
-        rates = {peer: flying.get(peer, self._rates.of(peer)) for peer in self.donors if peer != without}
-        self._changed(TransferFlow(rates, self._board.arriving))
+        self._reported_at = self._now()
+        measured = self._scheduler.rates(self._reported_at)
+        rates = {peer: measured.get(peer, self._rates.of(peer)) for peer in self.donors if peer != without}
+        self._changed(TransferFlow(rates, self._scheduler.arriving))
 
-    def _ring(self) -> None:
+    def _wake_idle(self) -> None:
         """Wake the donors without work."""
-        for bell in self._idle:
-            bell.set()
+        for wakeup in self._idle:
+            wakeup.set()
 
-    async def _wait(self, seconds: float) -> None:
+    async def _wait_for_work(self, seconds: float) -> None:
         """Wait until there may be work, at most so long."""
-        bell = Signal()
-        self._idle[bell] = None
+        wakeup = Signal()
+        self._idle[wakeup] = None
         try:
-            await bell.wait_for(seconds)
+            await wakeup.wait_for(seconds)
         finally:
-            del self._idle[bell]
+            del self._idle[wakeup]
 
     @staticmethod
     def _now() -> float:

@@ -37,7 +37,7 @@ def part_sizes(elements: int) -> list[int]:
     return [min(PIECE_BYTES, total - start) for start in range(0, total, PIECE_BYTES)]
 
 
-class FragmentShelf:
+class FragmentServer:
     """Copy of one fragment that a member serves.
 
     It is made when the first member asks, by `start`, and kept until another fragment is asked for. `held` returns the

@@ -34,7 +34,7 @@ _NAME = re.compile(r"(0|[1-9][0-9]{0,6})-(0|[1-9][0-9]{0,15})-([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldPiece:
     """Verified piece that is here."""
 
     piece: Piece
@@ -67,7 +67,7 @@ class PieceStore:
             self._starts.append(self._starts[-1] + nbytes)
         self.mark = ""
         """Name of the group state that the pieces are of (`mark_of`); empty: none yet."""
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, HeldPiece] = {}
         self._root = folder
         self._folder = folder / f"{layout.digest().hex()[:16]}-{len(self._cut)}" if folder is not None else None
 
@@ -120,7 +120,7 @@ class PieceStore:
         self._put(number, piece, int(match[2]), data)
         return True
 
-    def of_state(self, mark: str) -> None:
+    def begin_state(self, mark: str) -> None:
         """Set the name of the state that all pieces from here on are of."""
         if mark != self.mark and self._folder is not None:
             with contextlib.suppress(OSError):
@@ -146,7 +146,7 @@ class PieceStore:
         self._put(number, piece, round_, bytes(piece.nbytes))
         return True
 
-    def keep(self, wanted: Callable[[int, Held], bool]) -> int:
+    def retain(self, wanted: Callable[[int, HeldPiece], bool]) -> int:
         """Drop the pieces that are not wanted, here and on disk; return their bytes."""
         gone = {number: held for number, held in self.held.items() if not wanted(number, held)}
         for number, held in gone.items():
@@ -161,13 +161,13 @@ class PieceStore:
         assert self.complete, (len(self.held), len(self._cut))
         return self._params, self._momentum
 
-    def take(self, params: torch.Tensor, round_: int) -> None:
+    def adopt_state(self, params: torch.Tensor, round_: int) -> None:
         """Hold this whole state, flat fp32, in the place of all pieces; in a thread. It comes without momentum."""
         assert self._momentum is None
         self._params.copy_(params)
-        self.held = {number: Held(Piece(*cut, b""), round_) for number, cut in enumerate(self._cut)}
+        self.held = {number: HeldPiece(Piece(*cut, b""), round_) for number, cut in enumerate(self._cut)}
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Forget the state, whose space goes back with the last reference. No piece may come any more."""
         self.held.clear()
         self._params, self._momentum = zeros(0), None
@@ -187,7 +187,7 @@ class PieceStore:
             assert self._momentum is not None
             start, values = start - elements, self._momentum
         values[start : start + piece.nbytes // 4].numpy()[:] = np.frombuffer(data, "<f4")
-        self.held[number] = Held(piece, round_)
+        self.held[number] = HeldPiece(piece, round_)
 
 
 @lru_cache(64)

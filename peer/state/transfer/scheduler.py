@@ -42,15 +42,15 @@ class PieceScheduler:
         self._sizes = sizes
         self._rates = rates
         self._missing = deque(number for number in range(len(sizes)) if number not in have)
-        self._flying: dict[int, dict[PeerId, _Flight]] = {}
+        self._in_flight: dict[int, dict[PeerId, _Flight]] = {}
         self.raced = 0
         """Bytes asked for a second time while the first request was in flight."""
 
     @property
     def complete(self) -> bool:
-        return not self._missing and not self._flying
+        return not self._missing and not self._in_flight
 
-    def take(self, peer: PeerId, now: float) -> int | None:
+    def assign(self, peer: PeerId, now: float) -> int | None:
         """Return a piece for this donor to fetch now; None: there is none for it at the moment."""
         if self._missing:
             piece = self._missing.popleft()
@@ -59,41 +59,41 @@ class PieceScheduler:
             self.raced += self._sizes[piece]
         else:
             return None
-        self._flying.setdefault(piece, {})[peer] = _Flight(now)
+        self._in_flight.setdefault(piece, {})[peer] = _Flight(now)
         return piece
 
-    def arrived(self, peer: PeerId, piece: int, nbytes: int) -> None:
+    def count_arrived(self, peer: PeerId, piece: int, nbytes: int) -> None:
         """Take note of more bytes of a piece in flight."""
-        if (flight := self._flying.get(piece, {}).get(peer)) is not None:
+        if (flight := self._in_flight.get(piece, {}).get(peer)) is not None:
             flight.arrived += nbytes
 
     @property
     def arriving(self) -> int:
         """Bytes that are here of pieces in flight."""
-        return sum(max((f.arrived for f in flights.values()), default=0) for flights in self._flying.values())
+        return sum(max((f.arrived for f in flights.values()), default=0) for flights in self._in_flight.values())
 
     def rates(self, now: float) -> Mapping[PeerId, float]:
         """Return the rates of the donors with a piece in flight, in bytes per second; 0: not known yet."""
         found = dict[PeerId, float]()
-        for flights in self._flying.values():
+        for flights in self._in_flight.values():
             for peer, flight in flights.items():
                 rate = flight.rate(now)
                 found[peer] = self._rates.of(peer) if rate is None else rate
         return found
 
-    def landed(self, piece: int) -> Collection[PeerId]:
+    def complete_piece(self, piece: int) -> Collection[PeerId]:
         """Take note that a piece is here; return the donors that still fetch it and may stop."""
-        return self._flying.pop(piece, {}).keys()
+        return self._in_flight.pop(piece, {}).keys()
 
-    def failed(self, peer: PeerId, piece: int) -> None:
+    def unassign(self, peer: PeerId, piece: int) -> None:
         """Take note that this donor will not bring the piece. The piece comes first again, unless another donor fetches
         it."""
-        flights = self._flying.get(piece)
+        flights = self._in_flight.get(piece)
         if flights is None:
             return
         flights.pop(peer, None)
         if not flights:
-            del self._flying[piece]
+            del self._in_flight[piece]
             self._missing.appendleft(piece)
 
     def _latest(self, peer: PeerId, now: float) -> int | None:
@@ -101,7 +101,7 @@ class PieceScheduler:
 
         Only pieces that a single donor fetches are raced. A donor of unknown rate is tried where much could be won."""
         own = self._rates.of(peer)
-        alone = {piece: next(iter(f.items())) for piece, f in self._flying.items() if len(f) == 1 and peer not in f}
+        alone = {piece: next(iter(f.items())) for piece, f in self._in_flight.items() if len(f) == 1 and peer not in f}
         if not own:
             alone = {piece: one for piece, one in alone.items() if one[1].rate(now) is not None}
         if not alone:

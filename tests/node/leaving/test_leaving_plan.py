@@ -26,7 +26,7 @@ from peer.state.save_pace import SavePace
 
 def saving(completing: bool = False) -> Any:
     pace = SavePace(10**9, 15.0, lambda: 2.0)
-    pace.wrote(0.0, 10.0, 10**9)
+    pace.record_write(0.0, 10.0, 10**9)
     return SimpleNamespace(pace=pace, completing=completing)
 
 

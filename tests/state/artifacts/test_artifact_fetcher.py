@@ -83,7 +83,7 @@ class Swarm:
 
     def fetcher(self, folder: Path, said: list[str] | None = None, limit: int = 10 * SIZE) -> ArtifactFetcher:
         say = (lambda text: None) if said is None else said.append
-        return ArtifactFetcher(self, self.peers, ArtifactCache(folder, limit), say=say, rng=random.Random(0))
+        return ArtifactFetcher(self, self.peers, ArtifactCache(folder, limit), report=say, rng=random.Random(0))
 
 
 async def lies(piece: int, data: bytes) -> bytes:
@@ -126,7 +126,7 @@ def test_bytes_of_a_slow_home_put_the_deadline_off_but_a_trickle_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts_in_time: float, comes: bool
 ) -> None:
     """A piece takes many times as long as the deadline."""
-    monkeypatch.setattr("peer.state.artifacts.fetcher.SIGN_OF_LIFE", PIECE // 16)
+    monkeypatch.setattr("peer.state.artifacts.fetcher.PROGRESS_BYTES", PIECE // 16)
     swarm, timeout_s = Swarm(a=[DATA]), 0.5
     swarm.rate = parts_in_time * PIECE / 16 / timeout_s
 
@@ -344,10 +344,10 @@ def test_many_are_asked_about_in_batches_and_not_again(tmp_path: Path) -> None:
         small = content(1, 5)
         swarm = Swarm(a=[DATA, small], b=[])
         fetcher = swarm.fetcher(tmp_path)
-        await fetcher.ask([*refs, REF, ref_of(small)])
+        await fetcher.query([*refs, REF, ref_of(small)])
         assert sorted(swarm.asked) == [(peer, n) for peer in "ab" for n in (90, 256, 256)]
         assert (fetcher.holders(REF), fetcher.holders(refs[0])) == (["a"], [])
-        await fetcher.ask([*refs, REF])
+        await fetcher.query([*refs, REF])
         assert len(swarm.asked) == 6
         await fetcher.fetch(REF, 60.0)
         assert len(swarm.asked) == 6, "who holds it is known"
@@ -371,7 +371,7 @@ def test_a_crowd_is_asked_a_few_at_a_time(tmp_path: Path) -> None:
 
         swarm.ask_artifacts = counted  # type: ignore[method-assign]
         fetcher = swarm.fetcher(tmp_path)
-        await fetcher.ask([REF])
+        await fetcher.query([REF])
         assert (len(swarm.asked), most) == (16, 4)
         assert (await fetcher.fetch(REF, 300.0)).read_bytes() == DATA
 

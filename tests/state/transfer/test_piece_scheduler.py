@@ -34,7 +34,7 @@ LAYOUT = Layout.whole([TensorSpec(f"t{n}", (PIECE // 4,)) for n in range(20)])
 STATE = OuterState(LAYOUT, torch.randn(LAYOUT.elements), torch.randn(LAYOUT.elements))
 
 
-# -- the board -------------------------------------------------------------------------------------------------------
+# -- the scheduler -----------------------------------------------------------------------------------------------------
 
 
 def rates_of(**given: float) -> DonorRates:
@@ -45,85 +45,85 @@ def rates_of(**given: float) -> DonorRates:
 
 
 def test_every_piece_is_given_out_once():
-    board = PieceScheduler([10] * 5, {1}, DonorRates())
-    assert [board.take(peer, 0.0) for peer in (A, B, A, B, A)] == [0, 2, 3, 4, None]
+    scheduler = PieceScheduler([10] * 5, {1}, DonorRates())
+    assert [scheduler.assign(peer, 0.0) for peer in (A, B, A, B, A)] == [0, 2, 3, 4, None]
     for piece in (0, 2, 3):
-        board.landed(piece)
-    assert not board.complete
-    board.landed(4)
-    assert board.complete
-    assert board.raced == 0
+        scheduler.complete_piece(piece)
+    assert not scheduler.complete
+    scheduler.complete_piece(4)
+    assert scheduler.complete
+    assert scheduler.raced == 0
 
 
 def test_what_a_lost_donor_had_is_first_in_line():
-    board = PieceScheduler([10] * 4, (), DonorRates())
-    assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
-    board.failed(A, 0)
-    assert board.take(B, 1.0) == 0
+    scheduler = PieceScheduler([10] * 4, (), DonorRates())
+    assert [scheduler.assign(A, 0.0), scheduler.assign(B, 0.0)] == [0, 1]
+    scheduler.unassign(A, 0)
+    assert scheduler.assign(B, 1.0) == 0
 
 
 def test_at_the_end_an_idle_fast_donor_races_the_piece_that_would_be_last():
-    board = PieceScheduler([1000] * 3, (), rates_of(a=1000, b=10, c=200))
-    assert [board.take(peer, 0.0) for peer in (A, C, B)] == [0, 1, 2]
-    board.landed(0)
-    assert board.take(A, 1.0) == 2, "100 s at the slow one's rate, 5 s at the other's"
-    assert board.raced == 1000
-    assert board.take(C, 1.0) is None, "raced already, and its own"
-    assert set(board.landed(2)) == {A, B}
-    board.failed(B, 2)
-    board.landed(1)
-    assert board.complete
+    scheduler = PieceScheduler([1000] * 3, (), rates_of(a=1000, b=10, c=200))
+    assert [scheduler.assign(peer, 0.0) for peer in (A, C, B)] == [0, 1, 2]
+    scheduler.complete_piece(0)
+    assert scheduler.assign(A, 1.0) == 2, "100 s at the slow one's rate, 5 s at the other's"
+    assert scheduler.raced == 1000
+    assert scheduler.assign(C, 1.0) is None, "raced already, and its own"
+    assert set(scheduler.complete_piece(2)) == {A, B}
+    scheduler.unassign(B, 2)
+    scheduler.complete_piece(1)
+    assert scheduler.complete
 
 
 def test_a_slower_donor_does_not_race_and_neither_does_an_unmeasured_one():
-    board = PieceScheduler([1000] * 2, (), rates_of(a=1000, b=900))
-    assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
-    board.landed(1)
-    assert board.take(B, 0.5) is None
-    assert board.take(C, 0.5) is None
+    scheduler = PieceScheduler([1000] * 2, (), rates_of(a=1000, b=900))
+    assert [scheduler.assign(A, 0.0), scheduler.assign(B, 0.0)] == [0, 1]
+    scheduler.complete_piece(1)
+    assert scheduler.assign(B, 0.5) is None
+    assert scheduler.assign(C, 0.5) is None
 
 
 def test_a_donor_long_past_its_time_is_raced():
-    board = PieceScheduler([1000] * 2, (), rates_of(a=1000, b=1000))
-    assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
-    board.landed(0)
-    assert board.take(A, 2.0) is None
-    assert board.take(A, 5.0) == 1
+    scheduler = PieceScheduler([1000] * 2, (), rates_of(a=1000, b=1000))
+    assert [scheduler.assign(A, 0.0), scheduler.assign(B, 0.0)] == [0, 1]
+    scheduler.complete_piece(0)
+    assert scheduler.assign(A, 2.0) is None
+    assert scheduler.assign(A, 5.0) == 1
 
 
 def test_bytes_on_their_way_tell_more_than_earlier_pieces():
-    board = PieceScheduler([1000] * 2, (), rates_of(a=1000, b=1000))
-    assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
-    board.landed(0)
-    board.arrived(B, 1, 10)
-    assert board.take(A, 1.5) is None, "at its former rate it would be there in a moment"
-    board.arrived(B, 1, 10)
-    assert board.take(A, 2.5) == 1, "98 % to come at 8 bytes a second"
+    scheduler = PieceScheduler([1000] * 2, (), rates_of(a=1000, b=1000))
+    assert [scheduler.assign(A, 0.0), scheduler.assign(B, 0.0)] == [0, 1]
+    scheduler.complete_piece(0)
+    scheduler.count_arrived(B, 1, 10)
+    assert scheduler.assign(A, 1.5) is None, "at its former rate it would be there in a moment"
+    scheduler.count_arrived(B, 1, 10)
+    assert scheduler.assign(A, 2.5) == 1, "98 % to come at 8 bytes a second"
 
 
 def test_an_unmeasured_donor_races_one_that_was_seen_to_be_slow():
-    board = PieceScheduler([1000] * 2, (), rates_of(b=10))
-    assert [board.take(B, 0.0), board.take(A, 0.0)] == [0, 1]
-    board.landed(1)
-    assert board.take(C, 1.0) is None, "too early to tell"
-    board.arrived(B, 0, 20)
-    assert board.take(C, 2.0) == 0, "98 s to come"
+    scheduler = PieceScheduler([1000] * 2, (), rates_of(b=10))
+    assert [scheduler.assign(B, 0.0), scheduler.assign(A, 0.0)] == [0, 1]
+    scheduler.complete_piece(1)
+    assert scheduler.assign(C, 1.0) is None, "too early to tell"
+    scheduler.count_arrived(B, 0, 20)
+    assert scheduler.assign(C, 2.0) == 0, "98 s to come"
 
 
 def test_what_is_under_way_is_counted_once_however_many_race_it():
-    board = PieceScheduler([1000] * 2, (), rates_of(a=500, b=10))
-    assert [board.take(A, 0.0), board.take(B, 0.0)] == [0, 1]
-    board.arrived(A, 0, 700)
-    board.landed(0)
-    board.arrived(A, 0, 300)
-    board.arrived(B, 1, 50)
-    assert board.take(A, 4.0) == 1
-    board.arrived(A, 1, 600)
-    assert board.arriving == 600
-    assert board.rates(5.0) == {A: 500.0, B: 10.0}
-    assert board.rates(8.0) == {A: 150.0, B: 6.25}
-    board.failed(A, 1)
-    assert board.arriving == 50
+    scheduler = PieceScheduler([1000] * 2, (), rates_of(a=500, b=10))
+    assert [scheduler.assign(A, 0.0), scheduler.assign(B, 0.0)] == [0, 1]
+    scheduler.count_arrived(A, 0, 700)
+    scheduler.complete_piece(0)
+    scheduler.count_arrived(A, 0, 300)
+    scheduler.count_arrived(B, 1, 50)
+    assert scheduler.assign(A, 4.0) == 1
+    scheduler.count_arrived(A, 1, 600)
+    assert scheduler.arriving == 600
+    assert scheduler.rates(5.0) == {A: 500.0, B: 10.0}
+    assert scheduler.rates(8.0) == {A: 150.0, B: 6.25}
+    scheduler.unassign(A, 1)
+    assert scheduler.arriving == 50
 
 
 def test_deadlines_come_from_each_donors_own_rate():
@@ -224,7 +224,7 @@ async def test_three_donors_bring_it_bit_for_bit_in_the_time_of_all_their_rates(
 async def test_of_a_state_in_one_piece_the_slow_donor_that_was_first_holds_nobody_up() -> None:
     donors, pieces, outcome = Donors(a=1e4, b=2e6, c=2e6), PieceStore(LAYOUT, None, momentum=True), Outcome()
     await donors.transfer(pieces, outcome, "c").run()
-    pieces.keep(lambda number, held: number != 0)
+    pieces.retain(lambda number, held: number != 0)
     loop = asyncio.get_running_loop()
     began = loop.time()
     flows = []
@@ -377,7 +377,7 @@ def test_a_fetch_that_fails_as_the_transfer_is_cancelled_is_no_unheard_error() -
 
 def fill(pieces: PieceStore, numbers, round_: int = 3) -> None:
     snapshot = StateSnapshot(STATE.params, LAYOUT, round_, STATE.momentum)
-    pieces.of_state(snapshot.index.snapshot)
+    pieces.begin_state(snapshot.index.snapshot)
     for number in numbers:
         data = bytes(snapshot.piece(number))
         pieces.store(number, snapshot.index, data)
@@ -427,7 +427,7 @@ def test_pieces_that_do_not_go_with_the_rest_are_forgotten_on_disk_too(tmp_path)
     pieces = PieceStore(LAYOUT, tmp_path, momentum=True)
     fill(pieces, range(5), round_=3)
     fill(pieces, range(5, 10), round_=9)
-    assert pieces.keep(lambda number, held: held.round >= 5) == 5 * PIECE
+    assert pieces.retain(lambda number, held: held.round >= 5) == 5 * PIECE
     assert set(again(tmp_path).held) == set(range(5, 10))
 
 

@@ -16,7 +16,7 @@ from peer.outer.state import OuterState
 from peer.protocol.messages import PeerId, PeerRecord, RunId, Status
 from peer.protocol.model.layout import Layout, TensorSpec
 from peer.state.transfer import fragment as fragments
-from peer.state.transfer.fragment import FragmentShelf, fetch_fragment, name_of, part_sizes
+from peer.state.transfer.fragment import FragmentServer, fetch_fragment, name_of, part_sizes
 
 LAYOUT = Layout((TensorSpec("a", (30,)), TensorSpec("b", (50,))), ((0, 1), (1, 2)))
 DONOR = PeerRecord(PeerId("donor"), RunId(b"r" * 32), ("x:1",), True, 1, 1, 0, 0.0, Status.TRAINING, 0.0, 60.0)
@@ -28,14 +28,14 @@ def state() -> OuterState:
     return outer
 
 
-def shelf(outer: OuterState, held: dict[int, bytes]) -> FragmentShelf:
-    return FragmentShelf(outer, lambda fragment: held.get(fragment, b""))
+def shelf(outer: OuterState, held: dict[int, bytes]) -> FragmentServer:
+    return FragmentServer(outer, lambda fragment: held.get(fragment, b""))
 
 
 class Transport:
     """Fetches straight from a shelf."""
 
-    def __init__(self, shelf: FragmentShelf) -> None:
+    def __init__(self, shelf: FragmentServer) -> None:
         self.shelf = shelf
         self.parts = 0
 
@@ -84,7 +84,7 @@ def test_a_copy_is_made_beside_the_loop_and_in_a_file_without_a_name(tmp_path: P
         return begun[-1][1]
 
     digest = outer.digest(0)
-    name, on = name_of(0, digest), FragmentShelf(outer, lambda fragment: digest, start, tmp_path)
+    name, on = name_of(0, digest), FragmentServer(outer, lambda fragment: digest, start, tmp_path)
     assert on.on_piece(name, 0) is None
     assert on.making(name) is begun[0][1]
     assert len(begun) == 1, "one copy at a time"
@@ -103,7 +103,7 @@ def test_a_copy_that_a_step_spoilt_is_made_again() -> None:
             future.set_result(work())
         return future
 
-    on = FragmentShelf(outer, lambda fragment: outer.digest(fragment), start)
+    on = FragmentServer(outer, lambda fragment: outer.digest(fragment), start)
     assert on.on_piece(name_of(0, outer.digest(0)), 0) is None
     assert on.on_piece(name_of(0, outer.digest(0)), 0) is not None
 
@@ -144,7 +144,7 @@ def test_a_shelf_holds_one_copy_and_makes_no_other() -> None:
     elements = 2**18
     layout = Layout((TensorSpec("a", (elements,)), TensorSpec("b", (elements,))), ((0, 1), (1, 2)))
     outer = OuterState.fresh(layout, torch.ones(2 * elements))
-    giving = FragmentShelf(outer, lambda fragment: outer.digest(fragment))
+    giving = FragmentServer(outer, lambda fragment: outer.digest(fragment))
     names = [name_of(fragment, outer.digest(fragment)) for fragment in range(2)]
     tracemalloc.start()
     try:

@@ -16,24 +16,25 @@ def write(store: CheckpointStore, run: bytes = RUN, layout: bytes = LAYOUT, foun
 
 def test_those_of_other_runs_layouts_and_foundings_and_damaged_ones_are_named(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "c", keep=10)
-    assert store.strangers(RUN, LAYOUT) == []
+    assert store.foreign_checkpoints(RUN, LAYOUT) == []
     write(store, run=OTHER_RUN)
     write(store, layout=OTHER_LAYOUT)
     write(store, founded=b"f" * 32)
     (write(store) / STATE).write_text("{")
     write(store)
-    told = store.strangers(RUN, LAYOUT)
+    told = store.foreign_checkpoints(RUN, LAYOUT)
     assert [sentence.split(":")[0] for sentence in told] == [f"checkpoint-{n}" for n in (1, 2, 3, 4)]
     for sentence, words in zip(told, ["another run", "another layout", "refounded", "torn or damaged"], strict=True):
         assert words in sentence
-    assert len(store.strangers(RUN, LAYOUT, b"f" * 32)) == 4, "now the last one is of before, and the third is not"
+    refounded = store.foreign_checkpoints(RUN, LAYOUT, b"f" * 32)
+    assert len(refounded) == 4, "now the last one is of before, and the third is not"
 
 
 def test_a_kill_between_the_halves_leaves_only_a_draft_that_the_next_begin_removes(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "c")
     kept = write(store)
     draft = store.begin()
-    store.put_outer(draft, torch.ones(4), torch.ones(4))
+    store.write_outer(draft, torch.ones(4), torch.ones(4))
     assert (draft / OUTER).exists()
     again = CheckpointStore(tmp_path / "c")
     found, skipped = again.latest(RUN, LAYOUT)

@@ -13,7 +13,7 @@ from blake3 import blake3
 from peer.node.handler import RequestHandler
 from peer.protocol.messages import artifact_name
 from peer.state.artifacts.cache import ArtifactCache
-from peer.state.artifacts.shelf import ArtifactShelf
+from peer.state.artifacts.server import ArtifactServer
 from tests.support.artifacts import PIECE, content, small_pieces
 
 __all__ = ["small_pieces"]
@@ -24,9 +24,9 @@ DIGEST = blake3(DATA).digest()
 NAME = artifact_name(DIGEST)
 
 
-def shelf(tmp_path: Path, **sources: Path) -> ArtifactShelf:
+def shelf(tmp_path: Path, **sources: Path) -> ArtifactServer:
     cache = ArtifactCache(tmp_path / "cache", 10**6)
-    return ArtifactShelf(cache, {digest.removeprefix("d"): path for digest, path in sources.items()})
+    return ArtifactServer(cache, {digest.removeprefix("d"): path for digest, path in sources.items()})
 
 
 def source(tmp_path: Path, data: bytes = DATA) -> Path:
@@ -104,7 +104,7 @@ def test_a_check_runs_once_and_elsewhere(tmp_path: Path) -> None:
         return begun[-1][1]
 
     cache = ArtifactCache(tmp_path / "cache", 10**6)
-    given = ArtifactShelf(cache, {DIGEST.hex(): source(tmp_path)}, start)
+    given = ArtifactServer(cache, {DIGEST.hex(): source(tmp_path)}, start)
     for _ in range(5):
         assert given.on_artifacts([DIGEST]) == [False]
     assert len(begun) == 1
@@ -125,7 +125,7 @@ def test_a_file_known_to_be_wrong_is_not_hashed_again(tmp_path: Path) -> None:
         return future
 
     cache = ArtifactCache(tmp_path / "cache", 10**6)
-    given = ArtifactShelf(cache, {DIGEST.hex(): source(tmp_path, b"other")}, start)
+    given = ArtifactServer(cache, {DIGEST.hex(): source(tmp_path, b"other")}, start)
     for _ in range(5):
         assert given.on_artifacts([DIGEST]) == [False]
     assert checks == 1

@@ -24,7 +24,7 @@ def check_now(work: Callable[[], bool]) -> Future[bool]:
     return future
 
 
-class ArtifactShelf:
+class ArtifactServer:
     """Gives pieces of files whose digest this process has checked.
 
     `sources` are the operator's own files by digest. A file that was not checked yet is checked when somebody asks for
