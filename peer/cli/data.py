@@ -81,7 +81,7 @@ def build(
 
 def _report(built: Built, sources: Sources, out: Path, end_text: str) -> dict[str, Any]:
     index = built.index
-    seen = sources.seen
+    seen = sources.survey
     return {
         "out": str(out),
         "index": {"digest": built.index_digest, "size": built.index_nbytes},

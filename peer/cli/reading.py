@@ -50,10 +50,10 @@ def found_sources(
         agreed |= set(sources.outside.values())
     for package in sources.packages():  # one that is missing is told now, not hours later at its first file
         importlib.import_module(package)
-    echo(sources.seen.summary(), err=True)
+    echo(sources.survey.summary(), err=True)
     if sources.linked:
         echo(f"reached by links: {sources.linked:,} of these files", err=True)
-    if suspicious := sources.seen.suspicious:
+    if suspicious := sources.survey.suspicious:
         for name in suspicious[:SHOWN]:
             echo(f"looks like a secret: {name}", err=True)
         if len(suspicious) > SHOWN:

@@ -16,7 +16,7 @@ from peer.data.build_progress import BuildProgress
 from peer.data.documents import DocumentReader, Place, TextDocument
 from peer.data.encoding import TextEncoder
 from peer.data.pipeline import EncodedPiece, encoded
-from peer.data.shard_writer import ShardWriter, settle
+from peer.data.shard_writer import ShardWriter, restore_files
 from peer.data.sources import Sources, refused
 from peer.errors import file_advice
 from peer.run.files.token_index import ShardTable, TokenIndex, format_index, parse_index
@@ -25,7 +25,7 @@ HOLDOUT_ONE_IN = 100
 DIVISORS = (100, 50, 20, 10, 5, 3, 2)
 """Choices of the hold-out's share, for texts of few documents."""
 
-Told = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """A callback with the bytes of the sources that are read, and all of them."""
 
 
@@ -43,22 +43,25 @@ class Built:
 
 
 class _PartEmpty(Exception):
-    """No document fell into one of the parts. `fitting`: the largest other share that fills both, if there is one."""
+    """No document fell into one of the parts. `fitting_share`: the largest other share that fills both, if there is
+    one."""
 
-    def __init__(self, documents: int, part: str, fitting: int | None) -> None:
+    def __init__(self, documents: int, part: str, fitting_share: int | None) -> None:
         super().__init__(part)
         self.documents = documents
         self.part = part
-        self.fitting = fitting
+        self.fitting_share = fitting_share
 
 
-def build(sources: Sources, encoder: TextEncoder, out: Path, holdout_one_in: int | None, told: Told) -> Built:
+def build(
+    sources: Sources, encoder: TextEncoder, out: Path, holdout_one_in: int | None, on_progress: ProgressCallback
+) -> Built:
     """Make the shards of all sources in the folder `out`. Raises DataError.
 
     `holdout_one_in`: part of the documents that go to the hold-out. None: 1 in 100, more if they are few."""
     try:
-        with build_progress.own_folder(out):
-            return _build(sources, encoder, out, holdout_one_in, told)
+        with build_progress.locked_folder(out):
+            return _build(sources, encoder, out, holdout_one_in, on_progress)
     except OSError as error:
         raise refused(
             f"cannot write below {out}: {error.strerror}",
@@ -66,7 +69,9 @@ def build(sources: Sources, encoder: TextEncoder, out: Path, holdout_one_in: int
         ) from error
 
 
-def _build(sources: Sources, encoder: TextEncoder, out: Path, holdout_one_in: int | None, told: Told) -> Built:
+def _build(
+    sources: Sources, encoder: TextEncoder, out: Path, holdout_one_in: int | None, on_progress: ProgressCallback
+) -> Built:
     identity = f"{sources.fingerprint()} {encoder.digest} {encoder.end_token} {holdout_one_in}"
     fingerprint = blake3(identity.encode()).hexdigest()
     progress = build_progress.load(out)
@@ -79,42 +84,42 @@ def _build(sources: Sources, encoder: TextEncoder, out: Path, holdout_one_in: in
     share = progress.holdout_one_in if progress is not None else holdout_one_in or HOLDOUT_ONE_IN
     reason = "given" if holdout_one_in is not None else "the usual share"
     if holdout_one_in is None and share != HOLDOUT_ONE_IN:
-        reason = _few(HOLDOUT_ONE_IN)
+        reason = _too_few_reason(HOLDOUT_ONE_IN)
     while True:
         begin = BuildProgress(fingerprint, share)
         try:
-            index, empty = _Pass(sources, encoder, out, told).run(progress or begin)
+            index, empty = _Pass(sources, encoder, out, on_progress).run(progress or begin)
             break
         except _PartEmpty as missing:
-            if holdout_one_in is not None or missing.fitting is None:
+            if holdout_one_in is not None or missing.fitting_share is None:
                 build_progress.remove(out)
-                raise _empty(missing, share) from None
-            progress, share, reason = None, missing.fitting, _few(share)
+                raise _empty_part_error(missing, share) from None
+            progress, share, reason = None, missing.fitting_share, _too_few_reason(share)
     raw = format_index(index)
     parse_index(raw)
     build_progress.finish(out, encoder.raw, raw)
     return Built(index, blake3(raw).hexdigest(), len(raw), share, reason, empty, resumed)
 
 
-def _few(share: int) -> str:
+def _too_few_reason(share: int) -> str:
     return f"with 1 in {share} one part would have no document"
 
 
-def _empty(missing: _PartEmpty, share: int) -> Exception:
+def _empty_part_error(missing: _PartEmpty, share: int) -> Exception:
     found = f"of {missing.documents:,} documents none falls into the {missing.part} with 1 in {share} held out"
-    if missing.fitting is not None:
-        return refused(found, f"Say --holdout-one-in {missing.fitting}, or add texts.")
+    if missing.fitting_share is not None:
+        return refused(found, f"Say --holdout-one-in {missing.fitting_share}, or add texts.")
     return refused(found, "Add texts. A file is one document, in JSONL a line is one.")
 
 
 class _Pass:
     """One reading of the sources, with one share of hold-out."""
 
-    def __init__(self, sources: Sources, encoder: TextEncoder, out: Path, told: Told) -> None:
+    def __init__(self, sources: Sources, encoder: TextEncoder, out: Path, on_progress: ProgressCallback) -> None:
         self._files = sources.files
         self._encoder = encoder
         self._out = out
-        self._told = told
+        self._on_progress = on_progress
         self._end = np.array([encoder.end_token], encoder.dtype)
         self._total = sum(file.nbytes for file in sources.files)
 
@@ -132,10 +137,10 @@ class _Pass:
                 if piece.last:
                     writer.add(self._end)
                     closed = writer.end(document.nbytes)
-                    progress = _counted(progress, number)
+                    progress = _count_document(progress, number)
                     if closed:
                         progress = self._save(progress, document, train, holdout)
-                    self._told(document.read, self._total)
+                    self._on_progress(document.read, self._total)
             self._complete(progress, train, holdout)
             index = TokenIndex(
                 self._encoder.dtype,
@@ -155,7 +160,8 @@ class _Pass:
         dtype = self._encoder.dtype
         build_progress.save(self._out, progress)
         if not (
-            settle(self._out, "train", dtype, progress.train) and settle(self._out, "holdout", dtype, progress.holdout)
+            restore_files(self._out, "train", dtype, progress.train)
+            and restore_files(self._out, "holdout", dtype, progress.holdout)
         ):
             raise refused(
                 f"shards are missing from {self._out}, or have another length than when they were written",
@@ -166,18 +172,20 @@ class _Pass:
         try:
             yield train, holdout
         finally:
-            train.drop()
-            holdout.drop()
+            train.close_file()
+            holdout.close_file()
 
     def _save(
         self, progress: BuildProgress, document: TextDocument, train: ShardWriter, holdout: ShardWriter
     ) -> BuildProgress:
         for writer in (train, holdout):
             writer.sync()
-        progress = dataclasses.replace(progress, place=document.behind, train=train.progress, holdout=holdout.progress)
+        progress = dataclasses.replace(
+            progress, place=document.next_place, train=train.progress, holdout=holdout.progress
+        )
         build_progress.save(self._out, progress)
         for writer in (train, holdout):
-            writer.name_closed()
+            writer.rename_closed()
         return progress
 
     def _complete(self, progress: BuildProgress, train: ShardWriter, holdout: ShardWriter) -> None:
@@ -186,16 +194,16 @@ class _Pass:
         for writer, part in ((train, "training"), (holdout, "hold-out")):
             if not writer.progress.closed:
                 documents = sum(next(iter(progress.divisors.values()), (0, 0)))
-                raise _PartEmpty(documents, part, _fitting(progress))
+                raise _PartEmpty(documents, part, _fitting_share(progress))
         end = Place(len(self._files))
         build_progress.save(
             self._out, dataclasses.replace(progress, place=end, train=train.progress, holdout=holdout.progress)
         )
         for writer in (train, holdout):
-            writer.name_closed()
+            writer.rename_closed()
 
 
-def _counted(progress: BuildProgress, number: int) -> BuildProgress:
+def _count_document(progress: BuildProgress, number: int) -> BuildProgress:
     """Count a document for every share that the hold-out could have."""
     for divisor in DIVISORS:
         train, holdout = progress.divisors.get(divisor, (0, 0))
@@ -204,5 +212,5 @@ def _counted(progress: BuildProgress, number: int) -> BuildProgress:
     return progress
 
 
-def _fitting(progress: BuildProgress) -> int | None:
+def _fitting_share(progress: BuildProgress) -> int | None:
     return next((one for one, (train, holdout) in progress.divisors.items() if train and holdout), None)

@@ -71,7 +71,7 @@ def _part(found: dict[str, Any]) -> PartProgress:
 
 
 @contextlib.contextmanager
-def own_folder(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path) -> Iterator[None]:
     """Make the folder of a build, or enter that of one that was stopped. One process at a time.
 
     Raises DataError for a folder with anything else in it, and for a build that is complete."""

@@ -40,7 +40,7 @@ class Place:
 class TextDocument:
     """A document without its text. `digest`: BLAKE3 of the text in UTF-8, which decides the part that it goes to."""
 
-    behind: Place
+    next_place: Place
     """The place where the next document begins."""
     digest: bytes
     nbytes: int
@@ -57,36 +57,36 @@ class DocumentReader:
 
     def __init__(self, files: tuple[SourceFile, ...], start: Place) -> None:
         self._files = files
-        self._start = start
+        self._start_place = start
         self._before = sum(file.nbytes for file in files[: start.file])
         self._within = 0
 
     def __iter__(self) -> Iterator[Read]:
         """Read on. Raises DataError, with file, and line or row."""
         readers = {"text": self._text, "jsonl": self._lines, "parquet": self._rows}
-        for number in range(self._start.file, len(self._files)):
+        for number in range(self._start_place.file, len(self._files)):
             file = self._files[number]
             self._within = 0
-            yield from readers[file.kind](number, self._start.record if number == self._start.file else 0)
+            yield from readers[file.kind](number, self._start_place.record if number == self._start_place.file else 0)
             self._before += file.nbytes
 
     def _text(self, number: int, _: int) -> Iterator[Read]:
-        file, behind = self._files[number], Place(number + 1)
+        file, next_place = self._files[number], Place(number + 1)
         if file.nbytes <= WHOLE_BYTES:
             content = b"".join(_blocks(file))
             text = "".join(_decoded(file.path, iter([content])))
-            yield self._document(behind, text, content, file.nbytes)
+            yield self._document(next_place, text, content, file.nbytes)
             return
         hasher, nbytes = blake3(), 0
         for block in _blocks(file):
             hasher.update(block)
             nbytes += len(block)
-        document = TextDocument(behind, hasher.digest(), nbytes, self._before + file.nbytes)
+        document = TextDocument(next_place, hasher.digest(), nbytes, self._before + file.nbytes)
         yield document, pieces(_decoded(file.path, _blocks(file)))
 
     def _lines(self, number: int, first: int) -> Iterator[Read]:
         file = self._files[number]
-        for at, line in enumerate(lines(file, self._tell)):
+        for at, line in enumerate(lines(file, self._set_offset)):
             if at < first or not line.strip():
                 continue
             where = f"{file.path}, line {at + 1}"
@@ -107,11 +107,11 @@ class DocumentReader:
                 )
             yield self._document(Place(number, row + 1), value, content, file.nbytes * (row + 1) // rows)
 
-    def _document(self, behind: Place, text: str, content: bytes, within: int) -> Read:
-        document = TextDocument(behind, blake3(content).digest(), len(content), self._before + within)
+    def _document(self, next_place: Place, text: str, content: bytes, within: int) -> Read:
+        document = TextDocument(next_place, blake3(content).digest(), len(content), self._before + within)
         return document, pieces([text]) if text else iter([""])
 
-    def _tell(self, within: int) -> None:
+    def _set_offset(self, within: int) -> None:
         self._within = within
 
 

@@ -33,10 +33,10 @@ class _WindowError(Exception):
     """A zstandard frame needs a larger window than is allowed: the text says which."""
 
 
-def lines(file: SourceFile, tell: Callable[[int], None]) -> Iterator[bytes]:
+def lines(file: SourceFile, on_offset: Callable[[int], None]) -> Iterator[bytes]:
     """Read the lines of a file, without a byte order mark. Raises DataError, with the line.
 
-    `tell` is called with the bytes of the file that are read so far."""
+    `on_offset` is called with the bytes of the file that are read so far."""
     path, number = file.path, 0
     try:
         with opened(file) as raw, _unpacked(path, raw) as content:
@@ -51,7 +51,7 @@ def lines(file: SourceFile, tell: Callable[[int], None]) -> Iterator[bytes]:
                     )
                 if raw.tell() > file.nbytes:  # else a file that grows as fast as it is read would never end
                     raise changed(file)
-                tell(raw.tell())
+                on_offset(raw.tell())
                 yield line
     except _WindowError as error:
         most = amount(MAX_WINDOW_BYTES, "bytes")

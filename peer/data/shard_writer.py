@@ -111,13 +111,13 @@ class ShardWriter:
             self._open.file.flush()
             os.fsync(self._open.file.fileno())
 
-    def name_closed(self) -> None:
+    def rename_closed(self) -> None:
         """Give the closed shards their final names."""
         for number in range(self._named, len(self._closed)):
             self._draft(number).replace(self._folder / shard_file(self._part, number))
         self._named = len(self._closed)
 
-    def drop(self) -> None:
+    def close_file(self) -> None:
         """Close the file of the open shard and leave its draft as it is."""
         if self._open is not None:
             self._open.file.close()
@@ -150,7 +150,7 @@ class ShardWriter:
         return _Open(path.open("ab"), hasher, progress.tokens, progress.documents, progress.text_bytes)
 
 
-def settle(folder: Path, part: Part, dtype: TokenDtype, progress: PartProgress) -> bool:
+def restore_files(folder: Path, part: Part, dtype: TokenDtype, progress: PartProgress) -> bool:
     """Bring the files of a part to where its progress is. Return whether they are all there.
 
     A closed shard without its final name gets it. Shards and drafts beyond the progress are removed."""

@@ -110,7 +110,7 @@ class Sources:
     """All files to read, in their order, and what was left out."""
 
     files: tuple[SourceFile, ...]
-    seen: Survey
+    survey: Survey
     outside: dict[str, str] = field(default_factory=dict)
     """Links that were not followed, and their real targets, which lie outside of the sources."""
     linked: int = 0
@@ -201,7 +201,7 @@ class _Search:
                 "Name folders or files with text in UTF-8, JSONL (also .gz, .zst) or parquet.",
             )
         skipped = self._counts()
-        seen = Survey(
+        survey = Survey(
             tuple(str(file.path) for file in files),
             sum(file.nbytes for file in files),
             skipped.pop("binary"),
@@ -209,7 +209,7 @@ class _Search:
             sorted(self._suspicious),
             skipped,
         )
-        return Sources(files, seen, self._outside, self._linked)
+        return Sources(files, survey, self._outside, self._linked)
 
     def _counts(self) -> dict[str, int]:
         return {what: self._skipped[what] for what in ("binary", "hidden", EXCLUDED, EMPTY, SPECIAL, BROKEN, AGAIN)}
@@ -256,7 +256,7 @@ class _Search:
             raise refused(f"{path} cannot be read: {error.strerror}", fix) from error
         if entry.skipped:
             raise refused(f"{path} is empty", "Leave it out, or name a file with text.")
-        if kind_of(path.name) == "text" and not is_text(entry.head) and unread(path.name) is None:
+        if kind_of(path.name) == "text" and not is_text(entry.head) and skip_reason(path.name) is None:
             raise refused(
                 f"{path} is not text in UTF-8, and its name is not that of JSONL (also .gz, .zst) or parquet",
                 "Convert it, e.g. with iconv -t UTF-8, or leave it out.",
@@ -302,9 +302,9 @@ class _Search:
             return
         named = path if path.suffix else Path(real)  # a link's name may lack the ending, or its target's, as in the hub
         file = SourceFile.of(path, kind_of(named.name), entry.about)
-        why = unread(named.name) or (_not_utf8(entry.head, named.name) if file.kind == "text" else None)
+        why = skip_reason(named.name) or (_not_utf8(entry.head, named.name) if file.kind == "text" else None)
         if file.kind == "text" and why is None and named.suffix.lower() == ".json":
-            file, why = _json(file)
+            file, why = _classify_json(file)
         if why is not None:
             self._unread.append(f"{path} ({why})")
         elif file.kind == "text" and not is_text(entry.head):
@@ -345,7 +345,7 @@ def _in_hub(folder: str, real: str) -> bool:
 # -- files that would be read as something else than they are ----------------------------------------------------------
 
 
-def unread(name: str) -> str | None:
+def skip_reason(name: str) -> str | None:
     """Return why a file of this name is not read. None: nothing is against its name."""
     lower = name.lower()
     if kind_of(name) != "text":
@@ -362,7 +362,7 @@ def _not_utf8(head: bytes, name: str) -> str | None:
     return None
 
 
-def _json(file: SourceFile) -> tuple[SourceFile, str | None]:
+def _classify_json(file: SourceFile) -> tuple[SourceFile, str | None]:
     """Tell JSON lines from one document of JSON, as a program's configuration is. Raises DataError.
 
     Return the file with its kind, and why it is not read."""

@@ -34,8 +34,10 @@ class TrainedTokenizer:
     nbytes: int
 
 
-def train_tokenizer(sources: Sources, vocab_size: int, out: Path, told: Callable[[int, int], None]) -> TrainedTokenizer:
-    """Train a tokenizer and write it to a new file. Raises DataError. `told`: bytes read, bytes in all."""
+def train_tokenizer(
+    sources: Sources, vocab_size: int, out: Path, on_progress: Callable[[int, int], None]
+) -> TrainedTokenizer:
+    """Train a tokenizer and write it to a new file. Raises DataError. `on_progress`: bytes read, bytes in all."""
     _check_new(out)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -46,7 +48,7 @@ def train_tokenizer(sources: Sources, vocab_size: int, out: Path, told: Callable
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    texts = _Texts(sources, told)
+    texts = _Texts(sources, on_progress)
     tokenizer.train_from_iterator(iter(texts), trainer)
     if texts.documents == 0:
         raise refused("the sources hold no text", "Name files that are not empty.")
@@ -65,10 +67,10 @@ def train_tokenizer(sources: Sources, vocab_size: int, out: Path, told: Callable
 class _Texts:
     """The texts of all documents, in batches, with their sums."""
 
-    def __init__(self, sources: Sources, told: Callable[[int, int], None]) -> None:
+    def __init__(self, sources: Sources, on_progress: Callable[[int, int], None]) -> None:
         self._files = sources.files
         self._total = sum(file.nbytes for file in sources.files)
-        self._told = told
+        self._on_progress = on_progress
         self.documents = 0
         self.nbytes = 0
 
@@ -82,7 +84,7 @@ class _Texts:
                     batch = []
             self.documents += document.nbytes > 0
             self.nbytes += document.nbytes
-            self._told(document.read, self._total)
+            self._on_progress(document.read, self._total)
         yield batch
 
 

@@ -80,7 +80,7 @@ MakeStrategy = Callable[[ExchangeContext], ExchangeStrategy]
 def make_strategy(parts: ExchangeContext, hooks: SendHooks = HONEST) -> ExchangeStrategy:
     """Build the exchange strategy that the run's method names."""
     method = parts.plan.method
-    return MAKERS[method.meeting](parts, hooks)
+    return MAKERS[method.topology_spec](parts, hooks)
 
 
 def _pairs(parts: ExchangeContext, hooks: SendHooks) -> PairStrategy:

@@ -28,19 +28,19 @@ def quoted(topologies: tuple[Topology, ...]) -> str:
 
 def _rule(method: Method) -> Iterator[Refusal]:
     rule = method.outer_rule
-    if method.one_state and method.meeting not in rule.topologies:
+    if method.one_state and method.topology_spec not in rule.topologies:
         yield (
             "rule",
             f"{method.rule} draws two partners together, but the members of a group share one state. "
             'Use "nesterov" or "sgd", or topology = "pair"',
         )
-    if method.paired and method.meeting not in rule.topologies:
+    if method.paired and method.topology_spec not in rule.topologies:
         yield (
             "rule",
             f"{method.rule} has no consensus: with random partners the replicas drift apart for ever. "
             'Use "noloco" (with outer_momentum = 0 and outer_lr = 1 it averages) or "gasloc", or topology = "group"',
         )
-    if not method.exchanges and method.meeting not in rule.topologies:
+    if not method.exchanges and method.topology_spec not in rule.topologies:
         yield "rule", f"{method.rule} is for topology = {quoted(rule.topologies)}"
     if not rule.consensus and method.consensus:
         yield "consensus", f"rule {method.rule} has no consensus, so it cannot be {method.consensus:g}"

@@ -31,10 +31,10 @@ class Nesterov(OuterRule):
     def descend(self, outer: Tensor, momentum: Tensor, gradient: Tensor, method: StepConstants) -> None:
         nesterov_(outer, momentum, gradient, outer_lr=method.outer_lr, outer_momentum=method.outer_momentum)
 
-    def linear_map(self, method: Method, of: LinearTerms) -> tuple[Row, Row]:
+    def linear_map(self, method: Method, terms: LinearTerms) -> tuple[Row, Row]:
         decay = method.outer_momentum
-        momentum = decay * of.momentum + of.outer - of.params
-        return of.outer - method.outer_lr * (of.outer - of.params + decay * momentum), momentum
+        momentum = decay * terms.momentum + terms.outer - terms.params
+        return terms.outer - method.outer_lr * (terms.outer - terms.params + decay * momentum), momentum
 
 
 def nesterov_(outer: Tensor, momentum: Tensor, gradient: Tensor, *, outer_lr: float, outer_momentum: float) -> None:

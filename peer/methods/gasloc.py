@@ -41,11 +41,11 @@ class Gasloc(OuterRule):
             consensus=method.consensus,
         )
 
-    def linear_map(self, method: Method, of: LinearTerms) -> tuple[Row, Row]:
+    def linear_map(self, method: Method, terms: LinearTerms) -> tuple[Row, Row]:
         lr, pull = method.outer_lr, 0.5 * method.consensus
-        sent = of.outer + lr * (of.params - of.outer)
-        theirs = of.their_outer + lr * (of.their_params - of.their_outer)
-        momentum = pull * (theirs - sent) + method.outer_momentum * (sent - of.outer + of.momentum)
+        sent = terms.outer + lr * (terms.params - terms.outer)
+        theirs = terms.their_outer + lr * (terms.their_params - terms.their_outer)
+        momentum = pull * (theirs - sent) + method.outer_momentum * (sent - terms.outer + terms.momentum)
         return sent + momentum, momentum
 
     def sent_lr(self, method: StepConstants) -> float:

@@ -88,34 +88,34 @@ class Method:
         return self.schedule == "full" or not (self.fragment_sync_delay or self.eager)
 
     @property
-    def meeting(self) -> Topology:
+    def topology_spec(self) -> Topology:
         """The topology itself."""
         return TOPOLOGIES[self.topology]
 
     @property
     def exchanges(self) -> bool:
         """Whether anything crosses the wire."""
-        return self.meeting.exchanges
+        return self.topology_spec.exchanges
 
     @property
     def paired(self) -> bool:
         """Whether it is two partners that exchange."""
-        return self.meeting.paired
+        return self.topology_spec.paired
 
     @property
     def one_state(self) -> bool:
         """Whether all peers hold one state, outer_momentum included."""
-        return self.meeting.one_state
+        return self.topology_spec.one_state
 
     @property
     def peers(self) -> int:
         """How many exchange with each other in a round, at most."""
-        return self.meeting.peers or self.max_group
+        return self.topology_spec.peers or self.max_group
 
     @property
     def payload(self) -> str:
         """The kind of payload a peer sends (`peer.methods.codec_specs.KINDS`)."""
-        return self.meeting.payload
+        return self.topology_spec.payload
 
     @property
     def vectors(self) -> int:

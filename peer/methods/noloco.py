@@ -48,11 +48,11 @@ class NoLoCo(OuterRule):
         else:
             noloco_(outer, momentum, own, outer_lr=method.outer_lr, outer_momentum=method.outer_momentum)
 
-    def linear_map(self, method: Method, of: LinearTerms) -> tuple[Row, Row]:
-        work = 0.5 * (of.params - of.outer + of.their_params - of.their_outer)
-        pull = 0.5 * method.consensus * (of.outer - of.their_outer)
-        momentum = method.outer_momentum * of.momentum + method.outer_lr * work - pull
-        return of.outer + momentum, momentum
+    def linear_map(self, method: Method, terms: LinearTerms) -> tuple[Row, Row]:
+        work = 0.5 * (terms.params - terms.outer + terms.their_params - terms.their_outer)
+        pull = 0.5 * method.consensus * (terms.outer - terms.their_outer)
+        momentum = method.outer_momentum * terms.momentum + method.outer_lr * work - pull
+        return terms.outer + momentum, momentum
 
     def sends_outer(self, method: StepConstants) -> bool:
         """With consensus = outer_lr the means of pseudo-gradient and outer_params fold into the mean of the params, and

@@ -62,7 +62,7 @@ class OuterRule:
         """Correct the own pseudo-gradient of a tensor against its momentum, in place."""
         raise NotImplementedError(self.name)
 
-    def linear_map(self, method: Method, of: LinearTerms) -> tuple[Row, Row]:
+    def linear_map(self, method: Method, terms: LinearTerms) -> tuple[Row, Row]:
         """Return (outer, momentum) after a round without gradients. Groups, and peers alone, have no partner."""
         raise NotImplementedError(self.name)
 

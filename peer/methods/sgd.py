@@ -34,8 +34,8 @@ class Sgd(OuterRule):
     def descend(self, outer: Tensor, momentum: Tensor, gradient: Tensor, method: StepConstants) -> None:
         descend_(outer, gradient, outer_lr=method.outer_lr)
 
-    def linear_map(self, method: Method, of: LinearTerms) -> tuple[Row, Row]:
-        return of.outer - method.outer_lr * (of.outer - of.params), 0.0 * of.momentum
+    def linear_map(self, method: Method, terms: LinearTerms) -> tuple[Row, Row]:
+        return terms.outer - method.outer_lr * (terms.outer - terms.params), 0.0 * terms.momentum
 
     def keeps_momentum(self, method: StepConstants) -> bool:
         return False

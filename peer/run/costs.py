@@ -105,7 +105,7 @@ def cost_of(model: ModelSection, method: Method, tensors: Sequence[TensorSpec] |
         momentum_bytes=FP32 * parameters * (method.keeps_momentum + 3 * method.eager),
         buffer_bytes=FP32 * method.vectors * max(sizes) if method.exchanges else 0,
         payload_bytes=_under_way(method, max(sizes), _largest_shard(method, layout, sizes, method.peers), method.peers),
-        message_bytes=(method.peers - 1) * method.meeting.message_bytes,
+        message_bytes=(method.peers - 1) * method.topology_spec.message_bytes,
     )
 
 

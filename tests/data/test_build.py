@@ -82,7 +82,7 @@ def test_every_document_is_in_one_part(texts: Path, encoder: TextEncoder, build_
         sizes = [entry.tokens for entry in entries(built, part)]
         first = [len(tokens) + 1 for tokens in documents_of(built, folder, part)]
         assert all(size + min(first) <= SHARD_TOKENS + max(first) for size in sizes)
-    assert sum(entry.text_bytes for part in PARTS for entry in entries(built, part)) == find([texts]).seen.nbytes
+    assert sum(entry.text_bytes for part in PARTS for entry in entries(built, part)) == find([texts]).survey.nbytes
 
 
 def byte_encoder(path: Path) -> TextEncoder:
@@ -265,7 +265,7 @@ def stopped(build_from: Build, monkeypatch: pytest.MonkeyPatch, *sources: Path) 
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard_writer.ShardWriter, "name_closed", stop)
+        patch.setattr(shard_writer.ShardWriter, "rename_closed", stop)
         with pytest.raises(Stopped):
             build_from(*sources)
 
@@ -317,5 +317,5 @@ def test_a_folder_with_anything_else_is_refused(texts: Path, tmp_path: Path, bui
 
 
 def test_one_process_builds_in_a_folder(texts: Path, tmp_path: Path, build_from: Build) -> None:
-    with build_progress.own_folder(tmp_path / "out"), pytest.raises(DataError, match="another process builds"):
+    with build_progress.locked_folder(tmp_path / "out"), pytest.raises(DataError, match="another process builds"):
         build_from(texts)

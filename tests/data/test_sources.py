@@ -70,7 +70,7 @@ def test_links_within_the_folder_are_followed_and_files_are_read_once(tmp_path: 
     found = find([folder])
     assert texts(found) == ["a", "b", "c"]
     assert found.linked == 1
-    others = {what: count for what, count in found.seen.others.items() if count}
+    others = {what: count for what, count in found.survey.others.items() if count}
     assert others == {sources.BROKEN: 1, sources.AGAIN: 3}
 
 
@@ -106,7 +106,7 @@ def test_the_name_of_a_links_target_tells_of_a_secret(tmp_path: Path) -> None:
     write(folder / ".ssh")
     (folder / ".ssh" / "id_rsa").write_text("no usual head")
     (folder / "poem").symlink_to(".ssh/id_rsa")
-    assert find([folder]).seen.suspicious == [str(folder / "poem")]
+    assert find([folder]).survey.suspicious == [str(folder / "poem")]
 
 
 @pytest.mark.parametrize("target", [".", "..", "../..", "self", "inner"])
@@ -149,14 +149,14 @@ def test_patterns_leave_files_and_folders_out(tmp_path: Path) -> None:
     assert texts(find([tmp_path], exclude=["sub/"])) == ["a", "b"]
     assert texts(find([tmp_path], exclude=["b.*", "sub/*/c.txt"])) == ["a"]
     found = find([tmp_path], exclude=["inner"])
-    assert (texts(found), found.seen.others[sources.EXCLUDED]) == (["a", "b"], 1)
+    assert (texts(found), found.survey.others[sources.EXCLUDED]) == (["a", "b"], 1)
 
 
 def test_names_that_are_not_utf8_are_read(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")).write_text("a")
     found = find([tmp_path])
     assert texts(found) == ["a"]
-    assert json.loads(json.dumps(found.seen.files)) == list(found.seen.files)
+    assert json.loads(json.dumps(found.survey.files)) == list(found.survey.files)
     assert len(found.fingerprint()) == 64
 
 

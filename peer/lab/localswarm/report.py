@@ -184,7 +184,7 @@ def swarm_report(
     hung: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the JSON object of `--report`."""
-    topology = resolve(signed.manifest.sync).meeting
+    topology = resolve(signed.manifest.sync).topology_spec
     seen = _attendance(signed, accounts, fault_records)
     lasts = [a.row["val_loss_last"] for a in accounts if a.row["exit_code"] == 0]
     losses = [loss for loss in lasts if loss is not None]
@@ -261,7 +261,7 @@ def _attendance(
         for number, a in enumerate(accounts)
         if a.killed_at is not None and not any(h.fault.kind == "kill" and h.fault.peer == number for h in fault_records)
     ]
-    return attendance([a.events for a in accounts], [*fault_records, *kills], clock, rounds, method.meeting)
+    return attendance([a.events for a in accounts], [*fault_records, *kills], clock, rounds, method.topology_spec)
 
 
 def _participation(accounts: list[PeerAccount], topology: Topology, seen: Attendance | None) -> float | None:

@@ -54,7 +54,7 @@ def participation_of(swarm: SimulatedSwarm) -> Participation | None:
             live[round_] += 1
             exchanged[round_] += in_time and outcome == "exchanged"
             missed += not in_time
-    due = [*map(swarm.method.meeting.due, live)]
+    due = [*map(swarm.method.topology_spec.due, live)]
     return Participation(sum(live), sum(due), sum(map(min, exchanged, due)), missed)
 
 

@@ -59,11 +59,11 @@ class Heloco(OuterRule):
     def descend(self, outer: Tensor, momentum: Tensor, gradient: Tensor, method: StepConstants) -> None:
         heloco_(outer, momentum, gradient, outer_lr=method.outer_lr, outer_momentum=method.outer_momentum)
 
-    def linear_map(self, method: Method, of: LinearTerms) -> tuple[Row, Row]:
+    def linear_map(self, method: Method, terms: LinearTerms) -> tuple[Row, Row]:
         """The correction is left out: it makes no pseudo-gradient longer."""
-        decay, work = method.outer_momentum, of.outer - of.params
-        momentum = decay * of.momentum + (1 - decay) * work
-        return of.outer - method.outer_lr * (work + decay * momentum), momentum
+        decay, work = method.outer_momentum, terms.outer - terms.params
+        momentum = decay * terms.momentum + (1 - decay) * work
+        return terms.outer - method.outer_lr * (work + decay * momentum), momentum
 
     def fresh_gain(self, method: Method) -> tuple[str, float]:
         """The momentum takes a part of what is new. The bounds of the cautions were measured for this rule, too."""
