@@ -92,7 +92,7 @@ class DaemonChild:
         _open.discard(self)
         return code
 
-    def why(self, code: int) -> PeerError:
+    def exit_error(self, code: int) -> PeerError:
         """Return the error of a daemon that ended by itself with this exit code, and sent none."""
         fix = f"See {self._output}."
         if code < 0:

@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from peer.attached.own_loss import UpcomingBatches
-from peer.attached.params import Named, check_optimizers, match
+from peer.attached.params import Named, check_optimizers, match_tensors
 from peer.attached.rank_tensors import RankTensors, reshard
-from peer.attached.ranks import NO_BATCHES, Rank, RankLine, as_message, error_in
+from peer.attached.ranks import NO_BATCHES, Rank, RankConnection, as_message, error_in
 from peer.attached.saving import load, save
 from peer.errors import PeerError, RankLost, UsageError
 from peer.protocol.model.layout import Layout, TensorSpec
@@ -39,7 +39,7 @@ class Follower:
         self._optimizers = list(optimizers)
         self._rank = rank
         self._place = place
-        self._line: RankLine | None = None
+        self._connection: RankConnection | None = None
         self._thread = threading.get_ident()
         self._process = os.getpid()
         self.params: RankTensors
@@ -55,7 +55,7 @@ class Follower:
 
     def join(self) -> None:
         """Wait until rank 0 has joined. Raises the PeerError that it raised, and RankLost."""
-        self._line = RankLine(self._rank, self._place)
+        self._connection = RankConnection(self._rank, self._place)
         try:
             self._obey()
         except BaseException:
@@ -77,7 +77,7 @@ class Follower:
 
     def evaluate(self) -> float:
         """Return the loss that rank 0 computes of the live params; NaN when it was left."""
-        if self._line is None:
+        if self._connection is None:
             return math.nan
         self._meet({"came": "evaluate"})
         return self._value
@@ -89,8 +89,8 @@ class Follower:
     def leave(self, within_s: float) -> None:
         """Carry out rank 0's last orders, such as the last save, within so long."""
         try:
-            if self._line is not None:
-                self._line.send({"came": "leave"})
+            if self._connection is not None:
+                self._connection.send({"came": "leave"})
                 self._obey(2 * within_s)
         except RankLost as error:  # rank 0 has left already, or cannot leave in time
             log.debug("left without rank 0: %s", error)
@@ -102,9 +102,9 @@ class Follower:
     def close(self) -> None:
         """Close the socket, which rank 0 notices. May be called again."""
         self.over = True
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     # -- orders ------------------------------------------------------------------------------------------------------
 
@@ -112,21 +112,21 @@ class Follower:
         if os.getpid() != self._process or threading.get_ident() != self._thread:
             found = "the step is made on another thread or in another process than join()"
             raise UsageError(found, "Join where you train.")
-        assert self._line is not None
-        self._line.send(arrival)
+        assert self._connection is not None
+        self._connection.send(arrival)
         self._obey()
 
     def _obey(self, within_s: float | None = None) -> None:
         """Carry out orders until rank 0 ends the meeting."""
-        line = self._line
-        assert line is not None
+        connection = self._connection
+        assert connection is not None
         orders: dict[str, Callable[[Message], Message]] = {
             "open": self._open,
             "save": self._save,
             "restore": self._restore,
         }
         while True:
-            message = line.receive() if within_s is None else line.receive(within_s)
+            message = connection.receive() if within_s is None else connection.receive(within_s)
             if message["op"] == "go":
                 self._note_state(message)
                 return
@@ -136,11 +136,11 @@ class Follower:
                 if message["op"] in orders:
                     answer = orders[message["op"]](message)
                 else:
-                    self.params.carry_out(message)
+                    self.params.execute(message)
                     answer = {}
             except PeerError as error:
                 answer = as_message(error)  # rank 0 raises it, and sends it back
-            line.send({"number": message["number"], **answer})
+            connection.send({"number": message["number"], **answer})
 
     def _open(self, message: Message) -> Message:
         """Bind the tensors to the run's layout, as rank 0 does."""
@@ -150,7 +150,7 @@ class Follower:
         folder = Path(message["folder"])
         reshard(self._model)
         arena = Arena(folder, layout, create=False)
-        self.params = RankTensors(layout, match(self._model, tensors), self._rank.number, arena, folder)
+        self.params = RankTensors(layout, match_tensors(self._model, tensors), self._rank.number, arena, folder)
         check_optimizers(self._optimizers, self.params.tensors)
         return {}
 

@@ -13,41 +13,41 @@ class Interrupts:
     loop in a notebook is interrupted and goes on later, with the same daemon. The second Ctrl+C is not postponed."""
 
     def __init__(self) -> None:
-        self._former: Any = None
+        self._former_handler: Any = None
         """The handler of the program; None: it is in place."""
-        self._came: tuple[int, FrameType | None] | None = None
+        self._pending: tuple[int, FrameType | None] | None = None
 
     @property
     def waiting(self) -> bool:
         """Whether an interrupt waits for the end of the block."""
-        return self._came is not None
+        return self._pending is not None
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():  # others get no signals
             handler = signal.getsignal(signal.SIGINT)
             if callable(handler):
-                self._former = handler
-                signal.signal(signal.SIGINT, self._note)
+                self._former_handler = handler
+                signal.signal(signal.SIGINT, self._postpone)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        again, self._came = self.waiting, (number, frame)
+    def _postpone(self, number: int, frame: FrameType | None) -> None:
+        again, self._pending = self.waiting, (number, frame)
         if again:
-            self.let_through()
+            self.deliver()
 
-    def let_through(self) -> None:
+    def deliver(self) -> None:
         """Raise what the program's handler raises, if an interrupt waits. Called where no order is under way."""
-        if self._came is not None:
-            came, self._came = self._came, None
-            self._former(*came)
+        if self._pending is not None:
+            came, self._pending = self._pending, None
+            self._former_handler(*came)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._former is None:
+        if self._former_handler is None:
             return
-        signal.signal(signal.SIGINT, self._former)
+        signal.signal(signal.SIGINT, self._former_handler)
         try:
             if kind is None:
-                self.let_through()
+                self.deliver()
         finally:
-            self._former = self._came = None
+            self._former_handler = self._pending = None

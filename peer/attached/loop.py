@@ -31,9 +31,9 @@ from torch import Tensor, nn
 from peer.attached.daemon import DaemonChild
 from peer.attached.interrupts import Interrupts
 from peer.attached.own_loss import Loss, LossJudge, UpcomingBatches
-from peer.attached.params import Named, check_optimizers, match
+from peer.attached.params import Named, check_optimizers, match_tensors
 from peer.attached.rank_tensors import LeadTensors, reshard
-from peer.attached.ranks import ASK_S, NO_BATCHES, Ranks, as_message, error_in
+from peer.attached.ranks import CONFIRM_S, NO_BATCHES, Ranks, as_message, error_in
 from peer.attached.saving import load, save
 from peer.attached.untouched import untouched
 from peer.errors import NotRunning, PeerError, RankLost, TrainerFailed, UsageError
@@ -59,7 +59,7 @@ log = logging.getLogger("peer")
 
 SILENT_S = 180.0
 """A daemon that sends nothing for so long counts as hung. It sends its status every second once it has loaded."""
-LOOK_S = 0.5
+POLL_S = 0.5
 """Seconds between two looks at a daemon that is waited for."""
 EVALUATION_S = 30.0
 """Seconds that one evaluation may hold up the loop; it is given up after that, without a result."""
@@ -107,7 +107,7 @@ class BoundNetwork:
         named = {model.prefix + name: nn.Parameter(view.to("meta")) for name, view in views_of(flat, layout)}
         replace_parameters(model, named)
         model.eval()
-        self._params = params
+        self._tensors = params
         self.token_loss = TokenLoss(model, params.device, config.mask_end_token)
 
     @property
@@ -116,10 +116,10 @@ class BoundNetwork:
 
     @property
     def device(self) -> torch.device:
-        return self._params.device
+        return self._tensors.device
 
     def live_weights(self) -> dict[str, Tensor]:
-        named = self._params.whole_named().items()
+        named = self._tensors.whole_named().items()
         return weights_of(self.network, ((name, value.to(self.device)) for name, value in named))
 
     def forget_gradients(self) -> None:
@@ -207,21 +207,21 @@ class AttachedTrainer:
         optimizers: Sequence[torch.optim.Optimizer],
         start_daemon: Callable[[int], DaemonChild],
         *,
-        ask: Callable[[str, Sequence[str]], bool | None],
+        confirm: Callable[[str, Sequence[str]], bool | None],
         on_fault: Callable[[PeerError], None],
         on_phase: Callable[[str], None] = lambda phase: None,
         loss: Loss | None = None,
         holdout: Sequence[Any] = (),
         ranks: Ranks | None = None,
     ) -> None:
-        """`start_daemon` is given the round of the live params, -1 at first. `ask` is called with a question and the
-        lines before it; it returns None when there is nobody to ask. `on_phase` is called with each thing that `join`
-        waits for. `loss` judges params of a custom model, on `holdout` too. `ranks`: the others that train this model;
-        None: this process trains it alone."""
+        """`start_daemon` is given the round of the live params, -1 at first. `confirm` is called with a question and
+        the lines before it; it returns None when there is nobody to ask. `on_phase` is called with each thing that
+        `join` waits for. `loss` judges params of a custom model, on `holdout` too. `ranks`: the others that train this
+        model; None: this process trains it alone."""
         self._model = model
         self._optimizers = list(optimizers)
         self._start_daemon = start_daemon
-        self._ask = ask
+        self._confirm_terms = confirm
         self._on_fault = on_fault
         self._on_phase = on_phase
         self._loss = loss
@@ -239,7 +239,7 @@ class AttachedTrainer:
         self.params: LeadTensors
         self.boundary: Boundary | None = None
         self._judge: RunJudge | LossJudge | None = None
-        self._why_unjudged = NO_JUDGE
+        self._unjudged_reason = NO_JUDGE
         self._logged = dict[str, float]()
         """Numbers that the daemon has not been sent yet."""
         self._names = set[str]()
@@ -263,7 +263,7 @@ class AttachedTrainer:
         """Others that are in touch."""
         self._postponed: list[Message] = []
         """Evaluations that wait for the hold-out."""
-        self._said: list[str] = []
+        self._lines_before_question: list[str] = []
         self._refusal: PeerError | None = None
         self._deaths = 0
         self._next_start = 0.0
@@ -280,10 +280,10 @@ class AttachedTrainer:
             "shard": self._shard,
             "probe": self._probe,
             "weigh": self._weigh,
-            "ask": self._answer,
-            "say": self._hear,
+            "ask": self._answer_question,
+            "say": self._log_line,
             "status": self._note_status,
-            "failed": self._fail,
+            "failed": self._note_refusal,
             "over": self._end_run,
             "ended": self._lose_daemon,
         }
@@ -294,7 +294,7 @@ class AttachedTrainer:
         """Start the daemon, and wait until it gives the first order to train. Raises the PeerError that ended it, and
         RankLost."""
         try:
-            self._ranks.admit()
+            self._ranks.accept_all()
             self._child = self._start_daemon(-1)
             while not (self._attached and (self._running or self.finished)):
                 self._wait_for_daemon()
@@ -308,20 +308,20 @@ class AttachedTrainer:
             self.close()
             raise
         self._joined = True
-        self._ranks.go(self._state())
+        self._ranks.release(self._state())
         self._step_began = time.perf_counter_ns()
 
     def _wait_for_daemon(self) -> None:
         """Carry out the next order, whether the daemon has started this loop or not."""
         assert self._child is not None
         if self._attached and self.boundary is not None:
-            self.boundary.wait(LOOK_S)
+            self.boundary.wait(POLL_S)
             self.boundary.cross()
         else:
             with contextlib.suppress(queue.Empty):
-                self._dispatch(self._child.pipe.inbox.get(timeout=LOOK_S))
+                self._dispatch(self._child.pipe.inbox.get(timeout=POLL_S))
         self._check_silence()
-        self._ranks.sign()
+        self._ranks.heartbeat()
 
     def _dispatch(self, message: Message) -> None:
         """Carry out a message of a daemon that has not started this loop yet."""
@@ -358,15 +358,15 @@ class AttachedTrainer:
         if self.boundary is None:
             reshard(self._model)
             self._arena = Arena(folder, layout, create=False)
-            self.params = LeadTensors(layout, match(self._model, tensors), self._ranks, self._arena, folder)
+            self.params = LeadTensors(layout, match_tensors(self._model, tensors), self._ranks, self._arena, folder)
             check_optimizers(self._optimizers, self.params.tensors)
             self._ranks.order("open", **{name: opening[name] for name in ("tensors", "shapes", "fragments", "folder")})
-            self._ranks.answers()
+            self._ranks.wait_answers()
             self._counters = CounterFile(folder, len(layout.fragments))
             self._rounds = RoundClock(config.clock, config.sync_every, len(layout.fragments), growth=config.growth)
         if isinstance(config.model, CustomSection):
             if self._loss is None:
-                self._why_unjudged = NO_LOSS
+                self._unjudged_reason = NO_LOSS
             elif self._judge is None:
                 shared = self._holdout, self.upcoming, layout, folder, self._arena, self.params
                 self._judge = LossJudge(self._loss, self._model, *shared)
@@ -417,7 +417,7 @@ class AttachedTrainer:
         named, shard = self.params.named(), (0, self._shards)
         found, optimizers = load(Path(checkpoint), named, self._optimizers, tokens, shard)
         log.info(optimizers)
-        everywhere = all(answer["restored"] for answer in self._ranks.answers())
+        everywhere = all(answer["restored"] for answer in self._ranks.wait_answers())
         if found is None or not everywhere:
             if found is not None or self._shards > 1:
                 self.params.load(self._arena.inn)  # some ranks may have restored their rows
@@ -466,7 +466,7 @@ class AttachedTrainer:
             save(Path(message["folder"]), named, self._optimizers, place, account.tallies, shard)
         except (OSError, SafetensorError) as error:
             failed.append(str(error))
-        failed += [answer["failed"] for answer in self._ranks.answers() if "failed" in answer]
+        failed += [answer["failed"] for answer in self._ranks.wait_answers() if "failed" in answer]
         return {"failed": failed[0]} if failed else {"ok": {"tokens": tokens}}
 
     def _shard(self, message: Message) -> None:
@@ -486,7 +486,7 @@ class AttachedTrainer:
 
     def _judged(self, judge: Callable[[Message], Message] | None, message: Message) -> Message:
         if judge is None:
-            return {"ok": {"why": self._why_unjudged}}
+            return {"ok": {"why": self._unjudged_reason}}
         try:
             return judge(message)
         except UsageError as error:
@@ -504,16 +504,16 @@ class AttachedTrainer:
 
     # -- reports of the daemon ---------------------------------------------------------------------------------------
 
-    def _answer(self, message: Message) -> Message:
+    def _answer_question(self, message: Message) -> Message:
         """Ask the person. The time they take is no silence of the daemon."""
-        lines, self._said = self._said, []
-        self._ranks.sign(ASK_S)
-        answer = self._ask(message["question"], lines)
+        lines, self._lines_before_question = self._lines_before_question, []
+        self._ranks.heartbeat(CONFIRM_S)
+        answer = self._confirm_terms(message["question"], lines)
         self._last_message_at = time.monotonic()
         return {"ok": {"answer": answer}}
 
-    def _hear(self, message: Message) -> None:
-        self._said.append(message["line"])
+    def _log_line(self, message: Message) -> None:
+        self._lines_before_question.append(message["line"])
         log.info(message["line"])
 
     def _note_status(self, message: Message) -> None:
@@ -522,7 +522,7 @@ class AttachedTrainer:
             self._on_phase(message["phase"])
         self.phase, self.peers, self.status = message["phase"], message["peers"], message["status"]
 
-    def _fail(self, message: Message) -> None:
+    def _note_refusal(self, message: Message) -> None:
         self._refusal = error_in(message)
 
     def _end_run(self, message: Message) -> None:
@@ -542,7 +542,7 @@ class AttachedTrainer:
         if self.over or self._leaving:
             self.over = True
             return
-        fault = refusal or child.why(code)
+        fault = refusal or child.exit_error(code)
         self._deaths += 1
         needs_person = refusal is not None and not refusal.retry
         if self.boundary is None or needs_person or self._deaths > MAX_DEATHS:
@@ -571,7 +571,7 @@ class AttachedTrainer:
 
         Never raises for the network. Raises UsageError on another thread and in a forked child, and this or ModelError
         when the model's tensors were replaced; RankLost."""
-        self.check_place()
+        self.check_thread()
         boundary = self.boundary
         if boundary is None or self.over:
             return
@@ -599,7 +599,7 @@ class AttachedTrainer:
         except PeerError as error:
             self._ranks.fail(error)
             raise
-        self._ranks.go(self._state())
+        self._ranks.release(self._state())
 
     def _state(self) -> Message:
         """Return what the other ranks show of the run."""
@@ -622,7 +622,7 @@ class AttachedTrainer:
         """Raise ModelError or UsageError when the model has other tensors than at `join`, once a round: what is trained
         would not be what is exchanged."""
         reshard(self._model)
-        found = match(self._model, self._layout.tensors)
+        found = match_tensors(self._model, self._layout.tensors)
         for spec, live, bound in zip(self._layout.tensors, found, self.params.tensors, strict=True):
             if live is not bound:
                 fix = "Change values in place, as load_state_dict() does, or leave the run and join again."
@@ -645,11 +645,11 @@ class AttachedTrainer:
             boundary.drain()
             self._cross()
             while self._held:
-                self._interrupts.let_through()
-                boundary.wait(LOOK_S)
+                self._interrupts.deliver()
+                boundary.wait(POLL_S)
                 self._cross()
                 self._check_silence()
-                self._ranks.sign()
+                self._ranks.heartbeat()
         else:
             self.steps_alone += 1
             self._seek_daemon()
@@ -753,11 +753,11 @@ class AttachedTrainer:
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of the run's own data: see `Swarm.batches`."""
-        self.check_place()
+        self.check_thread()
         if self._ranks.world > 1:
             raise UsageError(NO_BATCHES, "Give the loop batches of your own.")
         if not isinstance(self._judge, RunJudge):
-            raise UsageError(self._why_unjudged, "Give the loop batches of your own.")
+            raise UsageError(self._unjudged_reason, "Give the loop batches of your own.")
         cursor = Cursor(epoch=self.tokens)  # a resumed loop draws in another order than before
         while not self.over:
             judge = self._judge
@@ -781,12 +781,12 @@ class AttachedTrainer:
             self._wait_for_daemon()
         else:
             self._seek_daemon()
-            time.sleep(LOOK_S)  # `_seek_daemon` never waits, and the next daemon has its time to be started
+            time.sleep(POLL_S)  # `_seek_daemon` never waits, and the next daemon has its time to be started
 
     def evaluate(self) -> float:
         """Return the loss of the live params on the run's hold-out, in nats a token; NaN where none is here, and when
         other ranks were left."""
-        self.check_place()
+        self.check_thread()
         if self._ranks.closed:
             return math.nan
         with self._meeting("evaluate"):
@@ -795,7 +795,7 @@ class AttachedTrainer:
                 self._evaluated = float(self._judge.evaluate(True, lambda: False)["loss"])
         return self._evaluated
 
-    def check_place(self) -> None:
+    def check_thread(self) -> None:
         """Raise UsageError on another thread than that of `join`, and in a forked child."""
         if self._child is not None and self._child.forked:
             raise UsageError(
@@ -822,7 +822,7 @@ class AttachedTrainer:
             while self._child is not None and time.monotonic() < until:
                 self._wait_for_daemon()
             self.over = True
-            self._ranks.go(self._state())
+            self._ranks.release(self._state())
         except RankLost as error:
             log.warning("left without the last save: %s", error.found)
         finally:

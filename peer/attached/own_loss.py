@@ -49,7 +49,7 @@ class UpcomingBatches:
         """At most `MOST_BATCHES`, which the loop has not been given yet. They are not to be changed."""
         return list(self._drawn)
 
-    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def prefetch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield all batches in their order, each once `MOST_BATCHES` further ones were drawn. An error of theirs is
         raised after the last batch before it."""
         self._drawn.clear()
@@ -90,7 +90,7 @@ class LossJudge:
         self._layout = layout
         self._folder = folder
         self._arena = arena
-        self._params = params
+        self._tensors = params
 
     @property
     def data(self) -> str:
@@ -107,9 +107,9 @@ class LossJudge:
         if len(batches) < LEAST_WINDOWS:
             return {"ok": {"why": TOO_FEW}}
         found: dict[str, Any] = {"guess": math.inf, "source": SOURCE}
-        with untouched(self._model), self._kept([fragment]):
+        with untouched(self._model), self._restored([fragment]):
             for name, values in candidates(self._layout, self._folder, self._arena, message):
-                self._put(fragment, values)
+                self._set_values(fragment, values)
                 began, losses = boottime(), list[float]()
                 for number, batch in enumerate(batches):
                     if boottime() > until:
@@ -131,7 +131,7 @@ class LossJudge:
             batches, source = self._batches.drawn, SOURCE
         if len(batches) < LEAST_WINDOWS:
             return {"ok": {"why": TOO_FEW}}
-        losses = self._of_arena(batches, message["seed"], lambda: boottime() > until)
+        losses = self._arena_losses(batches, message["seed"], lambda: boottime() > until)
         if losses is None:
             return {"ok": {"why": TOO_LATE}}
         return {"ok": {"windows": losses, "guess": math.inf, "source": source}}
@@ -141,7 +141,7 @@ class LossJudge:
         nobody waits for it."""
         batches = self._holdout or self._batches.drawn
         if not own:
-            losses = self._of_arena(batches, 0, given_up)
+            losses = self._arena_losses(batches, 0, given_up)
         else:
             with untouched(self._model):
                 losses = self._losses(batches, 0, given_up)
@@ -153,10 +153,10 @@ class LossJudge:
 
     # -- computing ---------------------------------------------------------------------------------------------------
 
-    def _of_arena(self, batches: Sequence[Any], seed: int, given_up: Callable[[], bool]) -> list[float] | None:
+    def _arena_losses(self, batches: Sequence[Any], seed: int, given_up: Callable[[], bool]) -> list[float] | None:
         """Return the losses of the whole model that lies in the arena; None: given up."""
-        with untouched(self._model), self._kept(range(len(self._layout.fragments))):
-            self._params.load(self._arena.inn)
+        with untouched(self._model), self._restored(range(len(self._layout.fragments))):
+            self._tensors.load(self._arena.inn)
             return self._losses(batches, seed, given_up)
 
     def _losses(self, batches: Sequence[Any], seed: int, given_up: Callable[[], bool]) -> list[float] | None:
@@ -182,20 +182,20 @@ class LossJudge:
             found = f"loss(model, batch) raised {type(error).__name__}: {error}"
             raise UsageError(found, FIX) from error
 
-    def _put(self, fragment: int, values: Tensor) -> None:
-        self._params.merge(fragment, values, 0.0)
+    def _set_values(self, fragment: int, values: Tensor) -> None:
+        self._tensors.merge(fragment, values, 0.0)
 
     @contextlib.contextmanager
-    def _kept(self, fragments: range | list[int]) -> Iterator[None]:
+    def _restored(self, fragments: range | list[int]) -> Iterator[None]:
         """Put the live values of these fragments back in the end, bit for bit."""
         kept = list[tuple[int, Tensor]]()
         for fragment in fragments:
             start, end = self._layout.fragment_span(fragment)
-            live = torch.empty(end - start, device=self._params.device)
-            self._params.read(fragment, live)
+            live = torch.empty(end - start, device=self._tensors.device)
+            self._tensors.read(fragment, live)
             kept.append((fragment, live))
         try:
             yield
         finally:
             for fragment, live in kept:
-                self._put(fragment, live)
+                self._set_values(fragment, live)

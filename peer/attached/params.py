@@ -41,7 +41,7 @@ def trained_tensors(model: Named, run: Sequence[TensorSpec] | None = None) -> di
     return found
 
 
-def match(model: Named, run: Sequence[TensorSpec]) -> list[Tensor]:
+def match_tensors(model: Named, run: Sequence[TensorSpec]) -> list[Tensor]:
     """Return the model's tensor for each tensor of the run, in its order.
 
     Raises ModelError, which names the first difference, for another name, shape or type of values, or a tensor without

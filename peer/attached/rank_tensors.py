@@ -46,7 +46,7 @@ class RankTensors(BoundTensors):
         self._whole: Tensor | None = None
         self.sharded = any(is_shard(tensor) for tensor in tensors)
 
-    def gives(self, tensor: Tensor) -> bool:
+    def _owns_rows(self, tensor: Tensor) -> bool:
         return is_first_replica(tensor) if is_shard(tensor) else self._rank == 0
 
     def map_whole(self, *, create: bool) -> None:
@@ -59,7 +59,7 @@ class RankTensors(BoundTensors):
         start, end = self._layout.fragment_span(fragment)
         return whole[start:end]
 
-    def carry_out(self, order: Message) -> None:
+    def execute(self, order: Message) -> None:
         """Carry out an order of rank 0's `LeadTensors` on the rows of this rank."""
         if order["op"] == "map":
             self.map_whole(create=False)
@@ -97,7 +97,7 @@ class LeadTensors(RankTensors):
     def _read(self, fragment: int, place: str) -> None:
         self._ranks.order("read", fragment=fragment, place=place)
         super().read(fragment, self.shared(place, fragment))
-        self._ranks.answers()
+        self._ranks.wait_answers()
 
     def merge(self, fragment: int, outer_params: Tensor, alpha: float) -> None:
         self._gathered = False
@@ -105,7 +105,7 @@ class LeadTensors(RankTensors):
             self._ranks.order("merge", fragment=fragment, place=self._share(fragment, outer_params), alpha=alpha)
         super().merge(fragment, outer_params, alpha)
         if self._others:
-            self._ranks.answers()
+            self._ranks.wait_answers()
 
     def shift(self, fragment: int, difference: Tensor) -> None:
         self._gathered = False
@@ -113,7 +113,7 @@ class LeadTensors(RankTensors):
             self._ranks.order("shift", fragment=fragment, place=self._share(fragment, difference))
         super().shift(fragment, difference)
         if self._others:
-            self._ranks.answers()
+            self._ranks.wait_answers()
 
     def _share(self, fragment: int, values: Tensor) -> str:
         """Return the name of shared memory that holds these values of a fragment. They are copied if need be."""
@@ -129,7 +129,7 @@ class LeadTensors(RankTensors):
             self.map_whole(create=True)
             try:
                 self._ranks.order("map")
-                self._ranks.answers()
+                self._ranks.wait_answers()
             finally:
                 (self._folder / WHOLE).unlink(missing_ok=True)
 

@@ -34,11 +34,11 @@ ARRIVE_S = 300.0
 MEET_S = 1800.0
 """Seconds that one rank waits for another, as long as a collective of gloo does by default. A process that ends is
 noticed at once; only one that hangs is waited for so long."""
-ASK_S = 24 * 3600.0
+CONFIRM_S = 24 * 3600.0
 """Seconds that a person may take for an answer."""
-BEAT_S = 5.0
+HEARTBEAT_S = 5.0
 """Seconds between two signs of life of rank 0 while it holds the others."""
-LOOK_S = 0.05
+POLL_S = 0.05
 """Seconds between two looks for the socket of rank 0."""
 HELLO = struct.Struct("<II")
 """First message of a rank: its number and the number of ranks."""
@@ -164,14 +164,14 @@ class Ranks:
         self._answers: dict[int, Message] = {}
         """To the last order."""
         self._orders = 0
-        self._signed_at = 0.0
+        self._heartbeat_at = 0.0
         self.lost = False
         """Whether a rank is gone, so that no order can be carried out any more."""
         self.closed = False
         """Whether there were other ranks, which are not met any more."""
         self._listener = None if place is None else _listen(place, world)
 
-    def admit(self) -> None:
+    def accept_all(self) -> None:
         """Wait for the others. Raises RankLost when one does not come."""
         if self._listener is None:
             return
@@ -189,7 +189,7 @@ class Ranks:
                 self._arrived[rank] = {"came": "join"}
         except (OSError, struct.error) as error:
             missing = sorted(set(range(1, self.world)) - set(self._pipes))
-            raise self._gone(f"rank {missing[0]} of {self.world} did not come to join() with this home") from error
+            raise self._lost_rank(f"rank {missing[0]} of {self.world} did not come to join() with this home") from error
         finally:
             self._listener.close()
             self._place.unlink(missing_ok=True)
@@ -201,7 +201,7 @@ class Ranks:
             self._receive(until)
         for rank, message in self._arrived.items():
             if message["came"] == "leave":
-                raise self._gone(f"rank {rank} left the run, and this one trains on")
+                raise self._lost_rank(f"rank {rank} left the run, and this one trains on")
             if message["came"] != what:
                 found = f"rank {rank} called {message['came']}() where rank 0 called {what}()"
                 raise UsageError(found, "Call the same methods of the swarm on all ranks.")
@@ -224,7 +224,7 @@ class Ranks:
         self._answers.clear()
         self._send({"op": op, "number": self._orders, **fields})
 
-    def answers(self) -> list[Message]:
+    def wait_answers(self) -> list[Message]:
         """Wait for the answers to the last order. Raises RankLost, and the PeerError of a rank that could not carry it
         out."""
         until = time.monotonic() + MEET_S
@@ -235,18 +235,18 @@ class Ranks:
                 raise error_in({**answer, "found": f"rank {rank}: {answer['found']}"})
         return list(self._answers.values())
 
-    def sign(self, within_s: float = MEET_S) -> None:
+    def heartbeat(self, within_s: float = MEET_S) -> None:
         """Show the others at the meeting that this rank lives, and look whether they do. `within_s`: until the next
         sign at the latest."""
         if not self._pipes:
             return
-        if time.monotonic() - self._signed_at >= BEAT_S or within_s != MEET_S:
-            self._signed_at = time.monotonic()
+        if time.monotonic() - self._heartbeat_at >= HEARTBEAT_S or within_s != MEET_S:
+            self._heartbeat_at = time.monotonic()
             self._send({"op": "sign", "within_s": within_s})
         while not self._inbox.empty():
             self._receive(time.monotonic())
 
-    def go(self, state: Message) -> None:
+    def release(self, state: Message) -> None:
         """End the meeting. `state`: what the others show of the run."""
         self._arrived.clear()
         self._send({"op": "go", **state})
@@ -273,20 +273,20 @@ class Ranks:
             rank, message = self._inbox.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             absent = self._pipes.keys() - self._arrived.keys() or self._pipes.keys() - self._answers.keys()
-            raise self._gone(f"rank {min(absent)} did not come to the step, or hangs") from None
+            raise self._lost_rank(f"rank {min(absent)} did not come to the step, or hangs") from None
         if message.get("op") == "ended":
-            raise self._gone(f"rank {rank} ended")
+            raise self._lost_rank(f"rank {rank} ended")
         if "came" in message:
             self._arrived[rank] = message
         elif message["number"] == self._orders:
             self._answers[rank] = message
 
-    def _gone(self, found: str) -> RankLost:
+    def _lost_rank(self, found: str) -> RankLost:
         self.lost = True
         return RankLost(found)
 
 
-class RankLine:
+class RankConnection:
     """The socket of another rank to rank 0."""
 
     def __init__(self, rank: Rank, place: Path) -> None:
@@ -303,14 +303,14 @@ class RankLine:
                 line.close()
                 if time.monotonic() > until:
                     raise RankLost(f"rank 0 did not come to join() with this home: {place}") from error
-                time.sleep(LOOK_S)  # no event announces the socket of a process that is still starting
+                time.sleep(POLL_S)  # no event announces the socket of a process that is still starting
         self._pipe = _RankPipe(line, 0, self._inbox)
         self._within_s = MEET_S
 
     def send(self, message: Message) -> None:
         self._pipe.send(message)
 
-    def receive(self, within_s: float = ASK_S) -> Message:
+    def receive(self, within_s: float = CONFIRM_S) -> Message:
         """Return the next message of rank 0 but for signs. Raises RankLost when it ended, or gave no sign for too
         long."""
         until = time.monotonic() + within_s

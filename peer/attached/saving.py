@@ -44,7 +44,7 @@ class LoopCheckpoint:
     """Ranks that have a part each."""
 
 
-def _of_shard(file: str, shard: int) -> str:
+def _shard_file(file: str, shard: int) -> str:
     return file if shard == 0 else f"{shard}.{file}"
 
 
@@ -73,12 +73,12 @@ def save(
                     kept[str(index)][key] = value
         numbers.append(kept)
     own, shards = shard
-    save_file(_apart(tensors), folder / _of_shard(TENSORS, own))
+    save_file(_unshared(tensors), folder / _shard_file(TENSORS, own))
     written = LoopCheckpoint(FORMAT, *place, list(tallies), numbers, shards)
-    (folder / _of_shard(ATTACHED_PLACE, own)).write_text(json.dumps(asdict(written)) + "\n")
+    (folder / _shard_file(ATTACHED_PLACE, own)).write_text(json.dumps(asdict(written)) + "\n")
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors with memory of their own, as safetensors wants them. Only views of a larger one, and a second
     name of the same one, are copied: a copy of all would cost more than the file."""
     found, seen = dict[str, Tensor](), set[int]()
@@ -107,8 +107,8 @@ def load(
         first = TypeAdapter(LoopCheckpoint).validate_json((folder / ATTACHED_PLACE).read_bytes())
         if first.format == FORMAT and first.shards != shards:
             return None, f"the optimizers start without state: {first.shards} ranks have saved, {shards} are here"
-        place = TypeAdapter(LoopCheckpoint).validate_json((folder / _of_shard(ATTACHED_PLACE, own)).read_bytes())
-        tensors = load_file(folder / _of_shard(TENSORS, own))
+        place = TypeAdapter(LoopCheckpoint).validate_json((folder / _shard_file(ATTACHED_PLACE, own)).read_bytes())
+        tensors = load_file(folder / _shard_file(TENSORS, own))
         saved = {name: tensors[f"model.{name}"] for name in named}
         fits = place.format == FORMAT and all(saved[name].shape == live.shape for name, live in named.items())
     except (OSError, ValidationError, SafetensorError, KeyError) as error:

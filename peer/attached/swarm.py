@@ -23,7 +23,7 @@ from peer.attached.daemon import DaemonChild
 from peer.attached.follower import Follower
 from peer.attached.loop import BROKEN_S, LEAVE_S, AttachedTrainer
 from peer.attached.own_loss import Loss
-from peer.attached.params import Named, innermost, match
+from peer.attached.params import Named, innermost, match_tensors
 from peer.attached.ranks import Ranks, check_ranks, meeting_place, own_rank
 from peer.errors import ManifestError, PeerError, UsageError
 from peer.node.control import send_command
@@ -218,7 +218,7 @@ def join(
         model,
         optimizers,
         start_daemon,
-        ask=_ask,
+        confirm=_confirm,
         on_fault=on_fault,
         on_phase=_show_phase,
         loss=loss,
@@ -244,7 +244,7 @@ def check(ticket_or_manifest: str | Path, model: Named, *, home: Path | str | No
             raise ManifestError(f"this home has not joined the run yet: there is no {path}", fix)
     manifest = load_signed(path).manifest
     if isinstance(manifest.model, LlamaSection):
-        match(model, tensors_of(manifest.model))
+        match_tensors(model, tensors_of(manifest.model))
         return
     layout = manifest.model.layout.digest
     file = next(
@@ -252,7 +252,7 @@ def check(ticket_or_manifest: str | Path, model: Named, *, home: Path | str | No
     )
     if file is None:
         raise ManifestError(f"the run's layout {layout} is not here", "Join once: join() fetches and compares it.")
-    match(model, read_tensors(manifest, file))
+    match_tensors(model, read_tensors(manifest, file))
 
 
 class Swarm:
@@ -289,8 +289,8 @@ class Swarm:
         """Yield the loader's batches until the run is over. The loader is started again when it is exhausted.
 
         Raises UsageError for a loader without batches, and the PeerError that ended the daemon for good."""
-        batches = _again_and_again(loader)
-        for batch in self._trainer.upcoming.ahead(batches) if self._trainer.judges_by_loss else batches:
+        batches = _repeated(loader)
+        for batch in self._trainer.upcoming.prefetch(batches) if self._trainer.judges_by_loss else batches:
             self._trainer.end_interrupted_wait()
             if self.over:
                 return
@@ -526,7 +526,7 @@ def _curve(losses: Sequence[tuple[int, float]], width: int = 420, height: int = 
     )
 
 
-def _again_and_again(loader: Iterable[Batch]) -> Iterator[Batch]:
+def _repeated(loader: Iterable[Batch]) -> Iterator[Batch]:
     """Yield the batches of a loader, which is started again when it is exhausted. Raises UsageError without any."""
     while True:
         given = False
@@ -555,20 +555,20 @@ def _tokens_in(batch: Any) -> int:
     return 0
 
 
-def _somebody_looks() -> bool:
+def _is_interactive() -> bool:
     """Return whether this is a terminal or a notebook."""
     return (sys.stdin.isatty() and sys.stdout.isatty()) or "ipykernel" in sys.modules
 
 
 def _show_phase(phase: str) -> None:
     """Show what `join` waits for. It may take minutes, as when the operator's node has not started the run."""
-    if _somebody_looks():
+    if _is_interactive():
         print(f"peer: {phase}", file=sys.stderr, flush=True)
 
 
-def _ask(question: str, lines: Sequence[str]) -> bool | None:
+def _confirm(question: str, lines: Sequence[str]) -> bool | None:
     """Show the run's terms and ask at the terminal or in the notebook. None: there is nobody to ask."""
-    if not _somebody_looks():
+    if not _is_interactive():
         print(*lines, sep="\n", file=sys.stderr)  # the error that follows says how to agree
         return None
     print(*lines, sep="\n")

@@ -27,12 +27,12 @@ def untouched(model: Named | None = None) -> Iterator[None]:
         for kind in ("cpu", *(["cuda"] if devices else [])):
             stack.enter_context(torch.autocast(kind, enabled=False))
         if isinstance(model, nn.Module):
-            stack.enter_context(_modules_kept(model))
+            stack.enter_context(_restored_modules(model))
         yield
 
 
 @contextlib.contextmanager
-def _modules_kept(model: nn.Module) -> Iterator[None]:
+def _restored_modules(model: nn.Module) -> Iterator[None]:
     modules = list(model.modules())
     flags = [module.training for module in modules]
     buffers = [dict(module._buffers) for module in modules]

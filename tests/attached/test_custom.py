@@ -101,12 +101,12 @@ class CustomLoop:
             self.model,
             [],
             start,  # type: ignore[arg-type]
-            ask=lambda *_: None,
+            confirm=lambda *_: None,
             on_fault=self.faults.append,
             loss=loss,
             holdout=holdout,
         )
-        self.batches = self.trainer.upcoming.ahead(batches())
+        self.batches = self.trainer.upcoming.prefetch(batches())
 
     @property
     def flat(self) -> Tensor:
@@ -307,13 +307,13 @@ def test_batches_keep_their_order_and_an_error_waits_for_those_before_it() -> No
         raise UsageError("exhausted", "Give more.")
 
     upcoming = UpcomingBatches()
-    given = upcoming.ahead(numbers(MOST_BATCHES + 3))
+    given = upcoming.prefetch(numbers(MOST_BATCHES + 3))
     assert list(islice(given, 2)) == [0, 1]
     assert upcoming.drawn == list(range(2, 2 + MOST_BATCHES))
     assert list(islice(given, MOST_BATCHES + 1)) == list(range(2, MOST_BATCHES + 3))
     with pytest.raises(UsageError, match="exhausted"):
         next(given)
-    few = upcoming.ahead(numbers(3))
+    few = upcoming.prefetch(numbers(3))
     assert list(islice(few, 3)) == [0, 1, 2]
     with pytest.raises(UsageError, match="exhausted"):
         next(few)

@@ -12,7 +12,7 @@ from blake3 import blake3
 from torch import Tensor, nn
 
 from peer.attached.found import FoundedRun, found
-from peer.attached.params import match
+from peer.attached.params import match_tensors
 from peer.attached.swarm import check
 from peer.errors import ManifestError, ModelError, PeerError, UsageError
 from peer.identity import load_or_create
@@ -109,7 +109,7 @@ def test_names_are_those_of_the_plain_model(tmp_path: Path) -> None:
     assert names_of(run) == ["0.weight"]
     tensors = tensors_beside(run.manifest, load_signed(run.manifest).manifest)
     assert tensors is not None
-    match(nn.Sequential(nn.Linear(3, 2, bias=False)), tensors)
+    match_tensors(nn.Sequential(nn.Linear(3, 2, bias=False)), tensors)
 
 
 def test_a_key_that_exists_signs(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_the_second_one_does_not_wait_and_a_wait_lets_the_first_through(second: 
         with interrupts:
             interrupt()
             done.append(interrupts.waiting)
-            interrupt() if second == "interrupt" else interrupts.let_through()
+            interrupt() if second == "interrupt" else interrupts.deliver()
             done.append(False)
 
     with pytest.raises(KeyboardInterrupt):

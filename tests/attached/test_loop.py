@@ -127,7 +127,7 @@ class Loop:
             self.tensors,
             [],
             start,  # type: ignore[arg-type]
-            ask=lambda *_: None,
+            confirm=lambda *_: None,
             on_fault=self.faults.append,
             on_phase=self.phases.append,
         )

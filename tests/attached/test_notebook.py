@@ -75,7 +75,7 @@ def test_a_loop_in_a_notebook(tmp_path: Path) -> None:
         async with book.client.async_setup_kernel():
             assert await book.run("%load_ext autoreload\n%autoreload 2") == ""
             assert await book.run(PLAYED) == ""
-            said = await book.run("attached._ask('Take part?', ['what the run takes']) is None")
+            said = await book.run("attached._confirm('Take part?', ['what the run takes']) is None")
             assert said == "what the run takes\nTrue", "nobody is there to ask"
             await book.run("""
                 parameters = {one.name: torch.zeros(one.shape) for one in TENSORS}

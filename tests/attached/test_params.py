@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from peer.attached.names import clean_name
-from peer.attached.params import BoundTensors, check_optimizers, match
+from peer.attached.params import BoundTensors, check_optimizers, match_tensors
 from peer.errors import ModelError, UsageError
 from peer.protocol.model.layout import Layout, TensorSpec
 
@@ -21,7 +21,7 @@ def model() -> nn.Module:
 
 def test_tensors_come_in_the_order_of_the_run() -> None:
     own = model()
-    found = match(own, TENSORS[::-1])
+    found = match_tensors(own, TENSORS[::-1])
     assert [id(tensor) for tensor in found] == [id(own[1].weight), id(own[0].bias), id(own[0].weight)]
 
 
@@ -40,13 +40,13 @@ def test_tensors_come_in_the_order_of_the_run() -> None:
 )
 def test_the_first_difference_is_named(own: nn.Module, found: str) -> None:
     with pytest.raises(ModelError, match=found):
-        match(own, TENSORS)
+        match_tensors(own, TENSORS)
 
 
 def test_what_is_frozen_and_not_in_the_run_stays_out() -> None:
     own = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
     own[1].bias.requires_grad_(False)
-    assert len(match(own, TENSORS)) == len(TENSORS)
+    assert len(match_tensors(own, TENSORS)) == len(TENSORS)
 
 
 def test_names_are_those_without_wrappers() -> None:
@@ -55,14 +55,14 @@ def test_names_are_those_without_wrappers() -> None:
 
 def test_an_optimizer_of_other_parameters_is_refused() -> None:
     own, other = model(), model()
-    check_optimizers([torch.optim.SGD(own.parameters(), 0.1)], match(own, TENSORS))
+    check_optimizers([torch.optim.SGD(own.parameters(), 0.1)], match_tensors(own, TENSORS))
     with pytest.raises(UsageError, match="updates none"):
-        check_optimizers([torch.optim.SGD(other.parameters(), 0.1)], match(own, TENSORS))
+        check_optimizers([torch.optim.SGD(other.parameters(), 0.1)], match_tensors(own, TENSORS))
 
 
 def test_snapshot_and_merge_are_exact() -> None:
     own = model()
-    params = BoundTensors(LAYOUT, match(own, TENSORS))
+    params = BoundTensors(LAYOUT, match_tensors(own, TENSORS))
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in params.tensors])
     taken, outer = torch.empty(9), torch.randn(9)
     params.read(0, taken)
