@@ -50,7 +50,7 @@ class Follower:
         self.attached = False
         self.error: PeerError | None = None
         """Why rank 0 has no daemon any more."""
-        self.phase, self.peers, self.tokens, self.total_rounds, self.lr_factor = "starting", 0, 0, 1, 1.0
+        self.daemon_phase, self.peers, self.tokens, self.total_rounds, self.lr_factor = "starting", 0, 0, 1, 1.0
         self._value = math.nan
 
     def join(self) -> None:
@@ -177,7 +177,7 @@ class Follower:
     def _note_state(self, state: Message) -> None:
         self.params.move_to(state["round"], state["step_in_round"])
         self.over, self.finished, self.attached = state["over"], state["finished"], state["attached"]
-        self.phase, self.peers, self.tokens = state["phase"], state["peers"], state["tokens"]
+        self.daemon_phase, self.peers, self.tokens = state["phase"], state["peers"], state["tokens"]
         self.total_rounds, self.lr_factor = state["total_rounds"], state["lr_factor"]
         self.error = None if state["error"] is None else error_in(state["error"])
         value = state.get("value")

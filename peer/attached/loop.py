@@ -1,18 +1,20 @@
-"""The end of the daemon's socket in the program of a user's own training loop.
+"""`AttachedTrainer`: the end of the daemon's socket in the program of a user's own training loop.
 
-The loop calls `stepped` after each of its steps. There the daemon's orders are carried out, on the loop's own thread
-and between two steps: snapshots are given, results merged, params evaluated. When the daemon is lost, the loop trains
-on alone, starts another one, and keeps its params and its accounts.
+The loop calls `stepped` after each of its steps. There the daemon's orders are executed, on the loop's own thread and
+between two steps: snapshots are taken, results merged, params evaluated. When the daemon is lost, the loop trains on
+alone, starts another daemon, and keeps its params and its accounts.
 
-With several ranks this is rank 0. The others are followers: they wait at each step while the orders are carried out,
-and do their part of them.
+With several ranks, this is rank 0. The others are followers (`peer.attached.follower`): they wait at each step while
+rank 0 executes the orders, and do their part of them.
 
-On failure: an error that a person has to mend is passed to `on_fault` once, and the loop trains on without a daemon. A
-daemon that ended by chance is started again, ever more slowly."""
+The trainer is made of parts: `DaemonLink` starts the daemon and notices its end, `BoundRun` has what belongs to the run
+(config, layout, arena, params), `Judging` computes losses, and `peer.trainer.boundary.Boundary` executes the orders of
+the rounds."""
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import logging
 import math
 import os
@@ -26,62 +28,32 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import Tensor
 
+from peer.attached.bound_run import BoundRun
 from peer.attached.daemon import DaemonChild
+from peer.attached.daemon_link import DaemonLink, LinkState
 from peer.attached.interrupts import Interrupts
-from peer.attached.own_loss import Loss, LossJudge, UpcomingBatches
-from peer.attached.params import Named, check_optimizers, match_tensors
-from peer.attached.rank_tensors import LeadTensors, reshard
+from peer.attached.judging import Judging
+from peer.attached.own_loss import Loss, UpcomingBatches
+from peer.attached.params import Named
+from peer.attached.rank_tensors import LeadTensors
 from peer.attached.ranks import CONFIRM_S, NO_BATCHES, Ranks, as_message, error_in
+from peer.attached.run_judge import RunJudge
 from peer.attached.saving import load, save
-from peer.attached.untouched import untouched
-from peer.errors import NotRunning, PeerError, RankLost, TrainerFailed, UsageError
-from peer.protocol.model.layout import Layout, TensorSpec
+from peer.errors import NotRunning, PeerError, RankLost, UsageError
 from peer.protocol.sampling import Cursor
-from peer.protocol.schedule import RoundClock
-from peer.run.sections import CustomSection
-from peer.trainer.arena import Arena, CounterFile
-from peer.trainer.batches import BatchStream
 from peer.trainer.boundary import Boundary, Command
-from peer.trainer.config import TrainerConfig
-from peer.trainer.data.tracked import TrackedData
-from peer.trainer.evaluation import NO_EVALUATION, evaluate_holdout, weights_of
-from peer.trainer.inner_loop import lr_factor
 from peer.trainer.ipc import Message
-from peer.trainer.loss import TokenLoss
-from peer.trainer.models.factory import bind, empty_model
-from peer.trainer.models.flat import replace_parameters, views_of
-from peer.trainer.models.language_model import LanguageModel
-from peer.trainer.probing.probe import Prober
 
 log = logging.getLogger("peer")
 
-SILENT_S = 180.0
-"""A daemon that sends nothing for so long counts as hung. It sends its status every second once it has loaded."""
 POLL_S = 0.5
-"""Seconds between two looks at a daemon that is waited for."""
-EVALUATION_S = 30.0
-"""Seconds that one evaluation may hold up the loop; it is given up after that, without a result."""
-LONGEST_PAUSE_S = 60.0
-"""Before a lost daemon is started again: the first one at once, later ones after a pause that doubles, until one gives
-an order to train."""
-MAX_DEATHS = 5
-"""Daemons that end one after the other without an order to train: then no further one is started."""
+"""Seconds between two checks of the daemon while the loop waits for it."""
 MOST_LOGGED = 32
-"""Names of numbers that a loop may log."""
-CLOSED_S = 5.0
-"""Seconds that a daemon which has closed its socket may take to end."""
+"""Most names of numbers that a loop may log."""
 LEAVE_S, BROKEN_S = 60.0, 10.0
-"""Seconds for a drain at the end of the loop, and after an exception in it."""
-
-NO_JUDGE = "this loop has none of the run's data"
-NO_LOSS = (
-    "the run's model is known to this loop alone, and it was joined without a loss. Partners' params are clipped, and "
-    "not checked. With peer.join(..., loss=...) they are"
-)
-NO_MEMORY = "the memory of this device has no room for the run's network beside the loop"
-"""Why there are no losses, for a person."""
+"""Seconds to leave the run at the end of the loop, and after an exception in it."""
 
 
 class OwnData:
@@ -91,115 +63,26 @@ class OwnData:
         return {"data_from": "", "data_to": "", "data_skipped": ""}
 
     def rebase(self, fragment: int, tokens: int) -> None:
-        """Nothing is known to rebase."""
+        """Do nothing: no place in the data is known."""
 
 
-class BoundNetwork:
-    """The run's own network over a user's live tensors (`peer.trainer.evaluation.RunNetwork`). Its params have no
-    memory of their own."""
+class Phase(enum.Enum):
+    """The part of its life that an attached loop is in. They follow each other in this order."""
 
-    def __init__(self, config: TrainerConfig, layout: Layout, params: LeadTensors) -> None:
-        """Raises ModelError when the run's model cannot be made here."""
-        model = empty_model(config)
-        flat = torch.zeros(layout.elements, device=params.device)
-        bind(model, layout, flat)
-        model.examine()
-        named = {model.prefix + name: nn.Parameter(view.to("meta")) for name, view in views_of(flat, layout)}
-        replace_parameters(model, named)
-        model.eval()
-        self._tensors = params
-        self.token_loss = TokenLoss(model, params.device, config.mask_end_token)
-
-    @property
-    def network(self) -> LanguageModel:
-        return self.token_loss.network
-
-    @property
-    def device(self) -> torch.device:
-        return self._tensors.device
-
-    def live_weights(self) -> dict[str, Tensor]:
-        named = self._tensors.whole_named().items()
-        return weights_of(self.network, ((name, value.to(self.device)) for name, value in named))
-
-    def forget_gradients(self) -> None:
-        """Leave them: they are the user's."""
-
-
-class RunJudge:
-    """Evaluates and probes params inside a user's loop, with the run's network on the run's data."""
-
-    def __init__(
-        self,
-        config: TrainerConfig,
-        layout: Layout,
-        folder: Path,
-        arena: Arena,
-        params: LeadTensors,
-        send: Callable[[Message], None],
-    ) -> None:
-        """Raises DataError, ManifestError and ModelError."""
-        self._config = config
-        self._layout = layout
-        self._arena = arena
-        self._network = BoundNetwork(config, layout, params)
-        self._tracked = TrackedData(config, folder, len(layout.fragments), send)
-        self._prober = Prober(config, layout, folder, arena, self._network, self._tracked)
-        if self._tracked.shards is not None:
-            self._tracked.shards.request([])  # asks for the hold-out
-
-    @property
-    def holdout_awaited(self) -> bool:
-        return self._tracked.holdout_awaited
-
-    @property
-    def asks_daemon(self) -> bool:
-        """Whether its data are requested from the daemon. Another daemon does not know the requests."""
-        return self._tracked.shards is not None
-
-    @property
-    def data(self) -> str:
-        """Description of the data that params are evaluated on."""
-        return self._tracked.data.description
-
-    def weigh(self, message: Message) -> Message:
-        with untouched():
-            return self._prober.weigh(message)
-
-    def probe(self, message: Message) -> Message:
-        with untouched():
-            return self._prober.answer(message)
-
-    def evaluate(self, own: bool, given_up: Callable[[], bool]) -> Message:
-        until = time.monotonic() + EVALUATION_S
-        network, train = self._network, self._config.train
-        with untouched():
-            if own:
-                weights = network.live_weights()
-            else:
-                weights = weights_of(network.network, views_of(self._arena.inn.to(network.device), self._layout))
-            result = evaluate_holdout(
-                network.token_loss,
-                self._tracked.data,
-                train.context,
-                train.eval_windows,
-                weights,
-                lambda: given_up() or time.monotonic() > until,
-            )
-        return {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}
-
-    def take_shard(self, message: Message) -> None:
-        self._tracked.receive_shard(message)
-        self._prober.check_borrowed()
-
-    def stream(self) -> BatchStream:
-        """Return the run's training data, in the order in which this peer draws it."""
-        config, shape = self._config, {"context": self._config.train.context, "batch": self._config.train.batch}
-        return BatchStream(self._tracked.data, seed=config.seed, peer_id=config.peer_id, **shape)
+    JOINING = enum.auto()
+    """`join` waits for the first daemon and for its first order to train."""
+    TRAINING = enum.auto()
+    """The user's loop makes steps, with a daemon or, between two daemons, alone."""
+    LEAVING = enum.auto()
+    """`leave` waits until the daemon has finished the exchange under way and saved."""
+    OVER = enum.auto()
+    """The run is over, or was left. Steps are no longer counted."""
 
 
 class AttachedTrainer:
-    """One loop of a user's, in one run. `join` returns when training begins."""
+    """Connects one training loop of a user to one run. `join` returns when training begins.
+
+    All methods have to be called on the thread that called `join`."""
 
     def __init__(
         self,
@@ -214,72 +97,47 @@ class AttachedTrainer:
         holdout: Sequence[Any] = (),
         ranks: Ranks | None = None,
     ) -> None:
-        """`start_daemon` is given the round of the live params, -1 at first. `confirm` is called with a question and
-        the lines before it; it returns None when there is nobody to ask. `on_phase` is called with each thing that
-        `join` waits for. `loss` judges params of a custom model, on `holdout` too. `ranks`: the others that train this
-        model; None: this process trains it alone."""
+        """`start_daemon`: starts a daemon, given the round of the live params, which is -1 at first. `confirm`: asks
+        the person a question, given the lines to show before it; returns None when there is no person. `on_fault`: is
+        called with each fault of the daemon. `on_phase`: is called with each text about what `join` waits for. `loss`
+        and `holdout`: see `peer.join`. `ranks`: the other ranks that train this model; None: there are none."""
         self._model = model
         self._optimizers = list(optimizers)
-        self._start_daemon = start_daemon
         self._confirm_terms = confirm
-        self._on_fault = on_fault
         self._on_phase = on_phase
-        self._loss = loss
-        self._holdout = holdout
         self._ranks = ranks if ranks is not None else Ranks()
-        self.upcoming = UpcomingBatches()
         self._thread = threading.get_ident()
-        self._child: DaemonChild | None = None
-        self._config: TrainerConfig | None = None
-        self._layout: Layout
-        self._folder: Path
-        self._arena: Arena
-        self._counters: CounterFile
-        self._rounds: RoundClock
-        self.params: LeadTensors
-        self.boundary: Boundary | None = None
-        self._judge: RunJudge | LossJudge | None = None
-        self._unjudged_reason = NO_JUDGE
-        self._logged = dict[str, float]()
-        """Numbers that the daemon has not been sent yet."""
-        self._names = set[str]()
-        self._loss_failed = False
-        self._checked_round = -1
-        """Round in which the model had the tensors of `join`."""
-        self._attached = False
-        """Whether the daemon has started this loop, so that its orders are obeyed."""
-        self._free = False
-        """Whether the loop goes on until its daemon orders work: it outlived the former one."""
-        self._leaving = False
-        self.over = False
-        """Whether the run is over, or was left."""
-        self.error: PeerError | None = None
-        """Why there is no daemon any more; None: there is one, or there will be."""
-        self._joined = False
-        """Whether `join` has returned."""
-        self.phase = "starting"
-        self.status = ""
-        self.peers = 0
-        """Others that are in touch."""
-        self._postponed: list[Message] = []
-        """Evaluations that wait for the hold-out."""
-        self._lines_before_question: list[str] = []
-        self._refusal: PeerError | None = None
-        self._deaths = 0
-        self._next_start = 0.0
-        self._last_message_at = time.monotonic()
-        self._step_began = time.perf_counter_ns()
+        self._phase = Phase.JOINING
+        self._link = DaemonLink(start_daemon, on_fault)
         self._interrupts = Interrupts()
+        self._judging = Judging(model, loss, holdout, self._link, self._interrupts, on_fault)
+        self._run: BoundRun | None = None
+        """None: no daemon has sent the run's config yet."""
+        self.boundary: Boundary | None = None
+        """None: no daemon has started this loop yet."""
+        self._logged = dict[str, float]()
+        """Logged numbers that were not sent to the daemon yet."""
+        self._names = set[str]()
+        """Names of all numbers that were logged."""
+        self.daemon_phase = "starting"
+        """What the daemon does, for a person."""
+        self.status = ""
+        """The daemon's status: `finished` once all rounds were played."""
+        self.peers = 0
+        """Other peers that the daemon is in contact with."""
+        self._lines_before_question: list[str] = []
+        self._step_began = time.perf_counter_ns()
         self.steps_alone = 0
         """Steps made without a daemon."""
         self._evaluated = math.nan
+        """Result of the last `evaluate`, for the other ranks."""
         self._commands: dict[str, Command] = {
             "start": self._start,
-            "evaluate": self._evaluate,
+            "evaluate": self._judging.evaluate,
             "save": self._save,
-            "shard": self._shard,
-            "probe": self._probe,
-            "weigh": self._weigh,
+            "shard": self._judging.receive_shard,
+            "probe": self._judging.probe,
+            "weigh": self._judging.weigh,
             "ask": self._answer_question,
             "say": self._log_line,
             "status": self._note_status,
@@ -291,12 +149,13 @@ class AttachedTrainer:
     # -- joining -----------------------------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Start the daemon, and wait until it gives the first order to train. Raises the PeerError that ended it, and
-        RankLost."""
+        """Start the daemon, and wait until it gives the first order to train.
+
+        Raises the PeerError that ended the daemon, and RankLost."""
         try:
             self._ranks.accept_all()
-            self._child = self._start_daemon(-1)
-            while not (self._attached and (self._running or self.finished)):
+            self._link.start(-1)
+            while not (self.attached and (self._running or self.finished)):
                 self._wait_for_daemon()
                 if self.error is not None:
                     raise self.error
@@ -307,283 +166,185 @@ class AttachedTrainer:
                 self._ranks.fail(error)
             self.close()
             raise
-        self._joined = True
+        self._phase = Phase.TRAINING
         self._ranks.release(self._state())
         self._step_began = time.perf_counter_ns()
 
     def _wait_for_daemon(self) -> None:
-        """Carry out the next order, whether the daemon has started this loop or not."""
-        assert self._child is not None
-        if self._attached and self.boundary is not None:
+        """Wait up to `POLL_S` for one order of the daemon and execute it, whether it has started this loop or not."""
+        link = self._link
+        assert link.child is not None
+        if link.attached and self.boundary is not None:
             self.boundary.wait(POLL_S)
             self.boundary.cross()
         else:
             with contextlib.suppress(queue.Empty):
-                self._dispatch(self._child.pipe.inbox.get(timeout=POLL_S))
-        self._check_silence()
+                self._dispatch(link.child.pipe.inbox.get(timeout=POLL_S))
+        link.end_if_silent()
         self._ranks.heartbeat()
 
     def _dispatch(self, message: Message) -> None:
-        """Carry out a message of a daemon that has not started this loop yet."""
-        self._last_message_at = time.monotonic()
-        assert self._child is not None
+        """Handle a message of a daemon that has not started this loop yet."""
+        self._link.note_message()
         if "config" in message:
             self._open(message)
             return
         if message["op"] not in self._commands:
             return  # an order of the rounds, such as `hold`: nothing is under way yet
         reply = self._commands[message["op"]](message)
-        if reply is not None and self._child is not None:
-            self._child.pipe.send({"id": message["id"], **reply})
+        if reply is not None:
+            self._link.send({"id": message["id"], **reply})
 
     def _open(self, opening: Message) -> None:
-        """Bind the tensors to the run's layout. A difference is sent to the daemon, and raised."""
+        """Bind the model to the run, or check that another daemon is of the same run.
+
+        A PeerError is sent to the daemon as a refusal, and raised."""
         try:
-            self._bind(opening)
+            if self._run is None:
+                self._run = BoundRun(opening, self._model, self._optimizers, self._ranks)
+            else:
+                self._run.rebind(opening)
+            self._judging.choose_judge(self._run)
         except PeerError as error:
-            assert self._child is not None
             refusal = as_message(error)
-            self._child.pipe.send({"refused": refusal.pop("error"), **refusal})
+            self._link.send({"refused": refusal.pop("error"), **refusal})
             raise
 
-    def _bind(self, opening: Message) -> None:
-        config = TrainerConfig.model_validate(opening["config"])
-        named = zip(opening["tensors"], opening["shapes"], strict=True)
-        tensors = tuple(TensorSpec(name, tuple(shape)) for name, shape in named)
-        layout = Layout(tensors, tuple((first, end) for first, end in opening["fragments"]))
-        folder = Path(opening["folder"])
-        if self._config is not None and (layout, folder) != (self._layout, self._folder):
-            raise UsageError("the daemon that was started again is of another run", "Join again.")
-        self._config, self._layout, self._folder = config, layout, folder
-        if self.boundary is None:
-            reshard(self._model)
-            self._arena = Arena(folder, layout, create=False)
-            self.params = LeadTensors(layout, match_tensors(self._model, tensors), self._ranks, self._arena, folder)
-            check_optimizers(self._optimizers, self.params.tensors)
-            self._ranks.order("open", **{name: opening[name] for name in ("tensors", "shapes", "fragments", "folder")})
-            self._ranks.wait_answers()
-            self._counters = CounterFile(folder, len(layout.fragments))
-            self._rounds = RoundClock(config.clock, config.sync_every, len(layout.fragments), growth=config.growth)
-        if isinstance(config.model, CustomSection):
-            if self._loss is None:
-                self._unjudged_reason = NO_LOSS
-            elif self._judge is None:
-                shared = self._holdout, self.upcoming, layout, folder, self._arena, self.params
-                self._judge = LossJudge(self._loss, self._model, *shared)
-            return
-        if config.data.kind == "text" and config.data_dir is None:
-            return
-        if self._judge is None or self._judge.asks_daemon:
-            self._judge = RunJudge(config, layout, folder, self._arena, self.params, self._send)
+    @property
+    def _bound(self) -> BoundRun:
+        assert self._run is not None, "no daemon has sent the run's config yet"
+        return self._run
 
-    def _send(self, message: Message) -> None:
-        if self._child is not None:
-            self._child.pipe.send(message)
-
-    # -- orders ------------------------------------------------------------------------------------------------------
+    # -- orders of the daemon ----------------------------------------------------------------------------------------
 
     def _start(self, message: Message) -> Message:
-        """Begin with the state in the arena, with a checkpoint, or go on with the live params."""
-        config, child = self._config, self._child
-        assert config is not None
+        """Set the params to the state in the arena or to a checkpoint, or continue with the live params (`covered`)."""
+        run, child = self._bound, self._link.child
         assert child is not None
         if self.boundary is not None and message["covered"] is not None:
             self.boundary.attach(child.pipe, message["covered"])
-            self._free = True
+            self._link.attach(live=True)
             log.info("attached to another daemon, with the live params")
         else:
-            self.params.load(self._arena.inn)
-            self.params.move_to(message["round"], 0)
+            run.params.load(run.arena.inn)
+            run.params.move_to(message["round"], 0)
             if self.boundary is None:
-                shared = self._folder, self._layout, self._arena, self._counters
-                self.boundary = Boundary(child.pipe, *shared, self.params, OwnData(), self._commands)
+                shared = run.folder, run.layout, run.arena, run.counters
+                self.boundary = Boundary(child.pipe, *shared, run.params, OwnData(), self._commands)
             else:
                 self.boundary.attach(child.pipe, ())
                 self.boundary.restart()
-            self._free = False
             self._resume(message["resume"])
-        self._attached = True
-        info = {"device": str(self.params.device), "device_reason": "the user's own training loop"}
-        data = self._judge.data if self._judge is not None else ""
-        return {"ok": info | {"tokens_per_step": config.tokens_per_step, "data": data}}
+            self._link.attach(live=False)
+        info = {"device": str(run.params.device), "device_reason": "the user's own training loop"}
+        return {"ok": info | {"tokens_per_step": run.nominal_tokens, "data": self._judging.data}}
 
     def _resume(self, checkpoint: str | None) -> None:
+        """Restore a checkpoint on all ranks, if there is one. Work that it does not hold is dropped."""
+        run = self._bound
         assert self.boundary is not None
         if checkpoint is None:
             self.boundary.drop_open_work()
             return
-        tokens = self._counters.tokens
-        self._ranks.order("restore", folder=checkpoint, tokens=tokens)
-        named, shard = self.params.named(), (0, self._shards)
-        found, optimizers = load(Path(checkpoint), named, self._optimizers, tokens, shard)
+        self._ranks.order("restore", folder=checkpoint, tokens=run.tokens)
+        named, shard = run.params.named(), (0, self._shards)
+        found, optimizers = load(Path(checkpoint), named, self._optimizers, run.tokens, shard)
         log.info(optimizers)
         everywhere = all(answer["restored"] for answer in self._ranks.wait_answers())
         if found is None or not everywhere:
             if found is not None or self._shards > 1:
-                self.params.load(self._arena.inn)  # some ranks may have restored their rows
+                run.params.load(run.arena.inn)  # some ranks may have restored their rows
             self.boundary.drop_open_work()
             return
-        self.params.move_to(found.round, found.step_in_round)
+        run.params.move_to(found.round, found.step_in_round)
         self.boundary.resume(found.since_snapshot, found.tallies)
 
     @property
     def _shards(self) -> int:
-        """How many ranks have a part of a checkpoint each."""
-        return self._ranks.world if self.params.sharded else 1
-
-    def _evaluate(self, message: Message) -> Message | None:
-        if self._judge is None:
-            result = NO_EVALUATION
-            return {"ok": {"loss": result.loss, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}}
-        if self._judge.holdout_awaited:
-            self._postponed.append(message)
-            return None
-        child, number = self._child, message.get("number", 1)
-        own, judge = bool(message.get("own")), self._judge
-        until = time.monotonic() + EVALUATION_S
-
-        def given_up() -> bool:
-            interrupted = self._interrupts.waiting
-            return interrupted or child is None or child.pipe.given_up >= number or time.monotonic() > until
-
-        try:
-            return {"ok": judge.evaluate(own, given_up)}
-        except UsageError as error:
-            self._note_failed_loss(error)
-        except torch.OutOfMemoryError:
-            log.warning("not evaluated: %s", NO_MEMORY)
-        return {"ok": {"loss": math.nan, "bits_per_byte": math.nan, "tokens": 0}}
+        """Number of ranks that each write a part of a checkpoint."""
+        return self._ranks.world if self._bound.params.sharded else 1
 
     def _save(self, message: Message) -> Message:
-        """Write this loop's part of a checkpoint. A full disk is reported, and training goes on."""
+        """Write this loop's part of a checkpoint. A failure, such as a full disk, is only reported to the daemon."""
+        run = self._bound
         assert self.boundary is not None
-        account, tokens = self.boundary.account, self._counters.tokens
-        place = tokens, self.params.round, self.params.step_in_round, account.since_snapshot
+        account, tokens = self.boundary.account, run.tokens
+        place = tokens, run.params.round, run.params.step_in_round, account.since_snapshot
         self._ranks.order("save", folder=message["folder"], tokens=tokens)
         failed = list[str]()
         try:
-            named, shard = self.params.named(), (0, self._shards)
+            named, shard = run.params.named(), (0, self._shards)
             save(Path(message["folder"]), named, self._optimizers, place, account.tallies, shard)
         except (OSError, SafetensorError) as error:
             failed.append(str(error))
         failed += [answer["failed"] for answer in self._ranks.wait_answers() if "failed" in answer]
         return {"failed": failed[0]} if failed else {"ok": {"tokens": tokens}}
 
-    def _shard(self, message: Message) -> None:
-        if self._judge is not None:
-            self._judge.take_shard(message)
-        while self._postponed and self._judge is not None and not self._judge.holdout_awaited:
-            postponed = self._postponed.pop(0)
-            reply = self._evaluate(postponed)
-            assert reply is not None
-            self._send({"id": postponed["id"], **reply})
-
-    def _probe(self, message: Message) -> Message:
-        return self._judged(None if self._judge is None else self._judge.probe, message)
-
-    def _weigh(self, message: Message) -> Message:
-        return self._judged(None if self._judge is None else self._judge.weigh, message)
-
-    def _judged(self, judge: Callable[[Message], Message] | None, message: Message) -> Message:
-        if judge is None:
-            return {"ok": {"why": self._unjudged_reason}}
-        try:
-            return judge(message)
-        except UsageError as error:
-            self._note_failed_loss(error)
-            return {"ok": {"why": error.found}}
-        except torch.OutOfMemoryError:
-            return {"ok": {"why": NO_MEMORY}}
-
-    def _note_failed_loss(self, error: UsageError) -> None:
-        """Report once that the user's loss fails. The loop trains on, and partners' params are clipped alone."""
-        if not self._loss_failed:
-            self._loss_failed = True
-            log.warning("partners' params are not checked: %s", error.found)
-            self._on_fault(error)
-
     # -- reports of the daemon ---------------------------------------------------------------------------------------
 
     def _answer_question(self, message: Message) -> Message:
-        """Ask the person. The time they take is no silence of the daemon."""
+        """Ask the person. The time until the answer does not count as silence of the daemon."""
         lines, self._lines_before_question = self._lines_before_question, []
         self._ranks.heartbeat(CONFIRM_S)
         answer = self._confirm_terms(message["question"], lines)
-        self._last_message_at = time.monotonic()
+        self._link.note_message()
         return {"ok": {"answer": answer}}
 
     def _log_line(self, message: Message) -> None:
+        """Log a line, and show it again before the next question."""
         self._lines_before_question.append(message["line"])
         log.info(message["line"])
 
     def _note_status(self, message: Message) -> None:
-        self._last_message_at = time.monotonic()
-        if not self._joined and message["phase"] != self.phase:
+        self._link.note_message()
+        if self._phase is Phase.JOINING and message["phase"] != self.daemon_phase:
             self._on_phase(message["phase"])
-        self.phase, self.peers, self.status = message["phase"], message["peers"], message["status"]
+        self.daemon_phase, self.peers, self.status = message["phase"], message["peers"], message["status"]
 
     def _note_refusal(self, message: Message) -> None:
-        self._refusal = error_in(message)
+        self._link.note_refusal(error_in(message))
 
     def _end_run(self, message: Message) -> None:
-        self.over = True
+        self._phase = Phase.OVER
 
     def _lose_daemon(self, message: Message) -> None:
-        """Reap the daemon, and decide whether to start another one."""
-        if self._child is None:
+        """Collect the daemon, which has ended, and have another one started unless this loop is leaving."""
+        child = self._link.child
+        if child is None:
             return
-        child, self._child, self._attached = self._child, None, False
-        self._postponed.clear()
-        code = child.end(CLOSED_S)
+        self._judging.forget_daemon()
+        code = self._link.reap()
         if self.boundary is not None:
             self.boundary.detach()
             self.boundary.cross()
-        refusal, self._refusal = self._refusal, None
-        if self.over or self._leaving:
-            self.over = True
+        if self._phase in (Phase.LEAVING, Phase.OVER):
+            self._phase = Phase.OVER
             return
-        fault = refusal or child.exit_error(code)
-        self._deaths += 1
-        needs_person = refusal is not None and not refusal.retry
-        if self.boundary is None or needs_person or self._deaths > MAX_DEATHS:
-            if self._deaths > MAX_DEATHS and not needs_person:
-                found = f"the daemon ended {self._deaths} times in a row, at last: {fault.found}"
-                fault = TrainerFailed(found, fault.fix, "The loop trains on alone, and its work reaches nobody.")
-            self.error = fault
-        else:
-            pause_s = min(LONGEST_PAUSE_S, 2.0**self._deaths) if self._deaths > 1 else 0.0
-            self._next_start = time.monotonic() + pause_s
-        log.warning("the loop trains alone: %s", fault.found)
-        if self.boundary is not None:
-            self._on_fault(fault)
+        self._link.plan_restart(child, code, joined=self.boundary is not None)
 
-    def _check_silence(self) -> None:
-        if self._child is not None and time.monotonic() - self._last_message_at > SILENT_S:
-            log.warning("the daemon was silent for %.0f s, and is ended", SILENT_S)
-            self._child.end(0.0)
-            self._last_message_at = time.monotonic()
-
-    # -- what the loop calls -----------------------------------------------------------------------------------------
+    # -- called by the user's loop -----------------------------------------------------------------------------------
 
     def stepped(self, tokens: int, loss: float = math.nan) -> None:
-        """Count an optimizer step, carry out orders, and wait while the run holds this loop. `tokens`: 0 counts the
-        manifest's batch, unless other ranks count tokens.
+        """Count an optimizer step, execute the daemon's orders, and wait while the run holds this loop.
 
-        Never raises for the network. Raises UsageError on another thread and in a forked child, and this or ModelError
-        when the model's tensors were replaced; RankLost."""
+        `tokens`: of the step; 0: the batch of the manifest counts, unless other ranks report tokens. `loss`: in nats
+        per token; NaN: not known.
+
+        Never raises because of the network. Raises UsageError on another thread and in a forked child, ModelError or
+        UsageError when tensors of the model were replaced, and RankLost."""
         self.check_thread()
         boundary = self.boundary
         if boundary is None or self.over:
             return
+        run = self._bound
         with self._meeting("step") as others:
             took = time.perf_counter_ns() - self._step_began
-            if self.params.round != self._checked_round:
-                self._check_tensors()
-            self.params.count_step()
+            run.check_tensors()
+            run.params.count_step()
             parts = [(tokens, loss)]
             parts += [(one["tokens"], math.nan if one["loss"] is None else one["loss"]) for one in others]
-            boundary.stepped(sum(count for count, _ in parts) or self.nominal_tokens, took, _mean(parts), took / 1e9)
-            if not self._attached or boundary.has_work:
+            boundary.stepped(sum(count for count, _ in parts) or run.nominal_tokens, took, _mean(parts), took / 1e9)
+            if not self.attached or boundary.has_work:
                 with self._interrupts:
                     self.attend()
             else:
@@ -592,8 +353,10 @@ class AttachedTrainer:
 
     @contextlib.contextmanager
     def _meeting(self, what: str) -> Iterator[list[Message]]:
-        """Have the other ranks at hand for orders, and let them go on in the end. Yields what they came with. Each
-        PeerError is raised on all ranks."""
+        """Gather the other ranks, which then execute orders, and release them in the end.
+
+        `what`: the method that all ranks have to call. Yields the ranks' messages. A PeerError is raised on all
+        ranks."""
         try:
             yield self._ranks.gather(what)
         except PeerError as error:
@@ -602,63 +365,54 @@ class AttachedTrainer:
         self._ranks.release(self._state())
 
     def _state(self) -> Message:
-        """Return what the other ranks show of the run."""
+        """Return the state of the run that the other ranks show."""
+        run = self._bound
         return {
-            "round": self.params.round,
-            "step_in_round": self.params.step_in_round,
+            "round": run.params.round,
+            "step_in_round": run.params.step_in_round,
             "over": self.over,
             "finished": self.finished,
             "attached": self.attached,
-            "phase": self.phase,
+            "phase": self.daemon_phase,
             "peers": self.peers,
-            "tokens": self.tokens,
-            "total_rounds": self.total_rounds,
-            "lr_factor": self.lr_factor,
+            "tokens": run.tokens,
+            "total_rounds": run.total_rounds,
+            "lr_factor": run.lr_factor,
             "error": None if self.error is None else as_message(self.error),
             "value": None if math.isnan(self._evaluated) else self._evaluated,
         }
 
-    def _check_tensors(self) -> None:
-        """Raise ModelError or UsageError when the model has other tensors than at `join`, once a round: what is trained
-        would not be what is exchanged."""
-        reshard(self._model)
-        found = match_tensors(self._model, self._layout.tensors)
-        for spec, live, bound in zip(self._layout.tensors, found, self.params.tensors, strict=True):
-            if live is not bound:
-                fix = "Change values in place, as load_state_dict() does, or leave the run and join again."
-                raise UsageError(f"{spec.name} is another tensor than the one that joined", fix)
-        self._checked_round = self.params.round
-
     def end_interrupted_wait(self) -> None:
-        """Wait on while the run holds this loop, where an interrupt ended the wait: a step that is made now would be
-        lost at the merge."""
+        """Continue to wait if the run still holds this loop, because an interrupt has ended the wait in `stepped`.
+
+        A step that was made now would be lost at the merge."""
         if self.boundary is not None and self._ranks.world == 1 and self._held:
             with self._interrupts:
                 self.attend()
             self._step_began = time.perf_counter_ns()
 
     def attend(self) -> None:
-        """Carry out what has come, and wait while the run holds this loop."""
+        """Execute the orders that have arrived, and further ones while the run holds this loop."""
         boundary = self.boundary
         assert boundary is not None
-        if self._attached:
+        if self.attached:
             boundary.drain()
             self._cross()
             while self._held:
                 self._interrupts.deliver()
                 boundary.wait(POLL_S)
                 self._cross()
-                self._check_silence()
+                self._link.end_if_silent()
                 self._ranks.heartbeat()
         else:
             self.steps_alone += 1
             self._seek_daemon()
-        if self._attached and boundary.show_progress(boundary.pace.step_s) and self._logged:
-            self._send({"logged": self._logged})
+        if self.attached and boundary.show_progress(boundary.pace.step_s) and self._logged:
+            self._link.send({"logged": self._logged})
             self._logged = {}
 
     def log(self, numbers: Mapping[str, float]) -> None:
-        """Send numbers to the daemon with the next progress. Raises UsageError for too many names."""
+        """Send numbers to the daemon with the next progress. Raises UsageError for more than `MOST_LOGGED` names."""
         self._names.update(numbers)
         if len(self._names) > MOST_LOGGED:
             found = f"{len(self._names)} names were logged, and {MOST_LOGGED} are kept"
@@ -667,34 +421,24 @@ class AttachedTrainer:
 
     def _cross(self) -> None:
         assert self.boundary is not None
-        if self._attached:
+        if self.attached:
             self.boundary.cross()
         if self.boundary.ordered:
-            self._deaths = 0
+            self._link.note_order()
 
     def _seek_daemon(self) -> None:
-        """Start another daemon when its time has come, and carry out what it has sent. Never waits."""
-        if self._child is None:
-            if self.error is not None or self.over or time.monotonic() < self._next_start:
-                return
-            try:
-                self._child = self._start_daemon(self.params.round)
-            except PeerError as error:
-                self.error = error
-                self._on_fault(error)
-                return
-            self._last_message_at = time.monotonic()
-        child = self._child
+        """Start another daemon if it is time, and handle the messages that one has sent. Never waits."""
+        link = self._link
+        if link.child is None and not self.over:
+            link.restart(self._bound.params.round)
+        if (child := link.child) is None:
+            return
         try:
-            while self._child is child and not self._attached and not child.pipe.inbox.empty():
+            while link.child is child and not link.attached and not child.pipe.inbox.empty():
                 self._dispatch(child.pipe.inbox.get())
-        except PeerError as error:  # at the first daemon `join` raises it
-            self._child = None
-            child.pipe.close()
-            child.end(CLOSED_S)
-            self.error = error
-            self._on_fault(error)
-        self._check_silence()
+        except PeerError as error:  # of the first daemon, `join` raises it
+            link.abandon(child, error)
+        link.end_if_silent()
 
     @property
     def _running(self) -> bool:
@@ -702,69 +446,88 @@ class AttachedTrainer:
 
     @property
     def _held(self) -> bool:
-        """Whether the next step has to wait: for a result, for the round to begin, for the end of a pause."""
+        """Whether the next step has to wait: for a result, for the round to begin, or for the end of a pause."""
         assert self.boundary is not None
-        if not self._attached or self.finished or (self._free and not self.boundary.ordered):
+        if not self.attached or self.finished:
+            return False
+        if self._link.state is LinkState.REATTACHED and not self.boundary.ordered:
             return False
         return not self.boundary.may_step()
 
+    # -- state, for `Swarm` ------------------------------------------------------------------------------------------
+
+    @property
+    def params(self) -> LeadTensors:
+        """The live params. Only valid once a daemon has sent the run's config."""
+        return self._bound.params
+
+    @property
+    def upcoming(self) -> UpcomingBatches:
+        """The loop's next batches, which are drawn ahead to judge params."""
+        return self._judging.upcoming
+
+    @property
+    def error(self) -> PeerError | None:
+        """The error that ended the daemon for good. None: there is a daemon, or another one will be started."""
+        return self._link.error
+
+    @property
+    def over(self) -> bool:
+        """Whether the run is over, or was left."""
+        return self._phase is Phase.OVER
+
     @property
     def finished(self) -> bool:
-        """Whether all rounds of the run were played, or this loop left."""
-        return self.over or self._leaving or self.status == "finished"
+        """Whether all rounds of the run were played, or this loop is leaving or has left."""
+        return self._phase in (Phase.LEAVING, Phase.OVER) or self.status == "finished"
 
     @property
     def attached(self) -> bool:
-        """Whether a daemon has started this loop."""
-        return self._attached
+        """Whether a daemon has started this loop, and has not ended since."""
+        return self._link.attached
 
     @property
     def judges_by_loss(self) -> bool:
         """Whether params are judged by the user's own loss, on the batches of `upcoming`."""
-        return isinstance(self._judge, LossJudge)
+        return self._judging.by_own_loss
 
     @property
     def pid(self) -> int | None:
-        """Process id of the daemon; None: there is none now."""
-        return None if self._child is None else self._child.pid
+        """Process id of the daemon. None: there is none now."""
+        return self._link.pid
 
     @property
     def total_rounds(self) -> int:
-        assert self._config is not None
-        return self._config.train.total_rounds
-
-    @property
-    def nominal_tokens(self) -> int:
-        """Tokens of a step as the manifest has them."""
-        assert self._config is not None
-        return self._config.tokens_per_step
+        """Number of rounds of the run."""
+        return self._bound.total_rounds
 
     @property
     def tokens(self) -> int:
-        """Tokens processed in all lives of this loop."""
-        return self._counters.tokens
+        """Tokens that this home has processed in the run, in all processes."""
+        return self._bound.tokens
 
     @property
     def lr_factor(self) -> float:
-        """Factor of the peak learning rate for the next step: the run's schedule times the operator's factor."""
-        assert self._config is not None
-        place = self.params.round, self.params.step_in_round
-        return lr_factor(self._config, self._rounds, *place) * self.params.lr_scale
+        """Factor on the peak learning rate for the next step: see `BoundRun.lr_factor`."""
+        return self._bound.lr_factor
+
+    # -- the run's data ----------------------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of the run's own data: see `Swarm.batches`."""
         self.check_thread()
         if self._ranks.world > 1:
             raise UsageError(NO_BATCHES, "Give the loop batches of your own.")
-        if not isinstance(self._judge, RunJudge):
-            raise UsageError(self._unjudged_reason, "Give the loop batches of your own.")
+        judging = self._judging
+        if not isinstance(judging.judge, RunJudge):
+            raise UsageError(judging.unjudged_reason, "Give the loop batches of your own.")
         cursor = Cursor(epoch=self.tokens)  # a resumed loop draws in another order than before
         while not self.over:
-            judge = self._judge
+            judge = judging.judge
             assert isinstance(judge, RunJudge), "the run's data stay those of the run"
             stream = judge.stream()
             stream.move_to(cursor)
-            while self._judge is judge and not self.over:
+            while judging.judge is judge and not self.over:
                 if not stream.ready():
                     self._wait_for_data()
                     continue
@@ -773,31 +536,33 @@ class AttachedTrainer:
                 yield windows[:, :-1], windows[:, 1:]
 
     def _wait_for_data(self) -> None:
-        """Carry out the next order, of which the run's data may be one. Raises the error that ended the daemon for
-        good: without one the data cannot come."""
+        """Execute the next order, which may be a shard of the run's data.
+
+        Raises the error that ended the daemon for good, because without a daemon the data cannot arrive."""
         if self.error is not None:
             raise self.error
-        if self._attached:
+        if self.attached:
             self._wait_for_daemon()
         else:
             self._seek_daemon()
-            time.sleep(POLL_S)  # `_seek_daemon` never waits, and the next daemon has its time to be started
+            time.sleep(POLL_S)  # `_seek_daemon` never waits, and the next daemon may be due only later
 
     def evaluate(self) -> float:
-        """Return the loss of the live params on the run's hold-out, in nats a token; NaN where none is here, and when
-        other ranks were left."""
+        """Return the loss of the live params on the hold-out, in nats per token.
+
+        NaN: there is no hold-out here, or the other ranks were left."""
         self.check_thread()
         if self._ranks.closed:
             return math.nan
         with self._meeting("evaluate"):
             self._evaluated = math.nan
-            if self._judge is not None and not self._judge.holdout_awaited:
-                self._evaluated = float(self._judge.evaluate(True, lambda: False)["loss"])
+            self._evaluated = self._judging.own_loss()
         return self._evaluated
 
     def check_thread(self) -> None:
-        """Raise UsageError on another thread than that of `join`, and in a forked child."""
-        if self._child is not None and self._child.forked:
+        """Raise UsageError in a forked child, and on another thread than that of `join`."""
+        child = self._link.child
+        if child is not None and child.forked:
             raise UsageError(
                 f"process {os.getpid()} was forked from the one that joined, and cannot train in its place",
                 "Join in the process that trains.",
@@ -811,17 +576,19 @@ class AttachedTrainer:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def leave(self, within_s: float) -> None:
-        """Drain: have the exchange under way finished and the last state saved, and the daemon end, within so long."""
+        """Leave the run: the daemon finishes the exchange under way, saves and ends. Takes at most `within_s`."""
         until = time.monotonic() + within_s
-        if self._child is None or not self._ranks.gather_to_leave(within_s / 2):
+        link = self._link
+        if link.child is None or not self._ranks.gather_to_leave(within_s / 2):
             self.close()
             return
-        self._leaving = True
-        self._child.drain()
+        if self._phase is not Phase.OVER:
+            self._phase = Phase.LEAVING
+        link.child.drain()
         try:
-            while self._child is not None and time.monotonic() < until:
+            while link.child is not None and time.monotonic() < until:
                 self._wait_for_daemon()
-            self.over = True
+            self._phase = Phase.OVER
             self._ranks.release(self._state())
         except RankLost as error:
             log.warning("left without the last save: %s", error.found)
@@ -829,17 +596,16 @@ class AttachedTrainer:
             self.close()
 
     def close(self) -> None:
-        """Close the socket, upon which the daemon ends by itself, and kill it after `CLOSED_S`. May be called again."""
-        self.over = True
+        """End the daemon by closing its socket (`DaemonLink.close`), and leave the ranks. May be called again."""
+        self._phase = Phase.OVER
         self._ranks.close()
-        if self._child is not None:
-            child, self._child, self._attached = self._child, None, False
-            child.pipe.close()
-            child.end(CLOSED_S)
+        self._link.close()
 
 
 def _mean(parts: Sequence[tuple[int, float]]) -> float:
-    """Return the mean of the losses that are numbers, each with as much weight as its tokens; NaN without one."""
+    """Return the mean of the losses that are not NaN, weighted by their tokens. `parts`: (tokens, loss) of each rank.
+
+    NaN: there is no loss. A part without tokens has the weight of one."""
     known = [(max(1, tokens), loss) for tokens, loss in parts if not math.isnan(loss)]
     if not known:
         return math.nan

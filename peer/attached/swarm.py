@@ -369,7 +369,7 @@ class Swarm:
     @property
     def phase(self) -> str:
         """What the daemon is doing, for a person."""
-        return self._trainer.phase if self._trainer.error is None else self._trainer.error.found
+        return self._trainer.daemon_phase if self._trainer.error is None else self._trainer.error.found
 
     @property
     def lr_factor(self) -> float:

@@ -229,7 +229,7 @@ class Program:
         with self.join(script) as swarm:
             if self.rank == 0:
                 trainer: Any = swarm._trainer
-                trainer._judge = LiveJudge(self, trainer.params)
+                trainer._judging.judge = LiveJudge(self, trainer.params)
             seen = list[float]()
             while not swarm.over:
                 self.step(swarm)

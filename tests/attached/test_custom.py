@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor, nn
 
-from peer.attached.loop import NO_LOSS, AttachedTrainer
+from peer.attached.judging import NO_LOSS
+from peer.attached.loop import AttachedTrainer
 from peer.attached.own_loss import HOLDOUT_SOURCE, MOST_BATCHES, TOO_FEW, TOO_LATE, Loss, UpcomingBatches
 from peer.attached.params import trained_tensors
 from peer.errors import PeerError, UsageError

@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from peer.attached import loop as attached
+from peer.attached import daemon_link as attached
 from peer.attached.loop import AttachedTrainer
 from peer.errors import ModelError, NotRunning, PeerError, RunEnded, TrainerFailed, UsageError
 from peer.protocol.model.layout import Layout
@@ -101,7 +101,7 @@ class PlayedDaemon:
         self.pipe.close()
         return -9
 
-    def why(self, code: int) -> PeerError:
+    def exit_error(self, code: int) -> PeerError:
         return NotRunning("the daemon was killed")
 
 
@@ -261,7 +261,7 @@ def test_what_join_waits_for_is_shown_once_each(tmp_path: Path) -> None:
     loop.trainer.join()
     loop.until(lambda: loop.trainer.over)
     assert loop.phases == ["getting the manifest", "getting the state"]
-    assert loop.trainer.phase == "training"
+    assert loop.trainer.daemon_phase == "training"
     loop.trainer.leave(1.0)
 
 
