@@ -1,7 +1,7 @@
-"""Local checkpoints, one folder each.
+"""Local checkpoints, each in a folder of its own.
 
-A checkpoint is written under a draft's name, synced and renamed. A folder under a checkpoint's name is therefore
-complete, or was damaged afterwards, which the digest of each file tells. No file is ever unpickled."""
+A checkpoint is written to a draft folder, synced, and then renamed. A folder with a checkpoint's name is therefore
+complete, or was damaged later, which shows in the digests of its files. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from peer.whole_files import sync
 STATE = "state.json"
 MAX_STATE_BYTES = 2**20
 TRAINER_SHARE = 3 / 5
-"""The trainer's part of a checkpoint's bytes."""
+"""Fraction of a checkpoint's bytes that the trainer writes."""
 
 _NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,11})")
 _DRAFT = re.compile(r"\.draft-[0-9a-f]{16}")
@@ -39,39 +39,39 @@ R = TypeVar("R")
 
 
 def checkpoint_bytes(elements: int) -> int:
-    """Return about how many bytes a checkpoint takes: per parameter two fp32 values of the outer state and three of the
-    trainer."""
+    """Return the approximate bytes of a checkpoint: per parameter, two fp32 values of the outer state and three of the
+    trainer (params and two moments)."""
     return 5 * 4 * elements
 
 
 class CheckpointError(Exception):
-    """Failure to write or read a checkpoint: disk full, no permission, damage. Training goes on without it."""
+    """A checkpoint cannot be written or read: the disk is full, permission is missing, or a file is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Complete checkpoint on disk."""
+    """A complete checkpoint on disk."""
 
     folder: Path
     """Folder with `outer.safetensors`, `state.json` and the trainer's files."""
     facts: dict[str, Any]
-    """Facts that the writer gave to `commit`."""
+    """The facts that were passed to `CheckpointStore.complete`, among them `round` and `tokens`."""
     nbytes: int
     """Bytes of all files but `state.json`."""
 
     def load(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read (`outer_params`, `outer_momentum`), each flat fp32, of one length. Raises CheckpointError."""
+        """Read (`outer_params`, `outer_momentum`), both flat fp32 of equal length. Raises CheckpointError."""
         try:
             with safe_open(self.folder / OUTER, framework="pt") as file:
-                # Copied: the tensors are mapped from the file, and a file cut short would kill the process (SIGBUS).
+                # clone: the tensors are mapped from the file, and if it were truncated, reading them would be a SIGBUS.
                 return file.get_tensor("outer_params").clone(), file.get_tensor("outer_momentum").clone()
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read {self.folder / OUTER}: {error}") from error
 
     def load_into(self, params: torch.Tensor, momentum: torch.Tensor) -> None:
-        """Read the state to where it is to lie, flat fp32 both. `momentum` is zero, and zeros are not written.
+        """Read the state into existing flat fp32 tensors. Raises CheckpointError.
 
-        Raises CheckpointError."""
+        `momentum` has to be zero: blocks of zeros are not written to it, so that they take no memory."""
         try:
             with safe_open(self.folder / OUTER, framework="pt") as file:
                 params.copy_(file.get_tensor("outer_params"))
@@ -95,7 +95,7 @@ class Checkpoint:
 def _typed_errors(
     method: Callable[Concatenate[CheckpointStore, P], R],
 ) -> Callable[Concatenate[CheckpointStore, P], R]:
-    """Turn failures of disk and library into CheckpointError."""
+    """Decorator: raise CheckpointError in place of errors of the disk and of safetensors."""
 
     def call(self: CheckpointStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
@@ -108,22 +108,21 @@ def _typed_errors(
 
 
 class CheckpointStore:
-    """Checkpoints of one run and identity, in a folder of their own. The newest `keep` of them are kept.
+    """The checkpoints of one run and identity, in one folder, of which the newest `keep` are retained.
 
-    There is one writer at a time, which the home's lock ensures. The store touches nothing outside `folder` and follows
-    no links."""
+    Only one process may write at a time, which the lock of the home ensures. The store touches nothing outside `folder`
+    and follows no links. To write a checkpoint, call `begin`, `write_outer` and `complete`, or `begin` and `commit`."""
 
     def __init__(self, folder: Path, keep: int = 3) -> None:
         assert keep >= 1, keep
         self.folder = folder
         self.keep = keep
         self._synced: dict[Path, tuple[str, int]] = {}
-        """Digest and bytes of the draft's files that we wrote and synced ourselves."""
+        """File of the draft -> (digest, bytes), for files that this store wrote and synced itself."""
 
     @_typed_errors
     def begin(self) -> Path:
-        """Make an empty draft folder for the trainer's files, and remove the drafts that crashes left. Raises
-        CheckpointError."""
+        """Make an empty draft folder, and remove drafts that were left behind by a crash. Raises CheckpointError."""
         make_private(self.folder)
         for leftover in self.folder.iterdir():
             if _DRAFT.fullmatch(leftover.name):
@@ -142,17 +141,18 @@ class CheckpointStore:
         layout_digest: bytes,
         facts: Mapping[str, Any],
     ) -> Checkpoint:
-        """Complete the draft of `begin`, make it the newest checkpoint, and remove those beyond `keep`.
+        """Make the draft the newest checkpoint, and remove checkpoints in excess of `keep`.
 
-        `outer_params` and `outer_momentum` are flat fp32 on the CPU and do not move meanwhile. `facts` are JSON-able.
-        Raises CheckpointError, which leaves the former checkpoints as they were."""
+        `outer_params` and `outer_momentum` are flat fp32 on the CPU and must not change meanwhile. `facts` must be
+        serializable as JSON. Raises CheckpointError; the former checkpoints then stay unchanged."""
         self.write_outer(draft, outer_params, outer_momentum)
         return self.complete(draft, run_id, layout_digest, facts)
 
     @_typed_errors
     def write_outer(self, draft: Path, outer_params: torch.Tensor, outer_momentum: torch.Tensor) -> None:
-        """Write the outer state into the draft, the first half of `commit`. Then the tensors may move. Raises
-        CheckpointError."""
+        """Write the outer state into the draft: the first half of `commit`. Afterwards the tensors may change.
+
+        Raises CheckpointError, and removes the draft."""
         self._check(draft)
         assert outer_params.dtype == outer_momentum.dtype == torch.float32
         assert outer_params.shape == outer_momentum.shape == (outer_params.numel(),), outer_params.shape
@@ -166,7 +166,9 @@ class CheckpointStore:
 
     @_typed_errors
     def complete(self, draft: Path, run_id: bytes, layout_digest: bytes, facts: Mapping[str, Any]) -> Checkpoint:
-        """Hash, sync, rename and prune, the second half of `commit`. Raises CheckpointError."""
+        """Hash, sync and rename the draft, and remove old checkpoints: the second half of `commit`.
+
+        Raises CheckpointError, and removes the draft."""
         self._check(draft)
         try:
             (draft / STATE).unlink(missing_ok=True)
@@ -187,20 +189,20 @@ class CheckpointStore:
         assert _DRAFT.fullmatch(draft.name), draft
 
     def abandon(self, draft: Path) -> None:
-        """Remove a draft that is not to be completed: on a full disk others need its space. Never raises."""
+        """Remove a draft that will not be completed, to free its space at once. Never raises."""
         assert draft.parent == self.folder, draft
         assert _DRAFT.fullmatch(draft.name), draft
         _remove(draft)
 
     def discard(self, checkpoint: Checkpoint) -> None:
-        """Remove a complete checkpoint of this store. A failure leaves it."""
+        """Remove a complete checkpoint of this store. Errors are ignored."""
         assert checkpoint.folder.parent == self.folder, checkpoint.folder
         self._discard(checkpoint.folder)
 
     def latest(self, run_id: bytes, layout_digest: bytes) -> tuple[Checkpoint | None, list[str]]:
-        """Return the newest valid checkpoint of this run and layout, and why each newer one was skipped, for a person.
+        """Return the newest valid checkpoint of this run and layout, and for a person why newer ones were skipped.
 
-        Every digest is checked. Files on disk never make it raise."""
+        None: there is no valid one. Checks every digest. Never raises because of what is on the disk."""
         skipped: list[str] = []
         try:
             numbers = sorted(self._numbers(), reverse=True)
@@ -219,10 +221,11 @@ class CheckpointStore:
         return None, skipped
 
     def foreign_checkpoints(self, run_id: bytes, layout_digest: bytes, founded: bytes = b"") -> list[str]:
-        """Return every checkpoint that is not of this run, layout and restart, with the reason, for a person.
+        """Return the name and the fault of each checkpoint that is not of this run, layout and restart, for a person.
 
-        Only the state.json files are read. `founded` is the digest of the state that the operator restarted the run
-        from. The fact of that name tells which one a checkpoint descends from. Files on disk never make it raise."""
+        `founded`: digest of the state from which the operator restarted the run; empty: it was not restarted. A
+        checkpoint stores the digest that it descends from. Only the state.json files are read. Never raises because of
+        what is on the disk."""
         found = []
         with contextlib.suppress(OSError):
             for number in sorted(self._numbers()):
@@ -237,7 +240,7 @@ class CheckpointStore:
         return found
 
     def held_bytes(self) -> int:
-        """Return the bytes of all checkpoints and drafts. Raises OSError."""
+        """Return the bytes that all checkpoints and drafts take. Raises OSError."""
         try:
             folders = [entry for entry in self.folder.iterdir() if _ours(entry)]
         except FileNotFoundError:
@@ -249,7 +252,7 @@ class CheckpointStore:
         return [int(match[1]) for match in names if match]
 
     def _prune(self) -> None:
-        """Remove the checkpoints beyond `keep`. A failure leaves one for the next time."""
+        """Remove the checkpoints in excess of `keep`. One that cannot be removed is tried again next time."""
         ours = [n for n in sorted(self._numbers(), reverse=True) if _is_folder(self.folder / f"checkpoint-{n}")]
         for number in ours[self.keep :]:
             self._discard(self.folder / f"checkpoint-{number}")
@@ -257,7 +260,7 @@ class CheckpointStore:
     def _discard(self, folder: Path) -> None:
         doomed = self.folder / f".draft-{secrets.token_hex(8)}"
         with contextlib.suppress(OSError):
-            # Renamed first: half of a removed checkpoint must not look like a damaged one.
+            # Renamed first, so that a checkpoint that is only partly removed does not count as a damaged one.
             folder.rename(doomed)
             _remove(doomed)
 
@@ -271,7 +274,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Remove one of our folders, but not a link. A failure leaves it for the next `begin`."""
+    """Remove a folder of the store, but not a link. The next `begin` tries again if that fails."""
     assert shutil.rmtree.avoids_symlink_attacks
     with contextlib.suppress(OSError):
         shutil.rmtree(folder)
@@ -284,8 +287,9 @@ def _state_of(
     facts: Mapping[str, Any],
     synced: Mapping[Path, tuple[str, int]],
 ) -> dict[str, Any]:
-    """Make the body of state.json, with every file of the draft synced and hashed; those in `synced` are. Raises
-    OSError for other than plain files."""
+    """Sync and hash the files of a draft, and return the body of its state.json.
+
+    `synced`: files that are synced and hashed already. Raises OSError, also for a file that is not plain."""
     files = {}
     for path in sorted(draft.iterdir()):
         if not is_plain_name(path.name):
@@ -313,7 +317,7 @@ def _nbytes(state: dict[str, Any]) -> int:
 
 
 def _own_state(folder: Path, run_id: bytes, layout_digest: bytes) -> dict[str, Any]:
-    """Read state.json of a checkpoint of this run and layout. Raises SkippedCheckpoint or OSError."""
+    """Read the state.json of a folder. Raises OSError, and SkippedCheckpoint if it is not of this run and layout."""
     if not _is_folder(folder):
         raise SkippedCheckpoint("not a folder (a link is not followed)")
     try:
@@ -329,7 +333,7 @@ def _own_state(folder: Path, run_id: bytes, layout_digest: bytes) -> dict[str, A
 
 
 def verified_checkpoint(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
-    """Return the checkpoint in this folder, every digest checked. Raises CheckpointError, which names the file."""
+    """Return the checkpoint in a folder after checking every digest. Raises CheckpointError, which names the file."""
     try:
         return _validated(folder, run_id, layout_digest)
     except (SkippedCheckpoint, OSError, SafetensorError) as error:
@@ -337,7 +341,9 @@ def verified_checkpoint(folder: Path, run_id: bytes, layout_digest: bytes) -> Ch
 
 
 def _validated(folder: Path, run_id: bytes, layout_digest: bytes) -> Checkpoint:
-    """Check all files of a checkpoint. Raises SkippedCheckpoint, OSError or SafetensorError."""
+    """Return the checkpoint in a folder, with all files checked.
+
+    Raises SkippedCheckpoint, OSError or SafetensorError."""
     state = _own_state(folder, run_id, layout_digest)
     for name, entry in state["files"].items():
         _check_file(folder, name, entry)

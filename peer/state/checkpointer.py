@@ -1,7 +1,8 @@
-"""Checkpoints during training: when one is due, what it costs, and how a failure is handled.
+"""Writes checkpoints during training.
 
-The trainer writes its part and waits for nothing else. The outer state is written at the same time, while no outer step
-moves it. A thread of its own then completes the checkpoint (hash, sync, rename) while training goes on."""
+The trainer writes its part, and at the same time the daemon writes the outer state, which no outer step may move
+meanwhile. Then training continues, while a thread completes the checkpoint (hash, sync, rename). A failure is
+journaled, the former checkpoint stays, and training continues."""
 
 from __future__ import annotations
 
@@ -29,17 +30,19 @@ from peer.state.sealed_state import OUTER
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
+    """A checkpoint whose two parts are written, but which is not complete yet."""
+
     folder: Path
     facts: dict[str, Any]
     began: float
-    """Start by `time.monotonic`, in seconds."""
+    """Start of the save, by `time.monotonic`."""
 
 
 class Checkpointer:
-    """Writes checkpoints at the given pace, with `facts` next to round and token count.
+    """Writes checkpoints of one run at the given pace. The owner has to await `close`.
 
-    `offload` runs work in a thread of normal priority, and not in the one that exchanges use. In the end `close` has to
-    be awaited."""
+    `facts`: returns further facts that a checkpoint stores beside its round and token count. `offload`: runs work in a
+    thread of normal priority, other than the threads of the exchanges. `emit`: journals an event."""
 
     def __init__(
         self,
@@ -63,13 +66,14 @@ class Checkpointer:
         self._completing: asyncio.Task[None] | None = None
 
     def try_disk(self) -> None:
-        """Measure the disk by a small write, which takes up to a second; best in a thread, before the first one."""
+        """Measure the disk with a small write. Blocks for up to a second. Call it before the first checkpoint."""
         self.pace.try_disk(self._store.folder)
 
     async def save_if_due(self, round_: int) -> None:
-        """Begin a checkpoint between two rounds, if one is due; return when training may go on.
+        """Begin a checkpoint if one is due, and return when training may continue.
 
-        No outer step may move the state meanwhile. The checkpoint is completed in the background."""
+        Call it between two rounds: no outer step may move the state meanwhile. The checkpoint is completed in the
+        background."""
         if self.completing or not self.pace.due():
             return
         if (draft := await self._write_draft(round_)) is not None:
@@ -81,16 +85,17 @@ class Checkpointer:
         return self._completing is not None and not self._completing.done()
 
     async def save_now(self, round_: int) -> None:
-        """Write a complete checkpoint now; cancellation waits for its end.
+        """Write a checkpoint and wait until it is complete. Once both parts are written, cancellation waits too.
 
-        On failure the former one stays, the journal tells why, and training goes on."""
+        A failure is journaled and not raised; the former checkpoint stays."""
         await self._wait_completed()
         if (draft := await self._write_draft(round_)) is not None:
             await uninterrupted(self._complete(draft))
 
     async def close(self) -> None:
-        """Complete the checkpoint that is being written, or give it up when it takes much longer than others did. A
-        part of one never counts as one."""
+        """Wait until the checkpoint that is being written is complete.
+
+        Gives it up when that takes much longer than earlier ones. An incomplete checkpoint is never taken for one."""
         if self._completing is not None:
             await asyncio.wait({self._completing}, timeout=self.pace.limit_s())
             self._completing.cancel()
@@ -101,7 +106,7 @@ class Checkpointer:
             await asyncio.wait({self._completing})
 
     async def _write_draft(self, round_: int) -> _Draft | None:
-        """Write both parts into a draft's folder; None when that failed."""
+        """Write both parts into a draft folder. None: that failed, and the failure is journaled."""
         began = time.monotonic()
         self.pace.record_start(began)
         folder, limit_s = None, self.pace.trainer_limit_s()
@@ -122,10 +127,10 @@ class Checkpointer:
         return _Draft(folder, {**self._facts(), "round": round_, "tokens": tokens}, began)
 
     async def _write_both_parts(self, folder: Path, limit_s: float) -> int:
-        """Write both parts and return the trainer's token count.
+        """Write both parts and return the trainer's token count. Raises TimeoutError when the trainer takes too long.
 
-        The outer state is always written to its end: a thread cannot be stopped, and the state must not move under
-        it."""
+        Always waits for the thread that writes the outer state: it cannot be stopped, and the state must not move while
+        it reads."""
         outer = self._outer
         writing = asyncio.ensure_future(
             self._offload(lambda: self._store.write_outer(folder, outer.params, outer.momentum))
@@ -159,16 +164,16 @@ class Checkpointer:
 
 
 def _trainers_bytes(draft: Path) -> int:
-    """Return the bytes that the trainer has written into the draft; 0 also when nobody can tell."""
+    """Return the bytes that the trainer has written into the draft. 0 if the folder cannot be read."""
     with contextlib.suppress(OSError):
         return sum(path.stat().st_size for path in draft.iterdir() if path.name != OUTER)
     return 0
 
 
 def check_disk_room(store: CheckpointStore, elements: int) -> str:
-    """Return the room on disk that checkpoints of a model of so many elements need, for a person.
+    """Check that the disk has room for the checkpoints of a model of `elements` parameters.
 
-    Raises HomeUnusable at the start of a run when the disk has less."""
+    Returns the needed and the free space, for a person. Raises HomeUnusable when there is too little."""
     one = checkpoint_bytes(elements)
     needed = one * (store.keep + 1)  # the next one is written while the oldest still exists
     try:
@@ -189,7 +194,7 @@ def check_disk_room(store: CheckpointStore, elements: int) -> str:
 
 
 def _free_on(folder: Path) -> int:
-    """Return the free bytes on the disk of the nearest existing folder above."""
+    """Return the free bytes on the disk of `folder`, which need not exist yet."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return shutil.disk_usage(there).free
 

@@ -1,4 +1,4 @@
-"""File operations with the guarantees that a checkpoint needs: synced, hashed, bounded, and no links followed."""
+"""File operations for checkpoints: they sync and hash, bound what they read, and follow no links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHUNK = 2**20
 
 
 def is_plain_name(name: str) -> bool:
-    """Return whether the name is that of a file in the folder at hand."""
+    """Return whether a name is plain: it cannot lead out of its folder, and has no special characters."""
     return _PLAIN.fullmatch(name) is not None
 
 
@@ -26,7 +26,7 @@ def blake3_hex(data: bytes) -> str:
 
 
 def digest_of(path: Path) -> tuple[str, int]:
-    """Return (BLAKE3 in hex, bytes) of a plain file. Raises OSError, also for a link or a folder."""
+    """Return (BLAKE3 digest in hex, length in bytes) of a plain file. Raises OSError, also for a link or a folder."""
     hasher, nbytes, buffer = blake3(), 0, bytearray(_CHUNK)
     with os.fdopen(open_plain(path), "rb", buffering=0) as file:
         while count := file.readinto(buffer):
@@ -45,7 +45,7 @@ def read_small(path: Path, limit: int) -> bytes:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a new file, which is on the disk when this returns. Raises OSError."""
+    """Write a new file and sync it to disk. Raises OSError, also if the file exists."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         write_all(fd, data)
@@ -55,8 +55,8 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def open_plain(path: Path) -> int:
-    """Open a plain file for reading. Raises OSError, also for a link or a folder."""
-    # Not blocking: a pipe of that name would wait for a writer.
+    """Open a plain file for reading and return its descriptor. Raises OSError, also for a link or a folder."""
+    # O_NONBLOCK: opening a named pipe would otherwise block until a process writes to it.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

@@ -1,4 +1,4 @@
-"""When a checkpoint is due, and how long one takes here: what a save may take is measured, and no constant alone."""
+"""When a checkpoint is due, and how long saving one may take, by measurements on this machine."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from peer.state.checkpoint import TRAINER_SHARE
 from peer.user_folders import make_private
 
 SHARE = 0.02
-"""Share of the time that writing checkpoints takes, at most. Large models therefore write them less often."""
+"""Most of the time that may be spent writing checkpoints. Large models are therefore saved less often."""
 LEAST_S = 8.0
-"""A save may always take so long: a small machine may be busy with other things."""
+"""Seconds that a save may take in any case, because the machine may be busy with other programs."""
 FACTOR = 2.0
-"""A save may take this many times what the measurements predict, and `LEAST_S`."""
+"""A save may take `LEAST_S` plus this many times the time that the measurements predict."""
 TRIAL_PART = 20
 TRIAL_BYTES = 64 * 2**20
-"""Bytes of the trial write, at most; else one `TRIAL_PART`th of a checkpoint."""
+"""The trial write has one `TRIAL_PART`th of a checkpoint's bytes, at most `TRIAL_BYTES`."""
 UNKNOWN_STEP_S = 5.0
-"""Seconds that a first inner step is taken for while none has ended."""
+"""Assumed seconds of an inner step before the first one has ended."""
 _CHUNK = 2**20
 
 
 class SavePace:
-    """Measured times of one run's checkpoints of `nbytes` each, `every_s` apart at least.
+    """Decides when a run's checkpoints are due, and predicts how long writing one takes.
 
-    `step_s` tells the longest of the trainer's last inner steps, in seconds; NaN: none has ended. The trainer saves at
-    a step boundary."""
+    `nbytes`: of a checkpoint. `every_s`: least seconds between two. `step_s`: returns the seconds of the longest of the
+    trainer's last inner steps, or NaN if none has ended; it counts because the trainer saves at a step boundary."""
 
     def __init__(self, nbytes: int, every_s: float, step_s: Callable[[], float]) -> None:
         self._nbytes = nbytes
@@ -44,27 +44,27 @@ class SavePace:
     # -- when ----------------------------------------------------------------------------------------------------------
 
     def due(self) -> bool:
-        """Whether a checkpoint is due now."""
+        """Return whether a checkpoint is due now."""
         return time.monotonic() >= self._due
 
     def record_start(self, at: float) -> None:
-        """A checkpoint was begun at this moment of `time.monotonic`."""
+        """Note that a checkpoint was begun at `at` (`time.monotonic`), whether or not it will be completed."""
         self._due = at + self._every_s
 
     def record_write(self, began: float, seconds: float, nbytes: int) -> None:
-        """A checkpoint of `nbytes`, begun then, was complete after so many seconds."""
+        """Note that a checkpoint of `nbytes`, begun at `began` (`time.monotonic`), was complete after `seconds`."""
         self._due = began + max(self._every_s, seconds / SHARE)
         if self._source != "the last checkpoints":
-            self._byte_s.clear()  # what a whole checkpoint takes is better than a trial
+            self._byte_s.clear()  # the time of a whole checkpoint replaces that of the trial
         self._source = "the last checkpoints"
         self._byte_s.append(seconds / max(1, nbytes))
 
     # -- how long ------------------------------------------------------------------------------------------------------
 
     def try_disk(self, folder: Path) -> None:
-        """Write and sync a small part of a checkpoint in `folder`, and remove it again.
+        """Measure the disk by writing and syncing a small temporary file in `folder`.
 
-        A small checkpoint needs no trial. A disk that cannot be written to says so at the first checkpoint."""
+        Does nothing for a small checkpoint. Ignores errors, which the first checkpoint will report."""
         nbytes = min(TRIAL_BYTES, self._nbytes // TRIAL_PART) // _CHUNK * _CHUNK
         began = time.monotonic()
         try:
@@ -82,32 +82,34 @@ class SavePace:
 
     @property
     def boundary_s(self) -> float:
-        """Seconds until the trainer's next step boundary, at most, by its last steps."""
+        """Most seconds until the trainer's next step boundary, by its last steps."""
         longest = self._step_s()
-        return longest if longest >= 0 else UNKNOWN_STEP_S  # NaN is not
+        return longest if longest >= 0 else UNKNOWN_STEP_S  # a comparison with NaN is False
 
     @property
     def write_s(self) -> float:
-        """Seconds that writing a checkpoint takes by the slowest of the last measurements; 0 without one."""
+        """Predicted seconds to write a checkpoint, by the slowest of the last measurements. 0: nothing was measured."""
         return self._nbytes * max(self._byte_s, default=0.0)
 
     @property
     def write_s_source(self) -> str:
-        """How `write_s` is known, for a person."""
+        """How `write_s` was determined, for a person."""
         rate = 1 / max(self._byte_s) if self._byte_s and max(self._byte_s) > 0 else 0.0
         speed = f" at {amount(rate, 'bytes')}/s" if rate else ""
         return f"{amount(self._nbytes, 'bytes')}{speed}, by {self._source}"
 
     def trainer_limit_s(self) -> float:
-        """Return the seconds that the trainer's part of a checkpoint may take."""
+        """Return the most seconds that the trainer's part of a checkpoint may take."""
         return LEAST_S + FACTOR * (self.boundary_s + TRAINER_SHARE * self.write_s)
 
     def limit_s(self) -> float:
-        """Return the seconds that completing a checkpoint may take."""
+        """Return the most seconds that completing a checkpoint may take, after both parts are written."""
         return LEAST_S + FACTOR * self.write_s
 
     def timeout_reason(self, limit_s: float, written: int) -> str:
-        """Why the trainer's part was given up after its limit, for a person. `written`: bytes of it on the disk."""
+        """Return why the trainer's part was given up after `limit_s` seconds, for a person.
+
+        `written`: bytes of it that are on the disk."""
         parts = (
             f"its longest recent step took {self.boundary_s:.1f} s, writing takes {TRAINER_SHARE * self.write_s:.1f} s"
         )

@@ -1,4 +1,4 @@
-"""The state.json of a checkpoint: its body, and the digest that tells damage."""
+"""Encodes and decodes the state.json of a checkpoint: its body, and a digest that shows damage."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ MAX_FILES = 1000
 
 
 class SkippedCheckpoint(Exception):
-    """Reason why a folder is no checkpoint for us."""
+    """The folder is not a usable checkpoint of this run. The message is the reason."""
 
 
 def canonical(state: Any) -> bytes:
-    """Return the bytes of a body that its digest is taken of."""
+    """Return the canonical encoding of a body, from which its digest is computed."""
     return json.dumps(state, sort_keys=True, separators=(",", ":")).encode()
 
 
 def seal(state: dict[str, Any]) -> bytes:
-    """Return the bytes of a state.json with this body, and the digest that seals it."""
+    """Return the bytes of a state.json with this body and its digest."""
     return json.dumps({"state": state, "blake3": blake3_hex(canonical(state))}, indent=1).encode() + b"\n"
 
 
 def unseal(raw: bytes) -> dict[str, Any]:
-    """Return the body of a state.json. Raises SkippedCheckpoint."""
+    """Return the body of a state.json. Raises SkippedCheckpoint when it is damaged, incomplete or of a newer format."""
     try:
         outer = json.loads(raw)
         state, seal = outer["state"], outer["blake3"]
@@ -46,7 +46,7 @@ def unseal(raw: bytes) -> dict[str, Any]:
 
 
 def _is_state(state: dict[str, Any]) -> bool:
-    """Return whether the body has all fields that are read. The seal tells damage, not files of other programs."""
+    """Return whether the body has all needed fields. Another program could have written a valid digest without them."""
     files, kinds = state.get("files"), {"run_id": str, "layout_digest": str, "facts": dict}
     return (
         all(isinstance(state.get(name), kind) for name, kind in kinds.items())

@@ -1,9 +1,9 @@
-"""Immutable copies of a donor's outer state, cut in pieces.
+"""Snapshots of a donor's outer state, which joiners fetch in pieces.
 
-The bytes are fp32, little endian, in layout order: `outer_params`, and in groups `outer_momentum` after it, cut alike
-(`Layout.pieces`). A group's snapshot is named by its bytes, so that all members of one state offer the same snapshot. A
-donor copies between two outer steps, and copies again on a `fresh` request when the state has moved on. The copy
-lies in a file without a name (`peer.state.unnamed`), so that a donor needs no memory for it."""
+The bytes are little-endian fp32 in layout order: `outer_params`, followed in groups by `outer_momentum`, both cut into
+pieces alike (`Layout.pieces`). A group's snapshot is named by its bytes, so that all members with the same state offer
+the same snapshot. A donor copies its state between two outer steps. The copy is stored in an unlinked file
+(`peer.state.unnamed`), so that it needs no memory."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ from peer.protocol.model.layout import Layout
 from peer.state.unnamed import unnamed
 
 HOLD_S = 900.0
-"""Seconds that a snapshot is held for joiners that still fetch it, at most."""
+"""Most seconds for which a snapshot is retained because joiners still fetch it."""
 FRESH_EVERY_S = 1.0
-"""Seconds between two fresh snapshots, at least, whoever asks."""
+"""Least seconds between two snapshots, however many joiners ask for a fresh one."""
 REST = 20.0
-"""After a copy none is made for so many times as long as it took: joiners cost a twentieth of a core at most."""
+"""After a copy, no other is made for this many times the duration of that copy, so that joiners cost at most a
+twentieth of a core."""
 _MAX_ID = 64
 MARK = 32
-"""Characters of a state's name."""
+"""Hex digits of a group state's name."""
 
 
 class StateSnapshot:
-    """Copy of `outer_params` and, in groups, `outer_momentum` that later outer steps do not move.
+    """A copy of `outer_params` and, if given, `momentum`, which later outer steps do not change.
 
-    Each is flat fp32, `layout.elements` long. `folder`: where the copy lies; None: in memory. Raises OSError."""
+    Both are flat fp32 with `layout.elements` values. `round_`: of the state. `folder`: where the copy is stored; None:
+    in memory. Raises OSError."""
 
     def __init__(
         self,
@@ -68,28 +70,29 @@ class StateSnapshot:
 
     @cached_property
     def index(self) -> StateIndex:
-        """The description of the copy. It is hashed when this is first asked for."""
+        """Description of the snapshot with the digests of its pieces. The first access hashes the whole copy."""
         pieces = tuple(Piece(*cut, blake3(view).digest()) for cut, view in zip(self._cut, self._pieces, strict=True))
         name = mark_of(pieces) if self._named_by_bytes else secrets.token_hex(8)
         return StateIndex(name, self._round, self._layout.digest(), pieces)
 
     def close(self) -> None:
-        """Give no piece any more."""
+        """Drop the copy. `piece` returns None from now on."""
         self._pieces.clear()
 
     def piece(self, number: int) -> memoryview | None:
-        """Return the read-only bytes of a piece; None when there is no such piece."""
+        """Return the read-only bytes of a piece. None: there is no such piece, or the snapshot is closed."""
         return self._pieces[number] if 0 <= number < len(self._pieces) else None
 
 
 def mark_of(pieces: Sequence[Piece]) -> str:
-    """Return the name of a state, derived from its bytes, in hex."""
+    """Return the name of a group's state: the first `MARK` hex digits of the digest over its pieces' digests."""
     return blake3(b"".join(piece.digest for piece in pieces)).hexdigest()[:MARK]
 
 
 def digest_of_state(outer: OuterState, *, momentum: bool) -> bytes:
-    """Return the BLAKE3 digest over the digests of a state's pieces, which an operator's node signs. `mark_of` is its
-    beginning. It takes as long as hashing all of the state."""
+    """Return the BLAKE3 digest over the digests of a state's pieces, which an operator's node signs.
+
+    The name that `mark_of` returns is its beginning. Blocks while it hashes the whole state."""
     whole = blake3()
     for values in (outer.params, outer.momentum) if momentum else (outer.params,):
         view, start = values.numpy().data.cast("B"), 0
@@ -106,21 +109,21 @@ def _copy(values: torch.Tensor, into: memoryview, layout: Layout) -> None:
 
 
 def copy_of(outer: OuterState, round_: int, *, momentum: bool, folder: Path | None = None) -> StateSnapshot | None:
-    """Make a snapshot between two outer steps, in any thread; None when a step was under way or began meanwhile.
+    """Make a snapshot of the present state, in any thread. None: an outer step was under way, or began meanwhile.
 
-    Raises OSError when the disk of `folder` has no room."""
+    `momentum`: whether to include it. Raises OSError when the disk of `folder` is full."""
     begun = outer.begun
     if outer.busy:
         return None
     snapshot = StateSnapshot(outer.params, outer.layout, round_, outer.momentum if momentum else None, folder)
     if outer.begun != begun:
         return None
-    assert snapshot.index.pieces  # hashed in this thread, when the state may move again
+    assert snapshot.index.pieces  # computes the digests here in the thread; the state may move meanwhile
     return snapshot
 
 
 def describe_copy_room(folder: Path, elements: int, *, momentum: bool) -> str:
-    """Return what the copies for joiners take on the disk, for a person."""
+    """Return the space on disk that snapshots for joiners take, and a warning if there is too little, for a person."""
     one = 4 * elements * (2 if momentum else 1)
     free = shutil.disk_usage(folder).free
     summary = f"copies of the state for joiners: {amount(one, 'bytes')} each, at most {KEEP} at once, in {folder}"
@@ -130,7 +133,7 @@ def describe_copy_room(folder: Path, elements: int, *, momentum: bool) -> str:
 
 
 KEEP = 2
-"""Snapshots that a donor keeps at most."""
+"""Most snapshots of a donor at the same time."""
 
 
 @dataclass(slots=True)
@@ -140,18 +143,19 @@ class _CachedSnapshot:
     used_at: float
 
     def release(self) -> None:
-        """Forget the copy. A piece that is being sent keeps it until then."""
+        """Drop the snapshot. Its memory is freed once no piece of it is being sent any more."""
         self.snapshot.close()
 
 
 class SnapshotCache:
-    """Snapshots that a donor serves: at most `keep`, each the size of the state in fp32.
+    """Makes and serves the snapshots of a donor, at most `keep` at the same time.
 
-    `make` copies the current state, or returns None when it cannot now. `now` is in seconds. A snapshot older than
-    `max_age_s` is followed by a fresh one, and the former stays for joiners under way.
+    `make`: copies the present state, or returns None when it cannot now. `now`: a clock in seconds. `start`: runs
+    `make` and the freeing of snapshots. A request makes a new snapshot when the newest is older than `max_age_s`; the
+    former one is retained for joiners that are still fetching it.
 
-    While joiners use all places, the newest snapshot is offered although it is older. A slow joiner is thus not starved
-    by later ones, for up to `HOLD_S`."""
+    While joiners use all `keep` snapshots, the newest is offered although it is older, for up to `HOLD_S`, so that
+    later joiners do not interrupt a slow one."""
 
     def __init__(
         self,
@@ -172,10 +176,11 @@ class SnapshotCache:
         self._rests_until = -math.inf
 
     def on_state(self, fresh: bool = False, wanted: str = "") -> StateIndex | None:
-        """Return the index of a snapshot to fetch; None while it is being made.
+        """Return the index of a snapshot to fetch. None: it is being made, so the joiner has to ask again.
 
-        `fresh` asks for another snapshot if the state has moved on, and `wanted` for the one of that name while it is
-        kept. Raises PartnerRefused when there was no room for it."""
+        `fresh`: make a new snapshot unless the newest is younger than `FRESH_EVERY_S`. `wanted`: name of the snapshot
+        that the joiner is fetching, which is preferred while it exists. Raises PartnerRefused when the copy could not
+        be written."""
         now = self._now()
         self._collect(now)
         for cached in self._cached:
@@ -190,11 +195,11 @@ class SnapshotCache:
             self._collect(now)
             newest = self._cached[-1] if self._cached else None
         if newest is None or (self._making is not None and (fresh or age > self._max_age_s)):
-            return None  # the last one may be of long ago: nobody has asked since
+            return None  # the newest may be very old, because snapshots are made on request only
         return newest.snapshot.index
 
     def on_piece(self, snapshot: str, piece: int) -> memoryview | None:
-        """Return read-only bytes; None when the snapshot is gone or has no such piece."""
+        """Return the read-only bytes of a piece. None: the snapshot is gone, or has no such piece."""
         for cached in self._cached:
             if cached.snapshot.index.snapshot == snapshot:
                 cached.used_at = self._now()
@@ -202,7 +207,7 @@ class SnapshotCache:
         return None
 
     def _timed(self) -> StateSnapshot | None:
-        """Make a copy, in any thread, and rest after it, also if it came to nothing."""
+        """Make a copy, in any thread, and set the end of the rest after it, also if it failed."""
         began = self._now()
         try:
             return self._make()
@@ -223,11 +228,11 @@ class SnapshotCache:
             return
         same = [cached for cached in self._cached if cached.snapshot.index.snapshot == made.index.snapshot]
         self._cached.append(_CachedSnapshot(made, now, now))
-        if same:  # the same bytes: joiners continue with the new one
+        if same:  # same name, so same bytes: joiners continue with the new snapshot
             self._discard(same.pop())
 
     def _make_room(self, now: float, fresh: bool) -> bool:
-        """Drop a snapshot that no joiner uses if there is no free place; return whether there is one now."""
+        """If there are `keep` snapshots, drop one that no joiner uses. Return whether another may be made."""
         if len(self._cached) < self._keep:
             return True
         idle_s = FRESH_EVERY_S if fresh else self._max_age_s
@@ -238,15 +243,15 @@ class SnapshotCache:
         return False
 
     def _discard(self, cached: _CachedSnapshot) -> None:
-        """Give a snapshot's place on the disk back in the thread that copies: it takes as long as a copy."""
+        """Remove a snapshot, and free its space by `start`, because that takes as long as copying."""
         self._cached.remove(cached)
         self._start(cached.release)
 
 
 def check_index(index: StateIndex, layout: Layout, *, momentum: bool | None = None) -> None:
-    """Compare a donor's index with the layout. Raises BadPayload.
+    """Check a donor's index against the layout. Raises BadPayload.
 
-    `momentum` tells whether the index must contain it; None: it may."""
+    `momentum`: whether the index must contain outer_momentum; None: either is valid."""
     if index.layout_digest != layout.digest():
         raise BadPayload(Code.LAYOUT, "the donor's state has another layout of tensors")
     cut, given = layout.pieces(), [(p.first, p.count, p.nbytes) for p in index.pieces]
@@ -260,7 +265,7 @@ def check_index(index: StateIndex, layout: Layout, *, momentum: bool | None = No
 
 
 def check_piece(data: bytes, piece: Piece, number: int) -> None:
-    """Check that these are the bytes which the index names, and finite values. Raises BadPayload."""
+    """Check that `data` is piece `number` of an index, and that its values are finite. Raises BadPayload."""
     if len(data) != piece.nbytes:
         raise BadPayload(Code.LENGTH, f"piece {number} has {len(data)} bytes instead of {piece.nbytes}")
     if blake3(data).digest() != piece.digest:

@@ -1,4 +1,4 @@
-"""Write tensors as a safetensors file that is hashed on its way to the disk: no copy of them, and no second read."""
+"""Writes tensors as a safetensors file and hashes the bytes while writing, without a copy and without a second read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ALIGN = 8
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
-    """Write flat fp32 tensors on the CPU into a new file, which is on the disk when this returns.
+    """Write flat fp32 tensors on the CPU to a new file and sync it to disk.
 
-    Return (BLAKE3 in hex, bytes). Raises OSError."""
+    Returns (BLAKE3 digest in hex, length in bytes). Raises OSError, also if the file exists."""
     header, hasher = _header(tensors), blake3()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -33,7 +33,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str,
 
 
 def _header(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """Make the beginning of the file: the length of a JSON text, and the text, padded with blanks."""
+    """Return the header of the file: the length of a JSON text, then the text, padded with blanks."""
     described, at = {}, 0
     for name, tensor in tensors.items():
         assert tensor.dtype == torch.float32, tensor.dtype
@@ -46,7 +46,7 @@ def _header(tensors: Mapping[str, torch.Tensor]) -> bytes:
 
 
 def _write(descriptor: int, data: memoryview, hasher: blake3) -> None:
-    """Write and hash all of it, part by part: both release the interpreter meanwhile."""
+    """Hash and write all of `data`, in parts. Both operations release the interpreter lock."""
     for start in range(0, len(data), _CHUNK):
         part = data[start : start + _CHUNK]
         hasher.update(part)

@@ -1,4 +1,4 @@
-"""Large bytes that lie on the disk and not in this process's own memory."""
+"""Allocates large buffers in unlinked files on the disk, so that they need no memory of this process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from peer.outer.pages import pages
 
 
 def unnamed(folder: Path | None, nbytes: int) -> memoryview:
-    """Return `nbytes` zeros to be written, in a file of `folder` that has no name: the system removes it with the last
-    view, and when the process is killed. `folder` None: in memory. Raises OSError, also for a full disk."""
+    """Return a writable buffer of `nbytes` zeros, in an unlinked file in `folder`. None: in memory.
+
+    The system frees the file with the last view of it, also when the process is killed. Raises OSError, also when the
+    disk is full."""
     if folder is None or nbytes == 0:
         return pages(nbytes)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -26,5 +28,5 @@ def unnamed(folder: Path | None, nbytes: int) -> memoryview:
 
 
 def unnamed_values(folder: Path | None, elements: int) -> torch.Tensor:
-    """Return flat fp32 zeros that lie as `unnamed` bytes do. Raises OSError."""
+    """Return a flat fp32 tensor of zeros in a buffer of `unnamed`. Raises OSError."""
     return torch.frombuffer(unnamed(folder, 4 * elements), dtype=torch.float32)

@@ -1,11 +1,11 @@
 """Content-addressed cache of artifacts, in one folder that several processes may share.
 
-A complete file is `<digest>`, a draft is `<digest>.part`, and whoever uses an artifact holds a lock on `<digest>.use`.
-All locks are the kernel's, so a killed process leaves none behind. Every change is made under the lock of the cache.
-Files of other names are not ours: they are neither counted nor deleted.
+A complete file is named `<digest>` and a draft `<digest>.part`. A process that uses an artifact holds a lock on
+`<digest>.use`. All changes are made under the lock of the whole cache. The locks are those of the kernel, so that a
+killed process leaves none behind. Files with other names are neither counted nor deleted.
 
-The length of all files never exceeds the limit. A draft has the length of its artifact from the beginning. Room is made
-by deleting the file that was not used for the longest time. A file in use is never deleted."""
+The total length of the files never exceeds the limit. A draft has its final length from the beginning. To make room,
+the least recently used file is deleted, but never one in use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from peer.user_folders import make_private
 
 DRAFT, USE, LOCK = ".part", ".use", "lock"
 BUSY_S = 10.0
-"""Seconds to wait for another process that changes the cache, at most. It needs a few milliseconds."""
+"""Most seconds to wait for the lock of the cache. Other processes hold it for milliseconds."""
 POLL_S = 0.002
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"([0-9a-f]{64})(\.part|\.use)?")
@@ -36,9 +36,9 @@ _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ArtifactCache:
-    """The artifacts on this disk. Raises HomeUnusable where the folder cannot be made, read or written.
+    """The artifacts on this disk. All methods raise HomeUnusable when the folder cannot be made, read or written.
 
-    `path` and `holding` are quick. The other methods run in a thread."""
+    `path` and `holding` return quickly. Call the other methods in a thread."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         assert limit_bytes > 0, limit_bytes
@@ -50,21 +50,21 @@ class ArtifactCache:
         with self._locked():
             self._make_room(0)
 
-    # -- what is here ------------------------------------------------------------------------------------------------
+    # -- look-up -----------------------------------------------------------------------------------------------------
 
     def has(self, digest: str) -> bool:
-        """Return whether a file of this name is here, checked or not."""
+        """Return whether there is a complete file of this artifact, verified or not."""
         return _is_plain(self.file(digest))
 
     def path(self, digest: str, size: int) -> Path | None:
-        """Return the file of an artifact whose bytes this process has checked; None: see `check`."""
+        """Return the file of an artifact that this process has verified. None: not verified, or not here."""
         path = self.file(digest)
         return path if self.verified.nbytes(path, digest) == size else None
 
     def check(self, digest: str, size: int) -> Path | None:
-        """Return the file of an artifact, hashed before its first use; None: it is not here, or was damaged.
+        """Return the file of an artifact, after hashing it if it was not verified yet.
 
-        A damaged file is deleted."""
+        None: it is not here, or was damaged and is deleted now."""
         if (path := self.path(digest, size)) is not None:
             return path
         if not self.has(digest):
@@ -74,24 +74,25 @@ class ArtifactCache:
         return self.path(digest, size)
 
     def file(self, digest: str) -> Path:
-        """Return where the file of an artifact lies, if it is here."""
+        """Return the path of an artifact's complete file, whether it exists or not."""
         assert _DIGEST.fullmatch(digest), digest
         return self._folder / digest
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files, drafts included."""
+        """Total bytes of all files, including drafts."""
         return sum(size for _, size, _ in self._entries())
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def holding(self, digest: str) -> Iterator[None]:
-        """Keep an artifact, and its draft, during the block. It need not be here yet."""
+        """Protect an artifact and its draft from deletion during the context. It need not be here yet."""
         with self._locked():
             fd = os.open(self._folder / f"{digest}{USE}", _FLAGS | os.O_CREAT, 0o600)
             try:
-                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # others hold it exclusively under the cache's lock only
+                # Never blocks: an exclusive lock is only held under the lock of the cache, which is ours now.
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
                 os.close(fd)
                 raise
@@ -103,9 +104,10 @@ class ArtifactCache:
             os.close(fd)
 
     def draft(self, ref: ArtifactRef) -> ArtifactDraft | None:
-        """Return the draft of an artifact, with the pieces that are here already and with room for the rest.
+        """Return the draft of an artifact with the pieces that are here already, and reserve room for the rest.
 
-        None: the artifact is complete, or another process is fetching it. Raises CacheTooSmall."""
+        None: the artifact is complete, or another process is fetching it. Raises CacheTooSmall. The caller has to
+        close the draft."""
         self.require_fit(ref)
         nbytes = draft_bytes(ref.size)
         path = self.file(ref.digest).with_name(f"{ref.digest}{DRAFT}")
@@ -132,7 +134,7 @@ class ArtifactCache:
         return draft
 
     def require_fit(self, ref: ArtifactRef) -> None:
-        """Raise CacheTooSmall for an artifact that is larger than the limit."""
+        """Raise CacheTooSmall if the artifact alone is larger than the limit."""
         if (nbytes := draft_bytes(ref.size)) > self.limit:
             raise CacheTooSmall(
                 f"an artifact of {amount(ref.size, 'bytes')} is larger than the cache, {amount(self.limit, 'bytes')}",
@@ -140,7 +142,7 @@ class ArtifactCache:
             )
 
     def finish(self, draft: ArtifactDraft) -> Path | None:
-        """Return the file of a complete draft whose digest is right; None: its bytes are wrong."""
+        """Turn a complete draft into the artifact's file and return its path. None: its digest is wrong."""
         final = self.file(draft.ref.digest)
         if not draft.finish(final):
             return None
@@ -149,14 +151,14 @@ class ArtifactCache:
         return final
 
     def forget(self, digest: str) -> None:
-        """Delete an artifact, even one in use: a process that has opened the file keeps its bytes."""
+        """Delete an artifact, even one in use. A process that has the file open can still read it."""
         with self._locked():
             path = self.file(digest)
             self.verified.forget(path, digest)
             path.unlink(missing_ok=True)
 
     def _touch(self, digest: str) -> None:
-        """Note the time of the last use. The time of the last change stays: it tells whether a file is as checked."""
+        """Set the access time to now. The modification time stays, because `VerifiedFiles` compares it."""
         path = self.file(digest)
         with contextlib.suppress(OSError):
             os.utime(path, ns=(round(wall_time() * 1e9), path.lstat().st_mtime_ns), follow_symlinks=False)
@@ -164,7 +166,7 @@ class ArtifactCache:
     # -- room --------------------------------------------------------------------------------------------------------
 
     def _entries(self) -> list[tuple[int, int, str]]:
-        """Return (time of last use, bytes, name) of our files."""
+        """Return (time of last use in ns, bytes, name) of the cache's files."""
         found = []
         with self._typed_errors(), os.scandir(self._folder) as entries:
             for entry in entries:
@@ -175,7 +177,7 @@ class ArtifactCache:
         return found
 
     def _make_room(self, nbytes: int) -> None:
-        """Delete what was not used for the longest time until so many bytes fit. Raises CacheTooSmall."""
+        """Delete the least recently used files until `nbytes` more fit. Raises CacheTooSmall."""
         entries = self._entries()
         files = sorted(entry for entry in entries if not entry[2].endswith(USE))
         excess = sum(size for _, size, _ in files) + nbytes - self.limit
@@ -194,7 +196,7 @@ class ArtifactCache:
             )
 
     def _drop(self, name: str) -> bool:
-        """Delete a file of ours unless it is in use; return whether it is gone."""
+        """Delete a file of the cache unless it is in use. Return whether it was deleted."""
         path, mark = self._folder / name, self._folder / f"{name[:64]}{USE}"
         with contextlib.ExitStack() as open_files:
             for lock in (mark, path) if name.endswith(DRAFT) else (mark,):
@@ -213,7 +215,7 @@ class ArtifactCache:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the cache's lock. No other process changes the cache meanwhile, and no other thread of this one."""
+        """Hold the cache's lock, which excludes changes by other processes and by other threads of this one."""
         with self._typed_errors():
             fd = os.open(self._folder / LOCK, _FLAGS | os.O_CREAT, 0o600)
             try:
@@ -224,14 +226,14 @@ class ArtifactCache:
                             f"another process has held the cache {self._folder} for {BUSY_S:.0f} s",
                             "End that process, or choose another --home.",
                         )
-                    time.sleep(POLL_S)  # no call of the system waits for a file lock with a deadline; holders are brief
+                    time.sleep(POLL_S)  # polling: flock has no timeout, and the lock is held briefly
                 yield
             finally:
                 os.close(fd)
 
     @contextlib.contextmanager
     def _typed_errors(self) -> Iterator[None]:
-        """Turn the errors of the file system into HomeUnusable."""
+        """Raise HomeUnusable in place of errors of the file system."""
         try:
             yield
         except OSError as error:
@@ -240,7 +242,8 @@ class ArtifactCache:
 
 
 def _try_lock(fd: int) -> bool:
-    """Take a file's lock if nobody else holds it. Raises OSError, on file systems that know no locks."""
+    """Lock a file exclusively unless it is locked. Return whether it is ours. Raises OSError where locks are
+    missing."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

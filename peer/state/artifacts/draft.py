@@ -1,7 +1,8 @@
-"""An artifact that is being fetched: a file of its length, and behind it the digest of each piece that is here.
+"""The file of an artifact that is being fetched.
 
-A killed process leaves the file, and the next one continues with the pieces whose digest is right. Nothing is said of
-the artifact before its own digest has been checked over all bytes. Only then the file gets its name."""
+It has the artifact's length, followed by a table with the digest of each piece that has been stored. After a kill, the
+next process continues with the pieces whose digest in the table is right. The table protects only against damage on the
+disk: the artifact's own digest is checked over all bytes before the file gets its final name."""
 
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ NOTHING = bytes(DIGEST_BYTES)
 
 
 def draft_bytes(size: int) -> int:
-    """Return the bytes that a draft of an artifact takes."""
+    """Return the bytes of the draft of an artifact of `size` bytes, with the table of digests."""
     return size - DIGEST_BYTES * (-size // PIECE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactOffer:
-    """What a donor gives: the artifact."""
+    """A donor of an artifact. It takes the place of a donor's index in `Download`."""
 
     donor: PeerId
     ref: ArtifactRef
@@ -37,17 +38,18 @@ class ArtifactOffer:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A piece as it came."""
+    """Where a piece came from, to find the liar when the artifact turns out wrong."""
 
     donor: PeerId | None
-    """None: an earlier process fetched it."""
+    """None: an earlier process fetched the piece."""
     digest: bytes
+    """BLAKE3 digest of the piece's bytes."""
 
 
 class ArtifactDraft:
-    """The draft of one artifact. `fd` holds the file's lock, and belongs to the draft from here on.
+    """The draft of one artifact, as a `peer.state.transfer.download.PieceTarget`.
 
-    It is a `peer.state.transfer.download.PieceTarget`. A thread may still write a piece while the draft is closed."""
+    `fd`: the open and locked file, which the draft closes. `close` may be called while a thread writes a piece."""
 
     def __init__(self, fd: int, path: Path, ref: ArtifactRef) -> None:
         self._fd = fd
@@ -65,16 +67,16 @@ class ArtifactDraft:
 
     @property
     def done(self) -> int:
-        """Bytes of the pieces that the draft holds already."""
+        """Bytes of the pieces that are stored."""
         return sum(self.sizes[number] for number in self.held)
 
     @property
     def origins(self) -> dict[int, Origin]:
-        """Return where each piece came from."""
+        """Piece number -> its origin, for all pieces that are stored."""
         return dict(self._origins)
 
     def load(self) -> None:
-        """Load the pieces of an earlier process and verify their digests. Blocks: call it in a thread."""
+        """Find the pieces that an earlier process stored, and verify their digests. Blocks, so call it in a thread."""
         table = os.pread(self._fd, DIGEST_BYTES * len(self.sizes), self.ref.size)
         for number, nbytes in enumerate(self.sizes):
             digest = table[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]
@@ -85,7 +87,7 @@ class ArtifactDraft:
                 self.held.add(number)
 
     def store(self, number: int, index: ArtifactOffer, data: bytes) -> None:
-        """Write a donor's piece, in a thread. `place` follows. The piece that came first counts.
+        """Write a donor's piece to the file. Called in a thread, before `place`. Does nothing if the piece is stored.
 
         Raises BadPayload for a piece of another length, and HomeUnusable when it cannot be written."""
         if len(data) != self.sizes[number]:
@@ -102,11 +104,11 @@ class ArtifactDraft:
             self._origins[number] = Origin(index.donor, digest)
 
     def place(self, number: int, index: ArtifactOffer, data: bytes) -> None:
-        """Take note that a stored piece is here."""
+        """Add a stored piece to `held`. Called in the event loop, after `store`."""
         self.held.add(number)
 
     def clear(self) -> None:
-        """Drop all pieces. Raises HomeUnusable."""
+        """Discard all pieces. Raises HomeUnusable."""
         with self._using:
             try:
                 write_all(self._fd, NOTHING * len(self.sizes), self.ref.size)
@@ -116,9 +118,9 @@ class ArtifactDraft:
             self.held.clear()
 
     def finish(self, final: Path) -> bool:
-        """Check the artifact's digest, and give the file its name if it is right; return whether it is.
+        """Check the artifact's digest and rename the file to `final` if it is right. Return whether it is.
 
-        Slow, so it runs in a thread. Raises HomeUnusable."""
+        Blocks, so call it in a thread. Raises HomeUnusable."""
         assert self.complete
         with self._using:
             if self._closed:
@@ -135,7 +137,7 @@ class ArtifactDraft:
         return True
 
     def close(self) -> None:
-        """Give the file free. What is in it stays."""
+        """Close and unlock the file. Its content stays for the next process."""
         with self._using:
             if not self._closed:
                 self._closed = True

@@ -1,10 +1,11 @@
-"""Fetching of artifacts from the peers that hold them, into the cache.
+"""Fetches artifacts from the peers that hold them into the cache.
 
-Several donors bring pieces of one artifact at once (`peer.state.transfer.download`). Its digest is checked over all of
-it, before anybody may use it.
+Pieces of an artifact are fetched from several donors at once (`peer.state.transfer.download`). The digest of the whole
+artifact is checked before it is returned.
 
-On failure: a donor that is lost rests for a while. Pieces that are here stay, over a kill too. Where the bytes are
-wrong, the artifact is fetched again from one donor at a time, which shows who lied. A liar is never asked again."""
+On failure: a lost donor is not used for `REST_S`. Stored pieces are retained, even when the process is killed. If the
+bytes turn out wrong, the artifact is fetched again from one donor at a time. Comparing the attempts then shows which
+donor lied, and that peer is never asked again."""
 
 from __future__ import annotations
 
@@ -29,26 +30,26 @@ from peer.state.artifacts.holders import ArtifactTransport, HolderSearch, Peers
 from peer.state.transfer.download import Download, Outcome, TransferFlow
 
 MOST_DONORS = 6
-"""Donors of one artifact at once. Each has one piece in flight."""
+"""Most donors of one artifact at the same time. Each has one piece in flight."""
 REST_S = 10.0
-"""Seconds after which a donor that was lost is asked again."""
+"""Seconds after which a lost donor is used again."""
 SEARCH_S = 1.0
-"""Seconds between two searches for further donors, at first. Each pause is twice the last."""
+"""Seconds between the first two searches for donors. The pause doubles up to `LONGEST_SEARCH_S`."""
 LONGEST_SEARCH_S = 8.0
 POLL_S = 0.25
-"""Seconds between two looks at an artifact that another process, or another task of this one, is fetching."""
+"""Seconds between two checks whether another process or task has completed the artifact."""
 RECHECK_S = 1.0
-"""Seconds between two such looks while no peer holds the artifact."""
+"""Seconds between two such checks while no peer holds the artifact."""
 MOST_STARTS = 8
-"""Times that wrong bytes may put the deadline off. Each new identity of a liar gets one."""
+"""Number of attempts that may extend the deadline, so that liars with ever new identities cannot extend it for ever."""
 PROGRESS_BYTES = 2**20
-"""So many further bytes put the deadline off, before their piece is complete. A slow home needs long for a piece."""
+"""Bytes of incomplete pieces that extend the deadline, because a slow home needs long for a whole piece."""
 MOST_REASONS = 3
-"""Peers whose reasons an error names."""
+"""Most peers whose reasons an error names."""
 
 
 class ArtifactFetcher:
-    """Fetches artifacts for one daemon. `say` is reasons what is worth a person's attention."""
+    """Fetches artifacts for one daemon. `report`: is called with messages for a person."""
 
     def __init__(
         self,
@@ -68,14 +69,14 @@ class ArtifactFetcher:
         self._rates = DonorRates()
         self._resting: dict[PeerId, float] = {}
         self.liars: dict[PeerId, str] = {}
-        """Peers that gave wrong bytes, and what of."""
+        """Peer that gave wrong bytes -> of which artifact, for a person."""
 
     async def query(self, refs: Sequence[ArtifactRef]) -> None:
-        """Ask some peers which of these they hold, a batch in one call. A `fetch` soon after need not ask again."""
+        """Ask some peers which of these artifacts they hold, so that a `fetch` soon after needs no search."""
         await self._search.query([bytes.fromhex(ref.digest) for ref in refs])
 
     def holders(self, ref: ArtifactRef) -> list[PeerId]:
-        """Return the peers that said that they hold an artifact."""
+        """Return the peers that hold an artifact by their own answers, without the liars."""
         return [r.peer_id for r in self._search.holders(bytes.fromhex(ref.digest)) if r.peer_id not in self.liars]
 
     async def fetch(
@@ -85,10 +86,11 @@ class ArtifactFetcher:
         progress: WaitProgress = ignore_progress,
         what: str = "a file of the run",
     ) -> Path:
-        """Return the file of an artifact, from the cache or else from other peers. `what` names it, for a person.
+        """Return the file of an artifact, from the cache or else from other peers.
 
-        It may be deleted again unless the caller is `holding` it. Raises ArtifactMissing when no piece came for
-        `timeout_s`, nor a good part of one, CacheTooSmall, and HomeUnusable."""
+        `what`: name of the artifact, for a person. The cache may delete the file later unless the caller protects it
+        with `ArtifactCache.holding`. Raises ArtifactMissing after `timeout_s` seconds without a piece or
+        `PROGRESS_BYTES` of one, CacheTooSmall, and HomeUnusable."""
         with self._cache.holding(ref.digest):
             was_here = self._cache.has(ref.digest)
             if (path := await self._check(ref)) is not None:
@@ -114,7 +116,7 @@ class ArtifactFetcher:
     async def _fetch(self, fetch: _Fetch) -> Path:
         self._cache.require_fit(fetch.ref)
         while True:
-            # Room for the draft costs other files their place, so it is taken once somebody has the artifact.
+            # Making room for the draft deletes other files, so a peer that holds the artifact has to be found first.
             if (path := await self._await_holder(fetch)) is not None:
                 return path
             draft = await self._draft(fetch.ref)
@@ -129,7 +131,9 @@ class ArtifactFetcher:
                 return path
 
     async def _await_holder(self, fetch: _Fetch) -> Path | None:
-        """Wait until a peer holds the artifact; return its file if another process completes it first."""
+        """Wait until a peer that holds the artifact is found. Then return None.
+
+        Returns the file if another process completes it first."""
         found = Signal()
 
         def note(holder: PeerRecord) -> None:
@@ -143,7 +147,7 @@ class ArtifactFetcher:
         return None
 
     async def _draft(self, ref: ArtifactRef) -> ArtifactDraft | None:
-        """Open the draft in a thread. Its file is closed again when this task is cancelled meanwhile."""
+        """Open the draft in a thread. If this task is cancelled meanwhile, the draft is closed again."""
         opening = asyncio.ensure_future(self._offload(partial(self._cache.draft, ref)))
         try:
             return await asyncio.shield(opening)
@@ -156,7 +160,7 @@ class ArtifactFetcher:
     # -- from donors -------------------------------------------------------------------------------------------------
 
     async def _complete(self, fetch: _Fetch, draft: ArtifactDraft) -> Path:
-        """Fetch until the draft is complete and right."""
+        """Fetch until the draft is complete and its digest is right. Return the artifact's file."""
         suspects: list[dict[int, Origin]] = []
         while True:
             while not draft.complete:
@@ -176,7 +180,7 @@ class ArtifactFetcher:
             await self._offload(draft.clear)
 
     async def _attempt(self, fetch: _Fetch, draft: ArtifactDraft, *, alone: bool) -> None:
-        """Fetch until the draft is complete or no donor is left. `alone`: all pieces from one donor."""
+        """Fetch until the draft is complete or no donor is left. `alone`: fetch all pieces from a single donor."""
         if alone and draft.held:
             await self._offload(draft.clear)
         outcome, first = Outcome(), Signal()
@@ -203,7 +207,7 @@ class ArtifactFetcher:
             self._exclude(fetch, peer)
 
     async def _recruit(self, fetch: _Fetch, add: Callable[[PeerRecord], None]) -> None:
-        """Look for donors, until cancelled."""
+        """Search for donors until cancelled, and call `add` with each one found."""
         pause = SEARCH_S
         while True:
             for donor in self._search.holders(fetch.digest):
@@ -213,10 +217,10 @@ class ArtifactFetcher:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_SEARCH_S)
 
-    # -- who lied ----------------------------------------------------------------------------------------------------
+    # -- liars -------------------------------------------------------------------------------------------------------
 
     def _exclude_liars(self, fetch: _Fetch, wrong: dict[int, Origin], right: dict[int, Origin]) -> None:
-        """Leave out the donors of pieces that turned out to be wrong."""
+        """Exclude the donors whose pieces of a wrong attempt differ from the right ones."""
         for number, origin in wrong.items():
             if origin.donor is not None and origin.digest != right[number].digest:
                 self._exclude(fetch, origin.donor)
@@ -227,7 +231,7 @@ class ArtifactFetcher:
             self._report(f"{peer} gave wrong bytes of {fetch.what}: it is not asked again")
 
     def _failure_reasons(self, fetch: _Fetch) -> str:
-        """Return why nobody gave the artifact, for a person."""
+        """Return why no peer gave the artifact, for a person."""
         reasons = self._search.refusal_reasons(fetch.digest) | self.liars
         shown = [f"{peer}: {why}" for peer, why in list(reasons.items())[:MOST_REASONS]]
         if (more := len(reasons) - MOST_REASONS) > 0:
@@ -236,37 +240,37 @@ class ArtifactFetcher:
 
 
 class _Fetch:
-    """One fetch: what it is of, and how long it may still wait."""
+    """The state of one call of `fetch`: its artifact, its progress and its deadline."""
 
     def __init__(
         self, ref: ArtifactRef, what: str, timeout_s: float, progress: WaitProgress, limit: asyncio.Timeout
     ) -> None:
-        """`limit`: the deadline, which each new piece puts off."""
+        """`limit`: the deadline, which progress extends by `timeout_s`."""
         self.ref = ref
         self.digest = bytes.fromhex(ref.digest)
         self.what = what
         self.other = ""
-        """Set while another process fetches the artifact."""
+        """A sentence for the error while another process is fetching the artifact. Empty: none is."""
         self._timeout_s = timeout_s
         self._progress = progress
         self._limit = limit
         self._done = 0
         self._here = 0
-        """The most bytes that were here, with those of incomplete pieces."""
+        """The most bytes that had arrived so far, including those of incomplete pieces."""
         self._starts = 0
         self._since = asyncio.get_running_loop().time()
 
     def restart(self) -> None:
-        """Take note that the bytes were wrong."""
+        """Reset the progress, because the bytes were wrong."""
         self._done = self._here = 0
         self._starts += 1
 
     def note_other_process(self) -> None:
-        """Take note that another process fetches the artifact."""
+        """Note that another process is fetching the artifact."""
         self.other = "another process of this home is fetching it"
 
     def report_progress(self, draft: ArtifactDraft, flow: TransferFlow) -> None:
-        """Tell the progress. A new piece puts the deadline off, and so does a good part of one."""
+        """Report the progress. A new piece, or `PROGRESS_BYTES` of one, extends the deadline."""
         now, done, here = asyncio.get_running_loop().time(), draft.done, draft.done + flow.arriving
         if done > self._done or here >= self._here + PROGRESS_BYTES:
             self._done, self._here, self._since = max(self._done, done), max(self._here, here), now
@@ -275,14 +279,14 @@ class _Fetch:
         self._progress(f"fetching {self.what} ({flow})", here, self.ref.size, "bytes")
 
     def report_waiting(self) -> None:
-        """Tell how long nothing has come, while nothing is here yet."""
+        """Report how long the fetch has waited for a first byte."""
         if not self._here:
             waited = asyncio.get_running_loop().time() - self._since
             self._progress(f"waiting for a peer with {self.what}", waited, self._timeout_s, "s")
 
 
 class _ArtifactPieces:
-    """The transport as a download sees it."""
+    """Adapts the transport of artifacts to the `PieceTransport` of a download."""
 
     def __init__(self, transport: ArtifactTransport) -> None:
         self._transport = transport

@@ -1,4 +1,4 @@
-"""Which peers hold which artifacts, as they say when they are asked."""
+"""Finds the peers that hold an artifact, by asking them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from peer.protocol.messages import MAX_ARTIFACTS, NODES, PeerId, PeerRecord, Sta
 from peer.protocol.wire.payload import Arrived
 
 QUERY_S = 5.0
-"""Seconds for one answer."""
+"""Most seconds for one call."""
 MOST_CONCURRENT = 4
+"""Calls that run at the same time."""
 MOST_QUERIED = 16
-"""Peers that one search asks. The next search asks others."""
+"""Most peers that one search queries. The next search queries others."""
 HELD_S = 300.0
-"""Seconds for which a peer that holds an artifact is not asked again."""
+"""Seconds for which the answer of a peer that holds an artifact is valid."""
 NOT_HELD_S = 5.0
-"""Seconds for which a peer that does not hold it, or did not answer, is not asked again."""
+"""Seconds for which the answer of a peer without the artifact is valid, and for which a failed call counts as one."""
 MOST_DIGESTS = 4096
-"""Artifacts whose holders are remembered. Those that were not asked about for the longest time go first."""
+"""Artifacts for which answers are stored. The one that was queried least recently is dropped first."""
 DOES_NOT_HAVE_IT = "does not have it"
 
 Peers = Callable[[], Awaitable[Mapping[PeerId, PeerRecord]]]
 
 
 class ArtifactTransport(Protocol):
-    """The part of a transport that fetching artifacts needs."""
+    """The calls of a transport that are used to fetch artifacts."""
 
     async def ask_artifacts(self, holder: PeerRecord, digests: Sequence[bytes], timeout_s: float) -> list[bool]: ...
 
@@ -47,7 +48,7 @@ class _Answer:
 
 
 class HolderSearch:
-    """Asks peers, and remembers for a while what they answered. `peers` returns the directory's records."""
+    """Queries peers about artifacts and caches their answers. `peers`: returns the records of the directory."""
 
     def __init__(self, transport: ArtifactTransport, peers: Peers, rng: random.Random) -> None:
         self._transport = transport
@@ -57,23 +58,26 @@ class HolderSearch:
         self._answers: OrderedDict[bytes, dict[PeerId, _Answer]] = OrderedDict()
 
     def holders(self, digest: bytes) -> list[PeerRecord]:
-        """Return the peers that hold an artifact, as far as they were asked, the best first."""
+        """Return the peers that hold an artifact by valid answers, the preferred donors first. Makes no call."""
         answers = self._answers.get(digest, {})
         held = [peer for peer, answer in answers.items() if answer.held and answer.until > _now()]
         return self._ordered([self._records[peer] for peer in held if peer in self._records])
 
     def refusal_reasons(self, digest: bytes) -> dict[PeerId, str]:
-        """Return why each peer that was asked last does not give an artifact, for a person."""
+        """Return for each peer that does not give an artifact the reason by its last answer, for a person."""
         return {peer: answer.reason for peer, answer in self._answers.get(digest, {}).items() if not answer.held}
 
     def record_failure(self, digest: bytes, peer: PeerId, why: str) -> None:
-        """Take note that a peer did not give what it said it holds. It is asked again later."""
+        """Note that a peer failed to give an artifact. It is queried again after `NOT_HELD_S`."""
         self._remember(digest, peer, _Answer(_now() + NOT_HELD_S, held=False, reason=why))
 
     async def query(
         self, digests: Sequence[bytes], on_holder: Callable[[PeerRecord], None] = lambda peer: None
     ) -> None:
-        """Ask some peers which of these they hold. `on_holder` is told each peer that holds one, at once."""
+        """Ask up to `MOST_QUERIED` peers which of these artifacts they hold.
+
+        Peers with valid answers for all of them are left out. `on_holder` is called as soon as a peer that holds one
+        has answered."""
         self._records = await self._peers()
         able = [record for record in self._records.values() if record.status is not Status.LEAVING]
         lacking = {record: missing for record in able if (missing := self._unanswered(record.peer_id, digests))}
@@ -122,7 +126,7 @@ class HolderSearch:
             self._answers.popitem(last=False)
 
     def _ordered(self, records: list[PeerRecord]) -> list[PeerRecord]:
-        """Return those that can be dialled first, and the operator's nodes first among them."""
+        """Return records in random order, but peers that can be dialled first, and of these the operator's nodes."""
         self._rng.shuffle(records)
         return sorted(records, key=lambda record: (-record.reach, record.status not in NODES))
 

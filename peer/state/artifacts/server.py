@@ -1,4 +1,4 @@
-"""Artifacts that this peer gives to others: those of its cache, and files that its operator named."""
+"""Serves artifacts to other peers: the files of the cache, and on an operator's node the run's source files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from peer.state.artifacts.cache import ArtifactCache
 _NAME = re.compile(f"{ARTIFACT_PREFIX}([0-9a-f]{{64}})")
 
 StartCheck = Callable[[Callable[[], bool]], "Future[bool]"]
-"""Function that begins a check in a thread of low priority."""
+"""Starts the given check in a thread of low priority."""
 
 
 def check_now(work: Callable[[], bool]) -> Future[bool]:
-    """Check in the caller's own thread: for small files and for virtual time."""
+    """Run the check in the calling thread. Used for small files and in virtual time."""
     future: Future[bool] = Future()
     future.set_result(work())
     return future
@@ -27,8 +27,8 @@ def check_now(work: Callable[[], bool]) -> Future[bool]:
 class ArtifactServer:
     """Gives pieces of files whose digest this process has checked.
 
-    `sources` are the operator's own files by digest. A file that was not checked yet is checked when somebody asks for
-    it, and given from then on. A link is not followed, and a file that changes is checked again."""
+    `sources`: digest -> file of the operator outside the cache. `start`: runs checks. A file is first checked when a
+    peer asks for it, and served once that is done. A file that changes is checked again. Links are not followed."""
 
     def __init__(self, cache: ArtifactCache, sources: Mapping[str, Path], start: StartCheck = check_now) -> None:
         self._cache = cache
@@ -37,11 +37,11 @@ class ArtifactServer:
         self._checking: dict[Path, Future[bool]] = {}
 
     def on_artifacts(self, digests: Sequence[bytes]) -> list[bool]:
-        """As `peer.ports.handler.Handler.on_artifacts`."""
+        """Implement `peer.ports.handler.Handler.on_artifacts`: return which artifacts can be served now."""
         return [self._ready(digest.hex()) for digest in digests]
 
     def on_piece(self, name: str, piece: int) -> memoryview | None:
-        """As `peer.ports.handler.Handler.on_piece`. It reads at most one piece from the disk."""
+        """Implement `peer.ports.handler.Handler.on_piece`. Reads at most one piece from the disk."""
         if (match := _NAME.fullmatch(name)) is None:
             return None
         for path in self._files(match[1]):
@@ -57,7 +57,7 @@ class ArtifactServer:
             yield source
 
     def _ready(self, digest: str) -> bool:
-        """Return whether an artifact can be given now. Begin the check of a file that was not checked yet."""
+        """Return whether an artifact can be served now. Starts the check of a file that was not checked yet."""
         return any(self._checked(path, digest) for path in self._files(digest))
 
     def _checked(self, path: Path, digest: str) -> bool:

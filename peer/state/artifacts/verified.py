@@ -1,6 +1,6 @@
-"""Files whose digest this process has checked.
+"""Remembers the files whose digest this process has checked.
 
-A file is hashed before its first use, and again once its inode, length or time of change is another one."""
+A file is hashed before its first use, and again when its inode, length or modification time has changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peer.state.files import digest_of, open_plain
 
 @dataclass(frozen=True, slots=True)
 class _FileIdentity:
-    """The facts by which a changed file is noticed."""
+    """The attributes of a file that show whether it has changed."""
 
     device: int
     inode: int
@@ -23,30 +23,30 @@ class _FileIdentity:
 
 
 class VerifiedFiles:
-    """The files that were checked, each with its digest. Methods may be called from several threads."""
+    """The files that were checked, with right and with wrong digests. Its methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._right: dict[tuple[Path, str], _FileIdentity] = {}
         self._wrong: dict[tuple[Path, str], _FileIdentity] = {}
 
     def nbytes(self, path: Path, digest: str) -> int | None:
-        """Return the length of a file that is known to have this digest, as it is now; None: it is not known to."""
+        """Return the length of a file that was verified and has not changed since. None: it was not, or has changed."""
         identity = self._right.get((path, digest))
         return identity.nbytes if identity is not None and identity == _identity_of(path) else None
 
     def is_wrong(self, path: Path, digest: str) -> bool:
-        """Return whether a file is known not to have this digest, as it is now."""
+        """Return whether a check found another digest, and the file has not changed since."""
         identity = self._wrong.get((path, digest))
         return identity is not None and identity == _identity_of(path)
 
     def verify(self, path: Path, digest: str) -> bool:
-        """Hash a file, and return whether it has this digest. Slow, so it runs in a thread."""
+        """Hash a file and return whether it has this digest. Blocks, so call it in a thread."""
         before = _identity_of(path)
         if before is None:
             return False
         try:
             right = digest_of(path) == (digest, before.nbytes)
-        except OSError:  # a disk that cannot be read is no better than wrong bytes
+        except OSError:  # an unreadable file is as useless as one with wrong bytes
             right = False
         if _identity_of(path) != before:
             return False
@@ -54,17 +54,19 @@ class VerifiedFiles:
         return right
 
     def trust(self, path: Path, digest: str) -> None:
-        """Take note that the caller has checked a file."""
+        """Mark a file as verified, because the caller has checked it."""
         if (identity := _identity_of(path)) is not None:
             self._right[path, digest] = identity
 
     def forget(self, path: Path, digest: str) -> None:
-        """Drop what is known of a file."""
+        """Discard the result of a file's check."""
         self._right.pop((path, digest), None)
         self._wrong.pop((path, digest), None)
 
     def read(self, path: Path, digest: str, start: int, most: int) -> bytes | None:
-        """Return at most `most` bytes of a checked file; None when it has changed since, or ends before `start`."""
+        """Return up to `most` bytes of a verified file from `start`.
+
+        None: the file is not verified or has changed, or `start` is beyond its end."""
         nbytes = self.nbytes(path, digest)
         if nbytes is None or not 0 <= start < nbytes:
             return None
@@ -78,7 +80,7 @@ class VerifiedFiles:
 
 
 def _identity_of(path: Path) -> _FileIdentity | None:
-    """Return the facts of a plain file; None: there is none."""
+    """Return the attributes of a plain file. None: there is no such file, or it is not plain."""
     try:
         facts = path.lstat()
     except OSError:

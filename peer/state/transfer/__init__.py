@@ -1,1 +1,5 @@
-"""Download of state: from several donors for a joiner, and of single fragments for a group's member."""
+"""Transfer of state in pieces.
+
+`download` fetches pieces from several donors at once, as `scheduler` assigns them; it serves states and artifacts.
+`pieces` stores those of a joiner. `fragment` serves and fetches a single fragment, for a group's member that fell
+behind."""

@@ -1,10 +1,11 @@
-"""Download of pieces from several donors at once: of a state, or of an artifact.
+"""Downloads the pieces of a state or of an artifact from several donors at once.
 
-`peer.state.transfer.scheduler` decides which donor brings which piece. An index says what a donor gives.
+`PieceScheduler` decides which donor fetches which piece. A donor's index describes what it offers.
 
-On failure: a donor leaves when it is lost, too slow for its own rate, or no longer has the snapshot. Its
-piece in flight goes to another donor, and it may come back. A donor of wrong bytes never comes back. A busy donor is
-asked again at the time it names. Without any donor left `run` returns, and all pieces that are here stay."""
+On failure: a donor is dropped when it is lost, when it misses the deadline that its own rate sets, or when it no longer
+has the snapshot. Its piece goes to another donor, and `add` may bring the donor back. A donor of wrong bytes never
+comes back. A busy donor is asked again at the time it names. When no donor is left, `run` returns and the pieces
+stay."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ from peer.protocol.wire.payload import Arrived
 from peer.state.transfer.scheduler import PieceScheduler
 
 IDLE_S = 0.25
-"""Seconds after which a donor without work looks for a piece to race."""
+"""Seconds after which a donor without a piece looks again for one to race."""
 REPORT_S = 0.25
-"""Seconds between two calls of `changed`, at least, while nothing but bytes comes."""
+"""Least seconds between two calls of `changed` while only bytes arrive."""
 MOST_NAMED = 3
-"""Donors that are named to a person with their rates."""
+"""Most donors that a progress text names with their rates."""
 
 
 Index = TypeVar("Index")
@@ -38,7 +39,7 @@ ContraIndex = TypeVar("ContraIndex", contravariant=True)
 
 
 class PieceTransport(Protocol[ContraIndex]):
-    """The part of a transport that a download needs."""
+    """The call of a transport that a download uses."""
 
     async def fetch_piece(
         self, donor: PeerRecord, index: ContraIndex, piece: int, timeout_s: float, arrived: Arrived
@@ -46,7 +47,7 @@ class PieceTransport(Protocol[ContraIndex]):
 
 
 class PieceTarget(Protocol[ContraIndex]):
-    """The pieces that a download completes."""
+    """Where a download stores its pieces."""
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -54,30 +55,31 @@ class PieceTarget(Protocol[ContraIndex]):
 
     @property
     def held(self) -> Container[int]:
-        """Numbers of the pieces that are here."""
+        """Numbers of the pieces that are stored."""
 
     def store(self, number: int, index: ContraIndex, data: bytes) -> None:
-        """Check a donor's piece and write it to disk, in a thread. `place` follows.
+        """Check a donor's piece and write it to disk. Called in a thread, before `place`.
 
-        Raises BadPayload when the piece is not the one in the donor's index."""
+        Raises BadPayload when the piece does not match the donor's index."""
 
     def place(self, number: int, index: ContraIndex, data: bytes) -> None:
-        """Take note that a stored piece is here."""
+        """Add a stored piece to `held`. Called in the event loop, after `store`."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of a download, so far."""
+    """Statistics of a download. It may be shared by several attempts."""
 
     given: dict[PeerId, int] = field(default_factory=dict)
-    """Bytes of pieces that were taken, per donor."""
+    """Donor -> bytes of its pieces that were stored."""
     received: int = 0
-    """Bytes of all complete pieces received, with those that lost a race."""
+    """Bytes of all complete pieces, including those that another donor had brought first."""
     raced: int = 0
+    """Bytes of pieces that were requested from a second donor while the first was still sending."""
     left: dict[PeerId, str] = field(default_factory=dict)
-    """Donors that are no longer asked, and why."""
+    """Donor that was dropped -> reason."""
     wrong: set[PeerId] = field(default_factory=set)
-    """Donors among them that gave wrong bytes."""
+    """The dropped donors that gave wrong bytes."""
 
     def count_received(self, nbytes: int) -> None:
         self.received += nbytes
@@ -91,15 +93,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class TransferFlow:
-    """The part of a download that is under way."""
+    """The present activity of a download."""
 
     rates: Mapping[PeerId, float] = field(default_factory=dict)
-    """Bytes per second of the donors that are asked; 0: not known yet."""
+    """Active donor -> its rate in bytes per second. 0: not known yet."""
     arriving: int = 0
-    """Bytes that are here of pieces that are not complete."""
+    """Bytes of incomplete pieces that have arrived."""
 
     def __str__(self) -> str:
-        """Name the donors for a person, the fastest first."""
+        """Return the number of donors and the rates of the fastest, for a person."""
         count = f"{len(self.rates)} donor{'s' * (len(self.rates) != 1)}"
         known = sorted((-rate, peer) for peer, rate in self.rates.items() if rate > 0)
         named = [f"{peer[-8:]} {amount(-rate, 'bytes')}/s" for rate, peer in known[:MOST_NAMED]]
@@ -107,9 +109,10 @@ class TransferFlow:
 
 
 class Download(Generic[Index]):
-    """One attempt to download all pieces.
+    """One attempt to download all pieces: `add` donors, then await `run`. Donors may also be added while it runs.
 
-    `changed(flow)` is called when bytes have come, and when a donor comes or leaves."""
+    `rates`: measured rates of donors, which the download updates. `changed(flow)` is called when bytes have arrived and
+    when a donor was added or dropped. `offload`: runs `PieceTarget.store` in a thread."""
 
     def __init__(
         self,
@@ -131,24 +134,25 @@ class Download(Generic[Index]):
         self._serving: dict[PeerId, asyncio.Task[None]] = {}
         self._fetching: dict[tuple[int, PeerId], asyncio.Task[bytes]] = {}
         self._idle: dict[Signal, None] = {}
-        """Signals of the donors without work, one each."""
+        """The signal of each donor that waits for a piece."""
         self._over = False
         self._reported_at = -math.inf
 
     @property
     def donors(self) -> frozenset[PeerId]:
-        """Donors that are asked now."""
+        """The active donors."""
         return frozenset(peer for peer, task in self._serving.items() if not task.done())
 
     def left_s(self) -> float:
-        """Return the seconds until all pieces are here, as far as was measured; 0: nothing was yet."""
+        """Return the estimated seconds until all pieces are here. 0: no rate is known yet."""
         rate = sum(self._scheduler.rates(self._now()).values())
         here = sum(self._sizes[number] for number in range(len(self._sizes)) if number in self._pieces.held)
         return max(0, sum(self._sizes) - here - self._scheduler.arriving) / rate if rate > 0 else 0.0
 
     def add(self, donor: PeerRecord, index: Index) -> None:
-        """Fetch from this donor too, whose index has been checked. A donor that is asked already is not added twice,
-        and none is once `run` has ended."""
+        """Add a donor, whose index the caller has checked.
+
+        Ignored if the donor is active already or gave wrong bytes, and after `run` has ended."""
         peer = donor.peer_id
         if self._over or peer in self.donors or peer in self.outcome.wrong:
             return
@@ -157,8 +161,9 @@ class Download(Generic[Index]):
         self._report()
 
     async def run(self) -> None:
-        """Run until all pieces are here, or no donor is left. Cancellation, or an error of a worker, ends all
-        fetches."""
+        """Download until all pieces are here or no donor is left.
+
+        Cancellation ends all fetches, and so does an unexpected error of one, which is raised."""
         try:
             while not self._scheduler.complete and (asked := [t for t in self._serving.values() if not t.done()]):
                 await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
@@ -173,7 +178,7 @@ class Download(Generic[Index]):
             self.outcome.count_raced(self._scheduler.raced)
 
     async def _serve(self, donor: PeerRecord, index: Index) -> None:
-        """Let one donor bring pieces until it leaves or there is no piece to bring."""
+        """Fetch pieces from one donor until it is dropped or all pieces are here."""
         peer, busy = donor.peer_id, 0
         while not self._scheduler.complete:
             piece = self._scheduler.assign(peer, self._now())
@@ -204,7 +209,7 @@ class Download(Generic[Index]):
                 raise
 
     async def _fetch(self, donor: PeerRecord, index: Index, piece: int) -> None:
-        """Fetch one piece and take it, unless another donor was first."""
+        """Fetch one piece from a donor and store it, unless another donor was faster."""
         peer, began = donor.peer_id, self._now()
         nbytes = self._sizes[piece]
         arrived = partial(self._arrived, peer, piece)
@@ -215,11 +220,11 @@ class Download(Generic[Index]):
             await asyncio.wait({task})
         except asyncio.CancelledError:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)  # its error no longer matters
+            await asyncio.gather(task, return_exceptions=True)  # ignores the error of the cancelled call
             raise
         finally:
             del self._fetching[piece, peer]
-        if task.cancelled():  # another donor was first
+        if task.cancelled():  # by another donor's task, which has brought this piece
             return
         data = task.result()
         self._rates.observe(peer, nbytes, self._now() - began)
@@ -248,19 +253,19 @@ class Download(Generic[Index]):
         self._report(without=peer)
 
     def _report(self, without: PeerId | None = None) -> None:
-        """Tell what is under way. `without`: a donor that leaves now."""
+        """Call `changed` with the present activity. `without`: a donor that is being dropped."""
         self._reported_at = self._now()
         measured = self._scheduler.rates(self._reported_at)
         rates = {peer: measured.get(peer, self._rates.of(peer)) for peer in self.donors if peer != without}
         self._changed(TransferFlow(rates, self._scheduler.arriving))
 
     def _wake_idle(self) -> None:
-        """Wake the donors without work."""
+        """Wake the donors that wait for a piece."""
         for wakeup in self._idle:
             wakeup.set()
 
     async def _wait_for_work(self, seconds: float) -> None:
-        """Wait until there may be work, at most so long."""
+        """Wait until there may be a piece to fetch, at most `seconds`."""
         wakeup = Signal()
         self._idle[wakeup] = None
         try:

@@ -1,7 +1,7 @@
-"""State of one fragment, for a group's member that fell behind.
+"""Serves and fetches the state of one fragment, for a group's member that fell behind.
 
-It is outer_params and then outer_momentum, fp32, little endian, cut into parts of `PIECE_BYTES`. Parts are served like
-pieces of a snapshot, under a name that identifies the state."""
+The bytes are outer_params followed by outer_momentum, little-endian fp32, cut into parts of `PIECE_BYTES`. Parts are
+served by the same call as the pieces of a snapshot, under a name that contains the state's digest."""
 
 from __future__ import annotations
 
@@ -27,22 +27,24 @@ from peer.state.unnamed import unnamed
 
 
 def name_of(fragment: int, digest: bytes) -> str:
-    """Return the name of a fragment's state; `digest` as in `OuterState.digest`."""
+    """Return the name under which a fragment's state is served. `digest`: see `OuterState.digest`."""
     return f"{FRAGMENT_PREFIX}{fragment}:{digest.hex()}"
 
 
 def part_sizes(elements: int) -> list[int]:
-    """Return the bytes of each part of a fragment's params and momentum."""
+    """Return the bytes of each part of a fragment of `elements` parameters."""
     total = 8 * elements
     return [min(PIECE_BYTES, total - start) for start in range(0, total, PIECE_BYTES)]
 
 
 class FragmentServer:
-    """Copy of one fragment that a member serves.
+    """Serves copies of a member's fragments to other members, one fragment at a time.
 
-    It is made when the first member asks, by `start`, and kept until another fragment is asked for. `held` returns the
-    digest of a fragment as it is now, or nothing when that is not known. No other state is served, and none during an
-    outer step. `folder`: where the copy lies, as that of a snapshot."""
+    A copy is made when the first member asks for it, and retained until another fragment is requested. Only the present
+    state of a fragment is copied, and never during an outer step.
+
+    `held`: returns the digest of a fragment's present state; empty: not known. `start`: runs the copying. `folder`:
+    where the copy is stored (`peer.state.unnamed`); None: in memory."""
 
     def __init__(
         self, outer: OuterState, held: Callable[[int], bytes], start: Start = at_once, folder: Path | None = None
@@ -56,8 +58,9 @@ class FragmentServer:
         self._making: tuple[str, Future[memoryview | None]] | None = None
 
     def on_piece(self, snapshot: str, part: int) -> memoryview | None:
-        """Return the read-only bytes of a part; None when this is not, or no longer, our state, and while its copy is
-        being made."""
+        """Return the read-only bytes of a part.
+
+        None: the name is not that of a present state, its copy is still being made, or there is no such part."""
         if snapshot != self._name and self.making(snapshot) is not None:
             return None
         start = part * PIECE_BYTES
@@ -65,7 +68,9 @@ class FragmentServer:
         return self._copy[start : start + PIECE_BYTES] if there else None
 
     def making(self, snapshot: str) -> Future[memoryview | None] | None:
-        """Begin the copy of the named fragment, if it is our state and not here. Return a copy that is being made."""
+        """Start to copy the named state, if it is a present one and not copied yet.
+
+        Returns the future of the copy that is being made, whichever it is. None: none is."""
         self._collect()
         if self._making is None and snapshot != self._name and (fragment := self._named(snapshot)) is not None:
             self._name = ""
@@ -81,13 +86,14 @@ class FragmentServer:
             self._name, self._copy = name, copy
 
     def _named(self, snapshot: str) -> int | None:
-        """Return the fragment whose state has this name now. It is compared first, at no cost."""
+        """Return the fragment whose present state has this name. None: no fragment's has. Copies nothing."""
         held = ((fragment, self._held(fragment)) for fragment in range(len(self._outer.layout.fragments)))
         return next((f for f, digest in held if digest and name_of(f, digest) == snapshot), None)
 
     def _copied(self, fragment: int, digest: bytes) -> memoryview | None:
-        """Copy the fragment, in any thread. None: this is not its state, a step moved it, or the disk is full."""
-        self._copy = memoryview(b"")  # there is room for one; to give it back takes long, too
+        """Copy a fragment, in any thread. None: its state has another digest or moved meanwhile, or the disk is
+        full."""
+        self._copy = memoryview(b"")  # frees the former copy here in the thread, because that takes long, too
         outer, begun = self._outer, self._outer.begun
         if outer.busy:
             return None
@@ -104,13 +110,13 @@ class FragmentServer:
 
 
 class PartDonor(Protocol):
-    """The part of a transport that catching up needs."""
+    """The call of a transport that fetches a part."""
 
     async def fetch_part(self, donor: PeerRecord, snapshot: str, part: int, nbytes: int, timeout_s: float) -> bytes: ...
 
 
 def _put(into: memoryview, data: bytes) -> None:
-    """Copy without the interpreter's lock."""
+    """Copy bytes. numpy releases the interpreter lock meanwhile."""
     np.copyto(np.frombuffer(into, np.uint8), np.frombuffer(data, np.uint8))
 
 
@@ -124,11 +130,13 @@ async def fetch_fragment(
     offload: Offload = inline,
     folder: Path | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Fetch (outer_params, outer_momentum) of a fragment of `elements`, fp32, with this digest.
+    """Fetch (outer_params, outer_momentum) of a fragment, each flat fp32 with `elements` values.
 
-    `timeout_s` returns the time for a part of so many bytes. `offload`: where the whole is checked. `folder`: where it
-    lies, unless its disk is full; None: in memory. Raises BadPayload, and PartnerLost or PartnerRefused as the
-    transport does; `gone` means that the donor has another state by now."""
+    `digest`: of the state to fetch. `timeout_s`: returns the most seconds for a part of that many bytes. `offload`:
+    runs checks in a thread. `folder`: where the result is stored; None, or a full disk: in memory.
+
+    Raises BadPayload for values with another digest or that are not finite, and PartnerLost or PartnerRefused as the
+    transport does. The refusal code `gone` means that the donor now has another state."""
     try:
         into = unnamed(folder, 8 * elements)
     except OSError:

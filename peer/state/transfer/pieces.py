@@ -1,8 +1,9 @@
-"""Pieces of a state that a joiner holds: where the state is to lie, and in a folder that survives a kill.
+"""Stores the pieces of the state that a joiner fetches: in memory, and in a folder that survives a kill.
 
-A file is one piece, named by its number, its donor's round and its digest. It is written under another name and
-renamed, and its digest is checked on reading. There is at most one file per piece, so the folder never exceeds the
-state. Foreign, damaged and outdated files are deleted. A full disk costs only what a kill would then lose."""
+Each piece is a file, named by its number, its donor's round and its digest. It is written under a temporary name and
+renamed, and its digest is checked when it is read. There is at most one file per piece, so that the folder is never
+larger than the state. Foreign, damaged and outdated files are deleted. Errors of the disk are ignored: without a file,
+the piece has to be fetched again only if the process is killed."""
 
 from __future__ import annotations
 
@@ -35,19 +36,19 @@ _NAME = re.compile(r"(0|[1-9][0-9]{0,6})-(0|[1-9][0-9]{0,15})-([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class HeldPiece:
-    """Verified piece that is here."""
+    """A verified piece that is part of the state."""
 
     piece: Piece
     round: int
-    """Round that its donor worked in."""
+    """The donor's round when it made the snapshot."""
 
 
 class PieceStore:
-    """Store of the pieces of one state.
+    """Assembles a state from pieces. It is a `peer.state.transfer.download.PieceTarget`.
 
-    `folder` belongs to this run and identity alone; None: memory only. `momentum` tells whether the state contains it,
-    as a group's does. `into`, `momentum_into`: where outer_params and the momentum are to lie, flat fp32; None: in
-    memory of their own."""
+    `folder`: for the files, used by this run and identity alone; None: in memory only. `momentum`: whether the state
+    contains outer_momentum, as in groups. `into`, `momentum_into`: flat fp32 tensors to store outer_params and the
+    momentum in; None: in newly allocated ones."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class PieceStore:
         for _, _, nbytes in self._cut:
             self._starts.append(self._starts[-1] + nbytes)
         self.mark = ""
-        """Name of the group state that the pieces are of (`mark_of`); empty: none yet."""
+        """Name of the group's state that the pieces belong to (`mark_of`). Empty: none was chosen yet."""
         self.held: dict[int, HeldPiece] = {}
         self._root = folder
         self._folder = folder / f"{layout.digest().hex()[:16]}-{len(self._cut)}" if folder is not None else None
@@ -83,7 +84,7 @@ class PieceStore:
 
     @property
     def done(self) -> int:
-        """Bytes that are here."""
+        """Bytes of the pieces that are here."""
         return sum(held.piece.nbytes for held in self.held.values())
 
     @property
@@ -91,9 +92,9 @@ class PieceStore:
         return len(self.held) == len(self._cut)
 
     def load(self) -> None:
-        """Take the pieces that an earlier process left, and the name of their state. Slow, so it runs in a thread.
+        """Load the pieces that an earlier process stored, and the name of their state. Blocks, so call it in a thread.
 
-        Files on disk never make it raise."""
+        Never raises because of what is on the disk."""
         if self._root is None or self._folder is None:
             return
         with contextlib.suppress(OSError):
@@ -121,7 +122,7 @@ class PieceStore:
         return True
 
     def begin_state(self, mark: str) -> None:
-        """Set the name of the state that all pieces from here on are of."""
+        """Set the name of the state that all further pieces belong to, and store it on disk."""
         if mark != self.mark and self._folder is not None:
             with contextlib.suppress(OSError):
                 make_private(self._folder)
@@ -129,9 +130,9 @@ class PieceStore:
         self.mark = mark
 
     def store(self, number: int, index: StateIndex, data: bytes) -> None:
-        """Check a donor's piece and write it to disk, in a thread. `place` follows.
+        """Check a donor's piece and write it to disk. Called in a thread, before `place`.
 
-        Raises BadPayload when the piece is not the one in the donor's index."""
+        Raises BadPayload when the piece does not match the donor's index."""
         piece = index.pieces[number]
         check_piece(data, piece, number)
         if self._folder is not None:
@@ -140,14 +141,14 @@ class PieceStore:
                 replace_file(self._folder / _name(number, piece, index.round), data)
 
     def put_zeros(self, number: int, piece: Piece, round_: int) -> bool:
-        """Take a piece of zeros, recognised by its digest, without fetching it; return whether it is one."""
+        """Add a piece of zeros without fetching it. Return False if its digest shows that it has other values."""
         if piece.digest != _digest_of_zeros(piece.nbytes):
             return False
         self._put(number, piece, round_, bytes(piece.nbytes))
         return True
 
     def retain(self, wanted: Callable[[int, HeldPiece], bool]) -> int:
-        """Drop the pieces that are not wanted, here and on disk; return their bytes."""
+        """Drop the pieces for which `wanted(number, piece)` is False, also on disk. Return the bytes dropped."""
         gone = {number: held for number, held in self.held.items() if not wanted(number, held)}
         for number, held in gone.items():
             del self.held[number]
@@ -157,28 +158,28 @@ class PieceStore:
         return sum(held.piece.nbytes for held in gone.values())
 
     def state(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return (outer_params, outer_momentum or None), each flat fp32. All pieces have to be here."""
+        """Return (outer_params, outer_momentum), both flat fp32; the momentum may be None. Needs all pieces."""
         assert self.complete, (len(self.held), len(self._cut))
         return self._params, self._momentum
 
     def adopt_state(self, params: torch.Tensor, round_: int) -> None:
-        """Hold this whole state, flat fp32, in the place of all pieces; in a thread. It comes without momentum."""
+        """Replace all pieces by a whole state, flat fp32, which has no momentum. Blocks, so call it in a thread."""
         assert self._momentum is None
         self._params.copy_(params)
         self.held = {number: HeldPiece(Piece(*cut, b""), round_) for number, cut in enumerate(self._cut)}
 
     def release(self) -> None:
-        """Forget the state, whose space goes back with the last reference. No piece may come any more."""
+        """Drop the references to the state, so that its memory can be freed. Nothing may be added afterwards."""
         self.held.clear()
         self._params, self._momentum = zeros(0), None
 
     def clear(self) -> None:
-        """Remove everything on disk. Never raises."""
+        """Remove all files on disk. Never raises."""
         if self._root is not None:
             _remove(self._root)
 
     def place(self, number: int, index: StateIndex, data: bytes) -> None:
-        """Make a stored piece part of the state."""
+        """Copy a stored piece into the state. Called in the event loop, after `store`."""
         self._put(number, index.pieces[number], index.round, data)
 
     def _put(self, number: int, piece: Piece, round_: int, data: bytes) -> None:
@@ -192,7 +193,7 @@ class PieceStore:
 
 @lru_cache(64)
 def _digest_of_zeros(nbytes: int) -> bytes:
-    """Return the digest of so many zeros. It is cached, as pieces come in few lengths."""
+    """Return the digest of `nbytes` zero bytes. Cached, because pieces have few different lengths."""
     return blake3(bytes(nbytes)).digest()
 
 
@@ -201,7 +202,7 @@ def _name(number: int, piece: Piece, round_: int) -> str:
 
 
 def _remove(entry: Path) -> None:
-    """Remove a file or folder of ours. A link is removed, not followed."""
+    """Remove a file or folder of the store. A link itself is removed, not its target. Errors are ignored."""
     with contextlib.suppress(OSError):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -210,6 +211,6 @@ def _remove(entry: Path) -> None:
 
 
 def shares(given: Mapping[PeerId, int]) -> str:
-    """Return the donors' shares, for a person."""
+    """Return a text with the bytes that each donor gave, for a person."""
     parts = sorted(given.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{peer[-8:]} {amount(nbytes, 'bytes')}" for peer, nbytes in parts)

@@ -1,8 +1,8 @@
-"""Schedule of pieces over donors. The module is pure: it is given the time, in seconds.
+"""Assigns pieces to donors. The module is pure: the time is an argument, in seconds.
 
-Each donor has one piece in flight and takes the next as fast as it sends. A lost or slow donor's piece goes to another
-donor at once. Only pieces in flight are fetched twice: at the end, a donor without work races the piece that would be
-last. A donor counts for what it sends, as measured here, whatever it says of itself."""
+Each donor has one piece in flight, so that faster donors get more pieces. The piece of a lost donor is assigned again
+at once. Near the end, a donor without a piece races another one: it also fetches the piece in flight that would arrive
+last. Donors are judged by rates measured here, not by their own claims."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from peer.protocol.messages import PeerId
 from peer.protocol.policy.donors import LEAST_RATE, DonorRates
 
 RACE = 2.0
-"""Share of the time left in which a donor must bring a piece in flight in order to race it."""
+"""A donor races a piece if the time left is more than this many times what the donor needs, plus `RACE_S`."""
 RACE_S = 0.25
 MEASURED_S = 2.0
-"""Seconds after which the bytes that have come of a piece tell its donor's rate."""
+"""Seconds after which the bytes that have arrived of a piece determine its donor's rate."""
 UNMEASURED_RACE_S = 10.0
-"""A donor whose rate is not known races a piece that would take so many seconds more."""
+"""A donor of unknown rate races a piece only if that would take more than this many further seconds."""
 
 
 @dataclass(slots=True)
 class _Flight:
-    """A piece under way from one donor."""
+    """A piece that one donor is sending."""
 
     began: float
     arrived: int = 0
+    """Bytes that have arrived."""
 
     def rate(self, now: float) -> float | None:
-        """Return the rate so far; None: it is too early to tell."""
+        """Return the rate so far in bytes per second. None: it is too early to measure it."""
         elapsed = now - self.began
         return self.arrived / elapsed if elapsed >= MEASURED_S else None
 
 
 class PieceScheduler:
-    """Schedule of one download. `sizes` are the bytes of each piece, and `have` the pieces that are here already."""
+    """The assignments of one download.
+
+    `sizes`: bytes of each piece. `have`: pieces that are here already. `rates`: donors' rates by earlier pieces."""
 
     def __init__(self, sizes: Sequence[int], have: Container[int], rates: DonorRates) -> None:
         self._sizes = sizes
@@ -44,14 +47,14 @@ class PieceScheduler:
         self._missing = deque(number for number in range(len(sizes)) if number not in have)
         self._in_flight: dict[int, dict[PeerId, _Flight]] = {}
         self.raced = 0
-        """Bytes asked for a second time while the first request was in flight."""
+        """Bytes of pieces that were assigned to a second donor while in flight."""
 
     @property
     def complete(self) -> bool:
         return not self._missing and not self._in_flight
 
     def assign(self, peer: PeerId, now: float) -> int | None:
-        """Return a piece for this donor to fetch now; None: there is none for it at the moment."""
+        """Assign a piece to a donor and return its number. None: there is none for this donor now."""
         if self._missing:
             piece = self._missing.popleft()
         elif (late := self._latest(peer, now)) is not None:
@@ -63,17 +66,17 @@ class PieceScheduler:
         return piece
 
     def count_arrived(self, peer: PeerId, piece: int, nbytes: int) -> None:
-        """Take note of more bytes of a piece in flight."""
+        """Count `nbytes` more of a piece in flight."""
         if (flight := self._in_flight.get(piece, {}).get(peer)) is not None:
             flight.arrived += nbytes
 
     @property
     def arriving(self) -> int:
-        """Bytes that are here of pieces in flight."""
+        """Bytes of the pieces in flight that have arrived."""
         return sum(max((f.arrived for f in flights.values()), default=0) for flights in self._in_flight.values())
 
     def rates(self, now: float) -> Mapping[PeerId, float]:
-        """Return the rates of the donors with a piece in flight, in bytes per second; 0: not known yet."""
+        """Return the rate in bytes per second of each donor with a piece in flight. 0: not known yet."""
         found = dict[PeerId, float]()
         for flights in self._in_flight.values():
             for peer, flight in flights.items():
@@ -82,12 +85,11 @@ class PieceScheduler:
         return found
 
     def complete_piece(self, piece: int) -> Collection[PeerId]:
-        """Take note that a piece is here; return the donors that still fetch it and may stop."""
+        """Mark a piece as complete. Return the donors that it was assigned to, which may stop sending it."""
         return self._in_flight.pop(piece, {}).keys()
 
     def unassign(self, peer: PeerId, piece: int) -> None:
-        """Take note that this donor will not bring the piece. The piece comes first again, unless another donor fetches
-        it."""
+        """Take a piece back from a donor. Unless another donor is sending the piece, it is the next to be assigned."""
         flights = self._in_flight.get(piece)
         if flights is None:
             return
@@ -97,9 +99,10 @@ class PieceScheduler:
             self._missing.appendleft(piece)
 
     def _latest(self, peer: PeerId, now: float) -> int | None:
-        """Return the piece in flight that would come last, if this donor would be much sooner.
+        """Return the piece in flight that would arrive last, if this donor could bring it much sooner. None: no piece.
 
-        Only pieces that a single donor fetches are raced. A donor of unknown rate is tried where much could be won."""
+        Only a piece assigned to a single other donor is considered. A donor of unknown rate races only a piece that is
+        measured to take long."""
         own = self._rates.of(peer)
         alone = {piece: next(iter(f.items())) for piece, f in self._in_flight.items() if len(f) == 1 and peer not in f}
         if not own:
@@ -112,8 +115,10 @@ class PieceScheduler:
         return piece if left[piece] > worth else None
 
     def _left_s(self, piece: int, peer: PeerId, flight: _Flight, now: float) -> float:
-        """Return the seconds left of a fetch, at its rate so far. Where that is not known, a late donor is expected to
-        take as long again as it is late."""
+        """Return the estimated seconds until a piece in flight is complete, by its rate so far.
+
+        Before the rate is known, the donor's usual rate counts. A donor that is late by it is expected to need as long
+        again as it is late."""
         if rate := flight.rate(now):
             return (self._sizes[piece] - flight.arrived) / rate
         expected = self._sizes[piece] / (self._rates.of(peer) or LEAST_RATE)
