@@ -1,4 +1,4 @@
-"""Texts to a folder of token shards with an index. A build that is killed continues where its last shard was closed."""
+"""Builds a folder of token shards with an index from texts. A killed build resumes where its last shard was closed."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ from peer.run.files.token_index import ShardTable, TokenIndex, format_index, par
 
 HOLDOUT_ONE_IN = 100
 DIVISORS = (100, 50, 20, 10, 5, 3, 2)
-"""Choices of the hold-out's share, for texts of few documents."""
+"""Possible shares of the hold-out, as 1 in so many documents. Texts of few documents need a larger one."""
 
 ProgressCallback = Callable[[int, int], None]
-"""A callback with the bytes of the sources that are read, and all of them."""
+"""Callback with (bytes of the sources that were read, total bytes of the sources)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A complete build. `reason`: why the hold-out has its share."""
+    """Result of a complete build.
+
+    `holdout_one_in`: one in so many documents is in the hold-out; `reason`: why, for a person. `empty`: number of
+    documents without text, which were left out. `resumed`: whether an earlier build was continued."""
 
     index: TokenIndex
     index_digest: str
@@ -43,8 +46,9 @@ class Built:
 
 
 class _PartEmpty(Exception):
-    """No document fell into one of the parts. `fitting_share`: the largest other share that fills both, if there is
-    one."""
+    """One of the parts, training data or hold-out, got no document.
+
+    `fitting_share`: the first of `DIVISORS` with which both parts have documents; None: there is none."""
 
     def __init__(self, documents: int, part: str, fitting_share: int | None) -> None:
         super().__init__(part)
@@ -56,9 +60,9 @@ class _PartEmpty(Exception):
 def build(
     sources: Sources, encoder: TextEncoder, out: Path, holdout_one_in: int | None, on_progress: ProgressCallback
 ) -> Built:
-    """Make the shards of all sources in the folder `out`. Raises DataError.
+    """Build the shards of all sources in the folder `out`. Raises DataError.
 
-    `holdout_one_in`: part of the documents that go to the hold-out. None: 1 in 100, more if they are few."""
+    `holdout_one_in`: one in so many documents goes to the hold-out. None: 1 in 100, or more if there are few."""
     try:
         with build_progress.locked_folder(out):
             return _build(sources, encoder, out, holdout_one_in, on_progress)
@@ -113,7 +117,7 @@ def _empty_part_error(missing: _PartEmpty, share: int) -> Exception:
 
 
 class _Pass:
-    """One reading of the sources, with one share of hold-out."""
+    """One pass over the sources, with a fixed share of the hold-out."""
 
     def __init__(self, sources: Sources, encoder: TextEncoder, out: Path, on_progress: ProgressCallback) -> None:
         self._files = sources.files
@@ -124,7 +128,9 @@ class _Pass:
         self._total = sum(file.nbytes for file in sources.files)
 
     def run(self, progress: BuildProgress) -> tuple[TokenIndex, int]:
-        """Read from where the progress is to the end. Return the index, and how many documents were empty."""
+        """Read from the place of `progress` to the end. Return the index and the number of empty documents.
+
+        Raises _PartEmpty, DataError and OSError."""
         with self._writers(progress) as (train, holdout):
             for piece in self._encoded(progress.place):
                 document = piece.document
@@ -204,7 +210,7 @@ class _Pass:
 
 
 def _count_document(progress: BuildProgress, number: int) -> BuildProgress:
-    """Count a document for every share that the hold-out could have."""
+    """Count for every possible share to which part the document would have gone. `number`: its digest as a number."""
     for divisor in DIVISORS:
         train, holdout = progress.divisors.get(divisor, (0, 0))
         held = number % divisor == 0

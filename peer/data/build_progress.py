@@ -1,4 +1,4 @@
-"""The progress of a build, in its folder: what is closed, what is open, and where reading continues."""
+"""Saves and loads the progress of a build, so that a killed build can be resumed, and locks the folder of a build."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from peer.whole_files import replace_file, sync
 PROGRESS_FILE = "build-progress.json"
 LOCK_FILE = "build.lock"
 _DRAFT = re.compile(rf"\.({PROGRESS_FILE}|{TOKENIZER_FILE}|{INDEX_FILE})\.\d+-\d+")
-"""Drafts of `replace_file`, which a killed build leaves behind."""
+"""Names of temporary files of `replace_file`, which a killed build leaves behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """The state of a build at the end of a document."""
+    """The state of a build at the end of a document, at which it can be resumed."""
 
     fingerprint: str
-    """Digest of the sources, the tokenizer and the options. A build only continues with the same."""
+    """Digest of the sources, the tokenizer and the options. A build is only resumed with the same ones."""
     holdout_one_in: int
     place: Place = field(default_factory=Place)
     train: PartProgress = field(default_factory=PartProgress)
     holdout: PartProgress = field(default_factory=PartProgress)
     empty: int = 0
-    """Documents without text, which are left out."""
+    """Number of documents without text, which are left out."""
     divisors: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Documents that each other choice of `holdout_one_in` would have put into training and hold-out."""
+    """Possible `holdout_one_in` -> documents that it would have put into (training data, hold-out)."""
 
 
 def save(folder: Path, progress: BuildProgress) -> None:
-    """Write the progress. A crash leaves the former one. Raises OSError."""
+    """Write the progress atomically: after a crash, the former or the new one is there. Raises OSError."""
     replace_file(folder / PROGRESS_FILE, json.dumps(dataclasses.asdict(progress)).encode(), mode=0o666, synced=True)
 
 
 def load(folder: Path) -> BuildProgress | None:
-    """Read the progress, None when there is none. Raises DataError when it is damaged."""
+    """Read the progress. None: the folder has none. Raises DataError when it is damaged."""
     path = folder / PROGRESS_FILE
     if not path.exists():
         return None
@@ -72,9 +72,10 @@ def _part(found: dict[str, Any]) -> PartProgress:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Make the folder of a build, or enter that of one that was stopped. One process at a time.
+    """Create the folder of a build, or open that of a stopped one, and lock it during the context.
 
-    Raises DataError for a folder with anything else in it, and for a build that is complete."""
+    Raises DataError when another process builds in the folder, when the folder has other files, and when it holds a
+    complete build."""
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     _refuse_complete(folder)
     if found and LOCK_FILE not in found:
@@ -85,10 +86,10 @@ def locked_folder(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise refused(f"another process builds in {folder}", "Let it end, or name another folder.") from None
-        _refuse_complete(folder)  # the process that held the lock may have ended well
+        _refuse_complete(folder)  # again: the process that held the lock may have completed the build
         for path in folder.iterdir():
             if _DRAFT.fullmatch(path.name):
-                path.unlink()  # of a killed build
+                path.unlink()  # left by a killed build
         yield
 
 
@@ -98,7 +99,9 @@ def _refuse_complete(folder: Path) -> None:
 
 
 def finish(folder: Path, tokenizer: bytes, index: bytes) -> None:
-    """Write the tokenizer and, last of all, the index; then remove the notes of the build. Raises OSError."""
+    """Write the tokenizer and then the index, which makes the build complete. Remove progress and lock.
+
+    Raises OSError."""
     replace_file(folder / TOKENIZER_FILE, tokenizer, mode=0o666, synced=True)
     replace_file(folder / INDEX_FILE, index, mode=0o666, synced=True)
     sync(folder.resolve())
@@ -107,7 +110,7 @@ def finish(folder: Path, tokenizer: bytes, index: bytes) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove the files of a build that can never be complete, and its folder if nothing else is there."""
+    """Remove the files of a build that cannot be completed, and the folder if it is empty then."""
     for path in folder.iterdir():
         if path.name in (PROGRESS_FILE, LOCK_FILE) or OURS.fullmatch(path.name):
             path.unlink()

@@ -1,4 +1,6 @@
-"""Documents of source files: text files, lines of JSONL, rows of parquet files. Reading takes little memory."""
+"""Reads the documents of source files: a text file, a line of JSONL, or a row of a parquet file is a document.
+
+Memory is bounded: long texts are read in pieces."""
 
 from __future__ import annotations
 
@@ -21,16 +23,17 @@ if TYPE_CHECKING:
 
 FIELD = "text"
 WHOLE_BYTES = 2**23
-"""Most bytes of a text file that is read at once."""
+"""Text files up to this many bytes are read at once, longer ones twice: for the digest and for the text."""
 BLOCK_BYTES = 2**20
 MOST_ROWS = 4096
+"""Most rows of a parquet file that are read at once."""
 MOST_NAMED, LONGEST_NAMED = 10, 400
-"""Fields that one message names, and characters of their names."""
+"""Most fields that one message names, and most characters of their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in the sources: file, and record within the file."""
+    """A place in the sources: the index of a file, and the index of a record (line or row) within it."""
 
     file: int = 0
     record: int = 0
@@ -38,22 +41,26 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class TextDocument:
-    """A document without its text. `digest`: BLAKE3 of the text in UTF-8, which decides the part that it goes to."""
+    """Attributes of a document. Its text is delivered separately, in pieces."""
 
     next_place: Place
-    """The place where the next document begins."""
+    """Where the next document begins."""
     digest: bytes
+    """BLAKE3 of the text in UTF-8. It determines whether the document goes to the hold-out."""
     nbytes: int
+    """Bytes of the text in UTF-8."""
     read: int
-    """Bytes of all sources that are read when it is."""
+    """Bytes of all sources up to the end of this document."""
 
 
 Read = tuple[TextDocument, Iterator[str]]
-"""A document and the pieces of its text, at least one."""
+"""A document and the pieces of its text, of which there is at least one."""
 
 
 class DocumentReader:
-    """All documents from a place on, in the order of the files. `Read` pieces are taken before the next document."""
+    """Iterates over all documents from a place on, in the order of the files.
+
+    The pieces of a document have to be consumed before the next document is requested."""
 
     def __init__(self, files: tuple[SourceFile, ...], start: Place) -> None:
         self._files = files
@@ -62,7 +69,7 @@ class DocumentReader:
         self._within = 0
 
     def __iter__(self) -> Iterator[Read]:
-        """Read on. Raises DataError, with file, and line or row."""
+        """Yield the documents. Raises DataError, which names the file and the line or row."""
         readers = {"text": self._text, "jsonl": self._lines, "parquet": self._rows}
         for number in range(self._start_place.file, len(self._files)):
             file = self._files[number]
@@ -119,7 +126,7 @@ class DocumentReader:
 
 
 def _blocks(file: SourceFile) -> Iterator[bytes]:
-    """Read a file from its begin to its end, without a byte order mark."""
+    """Yield the content of a file in blocks, without a byte order mark. Raises DataError."""
     mark = codecs.BOM_UTF8
     try:
         with opened(file) as source:
@@ -183,8 +190,8 @@ def _utf8(text: str, where: str) -> bytes:
 
 
 def _rows(file: SourceFile, first: int) -> Iterator[tuple[int, int, object]]:
-    """Read a column: (row, rows of the file, value), from row `first` on."""
-    import pyarrow as pa  # only now: other kinds of files are read without it
+    """Yield (row, number of rows in the file, value) of the text column, from row `first` on. Raises DataError."""
+    import pyarrow as pa  # here, because pyarrow is optional and only parquet files need it
     import pyarrow.parquet as pq
 
     path = file.path
@@ -208,7 +215,7 @@ def _rows(file: SourceFile, first: int) -> Iterator[tuple[int, int, object]]:
 
 
 def _column(path: Path, table: pq.ParquetFile) -> int:
-    """Find the column of the texts among the file's, nested ones counted."""
+    """Return the index of the text column among the file's leaf columns. Raises DataError when there is none."""
     from pyarrow import types
 
     schema = table.schema_arrow

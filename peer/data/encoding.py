@@ -1,4 +1,6 @@
-"""A tokenizer.json, opened to encode many texts. It is the operator's own file, which this process may open itself."""
+"""Opens a tokenizer.json and encodes texts with it.
+
+The file is the operator's own, so it is opened in this process and not in a sandbox."""
 
 from __future__ import annotations
 
@@ -25,17 +27,17 @@ Tokens = NDArray[np.uint16] | NDArray[np.uint32]
 MAX_TOKENIZER_BYTES = 64 * 2**20
 END_TEXT = "<|endoftext|>"
 END_TEXTS = (END_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|end|>", "<|im_end|>", "[SEP]")
-"""Names of the token that ends a document, most likely first."""
+"""Usual names of the token that ends a document, in the order in which they are looked for."""
 
 
 class TextEncoder:
-    """A tokenizer with its end token. Text that spells a special token is encoded as ordinary text."""
+    """A tokenizer with its end token. Text that spells a special token is encoded like any other text."""
 
     def __init__(self, raw: bytes, tokenizer: Tokenizer, end_text: str) -> None:
         self.raw = raw
         self.digest = blake3(raw).hexdigest()
         self.turned_off = tokenizer_file.randomness(raw)
-        """What would have been random, for a person."""
+        """Random steps of the tokenizer that were turned off, for a person."""
         self.end_text = end_text
         vocabulary = tokenizer.get_vocab()
         self.end_token = vocabulary[end_text]
@@ -46,13 +48,17 @@ class TextEncoder:
         self._code = "H" if self.dtype == "uint16" else "I"
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
-        """Encode on as many threads as RAYON_NUM_THREADS or the machine has. The tokens do not depend on it."""
+        """Return the tokens of each text, without end tokens.
+
+        The tokenizers library uses RAYON_NUM_THREADS threads, or all cores. The result does not depend on it."""
         found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.frombuffer(array(self._code, one.ids), self.dtype) for one in found]
 
 
 def open_tokenizer(path: Path, end_text: str | None = None) -> TextEncoder:
-    """Open a tokenizer.json. Raises DataError. `end_text`: the end token's name, or None for one that is known."""
+    """Open a tokenizer.json. Raises DataError.
+
+    `end_text`: the text of the end token. None: the first of `END_TEXTS` that the tokenizer has."""
     make = "Make one with `peer tokenizer train`, or download the model's tokenizer.json again."
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Lines of JSONL files, plain or packed with gzip or zstandard, each of bounded length."""
+"""Reads the lines of JSONL files, plain or compressed with gzip or zstandard. The length of a line is bounded."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     import zstandard
 
 MAX_LINE_BYTES = 2**24
-"""Most bytes of a line, and of a text in a row of a parquet file. Longer texts go into files of their own."""
+"""Most bytes of a line, and of a text in a parquet file. A longer text has to be a text file."""
 MAX_WINDOW_BYTES = 2**31
-"""Most bytes of a zstandard window: what `zstd --long=31` needs, the largest that the zstd program writes."""
+"""Most bytes of a zstandard window: that of `zstd --long=31`, the largest that the zstd program writes."""
 _FED = 2**12
-"""Packed bytes unpacked at once: even the densest come to 128 MiB at most."""
+"""Compressed bytes that are decompressed at once. Even the highest compression makes at most 128 MiB of them."""
 
 
 class _DamagedError(Exception):
-    """Packed data that is cut off or wrong."""
+    """The compressed data is truncated or wrong."""
 
 
 class _WindowError(Exception):
-    """A zstandard frame needs a larger window than is allowed: the text says which."""
+    """A zstandard frame needs a window above `MAX_WINDOW_BYTES`. The message is its size, for a person."""
 
 
 def lines(file: SourceFile, on_offset: Callable[[int], None]) -> Iterator[bytes]:
-    """Read the lines of a file, without a byte order mark. Raises DataError, with the line.
+    """Yield the lines of a file, without a byte order mark. Raises DataError, which names the line.
 
-    `on_offset` is called with the bytes of the file that are read so far."""
+    `on_offset`: is called before each line with the number of bytes of the file that were read."""
     path, number = file.path, 0
     try:
         with opened(file) as raw, _unpacked(path, raw) as content:
@@ -49,7 +49,7 @@ def lines(file: SourceFile, on_offset: Callable[[int], None]) -> Iterator[bytes]
                         f"{path}, line {number} is longer than {amount(MAX_LINE_BYTES, 'bytes')}",
                         "JSONL has one document a line. Put a longer text into a .txt file of its own.",
                     )
-                if raw.tell() > file.nbytes:  # else a file that grows as fast as it is read would never end
+                if raw.tell() > file.nbytes:  # the file grows; reading on might never end
                     raise changed(file)
                 on_offset(raw.tell())
                 yield line
@@ -79,11 +79,11 @@ def _unpacked(path: Path, raw: BinaryIO) -> contextlib.AbstractContextManager[Bi
 
 
 class _Unzstd(io.RawIOBase):
-    """The text of a file packed with zstandard. Unlike the library's own reader it tells that a file is cut off."""
+    """Decompresses a zstandard file. Unlike the library's own reader, it raises EOFError for a truncated file."""
 
     def __init__(self, packed: BinaryIO) -> None:
         super().__init__()
-        import zstandard  # only now: other kinds of files are read without it
+        import zstandard  # here, because it is optional and only such files need it
 
         self._library = zstandard
         self._packed = packed
@@ -124,8 +124,9 @@ class _Unzstd(io.RawIOBase):
 
 
 def _window_of(begin: bytes) -> str:
-    """Return the window of a zstandard frame (RFC 8878, section 3.1.1.1), for a person. `begin`: its first bytes."""
-    if len(begin) < 6 or begin[4] & 0x20:  # too short to tell, or the window is the content's size
+    """Return the window size of a zstandard frame (RFC 8878, section 3.1.1.1) for a person. `begin`: its first
+    bytes."""
+    if len(begin) < 6 or begin[4] & 0x20:  # too short to decode, or a single segment, which has no window field
         return "larger than that"
     base = 1 << (10 + (begin[5] >> 3))
     return amount(base + base // 8 * (begin[5] & 7), "bytes")

@@ -1,4 +1,4 @@
-"""Pieces of long texts. They are tokenized one by one, so that a text of any length takes little memory."""
+"""Cuts long texts into pieces that are tokenized one by one, so that a text of any length needs little memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ PIECE = 2**18
 
 
 def pieces(blocks: Iterable[str]) -> Iterator[str]:
-    """Cut a text that comes in blocks into pieces. The cuts do not depend on the blocks.
+    """Yield a text, given in blocks, in pieces of at most `PIECE` characters. The cuts do not depend on the blocks.
 
-    A cut is at a line's end between two letters or signs if there is one. Known tokenizers split there anyway."""
+    A cut is made at a line break or blank between two other characters, if there is one: the usual tokenizers split
+    there anyway, so that the tokens are the same."""
     rest = ""
     for block in blocks:
         text, start = rest + block, 0
@@ -25,7 +26,7 @@ def pieces(blocks: Iterable[str]) -> Iterator[str]:
 
 
 def _cut(text: str, start: int, end: int) -> int:
-    """Find where a piece ends. There is a character at `end`."""
+    """Return the end of the piece that begins at `start`: at most `end`, which must be a valid index."""
     at = end
     while (at := text.rfind("\n", start + 1, at)) > start:
         if not text[at - 1].isspace() and not text[at + 1].isspace():

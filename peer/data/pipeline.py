@@ -1,4 +1,4 @@
-"""Pieces of documents through the tokenizer, in batches of bounded size. Reading, encoding and writing overlap."""
+"""Tokenizes the pieces of documents in batches of bounded size, while the next ones are read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from peer.data.encoding import TextEncoder, Tokens
 BATCH_CHARACTERS = 2**21
 BATCH_PIECES = 4096
 ENCODING = 2
-"""Batches that are encoded at once. The threads of one are idle at its end, where its last long piece is."""
+"""Number of batches that are encoded at the same time. Near its end a batch leaves threads idle, which the next
+uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPiece:
-    """The tokens of a piece, without an end token. `last`: of its document."""
+    """The tokens of a piece, without an end token. `last`: whether it is the last piece of its document."""
 
     document: TextDocument
     tokens: Tokens
@@ -27,13 +28,15 @@ class EncodedPiece:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
+    """A piece of a document that is not tokenized yet. `last`: whether it is the document's last."""
+
     document: TextDocument
     text: str
     last: bool
 
 
 def encoded(documents: Iterable[Read], encoder: TextEncoder) -> Iterator[EncodedPiece]:
-    """Encode all documents, in their order."""
+    """Yield the encoded pieces of all documents, in their order."""
     with ThreadPoolExecutor(ENCODING, "encode") as pool:
         waiting: deque[tuple[list[_Piece], Future[list[Tokens]]]] = deque()
         try:

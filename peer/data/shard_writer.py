@@ -1,6 +1,6 @@
-"""Shards of one part, training or hold-out, as they are filled and closed.
+"""Writes the token shards of one part, training data or hold-out.
 
-A shard has a draft until its progress is saved. Only then it gets its final name."""
+A shard is written to a draft file, which is renamed only after the progress that contains it was saved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class PartProgress:
-    """The closed shards of a part and the content of its open one, at the end of a document."""
+    """Progress of a part at the end of a document: its closed shards, and the sums of the open one."""
 
     closed: tuple[ShardEntry, ...] = ()
     tokens: int = 0
@@ -42,7 +42,7 @@ class PartProgress:
 
 @dataclass(slots=True)
 class _Open:
-    """A shard that is being filled."""
+    """The shard that is being filled, with its sums."""
 
     file: BinaryIO
     hasher: blake3 = field(default_factory=blake3)
@@ -52,7 +52,10 @@ class _Open:
 
 
 class ShardWriter:
-    """The shards of one part. All methods raise OSError when the disk refuses."""
+    """Writes the shards of one part, continuing from `progress`. All methods raise OSError when writing fails.
+
+    Whole documents go to a shard until it has about `SHARD_TOKENS` tokens. A document of more has a shard of its
+    own."""
 
     def __init__(self, folder: Path, part: Part, dtype: TokenDtype, progress: PartProgress) -> None:
         self._folder = folder
@@ -67,14 +70,14 @@ class ShardWriter:
 
     @property
     def progress(self) -> PartProgress:
-        """The state to save. It may only be asked for between two documents."""
+        """The progress to save. Only valid between two documents."""
         assert not self._pending
         if self._open is None:
             return PartProgress(tuple(self._closed))
         return PartProgress(tuple(self._closed), self._open.tokens, self._open.documents, self._open.text_bytes)
 
     def add(self, tokens: Tokens) -> None:
-        """Take the next tokens of a document. Raises DataError when the document is too long for a shard."""
+        """Add the next tokens of the present document. Raises DataError when it is too long for any shard."""
         self._pending.append(tokens)
         self._pending_tokens += len(tokens)
         if self._alone or self._pending_tokens > SHARD_TOKENS:
@@ -84,7 +87,9 @@ class ShardWriter:
             self._flush()
 
     def end(self, nbytes: int) -> bool:
-        """End a document, whose end token has been added. Return whether a shard was closed for it."""
+        """End the present document, after its end token was added. Return whether a shard was closed.
+
+        `nbytes`: of the document's text."""
         before = len(self._closed)
         if self._open is not None and not self._alone and self._open.tokens + self._pending_tokens > SHARD_TOKENS:
             self.close()
@@ -96,7 +101,7 @@ class ShardWriter:
         return len(self._closed) > before
 
     def close(self) -> None:
-        """Close the open shard, if there is one. Its file is on the disk then, as a draft."""
+        """Close the open shard, if there is one, and sync its draft to disk."""
         if self._open is None:
             return
         shard, self._open, self._alone = self._open, None, False
@@ -106,19 +111,19 @@ class ShardWriter:
         self._closed.append(ShardEntry(shard.hasher.hexdigest(), shard.tokens, shard.documents, shard.text_bytes))
 
     def sync(self) -> None:
-        """Bring the open shard to the disk."""
+        """Sync the open shard to disk."""
         if self._open is not None:
             self._open.file.flush()
             os.fsync(self._open.file.fileno())
 
     def rename_closed(self) -> None:
-        """Give the closed shards their final names."""
+        """Rename the drafts of closed shards to their final names. Call it after the progress was saved."""
         for number in range(self._named, len(self._closed)):
             self._draft(number).replace(self._folder / shard_file(self._part, number))
         self._named = len(self._closed)
 
     def close_file(self) -> None:
-        """Close the file of the open shard and leave its draft as it is."""
+        """Close the file of the open shard without completing it. The draft stays."""
         if self._open is not None:
             self._open.file.close()
 
@@ -151,9 +156,9 @@ class ShardWriter:
 
 
 def restore_files(folder: Path, part: Part, dtype: TokenDtype, progress: PartProgress) -> bool:
-    """Bring the files of a part to where its progress is. Return whether they are all there.
+    """Make the files of a part match its saved progress. Return False when files are missing or have another length.
 
-    A closed shard without its final name gets it. Shards and drafts beyond the progress are removed."""
+    Renames closed shards that still have a draft's name, and removes shards and drafts beyond the progress."""
     for number, entry in enumerate(progress.closed):
         final = folder / shard_file(part, number)
         draft = folder / (final.name + DRAFT)

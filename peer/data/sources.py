@@ -1,4 +1,4 @@
-"""The files that texts are read from, in a fixed order, each with its kind."""
+"""Finds the files to read texts from, in a fixed order, and their kinds."""
 
 from __future__ import annotations
 
@@ -46,27 +46,29 @@ _PACKED = (
 )
 _TEXTS = (".txt", ".text", ".md")
 EXCLUDED, BROKEN, AGAIN = "excluded", "links to nothing", "found twice"
-"""Words for what is left out, beside those of a survey."""
+"""Reasons for leaving files out, in addition to those of a survey."""
 HUB = re.compile(r"^(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/")
-"""A folder of a repository in a cache of the Hugging Face hub: its snapshots are links to its blobs."""
+"""Matches paths in a cache of the Hugging Face hub, where the files of snapshots are links to blobs. Group 1 is the
+folder of the repository."""
 HUB_STORES = frozenset({"blobs", "refs"})
+"""Folders of such a repository that are left out, because `snapshots` has their files under their real names."""
 MOST_LINKS = 40
-"""Most links through which a file is reached, one behind another: as many as Linux follows in one path."""
+"""Most links in a chain that leads to a file, the same as Linux allows in one path."""
 MOST_SNIFFED = 2**20
-"""Bytes of a line that is looked at to tell what a .json file is."""
+"""Most bytes of a line that is read to determine what a .json file contains."""
 SHOWN = 5
-"""Files that one error names."""
+"""Most files that one error names."""
 _WHY = "The work stops here, and no file with a final name is half-written."
 
 
 def refused(found: str, fix: str) -> DataError:
-    """Return the error for an input that cannot be used."""
+    """Return the error for a file or folder that cannot be used."""
     return DataError(found, fix, _WHY)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file with texts, as it was when the sources were looked through."""
+    """A file with texts, with its attributes at the time when the sources were searched."""
 
     path: Path
     kind: Kind
@@ -82,10 +84,10 @@ class SourceFile:
 
 @contextlib.contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a source for reading. Raises DataError when it is not the file that was looked through, or was written to
-    before it was read to its end, and OSError when reading fails.
+    """Open a source for reading during the context.
 
-    A file is known by its inode: a link that was put in its place meanwhile leads to no other file."""
+    Raises DataError when the file has changed since the sources were searched, or changes during the context, and
+    OSError when reading fails. The inode is compared, so that a file or link that has taken its place is noticed."""
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
     except OSError as error:
@@ -99,7 +101,7 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
 
 
 def changed(file: SourceFile) -> DataError:
-    """Return the error for a source that something writes to."""
+    """Return the error for a source that changed after the search."""
     return refused(
         f"{file.path} changed after the sources were looked through", "Run the command again when nothing writes to it."
     )
@@ -107,23 +109,24 @@ def changed(file: SourceFile) -> DataError:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All files to read, in their order, and what was left out."""
+    """Result of a search: all files to read, in order, and what was left out."""
 
     files: tuple[SourceFile, ...]
     survey: Survey
+    """Counts of the files that are read and of those left out, for the operator."""
     outside: dict[str, str] = field(default_factory=dict)
-    """Links that were not followed, and their real targets, which lie outside of the sources."""
+    """Link that was not followed -> its real target, which is outside of the sources."""
     linked: int = 0
-    """Files that were reached by a link."""
+    """Number of files that were reached by a link."""
 
     def packages(self) -> list[str]:
-        """Return the optional packages that reading the files takes."""
+        """Return the names of the optional packages that are needed to read the files."""
         wanted = {"pyarrow" for file in self.files if file.kind == "parquet"}
         wanted |= {"zstandard" for file in self.files if file.path.suffix.lower() == ".zst"}
         return sorted(wanted)
 
     def fingerprint(self) -> str:
-        """Return a digest of all names, sizes and times, in hex. Other files have another one."""
+        """Return a digest, in hex, of the paths, kinds, sizes and modification times of all files."""
         hasher = blake3()
         for file in self.files:
             hasher.update(
@@ -133,7 +136,7 @@ class Sources:
 
 
 def kind_of(name: str) -> Kind:
-    """Tell the kind of a file by the end of its name."""
+    """Return the kind of a file by the suffix of its name."""
     lower = name.lower()
     if lower.endswith(".parquet"):
         return "parquet"
@@ -146,17 +149,17 @@ def find(
     exclude: Sequence[str] = (),
     agreed: Collection[str] = (),
 ) -> Sources:
-    """List the files of folders and single files, each once. Raises DataError.
+    """Find the files to read in folders and single files, each once. Raises DataError.
 
-    The order is that of `given`, and by path within a folder. `without`: files and folders of our own among them.
-    `exclude`: shell patterns of paths below a folder, or of names, that are left out. Links are followed to the folders
-    given, within a cache of the Hugging Face hub, and to the targets in `agreed`. Links to anything else are the
-    result's `outside`."""
+    Files are in the order of `given`, and sorted by path within a folder. `without`: files and folders of this program
+    among them, which are not read. `exclude`: shell patterns; files whose name or path below the folder matches are
+    left out. Links are followed into the given folders, within a cache of the Hugging Face hub, and to the targets in
+    `agreed`, to which the operator has agreed. Other links are returned in `Sources.outside`."""
     return _Search(given, without, exclude, agreed).run()
 
 
 class _Search:
-    """One look through all sources: first what lies in the folders, then what links lead to."""
+    """One search through all sources: first the files in the folders, then the targets of links."""
 
     def __init__(
         self, given: Sequence[Path], without: Sequence[Path], exclude: Sequence[str], agreed: Collection[str]
@@ -165,11 +168,11 @@ class _Search:
         self._ours = [os.path.realpath(path) for path in without]
         self._exclude = [pattern.rstrip("/") for pattern in exclude]
         self._open = [*(os.path.realpath(path) for path in given if path.is_dir()), *agreed]
-        """Real paths that links may lead to, and below."""
+        """Real paths of the files and folders to which links may lead."""
         self._files: dict[tuple[int, int], tuple[int, SourceFile]] = {}
-        """By device and inode: a file with several names is read once."""
+        """(device, inode) -> (index of the source in `given`, file), so that a file with several names is read once."""
         self._links: deque[tuple[int, Path, tuple[str, ...]]] = deque()
-        """Links to follow: number of their source, path, and the folders that the walk came through to them."""
+        """Links to follow: (index of the source, path, real paths of the folders of the links that led to it)."""
         self._entered: set[str] = set()
         self._skipped = Counter[str]()
         self._suspicious: list[str] = []
@@ -215,7 +218,9 @@ class _Search:
         return {what: self._skipped[what] for what in ("binary", "hidden", EXCLUDED, EMPTY, SPECIAL, BROKEN, AGAIN)}
 
     def _folder(self, number: int, folder: Path, descriptor: int, real: str, through: tuple[str, ...]) -> None:
-        """Take the files of an open folder. `through`: real paths of the folders in which the links to it lie."""
+        """Add the files of a folder, given by its open descriptor.
+
+        `real`: its real path. `through`: real paths of the folders that contain the links which led to it."""
         for entry in walk(folder, descriptor, lambda path: self._left_out(path, real)):
             self._seen += 1
             if self._seen > MOST_ENTRIES:
@@ -231,18 +236,18 @@ class _Search:
         if any(fnmatchcase(path, pattern) or fnmatchcase(name, pattern) for pattern in self._exclude):
             self._skipped[EXCLUDED] += 1
             return True
-        if name in HUB_STORES:  # what they hold has its name and kind in `snapshots` alone
+        if name in HUB_STORES:  # their files have names that show their kinds only in `snapshots`
             snapshots = Path(real, path).with_name("snapshots")
             return HUB.search(f"{snapshots}/") is not None and snapshots.is_dir()
         return False
 
     def _single(self, number: int, path: Path) -> None:
-        """Take a file that was named by itself."""
+        """Add a single file of `given`."""
         if self._left_out(path.name, os.path.realpath(path.parent)):
             return
         if path.is_symlink():
-            with contextlib.suppress(OSError):  # a link to nothing is counted below
-                _check_kind(path)  # bash's <(…) is a link to a pipe, whose target has no path
+            with contextlib.suppress(OSError):  # `_follow` counts a broken link
+                _check_kind(path)  # bash's <(…) is a link to a pipe, whose target has no real path
             self._open.append(link := os.path.realpath(path.parent))
             self._follow(number, path, ())
             self._open.remove(link)
@@ -264,7 +269,7 @@ class _Search:
         self._file(number, path, real, entry)
 
     def _follow(self, number: int, path: Path, through: tuple[str, ...]) -> None:
-        """Take what a link leads to."""
+        """Add the file or folder that a link leads to, or list the link in `outside`."""
         try:
             real = os.path.realpath(path, strict=True)
         except FileNotFoundError:
@@ -300,7 +305,7 @@ class _Search:
         if key in self._files:
             self._skipped[AGAIN] += 1
             return
-        named = path if path.suffix else Path(real)  # a link's name may lack the ending, or its target's, as in the hub
+        named = path if path.suffix else Path(real)  # in the hub's cache, only one of link and target has a suffix
         file = SourceFile.of(path, kind_of(named.name), entry.about)
         why = skip_reason(named.name) or (_not_utf8(entry.head, named.name) if file.kind == "text" else None)
         if file.kind == "text" and why is None and named.suffix.lower() == ".json":
@@ -317,7 +322,7 @@ class _Search:
 
 
 def _check_kind(path: Path) -> None:
-    """Raise DataError for a pipe, a socket or a device, and OSError for what is not there."""
+    """Raise DataError for a pipe, a socket or a device, and OSError if there is nothing at the path."""
     if not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
         raise refused(f"{path} is neither a file nor a folder", "Write what it holds into a file.")
 
@@ -337,16 +342,18 @@ def _loop(path: Path) -> DataError:
 
 
 def _in_hub(folder: str, real: str) -> bool:
-    """Whether a file is the content of a link in this folder of a cache of the Hugging Face hub."""
+    """Return whether a file is a blob of the repository that this folder of a Hugging Face cache belongs to.
+
+    `real`: the file's real path."""
     repository = HUB.search(f"{folder}/")
     return repository is not None and Path(real).parent == Path(repository[1], "blobs")
 
 
-# -- files that would be read as something else than they are ----------------------------------------------------------
+# -- files that look like text but would not be read correctly ---------------------------------------------------------
 
 
 def skip_reason(name: str) -> str | None:
-    """Return why a file of this name is not read. None: nothing is against its name."""
+    """Return why a file of this name cannot be read. None: its name is no reason."""
     lower = name.lower()
     if kind_of(name) != "text":
         return None
@@ -363,9 +370,9 @@ def _not_utf8(head: bytes, name: str) -> str | None:
 
 
 def _classify_json(file: SourceFile) -> tuple[SourceFile, str | None]:
-    """Tell JSON lines from one document of JSON, as a program's configuration is. Raises DataError.
+    """Determine whether a .json file has JSON lines or is a single JSON document, such as a configuration.
 
-    Return the file with its kind, and why it is not read."""
+    Returns the file with its kind, and the reason why it is not read (None: it is). Raises DataError."""
     try:
         with opened(file) as source:
             read = iter(lambda: source.readline(MOST_SNIFFED), b"")

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer from texts. The same texts give the same file."""
+"""Trains a byte-level BPE tokenizer on texts. The same texts always give the same file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from peer.whole_files import create_file
 
 BYTES = 256
 LEAST_VOCABULARY = BYTES + 1
-"""Every byte, and the end token."""
+"""Smallest vocabulary: every byte, and the end token."""
 _BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedTokenizer:
-    """A tokenizer that was written. `vocab_size` is less than asked for when the texts have no more pairs."""
+    """Facts of a tokenizer that was written.
+
+    `vocab_size`: smaller than requested if the texts have too few different pairs. `digest`: BLAKE3 of the file."""
 
     vocab_size: int
     end_token: int
@@ -65,7 +67,7 @@ def train_tokenizer(
 
 
 class _Texts:
-    """The texts of all documents, in batches, with their sums."""
+    """Iterates over the texts of all documents in batches, and counts documents and bytes."""
 
     def __init__(self, sources: Sources, on_progress: Callable[[int, int], None]) -> None:
         self._files = sources.files
