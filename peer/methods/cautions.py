@@ -1,8 +1,8 @@
-"""Choices that check, and that were worse than no exchange at all, whatever their rule and preset.
+"""Warnings about valid choices that were worse than no exchange at all in simulations.
 
-Every number is the final loss of the simulator's tiny model against that of the preset `none`: 4 peers, 20 inner steps
-between two exchanges of a fragment, 20 exchanges of each, seeds 1 and 2, of delays and rda 3 too, of rda 8 peers too.
-`tests/simulation/test_cautions_hold.py` plays some of them again."""
+Every number compares the final loss of the simulator's tiny model with that of the preset `none`, for 4 peers, 20 inner
+steps between two exchanges of a fragment, 20 exchanges of each fragment, and seeds 1 and 2 (for delays and rda also
+seed 3, for rda also 8 peers). `tests/simulation/test_cautions_hold.py` repeats some of them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from peer.methods.method import Caution, Method
 from peer.methods.registry import ENTRIES
 
 LATE = 0.7
-"""Part of `sync_every`: from such a delay on, a merge loses more than the exchange gains."""
+"""Fraction of `sync_every`. With a longer delay, a merge loses more than the exchange gains."""
 STEEP = {"pair": 2.0, "group": 2.5, "rda": 2.0}
-"""Factor on the fresh mean in an outer step, from which on the step overshoots so far that nothing is gained."""
+"""Topology or mean -> `OuterRule.fresh_gain` from which on an outer step overshoots so far that nothing is gained."""
 SHORT = 0.4
-"""Factor on a constant mean in the long run, up to which an outer step leaves out more than the exchange gains."""
+"""`OuterRule.lasting_gain` up to which an outer step leaves out more of the work than the exchange gains."""
 
 
 def cautions(method: Method, rounds: int) -> Iterator[Caution]:
-    """Return what a person should know before a run of so many rounds."""
+    """Yield the warnings that an operator should see before a run of this method with this number of rounds."""
     yield from _delay(method)
     for entry in ENTRIES:
         yield from entry.cautions(method, rounds // method.fragments)

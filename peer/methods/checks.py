@@ -1,5 +1,7 @@
-"""Which methods cannot be, or would not do what they say, and why, whatever their rule and preset. What speaks against
-one rule or one choice is in its own file."""
+"""Checks of a method that apply to every rule and preset.
+
+They refuse combinations of choices that cannot work or would have no effect. The checks of a single rule or choice are
+in its own file."""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from peer.methods.rule import pull_growth, spread_growth
 from peer.methods.topology import Topology
 
 ROUNDING = 1e-9
-"""Error of a computed eigenvalue: an exact 1 comes out just above 1 on one processor, and just below on another."""
+"""Tolerance of a computed eigenvalue: an exact 1 becomes slightly larger on one processor and smaller on another."""
 
 
 def refusals(method: Method) -> Iterator[Refusal]:
-    """Return everything that speaks against a method."""
+    """Yield all reasons for which a method is refused. None: the method is valid."""
     own = (entry.refusals for entry in ENTRIES)
     for check in (_rule, _spread, _pull, _full, _streaming, _codecs, _group, _acceptance, *own):
         yield from check(method)
@@ -81,7 +83,7 @@ def _pull(method: Method) -> Iterator[Refusal]:
 
 
 def _full(method: Method) -> Iterator[Refusal]:
-    """Schedule full is one fragment, exchanged and merged while the trainer waits."""
+    """Refuse choices that the schedule `full` does not have: it exchanges one fragment while the trainer waits."""
     if method.schedule != "full":
         return
     use = 'use schedule = "streaming"'

@@ -1,5 +1,7 @@
-"""The codecs of each kind of payload, and their sizes. They are here and not with the codecs, so that checking a
-manifest and its cost loads no torch. The codecs' own `nbytes` give the same sizes, which a test compares."""
+"""The codecs that each kind of payload may use, and the sizes of their payloads.
+
+They are separate from the codecs in `peer.codec`, so that checking a manifest does not import torch. A test compares
+the sizes with the codecs' own `nbytes`."""
 
 from __future__ import annotations
 
@@ -8,20 +10,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """The form of a codec's payload: `code_bits` an element, the sum in full bytes, and `chunk_bytes` for each `chunk`
-    of elements that has begun."""
+    """The size of a codec's payload.
+
+    Each element takes `code_bits`; the sum is rounded up to bytes. In addition, each chunk of `chunk` elements takes
+    `chunk_bytes`; the last chunk may be incomplete."""
 
     code_bits: int
     chunk: int = 1
     chunk_bytes: int = 0
 
     def nbytes(self, elements: int) -> int:
-        """Exact."""
+        """Return the exact bytes of the payload of this number of elements."""
         return -(-elements * self.code_bits // 8) + self.chunk_bytes * -(-elements // self.chunk)
 
     @property
     def bits(self) -> float:
-        """Bits of an element, in the long run."""
+        """Bits per element of a long payload."""
         return self.code_bits + 8 * self.chunk_bytes / self.chunk
 
 
@@ -42,71 +46,79 @@ KINDS = {
     "pseudo_gradient": ("fp32", "bf16", "fp16", "int8", "int4", "e3m0", "topk"),
     "result": ("fp32", "bf16", "fp16", "int8", "sparse"),
 }
-"""The codecs for each kind of payload. Full parameters (pairs) need their full range, or a receiver whose own are near
-(modulo). A modulo receiver whose own are not near asks for more, which its form does not count. Updates (groups)
-tolerate more loss. The result that every member of a group applies is coded a second time, so it is coded more finely
-than its parts. `sparse` is for parts in `topk` alone."""
+"""Kind of payload -> its codecs.
+
+Params (in pairs) need their full range, or for the modulo codecs a receiver whose own values are near. A receiver with
+other values requests more bits, which `CodecSpec` does not count. Pseudo-gradients (in groups) tolerate more loss. A
+group's result is encoded a second time, so it is encoded more finely than the contributions. `sparse` is only for
+contributions in `topk`."""
 
 WHY = {
     "params": "in pairs the parameters themselves cross the wire, whose small differences a few bits would round away",
     "pseudo_gradient": "it is read against the receiver's own params, which updates are not near to",
     "result": "every member applies the result, which is rounded a second time: so not to a few bits",
 }
-"""Why a codec is not there."""
+"""Kind of payload -> why it may not use the other codecs, for a person."""
 
 RESULT_OF = {"fp32": "fp32", "bf16": "bf16", "int4": "int8"}
-"""The result's codec by that of the contributions, where the manifest names none. Otherwise it is `fp16`. That is eight
-times finer than bf16, and a mean of updates is far from the end of its range. The rounding to int8 is a twelfth of the
-noise that int4 leaves in the mean of four."""
+"""Codec of the contributions -> default codec of the result. For all others it is `fp16`, which is eight times finer
+than bf16 and has enough range for a mean of updates. The rounding error of int8 is a twelfth of the noise that int4
+leaves in the mean of four contributions."""
 
 
 def result_codec_for(codec: str) -> str:
+    """Return the default codec of a group's result for contributions in this codec."""
     return RESULT_OF.get(codec, "fp16")
 
 
 SPARSE = "sparse"
-"""The result of contributions in `topk`. It has one of two forms. *Relayed*: the contributors' own payloads, each
-behind a head of `PART_HEAD` bytes. *Joined*: one bit for each element, and int8 for those that some contributor sent.
+"""Codec of the result of contributions in `topk`. It has two forms. *Relayed*: the contributors' own payloads, each
+preceded by a head of `PART_HEAD` bytes. *Joined*: one bit per element, and int8 values of the elements that at least
+one contributor sent.
 
-The form is the one that is smaller if the contributors choose their elements independently of each other. Owner and
-members find it from the numbers of elements and of contributors, so that it is no choice of the owner. Where the
-contributors choose alike, the joined form is smaller still."""
+The form is the one that would be smaller if contributors chose their elements independently of each other. Owner and
+members both compute it from the numbers of elements and of contributors, so that the owner has no choice. If
+contributors choose similar elements, the joined form is even smaller."""
 PART_HEAD = 76
-"""Bytes: tokens, factor and signature of a contributor."""
+"""Bytes of tokens, factor and signature of a contributor."""
 KEPT = 64
-"""A `topk` payload has values for so many elements of a chunk."""
+"""Number of elements per chunk for which a `topk` payload has values."""
 
 
 def joined_nbytes(elements: int, present: int) -> int:
-    """Return the bytes of the joined form with values for so many elements."""
+    """Return the bytes of the joined form of `elements`, of which `present` have values."""
     return -(-elements // 8) + FORMS["int8"].nbytes(present)
 
 
 def relayed_nbytes(elements: int, parts: int) -> int:
+    """Return the bytes of the relayed form with this number of contributions."""
     return parts * (PART_HEAD + FORMS["topk"].nbytes(elements))
 
 
 def is_relayed(elements: int, parts: int) -> bool:
-    """Whether a sparse result of so many parts is relayed, not joined."""
+    """Return whether a sparse result of `parts` contributions has the relayed form."""
     return relayed_nbytes(elements, parts) <= _independently_joined(elements, parts)
 
 
 def result_nbytes(codec: str, elements: int, parts: int) -> int:
-    """Return the bytes of a group's result of so many parts: exact, but for a joined one."""
+    """Return the bytes of a group's result of `parts` contributions. For the joined form this is an estimate."""
     if codec != SPARSE:
         return FORMS[codec].nbytes(elements)
     return min(relayed_nbytes(elements, parts), _independently_joined(elements, parts))
 
 
 def largest_result(codec: str, elements: int, parts: int) -> int:
-    """Return the bytes of the largest result that so many parts can have."""
+    """Return the most bytes that a group's result of `parts` contributions can have."""
     if codec != SPARSE or is_relayed(elements, parts):
         return result_nbytes(codec, elements, parts)
     return joined_nbytes(elements, min(elements, parts * KEPT * -(-elements // FORMS["topk"].chunk)))
 
 
 def _independently_joined(elements: int, parts: int) -> int:
-    """An element is in no part with probability (1 - KEPT / chunk)**parts. Integers: the same on every machine."""
+    """Return the expected bytes of the joined form if contributors choose their elements independently.
+
+    An element is in no contribution with probability (1 - KEPT / chunk)**parts. Computed with integers, so that the
+    result is the same on every machine."""
     chunk = FORMS["topk"].chunk
     absent = elements * (chunk - KEPT) ** parts // chunk**parts
     return joined_nbytes(elements, elements - absent)

@@ -1,4 +1,6 @@
-"""DiLoCo (arXiv 2311.08105) and streaming DiLoCo (arXiv 2501.18512): a group steps along the mean pseudo-gradient."""
+"""DiLoCo (arXiv 2311.08105) and streaming DiLoCo (arXiv 2501.18512).
+
+A group makes a step with Nesterov momentum along the mean pseudo-gradient of its members."""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Nesterov(OuterRule):
-    """Nesterov's step along the pseudo-gradient."""
+    """The outer rule `nesterov`: a step with Nesterov momentum along the pseudo-gradient."""
 
     name = "nesterov"
     topologies = (GROUP, SOLO)
@@ -38,7 +40,7 @@ class Nesterov(OuterRule):
 
 
 def nesterov_(outer: Tensor, momentum: Tensor, gradient: Tensor, *, outer_lr: float, outer_momentum: float) -> None:
-    """Nesterov's step as `torch.optim.SGD(nesterov=True)` defines it, without its fused forms:
+    """Make a Nesterov step in place, as `torch.optim.SGD(nesterov=True)` defines it, without fused operations:
 
         m <- outer_momentum * m + g;   outer <- outer - outer_lr * (g + outer_momentum * m)
 

@@ -1,4 +1,4 @@
-"""What one file of this package adds."""
+"""`MethodEntry` and `Preset`: what the file of a method contributes to the registry."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ def _none(_: Method) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A method with a name in manifests."""
+    """A named method, which a manifest can choose with `preset`."""
 
     name: str
     method: Method
     purpose: str
-    """Whom it is for, in the docs."""
+    """Machines and runs that the preset is meant for, for the docs."""
     since: int = 1
-    """The format of manifests that knows it."""
+    """First format of manifests that has the preset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodEntry:
-    """A rule, presets, or both. The functions are asked about every method, whatever its preset: a manifest may make
-    the same choices by hand."""
+    """The contribution of one file: an outer rule, presets, or both, with their checks.
+
+    The functions are called for every method, not only for the entry's presets, because a manifest can make the same
+    choices without a preset."""
 
     presets: tuple[Preset, ...] = ()
     rule: OuterRule | None = None
     refusals: Callable[[Method], Iterable[Refusal]] = _nothing
-    """What speaks against a method."""
+    """Returns the reasons for which a method is refused."""
     cautions: Callable[[Method, int], Iterable[Caution]] = _nothing
-    """What a person should know before a run of so many exchanges of each fragment."""
+    """Returns warnings for a method, given the number of exchanges of each fragment in the run."""
     follows: Callable[[Method], dict[str, Any]] = _none
-    """The choices that follow from those made, where the manifest says nothing of them."""
+    """Returns defaults that depend on the other choices, for keys that the manifest leaves out."""

@@ -1,4 +1,4 @@
-"""GASLoC (arXiv 2606.11081): two partners mix what each has after its own outer step, and momentum is of that."""
+"""GASLoC (arXiv 2606.11081): two partners average their params after an outer step of their own, with momentum."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 CONSTANTS: dict[str, Any] = {"outer_lr": 1.0, "outer_momentum": 0.3, "consensus": 1.0}
 SLOW = 0.85
-"""Growth of the spread of the replicas, from which on most of the gain is lost."""
+"""`spread_growth` from which on most of the gain is lost."""
 
 
 class Gasloc(OuterRule):
-    """An own outer step, then the pair's mean, and Nesterov's momentum of the mean over all replicas."""
+    """The outer rule `gasloc`: an own outer step, then the mean of the pair, with momentum.
+
+    The mean over all replicas then makes a Nesterov step."""
 
     name = "gasloc"
     topologies = (PAIR, SOLO)
@@ -49,12 +51,14 @@ class Gasloc(OuterRule):
         return sent + momentum, momentum
 
     def sent_lr(self, method: StepConstants) -> float:
-        """The outer step is taken before the exchange."""
+        """Return `outer_lr`, because the outer step is made before the exchange."""
         return method.outer_lr
 
     def follows(self, chosen: Method) -> dict[str, Any]:
-        """It has defaults of its own, whatever preset it was put into. The part that a merge keeps weakens its momentum
-        and its step towards the partner alike, so nothing is kept."""
+        """Return the rule's own constants, which replace those of any preset.
+
+        `fragment_update_alpha` is 0, because a part of the local value would weaken both the momentum and the step
+        towards the partner."""
         return CONSTANTS | {"fragment_update_alpha": 0.0}
 
     def cautions(self, method: Method) -> Iterable[Caution]:
@@ -70,15 +74,16 @@ class Gasloc(OuterRule):
 def gasloc_(
     outer: Tensor, momentum: Tensor, own: Tensor, partner: Tensor | None, *, outer_momentum: float, consensus: float
 ) -> None:
-    """GASLoC's step for a pair (arXiv 2606.11081, the accelerated form). The equation is from a secondary source, a
-    catalogue's entry: the paper itself was not at hand. With u = outer + share * outer_lr * (params - outer), which is
-    `step_along_`, the partner's y, and d for `momentum`:
+    """Make GASLoC's step for a pair in place (arXiv 2606.11081, the accelerated form).
+
+    The equation is from a secondary source, a catalogue's entry, because the paper itself was not available. With
+    u = outer + share * outer_lr * (params - outer) (`step_along_`), the partner's y, and d for `momentum`:
 
         v <- u - outer + d;   outer <- u + consensus / 2 * (y - u) + outer_momentum * v;   d <- outer - u
 
-    `own` is u, `partner` is y, and both are overwritten. None: there is no partner, and y is u. At the start, for a
-    joiner and after a refound d is zero. A skipped round moves neither. The mean over all replicas takes Nesterov's
-    step, whoever met whom, where all that is sent arrives as it was."""
+    `own` is u and `partner` is y; both are overwritten. Without a partner (None), y is u. d is zero at the start, for a
+    joiner and after the operator has refounded the run. A skipped round changes neither outer nor d. If values cross
+    the wire without loss, the mean over all replicas makes a Nesterov step, independent of the pairing."""
     outer.sub_(own)
     momentum.sub_(outer).mul_(outer_momentum)
     if partner is not None:

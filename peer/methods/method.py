@@ -1,4 +1,4 @@
-"""A resolved synchronization method: five independent choices (schedule, topology, outer rule, codecs, merge)."""
+"""`Method`: a resolved synchronization method, with its choices of schedule, topology, outer rule, codecs and merge."""
 
 from __future__ import annotations
 
@@ -11,85 +11,91 @@ from peer.protocol.round_lengths import Growth
 from peer.protocol.schedule import RoundClock
 
 Refusal = tuple[str, str]
-"""The key of a choice in [sync], and why it cannot be."""
+"""(key in the manifest's [sync], why its value is refused)."""
 Caution = tuple[str, str]
-"""The key of a choice in [sync], and what it did."""
+"""(key in the manifest's [sync], what its value did in simulations)."""
 
 MAX_GROUP, WEIGHTS, MEAN, ACCEPTANCE = 16, "tokens", "weighted", "check"
 PAIRED: dict[str, Any] = {"topology": PAIR.name, "acceptance": ACCEPTANCE}
 GROUPED: dict[str, Any] = {"topology": GROUP.name, "max_group": MAX_GROUP, "weights": WEIGHTS, "mean": MEAN}
 STREAMED: dict[str, Any] = {"fragments": 2, "fragment_layout": "strided", "fragment_update_alpha": 0.5}
 WHOLE: dict[str, Any] = {"fragments": 1, "fragment_layout": "whole", "fragment_update_alpha": 0.0}
-"""The choices that follow from a topology and from a schedule."""
+"""Default choices for the topologies pair and group, and for the schedules streaming and full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A resolved method. Made by `peer.run.resolve.resolve`, which refuses what cannot be."""
+    """A resolved method: the value of every choice in a manifest's [sync].
+
+    `peer.run.resolve.resolve` makes it from a manifest, and refuses invalid methods."""
 
     topology: str
-    """The name of the topology (`peer.methods.topology.TOPOLOGIES`)."""
+    """Name of the topology (`peer.methods.topology.TOPOLOGIES`)."""
     rule: str
-    """The name of the outer rule (`peer.methods.registry.RULES`)."""
+    """Name of the outer rule (`peer.methods.registry.RULES`)."""
     outer_lr: float
     outer_momentum: float
     consensus: float
-    """NoLoCo's gamma: the pull towards the partner's outer_params. GASLoC's: the pull towards what the partner sends.
-    Zero for the other rules."""
+    """NoLoCo: gamma, the pull towards the partner's outer_params. GASLoC: the pull towards the values that the partner
+    sends. Other rules: 0."""
     codec: str
-    """Codec of the payload that a peer sends: its params in pairs, its pseudo-gradients in groups."""
+    """Codec of the payload that a peer sends: params in pairs, pseudo-gradients in groups."""
     result_codec: str = ""
-    """Codec of the result that a shard owner sends to the group. Empty without a group."""
+    """Codec of the result that a shard owner sends to the group. Empty: the topology is not group."""
     schedule: str = "full"
-    """`full`: the full model at once, and the trainer waits. `streaming`: a fragment at a time, during training."""
+    """`full`: the whole model at once, while the trainer waits. `streaming`: one fragment at a time, during
+    training."""
     fragments: int = 1
     fragment_layout: str = "whole"
-    """The pattern of the cut: see `peer.protocol.model.fragments.cut`."""
+    """How tensors are assigned to fragments: see `peer.protocol.model.fragments.cut`."""
     fragments_apart: bool = False
-    """Embedding, last norm and head are a fragment of their own, the last one."""
+    """Whether embedding, last norm and head are a fragment of their own, the last one."""
     clock: str = "seconds"
     sync_every: float = 300.0
-    """Seconds or inner steps between two exchanges of the same fragment."""
+    """Time between two exchanges of the same fragment, in seconds or inner steps as `clock` says."""
     growth_lr: float = 0.0
-    """Learning rate below which rounds grow: `peer.protocol.round_lengths.quadratic_growth`. 0: they stay equal."""
+    """Learning rate below which rounds grow (`peer.protocol.round_lengths.quadratic_growth`). 0: all have one
+    length."""
     growth: Growth = ()
-    """The growth of rounds that the manifest names. `peer manifest new` makes it from `growth_lr`."""
+    """How rounds grow, by the manifest. `peer manifest new` computes it from `growth_lr`."""
     fragment_sync_delay: float = 0.0
-    """Seconds or inner steps from a round's snapshot to the earliest merge of the result. 0: the trainer waits."""
+    """Seconds or inner steps from a round's snapshot to the earliest merge of its result. 0: the trainer waits."""
     eager: bool = False
-    """Whether a group's member steps at once with its own part, and with the others' later."""
+    """Whether a group's member applies its own part of a step at once, and that of the others later."""
     fragment_update_alpha: float = 0.0
-    """Part of the local value that the merge keeps. 0: it is replaced by outer_params."""
+    """Weight of the local value in a merge. 0: outer_params replace it."""
     max_group: int = 0
-    """The largest group, 0 without one."""
+    """Most members of a group. 0: the topology is not group."""
     founders: int = 0
-    """Number of peers that a group begins with: its first result takes more than half. 0: of those seen."""
+    """Number of peers with which a group is expected to begin: its first result needs more than half of them. 0: more
+    than half of the peers that are seen."""
     weights: str = ""
-    """What a member weighs in a group's mean: `tokens`, or as much as any other (`equal`). Empty without a group."""
+    """Weight of a member in a group's mean: its `tokens`, or `equal`. Empty: the topology is not group."""
     mean: str = ""
-    """A group's mean: `weighted`, or `rda`, the radial-directional one. Empty without a group."""
+    """Kind of a group's mean: `weighted`, or `rda` (radial-directional). Empty: the topology is not group."""
     acceptance: str = ""
-    """What a partner's params must pass: `finite` (they are numbers of our kind), `clip` (no more of them is taken than
-    is usual), or `check` (that, and the mean with them has no worse loss). Empty without pairs."""
+    """How a partner's params are checked. `finite`: they are finite and have the right layout. `clip`: in addition,
+    only a usual distance of the way to them is taken. `check`: in addition, the mean with them must not have a worse
+    loss. Empty: the topology is not pair."""
 
     @property
     def round_length(self) -> float:
-        """Seconds or inner steps of the shortest round. Each round is one fragment's."""
+        """Seconds or inner steps of the shortest round. In each round, one fragment is exchanged."""
         return self.sync_every / self.fragments
 
     def round_clock(self, start: float = 0.0) -> RoundClock:
-        """Return the clock of its rounds. `start`: when round 0 began, with a clock in seconds."""
+        """Return the clock of the method's rounds. `start`: beginning of round 0, for a clock in seconds."""
         kind: Literal["steps", "seconds"] = "steps" if self.clock == "steps" else "seconds"
         return RoundClock(kind, self.sync_every, self.fragments, start, self.growth)
 
     @property
     def waits(self) -> bool:
-        """Whether the trainer stands still for the result of a round."""
+        """Whether the trainer waits for the result of a round before it makes further steps."""
         return self.schedule == "full" or not (self.fragment_sync_delay or self.eager)
 
     @property
     def topology_spec(self) -> Topology:
-        """The topology itself."""
+        """The object of the topology that `topology` names."""
         return TOPOLOGIES[self.topology]
 
     @property
@@ -99,7 +105,7 @@ class Method:
 
     @property
     def paired(self) -> bool:
-        """Whether it is two partners that exchange."""
+        """Whether exchanges are between two partners."""
         return self.topology_spec.paired
 
     @property
@@ -109,39 +115,39 @@ class Method:
 
     @property
     def peers(self) -> int:
-        """How many exchange with each other in a round, at most."""
+        """Most peers that exchange with each other in a round, including this one."""
         return self.topology_spec.peers or self.max_group
 
     @property
     def payload(self) -> str:
-        """The kind of payload a peer sends (`peer.methods.codec_specs.KINDS`)."""
+        """Kind of payload that a peer sends, a key of `peer.methods.codec_specs.KINDS`."""
         return self.topology_spec.payload
 
     @property
     def vectors(self) -> int:
-        """How many vectors of a fragment's length a peer sends in a round."""
+        """Number of vectors of a fragment's length that a peer sends in a round."""
         if not self.exchanges:
             return 0
         return 2 if self.paired and self.sends_outer else 1
 
     @property
     def outer_rule(self) -> OuterRule:
-        """The rule itself."""
-        from peer.methods.registry import RULES  # its files make presets, which are methods
+        """The object of the rule that `rule` names."""
+        from peer.methods.registry import RULES  # here, because the registry's files make presets, which are methods
 
         return RULES[self.rule]
 
     @property
     def sends_outer(self) -> bool:
-        """Whether outer_params travel with the params of a pair."""
+        """Whether a peer of a pair sends its outer_params together with its params."""
         return self.outer_rule.sends_outer(self)
 
     @property
     def keeps_momentum(self) -> bool:
-        """Whether the outer step writes a momentum."""
+        """Whether the outer step writes outer_momentum."""
         return self.outer_rule.keeps_momentum(self)
 
     @property
     def sent_lr(self) -> float:
-        """The part of its work that a peer of a pair sends."""
+        """The fraction of its work that the values sent by a peer of a pair contain."""
         return self.outer_rule.sent_lr(self)

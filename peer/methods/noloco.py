@@ -1,4 +1,4 @@
-"""NoLoCo (arXiv 2506.10911) and gossip: two partners take a step towards the mean of their params."""
+"""NoLoCo (arXiv 2506.10911) and gossip: two partners make a step towards the mean of their params."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class NoLoCo(OuterRule):
-    """Heavy ball along the mean of the pseudo-gradients, and a pull towards the mean of outer_params."""
+    """The outer rule `noloco`: a heavy-ball step along the mean pseudo-gradient, and a pull towards the mean of the
+    partners' outer_params."""
 
     name = "noloco"
     topologies = (PAIR, SOLO)
@@ -44,7 +45,7 @@ class NoLoCo(OuterRule):
                 consensus=method.consensus,
             )
         elif method.outer_momentum == 0.0:
-            sgd_(outer, own, outer_lr=method.outer_lr)  # a momentum of zero takes no memory as long as nobody writes it
+            sgd_(outer, own, outer_lr=method.outer_lr)  # never writes the momentum, whose zeros then take no memory
         else:
             noloco_(outer, momentum, own, outer_lr=method.outer_lr, outer_momentum=method.outer_momentum)
 
@@ -55,26 +56,30 @@ class NoLoCo(OuterRule):
         return terms.outer + momentum, momentum
 
     def sends_outer(self, method: StepConstants) -> bool:
-        """With consensus = outer_lr the means of pseudo-gradient and outer_params fold into the mean of the params, and
-        only those travel."""
+        """Return whether consensus differs from outer_lr.
+
+        If they are equal, the means of pseudo-gradients and of outer_params combine into the mean of the params, so
+        that only those have to be sent."""
         return method.consensus != method.outer_lr
 
     def keeps_momentum(self, method: StepConstants) -> bool:
-        """Without one, and with params alone, the step is that of sgd along the pair's mean."""
+        """Return False if outer_momentum is 0 and only params are sent: the step is then that of `sgd_`."""
         return bool(method.outer_momentum) or self.sends_outer(method)
 
     def follows(self, chosen: Method) -> dict[str, Any]:
-        """By default the consensus is equal to outer_lr: then params alone need to travel."""
+        """Return a consensus equal to outer_lr, so that only params have to be sent."""
         return {"consensus": chosen.outer_lr}
 
 
 def noloco_(outer: Tensor, momentum: Tensor, mean_params: Tensor, *, outer_lr: float, outer_momentum: float) -> None:
-    """NoLoCo's step with consensus = outer_lr, where mean(pseudo-gradient) and mean(outer_params) fold into the mean of
-    the fast parameters (arXiv 2506.10911, Eq. 1-3 with the sign of its proof, Eq. 32):
+    """Make NoLoCo's step in place for consensus = outer_lr.
+
+    mean(pseudo-gradient) and mean(outer_params) then combine into the mean of the fast parameters (arXiv 2506.10911,
+    Eq. 1-3 with the sign of its proof, Eq. 32):
 
         m <- outer_momentum * m + outer_lr * (mean(params) - outer);   outer <- outer + m
 
-    `mean_params` is the mean over the group (own parameters for a solo step) and is overwritten."""
+    `mean_params` is the mean over the pair (the own parameters in a solo step) and is overwritten."""
     mean_params.sub_(outer).mul_(outer_lr)
     momentum.mul_(outer_momentum).add_(mean_params)
     outer.add_(momentum)
@@ -90,11 +95,12 @@ def noloco_apart_(
     outer_momentum: float,
     consensus: float,
 ) -> None:
-    """NoLoCo's step with a consensus of its own, with mean(g) = mean(outer) - mean(params):
+    """Make NoLoCo's step in place for a consensus that differs from outer_lr. With mean(g) = mean(outer) -
+    mean(params):
 
         m <- outer_momentum * m - outer_lr * mean(g) - consensus * (outer - mean(outer));   outer <- outer + m
 
-    `mean_params` and `mean_outer` are means over the group and are overwritten."""
+    `mean_params` and `mean_outer` are means over the pair and are overwritten."""
     mean_params.sub_(mean_outer).mul_(outer_lr)
     mean_outer.sub_(outer).mul_(consensus)
     momentum.mul_(outer_momentum).add_(mean_params).add_(mean_outer)

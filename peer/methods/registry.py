@@ -1,4 +1,4 @@
-"""Every method, in the order in which help and docs show them. The schema of manifests takes its names from here."""
+"""The registry of all methods. Its order is that of help and docs, and the schema of manifests gets its names here."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ RULES: dict[str, OuterRule] = {
     rule.name: rule
     for rule in sorted((entry.rule for entry in ENTRIES if entry.rule), key=lambda rule: not rule.consensus)
 }
-"""Those that draw partners together come first."""
+"""Name -> outer rule. The rules with a consensus come first."""
 
 
 def new_in(since: int) -> dict[str, tuple[str, ...]]:
-    """Return the presets and rules that came with this format of manifests."""
+    """Return the names of the presets and rules that were introduced with this format of manifests."""
     presets = tuple(name for name, preset in PRESETS.items() if preset.since == since)
     return {"preset": presets, "rule": tuple(name for name, rule in RULES.items() if rule.since == since)}

@@ -1,4 +1,4 @@
-"""An outer rule: how the values of an exchange move `outer_params`, and what follows from that for the rest."""
+"""`OuterRule`: the interface of outer rules, and two stability checks that are computed from a rule's linear map."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LinearTerms:
-    """The values of a round as unit vectors: a sum of them is what a rule makes of the round."""
+    """Symbolic values of a round, each a unit vector. A linear combination of them describes the result of a rule.
+
+    `their_outer` and `their_params` are those of the partner."""
 
     outer: Row
     momentum: Row
@@ -33,96 +35,100 @@ class LinearTerms:
 
 
 class OuterRule:
-    """A rule without a state of its own. Every multiplication and addition of a step is rounded by itself: see
-    `peer.outer.arithmetic`."""
+    """Base class of outer rules: how the values of an exchange change outer_params and outer_momentum.
+
+    A rule has no state. In its steps, every multiplication and addition is rounded separately, so that all machines
+    compute the same bits: see `peer.outer.arithmetic`."""
 
     name: ClassVar[str]
-    """Its name in a manifest."""
+    """Name in a manifest."""
     topologies: ClassVar[tuple[Topology, ...]]
+    """Topologies that the rule works with."""
     equation: ClassVar[str]
-    """The step, for the docs. g is the pseudo-gradient or the mean of them, m the momentum."""
+    """The step, for the docs. g is the pseudo-gradient or the mean of several, m is outer_momentum."""
     since: ClassVar[int] = 1
-    """The format of manifests that knows it."""
+    """First format of manifests that has the rule."""
     consensus: ClassVar[bool] = False
-    """Whether it draws two partners together."""
+    """Whether the rule pulls the replicas of two partners together, so that it can be used in pairs."""
     corrects: ClassVar[bool] = False
-    """Whether the members of a group correct their pseudo-gradients before they send them (`correct`)."""
+    """Whether members of a group correct their pseudo-gradients before sending them (`correct`)."""
     lattice: ClassVar[bool] = False
-    """Whether the lattice codec (modulo) was measured with it."""
+    """Whether the lattice codecs (modulo) were measured with the rule."""
 
     def step(self, block: StepBlock, method: StepConstants) -> None:
-        """Take the step of a pair, or of a peer alone. `block.own` may be overwritten."""
+        """Make the step of a peer in a pair or alone, in place. `block.own` may be overwritten."""
         raise NotImplementedError(self.name)
 
     def descend(self, outer: Tensor, momentum: Tensor, gradient: Tensor, method: StepConstants) -> None:
-        """Take the step of a group. `gradient` is its mean pseudo-gradient, and is overwritten."""
+        """Make the step of a group, in place. `gradient`: its mean pseudo-gradient, which is overwritten."""
         raise NotImplementedError(self.name)
 
     def correct(self, gradient: Tensor, momentum: Tensor) -> None:
-        """Correct the own pseudo-gradient of a tensor against its momentum, in place."""
+        """Correct the own pseudo-gradient of one tensor with its momentum, in place. Needs `corrects`."""
         raise NotImplementedError(self.name)
 
     def linear_map(self, method: Method, terms: LinearTerms) -> tuple[Row, Row]:
-        """Return (outer, momentum) after a round without gradients. Groups, and peers alone, have no partner."""
+        """Return (outer, momentum) after a round without gradients, as linear combinations of `terms`.
+
+        The stability checks use it. In groups and for a peer alone, the terms of a partner do not occur."""
         raise NotImplementedError(self.name)
 
     def sends_outer(self, method: StepConstants) -> bool:
-        """Whether outer_params travel with the params of a pair."""
+        """Return whether a peer of a pair sends its outer_params together with its params."""
         return False
 
     def keeps_momentum(self, method: StepConstants) -> bool:
-        """Whether the step writes a momentum."""
+        """Return whether the step writes outer_momentum."""
         return True
 
     def sent_lr(self, method: StepConstants) -> float:
-        """Return the part of its work that a peer of a pair sends."""
+        """Return the fraction of its work that the values sent by a peer of a pair contain."""
         return 1.0
 
     def fresh_gain(self, method: Method) -> tuple[str, float]:
-        """Return how far the first step along a pseudo-gradient goes, in parts of it: as a formula, and its value."""
+        """Return the length of the first step along a new pseudo-gradient, relative to it: (formula, value)."""
         return "outer_lr * (1 + outer_momentum)", method.outer_lr * (1 + method.outer_momentum)
 
     def lasting_gain(self, method: Method) -> tuple[str, float]:
-        """Return how far a step goes in the long run, in parts of a pseudo-gradient that stays the same."""
+        """Return the length of a step in the long run, relative to a constant pseudo-gradient: (formula, value)."""
         return "outer_lr / (1 - outer_momentum)", method.outer_lr / (1 - method.outer_momentum)
 
     def follows(self, chosen: Method) -> dict[str, Any]:
-        """Return the choices that follow from the rule, where the manifest says nothing of them."""
+        """Return the rule's defaults for keys that the manifest leaves out. `chosen`: the other choices."""
         return {"consensus": 0.0}
 
     def refusals(self, method: Method) -> Iterable[Refusal]:
-        """Return what speaks against a method with this rule, besides `peer.methods.checks`."""
+        """Return the reasons for which a method with this rule is refused, in addition to `peer.methods.checks`."""
         return ()
 
     def cautions(self, method: Method) -> Iterable[Caution]:
-        """Return what a person should know of a method with this rule."""
+        """Return the warnings for a method with this rule."""
         return ()
 
 
 def spread_growth(method: Method) -> float:
-    """Return the factor by which the variance of the replicas changes in a round of random pairs without gradients:
-    below 1 it shrinks.
+    """Return the factor by which the variance of the replicas changes in a round of random pairs without gradients.
 
-    Let x be (outer_params, outer_momentum, params) of a replica, less the mean over all. A round makes A x + B y of it,
-    y being its partner's. Among many replicas these two are independent, so the second moments S of x become
-    A S A' + B S B'. The factor is the spectral radius of this map. `fragment_update_alpha` is in it: the params that a
-    merge keeps are part of the next exchange."""
+    Below 1, the replicas converge. Let x be (outer_params, outer_momentum, params) of a replica minus the mean over all
+    replicas. A round maps it to A x + B y, where y belongs to its partner. Among many replicas x and y are independent,
+    so that the second moments S of x become A S A' + B S B'. The factor is the spectral radius of this map. It depends
+    on `fragment_update_alpha`, because local values that survive a merge are part of the next exchange."""
     own, partner = _round_of(method)
     return float(np.abs(np.linalg.eigvals(np.kron(own, own) + np.kron(partner, partner))).max())
 
 
 def pull_growth(method: Method) -> float:
-    """Return the factor by which the means of params and outer_params over all replicas move apart in a round without
-    gradients. A merge that keeps nothing makes them equal."""
+    """Return the factor by which the difference between the means of params and outer_params over all replicas changes
+    in a round without gradients. Without `fragment_update_alpha`, a merge makes them equal."""
     own, partner = _round_of(method)
     outer, momentum, params = own + partner
-    apart = np.stack([momentum, params - outer])[:, 1:]  # moving both by the same leaves them as they are
+    apart = np.stack([momentum, params - outer])[:, 1:]  # a common shift of both has no effect, so it is left out
     return float(np.abs(np.linalg.eigvals(apart)).max())
 
 
 def _round_of(method: Method) -> tuple[Matrix, Matrix]:
-    """Return A and B: rule and merge, written as sums of a replica's values and its partner's. The members of a group,
-    and replicas alone, have no partner."""
+    """Return the matrices A and B of a round, 3 x 3: rule and merge as a linear map of a replica's values (A) and of
+    its partner's (B), in the order outer_params, outer_momentum, params. Without a partner, B is zero."""
     outer, momentum, params, their_outer, _, their_params = np.eye(6)
     terms = LinearTerms(outer, momentum, params, their_outer, their_params)
     new_outer, new_momentum = method.outer_rule.linear_map(method, terms)

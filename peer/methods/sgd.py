@@ -1,4 +1,4 @@
-"""The plain outer step, and the preset `none`: nobody exchanges, and outer_params are the peer's own params."""
+"""The outer rule `sgd`, and the preset `none`, the control: without exchanges, outer_params equal the own params."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTROL = "none"
 
 
 class Sgd(OuterRule):
-    """A step along the work, without a momentum."""
+    """The outer rule `sgd`: a step along the pseudo-gradient, without momentum."""
 
     name = "sgd"
     topologies = (GROUP, SOLO)
@@ -49,8 +49,9 @@ class Sgd(OuterRule):
 
 
 def sgd_(outer: Tensor, mean_params: Tensor, *, outer_lr: float) -> None:
-    """outer <- outer - outer_lr * (outer - mean(params)); with outer_lr = 1 exactly the mean. `mean_params` is
-    overwritten."""
+    """Make the step in place: outer <- outer - outer_lr * (outer - mean(params)).
+
+    With outer_lr = 1 the result is exactly the mean. `mean_params` is overwritten."""
     if outer_lr == 1.0:
         outer.copy_(mean_params)
         return
@@ -59,12 +60,16 @@ def sgd_(outer: Tensor, mean_params: Tensor, *, outer_lr: float) -> None:
 
 
 def descend_(outer: Tensor, gradient: Tensor, *, outer_lr: float) -> None:
-    """outer <- outer - outer_lr * g. `gradient` is the group's mean pseudo-gradient and is overwritten."""
+    """Make the step in place: outer <- outer - outer_lr * g.
+
+    `gradient` is the group's mean pseudo-gradient and is overwritten."""
     outer.sub_(gradient.mul_(outer_lr))
 
 
 def control_refusals(given: Mapping[str, Any]) -> Iterator[Refusal]:
-    """Refuse choices that would change the control. Nothing crosses its wire, so a codec changes nothing."""
+    """Yield a refusal for each choice that would change the preset `none`.
+
+    A codec is permitted: nothing crosses the wire, so it has no effect. `given`: the choices of the manifest."""
     for name, value in given.items():
         fixed = getattr(NONE, name)
         if name != "codec" and value != fixed:

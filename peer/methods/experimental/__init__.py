@@ -1,1 +1,1 @@
-"""Methods of papers that no run of ours recommends yet. Only `peer.methods.registry` may import from here."""
+"""Methods from papers that are not recommended yet. Only `peer.methods.registry` may import them."""

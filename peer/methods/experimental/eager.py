@@ -1,5 +1,5 @@
-"""Eager updates (arXiv 2502.12996): a member steps at once with its own part, and with the others' later. The step
-itself is in `peer.outer.look_ahead`."""
+"""Eager updates (arXiv 2502.12996): a group's member applies its own part of a step at once, and that of the others
+when it arrives. The step itself is in `peer.outer.look_ahead`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from peer.methods.experimental.sparseloco import DILOCO_GAINED
 from peer.methods.method import STREAMED, Caution, Method, Refusal
 
 EAGER_GAINED = {20: 0.3, 50: 1.5}
-"""Percent by which the loss with `eager` was below that of no exchange, at the better learning rate tried, by the
-number of exchanges (results/methods_loss.json)."""
+"""Number of exchanges -> percent by which the loss with `eager` was below that without exchanges, at the better of the
+learning rates tried (results/methods_loss.json)."""
 EAGER_MOMENTUM_LOST = 6.5
-"""Percent by which it was above that of no exchange with a momentum of 0.5, in the run of 20 exchanges."""
+"""Percent by which the loss was above that without exchanges, with an outer_momentum of 0.5 and 20 exchanges."""
 AT_ONCE: dict[str, Any] = {"fragment_sync_delay": 0.0, "fragment_update_alpha": 0.0}
 
 
 def follows(chosen: Method) -> dict[str, Any]:
-    """Its own part is taken at once, and nothing else is kept."""
+    """Return no delay and no part of the local value for an eager method, which applies its own part at once."""
     return AT_ONCE if chosen.eager and chosen.schedule == "streaming" else {}
 
 

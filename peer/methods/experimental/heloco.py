@@ -1,23 +1,23 @@
-"""HeLoCo (arXiv 2606.00271): each member of a group corrects its pseudo-gradient against the outer momentum, tensor by
-tensor, before it is sent.
+"""HeLoCo (arXiv 2606.00271): before it sends its pseudo-gradient, each member of a group corrects every tensor of it
+with the outer momentum.
 
-With c the cosine between the pseudo-gradient g of a tensor and its momentum m, |.| a length, and
-s = |g| / (|g| + CONFIDENCE |m|):
+With c the cosine of the angle between a tensor's pseudo-gradient g and its momentum m, |.| the Euclidean norm, and
+s = |g| / (|g| + CONFIDENCE |m|), the member sends:
 
     c >= KEEP       g
     c < 0           g - b c |g| m/|m|,  b = min(SHRINK * -c * s, MOST_SHRUNK)
     else            |g| u/|u|,  u = (1 - t) g/|g| + t m/|m|,  t = min(TURN * (1 - c) * s, 1)
 
-The step on the mean G of what was sent:
+The step with the mean G of the corrected pseudo-gradients is:
 
     m <- outer_momentum * m + (1 - outer_momentum) * G;   outer <- outer - outer_lr * (G + outer_momentum * m)
 
-Of the paper itself only the abstract and the first pages were at hand. The equations are from secondary sources: a
-catalogue's entry, and two public implementations, which agree, number them as the paper's 7 to 15, 18 and 19, and give
-the constants as its table 3. The paper's workers send one by one and begin ahead of the outer params by
-outer_lr * outer_momentum * m (its equation 5). Here the group sends at once, and begins at the outer params. An
-outer_momentum of 0.9, as those implementations have, gained less in short runs than 0.5: 8 to 9 %, not 12 %, in the
-setting of `peer.methods.cautions`."""
+Only the abstract and the first pages of the paper were available. The equations are from secondary sources: a
+catalogue's entry and two public implementations. They agree with each other, number the equations as the paper's 7 to
+15, 18 and 19, and give the constants as those of its table 3. In the paper, workers send one after the other and begin
+ahead of the outer params by outer_lr * outer_momentum * m (its equation 5). Here the members send at the same time and
+begin at the outer params. The implementations have an outer_momentum of 0.9. In the setting of `peer.methods.cautions`
+that gained 8 to 9 %, and 0.5 gained 12 %."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 KEEP, SHRINK, MOST_SHRUNK, TURN, CONFIDENCE = 0.2, 0.5, 0.5, 1.0, 3.0
 SHORTEST = 1e-8
-"""Of a pseudo-gradient and of a momentum that have a direction."""
+"""Least norm of a pseudo-gradient and of a momentum; below it, nothing is corrected."""
 
 
 class Heloco(OuterRule):
-    """A damped Nesterov step along pseudo-gradients that were turned towards the momentum."""
+    """The outer rule `heloco`: a damped Nesterov step along pseudo-gradients that were turned towards the momentum."""
 
     name = "heloco"
     topologies = (GROUP,)
@@ -60,13 +60,15 @@ class Heloco(OuterRule):
         heloco_(outer, momentum, gradient, outer_lr=method.outer_lr, outer_momentum=method.outer_momentum)
 
     def linear_map(self, method: Method, terms: LinearTerms) -> tuple[Row, Row]:
-        """The correction is left out: it makes no pseudo-gradient longer."""
+        """See `OuterRule`. Leaves out the correction, which never makes a pseudo-gradient longer."""
         decay, work = method.outer_momentum, terms.outer - terms.params
         momentum = decay * terms.momentum + (1 - decay) * work
         return terms.outer - method.outer_lr * (work + decay * momentum), momentum
 
     def fresh_gain(self, method: Method) -> tuple[str, float]:
-        """The momentum takes a part of what is new. The bounds of the cautions were measured for this rule, too."""
+        """See `OuterRule`. Only a part of a new pseudo-gradient enters the momentum.
+
+        The bounds in `peer.methods.cautions` were measured for this rule, too."""
         decay = method.outer_momentum
         return "outer_lr * (1 + outer_momentum - outer_momentum^2)", method.outer_lr * (1 + decay - decay**2)
 
@@ -79,7 +81,7 @@ class Heloco(OuterRule):
 
 
 def correct_(gradient: Tensor, momentum: Tensor) -> None:
-    """Correct the pseudo-gradient of a tensor, in place. Lengths and the product are made in double precision."""
+    """Correct the pseudo-gradient of one tensor in place. Norms and the scalar product are computed in fp64."""
     length, speed, product = _lengths(gradient, momentum)
     if length < SHORTEST or speed < SHORTEST:
         return
@@ -98,7 +100,7 @@ def correct_(gradient: Tensor, momentum: Tensor) -> None:
 
 
 def _lengths(gradient: Tensor, momentum: Tensor) -> tuple[float, float, float]:
-    """Return the length of each, and their scalar product."""
+    """Return (norm of the pseudo-gradient, norm of the momentum, scalar product)."""
     length = speed = product = 0.0
     for part in blocks(gradient.numel()):
         g, m = gradient[part].double(), momentum[part].double()
@@ -107,7 +109,7 @@ def _lengths(gradient: Tensor, momentum: Tensor) -> tuple[float, float, float]:
 
 
 def heloco_(outer: Tensor, momentum: Tensor, gradient: Tensor, *, outer_lr: float, outer_momentum: float) -> None:
-    """Take the step. `gradient` is the group's mean of corrected pseudo-gradients, and is overwritten."""
+    """Make the step in place. `gradient`: the group's mean of corrected pseudo-gradients, which is overwritten."""
     for part in blocks(outer.numel()):
         mean, speed = gradient[part], momentum[part]
         speed.mul_(outer_momentum).add_(mean.mul(1.0 - outer_momentum))

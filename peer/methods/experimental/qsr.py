@@ -1,4 +1,4 @@
-"""The quadratic synchronization rule (arXiv 2310.14423): rounds grow while the learning rate falls."""
+"""The quadratic synchronization rule (arXiv 2310.14423): rounds grow longer as the learning rate falls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from peer.methods.entry import MethodEntry, Preset
 from peer.methods.method import GROUPED, Method
 
 GROWTH_LR = 4.4e-3
-"""As the paper's for AdamW, 1.1 times the peak learning rate: here that of the manifest's default."""
+"""`Method.growth_lr`. As in the paper for AdamW, it is 1.1 times the peak learning rate, here the manifest's
+default."""
 
 ENTRY = MethodEntry(
     presets=(

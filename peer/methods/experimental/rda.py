@@ -1,5 +1,5 @@
-"""The radial-directional mean of a group (arXiv 2604.21428): direction and length of each tensor are averaged apart.
-The mean itself is in `peer.exchange.group.radial`."""
+"""The radial-directional mean of a group (arXiv 2604.21428), which averages direction and length of each tensor
+separately. The mean itself is computed in `peer.exchange.group.radial`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from peer.methods.method import Method, Refusal
 from peer.protocol.group.radial_mean import FEWEST
 
 RADIAL = 0.7
-"""Part of a group's `outer_lr` that is the default with this mean: that is longer."""
+"""Factor on the default `outer_lr` of a group with this mean, because the mean is longer than the weighted one."""
 
 
 def follows(chosen: Method) -> dict[str, Any]:
-    """Return an `outer_lr` that fits the mean: see docs/explanation/methods.md."""
+    """Return the default `outer_lr` for this mean: see docs/explanation/methods.md."""
     radial = chosen.one_state and chosen.mean == "rda"
     return {"outer_lr": round(RADIAL * chosen.outer_lr, 3)} if radial else {}
 

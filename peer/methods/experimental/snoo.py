@@ -1,4 +1,4 @@
-"""SNOO (arXiv 2510.15830): DiLoCo with one machine."""
+"""SNOO (arXiv 2510.15830): DiLoCo's outer step on a single machine."""
 
 from __future__ import annotations
 

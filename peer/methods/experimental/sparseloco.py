@@ -1,4 +1,5 @@
-"""SparseLoCo (arXiv 2508.15706): a group sends the largest elements of its updates, and the rest waits."""
+"""SparseLoCo (arXiv 2508.15706): members of a group send only the largest elements of their pseudo-gradients. The rest
+is added to the next one (error feedback)."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from peer.methods.entry import MethodEntry, Preset
 from peer.methods.method import GROUPED, Caution, Method
 
 TOPK_LOST = {20: 4.0, 50: 5.7}
-"""Percent by which the loss with `topk` was above that of no exchange, at the better learning rate tried, by the number
-of exchanges (results/methods_loss.json). No longer run was measured."""
+"""Number of exchanges -> percent by which the loss with `topk` was above that without exchanges, at the better of the
+learning rates tried (results/methods_loss.json). Longer runs were not measured."""
 DILOCO_GAINED = 4.6
-"""Percent by which fp32 (the preset `diloco`) was below it, in the run of 20 exchanges."""
+"""Percent by which the loss with fp32 (the preset `diloco`) was below that without exchanges, after 20 exchanges."""
 
 
 def cautions(method: Method, exchanges: int) -> Iterator[Caution]:
-    """Caution against `topk`, whatever the preset."""
+    """Warn of `topk` in any method of a group, not only in the preset."""
     if method.codec == "topk" and method.one_state:
         measured = " and ".join(f"{lost:g} % after {count}" for count, lost in TOPK_LOST.items())
         longer = f"this run of {exchanges:,} is longer than any that was measured" if exchanges > max(TOPK_LOST) else ""
