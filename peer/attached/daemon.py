@@ -1,7 +1,8 @@
-"""The daemon of an attached loop: `peer join --attach`, a child process in a session of its own, and the socket to it.
+"""`DaemonChild`: the daemon process of an attached loop (`peer join --attach`), and the socket to it.
 
-It is started by `subprocess` alone: `multiprocessing` would run the user's script or notebook again, and a fork would
-copy its threads and its GPU. Ctrl+C in the user's terminal does not reach it."""
+The process is started with `subprocess`, because `multiprocessing` would run the user's script or notebook again, and a
+fork would copy its threads and its GPU state. It has a session of its own, so that Ctrl+C in the user's terminal does
+not reach it."""
 
 from __future__ import annotations
 
@@ -20,22 +21,25 @@ from peer.python_child import popen_python, without_options
 from peer.trainer.ipc import DaemonPipe
 
 OUTPUT = "attached.log"
-"""File of the home with what the daemon prints, beside its log of the run."""
+"""File in the home with the daemon's output. The log of the run is another file."""
 MOST_OUTPUT = 2**22
-"""Bytes of it that are kept at the next start of a daemon."""
+"""Bytes from which on the file is emptied when a daemon is started."""
 TAIL_BYTES = 4096
+"""Bytes at the file's end that are searched for the last line."""
 KILLED_S = 2.0
+"""Seconds to wait for the process after SIGKILL."""
 
 _open: weakref.WeakSet[DaemonChild] = weakref.WeakSet()
 
 
 class DaemonChild:
-    """One daemon. `pipe` reads what it sends; `ended` is an item of its inbox once the socket is closed."""
+    """One daemon process. `pipe` exchanges messages with it, and receives `{"op": "ended"}` when its socket closes."""
 
     def __init__(self, arguments: Sequence[str], home: Path, round_: int) -> None:
-        """Start it. `arguments`: of `peer join`; `home`: exists; `round_`: see `peer.trainer.subprocess.AttachedLoop`.
+        """Start the process. `arguments`: of `peer join`. `home`: has to exist. `round_`: of the live params, see
+        `peer.trainer.subprocess.AttachedLoop`.
 
-        Raises HomeUnusable when it cannot be started."""
+        Raises HomeUnusable when the process cannot be started."""
         self._output = home / OUTPUT
         ours, theirs = socket.socketpair()
         ours.sendall(json.dumps({"pid": os.getpid(), "round": round_}).encode() + b"\n")
@@ -62,14 +66,14 @@ class DaemonChild:
             raise HomeUnusable(found, file_advice(error, home)) from error
         self.pipe = DaemonPipe(ours, self._ended)
         self.forked = False
-        """Whether this is a copy in a forked child, whose socket is closed."""
+        """Whether this process is a fork of the one that started the daemon. The socket is closed then."""
         _open.add(self)
 
     def _ended(self, code: int) -> None:
         self.pipe.inbox.put({"op": "ended"})
 
     def leave_to_parent(self) -> None:
-        """Close this copy of the socket, in a forked child. The daemon goes on with the process that started it."""
+        """Close this process's copy of the socket after a fork. The daemon stays with the parent process."""
         self.forked = True
         self.pipe.close_in_child()
 
@@ -78,11 +82,11 @@ class DaemonChild:
         return self._process.pid
 
     def drain(self) -> None:
-        """Ask it to leave the run: it finishes the exchange under way, saves, and ends."""
+        """Have the daemon leave the run: it finishes the exchange under way, saves and ends."""
         self._signal(signal.SIGTERM)
 
     def end(self, wait_s: float) -> int:
-        """Return its exit code, within so many seconds and `KILLED_S`: it is killed when it has not ended by then."""
+        """Wait for the process to end and return its exit code. Kill it after `wait_s` seconds."""
         try:
             code = self._process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -93,7 +97,7 @@ class DaemonChild:
         return code
 
     def exit_error(self, code: int) -> PeerError:
-        """Return the error of a daemon that ended by itself with this exit code, and sent none."""
+        """Return the error for a daemon that ended with this exit code without sending an error."""
         fix = f"See {self._output}."
         if code < 0:
             return NotRunning(f"the daemon was killed by {signal.Signals(-code).name}", fix)
@@ -114,8 +118,9 @@ class DaemonChild:
 
 
 def _close_in_forked_child() -> None:
-    """Close the sockets in a child that the user's program forked, as a DataLoader does for its workers. One that
-    outlives the program would otherwise keep the daemon from noticing its end."""
+    """Close the sockets in a process that the user's program forked, such as a worker of a DataLoader.
+
+    If such a process outlived the program with an open socket, the daemon would not notice the program's end."""
     for child in list(_open):
         child.leave_to_parent()
 

@@ -1,4 +1,4 @@
-"""A training loop's rank other than 0: it has no daemon, and does at each step what rank 0 orders."""
+"""`Follower`: the part of an attached loop on ranks other than 0, which execute rank 0's orders at each step."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ log = logging.getLogger("peer")
 
 
 class Follower:
-    """The counterpart of `peer.attached.loop.AttachedTrainer`, with what `Swarm` uses of it."""
+    """The counterpart of `AttachedTrainer` on ranks other than 0. It has the methods that `Swarm` uses."""
 
     judges_by_loss = False
     pid = None
-    """The daemon is rank 0's."""
+    """None: only rank 0 has a daemon."""
 
     def __init__(self, model: Named, optimizers: Sequence[torch.optim.Optimizer], rank: Rank, place: Path) -> None:
-        """`place`: of rank 0's socket."""
+        """`place`: path of rank 0's socket."""
         self._model = model
         self._optimizers = list(optimizers)
         self._rank = rank
@@ -49,7 +49,7 @@ class Follower:
         self.finished = False
         self.attached = False
         self.error: PeerError | None = None
-        """Why rank 0 has no daemon any more."""
+        """The error that ended rank 0's daemon for good. None: it has one, or will start another."""
         self.daemon_phase, self.peers, self.tokens, self.total_rounds, self.lr_factor = "starting", 0, 0, 1, 1.0
         self._value = math.nan
 
@@ -63,31 +63,31 @@ class Follower:
             raise
 
     def end_interrupted_wait(self) -> None:
-        """Do nothing: a rank that was interrupted has left the others."""
+        """Do nothing: an interrupt ends the meeting with the other ranks, so there is no wait to continue."""
 
     def stepped(self, tokens: int, loss: float = math.nan) -> None:
-        """Meet the other ranks after an optimizer step, and carry out what rank 0 orders.
+        """Meet the other ranks after an optimizer step, and execute rank 0's orders.
 
-        Raises RankLost, and UsageError on another thread, in a forked child, and when rank 0 does something else."""
+        Raises RankLost, and UsageError on another thread, in a forked child, and when rank 0 called another method."""
         if not self.over:
             self._meet({"came": "step", "tokens": tokens, "loss": None if math.isnan(loss) else loss})
 
     def log(self, numbers: Mapping[str, float]) -> None:
-        """Leave it to rank 0, which logs its own numbers. The loss goes with the step."""
+        """Do nothing: only the numbers of rank 0 are logged. The loss is sent with the step."""
 
     def evaluate(self) -> float:
-        """Return the loss that rank 0 computes of the live params; NaN when it was left."""
+        """Return the loss that rank 0 computes for the live params. NaN: this rank has left."""
         if self._connection is None:
             return math.nan
         self._meet({"came": "evaluate"})
         return self._value
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Raise UsageError, as rank 0 does."""
+        """Raise UsageError: with several ranks, the run's own data is not available."""
         raise UsageError(NO_BATCHES, "Give the loop batches of your own.")
 
     def leave(self, within_s: float) -> None:
-        """Carry out rank 0's last orders, such as the last save, within so long."""
+        """Execute rank 0's last orders, such as the last save, and leave. Takes at most `2 * within_s`."""
         try:
             if self._connection is not None:
                 self._connection.send({"came": "leave"})
@@ -100,7 +100,7 @@ class Follower:
             self.close()
 
     def close(self) -> None:
-        """Close the socket, which rank 0 notices. May be called again."""
+        """Close the socket to rank 0, which notices it. May be called again."""
         self.over = True
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -117,7 +117,7 @@ class Follower:
         self._obey()
 
     def _obey(self, within_s: float | None = None) -> None:
-        """Carry out orders until rank 0 ends the meeting."""
+        """Execute orders until rank 0 ends the meeting. Raises RankLost, and the PeerError that rank 0 sends."""
         connection = self._connection
         assert connection is not None
         orders: dict[str, Callable[[Message], Message]] = {
@@ -155,7 +155,7 @@ class Follower:
         return {}
 
     def _save(self, message: Message) -> Message:
-        """Write this rank's part of a checkpoint. What all ranks have alike, rank 0 writes."""
+        """Write this rank's part of a checkpoint. Params that are not sharded are written by rank 0 alone."""
         if not self.params.sharded:
             return {}
         place = message["tokens"], 0, 0, 0

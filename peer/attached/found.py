@@ -1,4 +1,4 @@
-"""Found a run of a model whose code only its users have: `peer.found`."""
+"""`peer.found`: founds a run of a custom model, whose code only its users have."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ WHOLE = "Found the run with the plain model, before it is sharded."
 
 @dataclass(frozen=True, slots=True)
 class FoundedRun:
-    """A run on its operator's disk. It goes on once `serve_command` runs."""
+    """A run that was founded on the operator's disk. Peers can join it once `serve_command` runs."""
 
     run_id: str
-    """In hex."""
+    """Id of the run, in hex."""
     manifest: Path
+    """Path of the signed manifest."""
     operator: str
-    """Peer id of the key that signed it."""
+    """Peer id of the key that signed the manifest."""
     parameters: int
-    """How many are trained and exchanged."""
+    """Number of parameters that are trained and exchanged."""
     serve_command: str
-    """Serves the run, and prints its ticket."""
+    """Shell command that serves the run and prints its ticket."""
     invite_command: str
-    """Invites a peer, whose id takes the place of PEER_ID. Empty: the run is open."""
+    """Shell command that invites a peer; replace PEER_ID by its id. Empty: the run is open."""
 
 
 def found(
@@ -63,29 +64,31 @@ def found(
 ) -> FoundedRun:
     """Found a run of a model of your own, in a new folder.
 
-    The manifest pins the names and shapes of the trained parameters, and their present values as the first weights. No
-    code of the model is written: `peer bootstrap` keeps and serves states without it, so it cannot evaluate them. That
-    is why only peers whom you invite can join, unless `admission` says otherwise.
+    The manifest contains the names and shapes of the trained parameters, and the digest of their present values, which
+    are the first weights. The code of the model is not written anywhere. `peer bootstrap` stores and serves states
+    without it, and can therefore not evaluate them. For this reason only peers that you invite can join, unless
+    `admission` is `open`.
 
     Args:
-        model: An `nn.Module`, of which the parameters with `requires_grad` are the run's (of a model with LoRA, the
-            adapters), or a mapping of names to tensors, all of them. Tied parameters count once. All are fp32.
-        path: A folder that is empty or does not exist. It becomes the home of the operator's node: key, manifest,
+        model: An `nn.Module`, whose parameters with `requires_grad` belong to the run (for a model with LoRA: the
+            adapters), or a mapping of names to tensors, which all belong to it. Tied parameters count once. All must be
+            fp32.
+        path: A folder that is empty or does not exist. It becomes the home of the operator's node, with key, manifest,
             layout and first weights.
-        preset: The synchronization method: `peer help presets`.
-        rounds: Length of the run.
+        preset: The synchronization method: see `peer help presets`.
+        rounds: Number of rounds of the run.
         sync_every: Inner steps or seconds, as `clock` says, between two exchanges of the same parameters.
-        clock: Whether rounds are counted in `steps`, for equal machines, or in `seconds`.
-        name: Of the run, for people.
-        title: What the model is, for people.
-        admission: `invited`: peers admit only those with an invitation.
-        settings: Further values of the manifest, as `--set` of `peer manifest new` takes them.
-        identity_path: File of the operator's key. None: a new key in the folder.
+        clock: Whether the length of rounds is in `steps`, for equally fast machines, or in `seconds`.
+        name: Name of the run, for people.
+        title: Description of the model, for people.
+        admission: `invited`: only peers with an invitation can join. `open`: any peer can.
+        settings: Further values of the manifest, in the syntax of `--set` of `peer manifest new`.
+        identity_path: File of the operator's key. None: make a new key in the folder.
 
     Raises:
-        ModelError: The model has no trained parameter, or one that cannot be a run's; the first one is named.
-        ManifestError: A value cannot be in a manifest, or the folder cannot be written.
-        UsageError: The folder is not empty, a setting is unknown, or two parameters have one name.
+        ModelError: The model has no trained parameter, or one that no run can have. The message names the first one.
+        ManifestError: A value is not valid in a manifest, or the folder cannot be written.
+        UsageError: The folder is not empty, a setting is unknown, or two parameters have the same name.
         IdentityError: The key cannot be read or made."""
     home = expand_user(Path(path)).absolute()
     tensors = _checked(model)
@@ -119,7 +122,7 @@ def found(
 
 
 def _checked(model: Named) -> dict[str, Tensor]:
-    """Return the tensors of the run to be. Raises ModelError, which names the first one that cannot be in a run."""
+    """Return the tensors that the run will exchange. Raises ModelError, which names the first one that cannot be."""
     tensors = trained_tensors(model)
     if not tensors:
         what = "no parameter with requires_grad" if isinstance(model, nn.Module) else "no tensor"
@@ -159,7 +162,8 @@ def _values(tensors: dict[str, Tensor]) -> Iterator[np.ndarray]:
 
 @contextlib.contextmanager
 def _new_home(home: Path) -> Iterator[None]:
-    """Make a folder, and empty it again when the block fails. Raises UsageError where something is in it."""
+    """Create the folder, and remove its content if the context raises. Raises UsageError when it has content
+    already."""
     try:
         had = home.is_symlink() or home.exists()
         if had and (not home.is_dir() or any(home.iterdir())):
@@ -171,7 +175,7 @@ def _new_home(home: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for left in home.iterdir():  # all of it is ours
+        for left in home.iterdir():  # everything here was written during the context
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         if not had:
             home.rmdir()

@@ -1,4 +1,4 @@
-"""Ctrl+C, or the interrupt of a notebook, while orders of the daemon are carried out."""
+"""Handles Ctrl+C, or the interrupt of a notebook, while orders of the daemon are executed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from typing import Any
 
 
 class Interrupts:
-    """Postpones Ctrl+C to the end of its block, so that no result is merged in part and no order stays unanswered: a
-    loop in a notebook is interrupted and goes on later, with the same daemon. The second Ctrl+C is not postponed."""
+    """Context manager that postpones Ctrl+C to its end, so that no merge is cut off and no order stays unanswered.
+
+    A loop in a notebook can thus be interrupted and continued with the same daemon. A second Ctrl+C takes effect at
+    once."""
 
     def __init__(self) -> None:
         self._former_handler: Any = None
-        """The handler of the program; None: it is in place."""
+        """The program's own handler, while ours is installed. None: ours is not installed."""
         self._pending: tuple[int, FrameType | None] | None = None
 
     @property
     def waiting(self) -> bool:
-        """Whether an interrupt waits for the end of the block."""
+        """Whether an interrupt was postponed."""
         return self._pending is not None
 
     def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():  # others get no signals
+        if threading.current_thread() is threading.main_thread():  # Python runs signal handlers on this thread only
             handler = signal.getsignal(signal.SIGINT)
             if callable(handler):
                 self._former_handler = handler
@@ -35,7 +37,7 @@ class Interrupts:
             self.deliver()
 
     def deliver(self) -> None:
-        """Raise what the program's handler raises, if an interrupt waits. Called where no order is under way."""
+        """Call the program's handler if an interrupt was postponed. Only to be called while no order is executed."""
         if self._pending is not None:
             came, self._pending = self._pending, None
             self._former_handler(*came)

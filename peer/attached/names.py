@@ -1,9 +1,9 @@
-"""Names of parameters, as they are without the wrappers that a training loop puts around its model."""
+"""Removes from parameter names what the wrappers of a training loop add to them."""
 
 from __future__ import annotations
 
 WRAPPERS = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
-"""Parts of a name that a wrapper adds: of DistributedDataParallel, torch.compile, activation checkpointing, FSDP 1."""
+"""Name parts added by DistributedDataParallel, torch.compile, activation checkpointing and FSDP 1."""
 
 
 def clean_name(name: str) -> str:

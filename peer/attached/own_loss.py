@@ -1,7 +1,7 @@
-"""Evaluation of params with a user's own loss, for a model whose code the run does not have.
+"""Evaluates params with the user's own loss, in a run of a custom model, whose code the run does not contain.
 
-Other values take the place of the live ones while the loss is computed, between two steps of the loop. The batches are
-those that the loop will train on next, so that no params have been fitted to them, or a hold-out of the user's."""
+Between two steps of the loop, other values replace the live params while the loss is computed. The batches are either
+the user's hold-out or those that the loop will train on next, because no params have been fitted to them yet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Loss = Callable[[Any, Any], "Tensor | float"]
 Batch = TypeVar("Batch")
 
 MOST_BATCHES = 8
-"""Batches that are drawn ahead."""
+"""Number of batches that are drawn ahead."""
 SOURCE = "(batches that this loop trains on next)"
 HOLDOUT_SOURCE = "(this loop's own hold-out)"
 TOO_FEW = "too few batches were drawn ahead: let the loop take them from swarm.until_end(loader)"
@@ -39,19 +39,20 @@ FIX = "Give a function that returns the mean loss a token, as a float or a tenso
 
 
 class UpcomingBatches:
-    """The next batches of a loop, drawn ahead of it."""
+    """The next batches of a loop, drawn before the loop needs them."""
 
     def __init__(self) -> None:
         self._drawn = deque[Any]()
 
     @property
     def drawn(self) -> list[Any]:
-        """At most `MOST_BATCHES`, which the loop has not been given yet. They are not to be changed."""
+        """The batches, at most `MOST_BATCHES`, that were not yielded to the loop yet. They must not be changed."""
         return list(self._drawn)
 
     def prefetch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield all batches in their order, each once `MOST_BATCHES` further ones were drawn. An error of theirs is
-        raised after the last batch before it."""
+        """Yield all batches in order, each after `MOST_BATCHES` further ones were drawn.
+
+        A PeerError that drawing raises is raised after the batches before it were yielded."""
         self._drawn.clear()
         ended: PeerError | None = None
         while True:
@@ -67,7 +68,7 @@ class UpcomingBatches:
 
 
 class LossJudge:
-    """Evaluates and probes params with the user's loss. Raises UsageError when that fails."""
+    """Evaluates and probes params with the user's loss. Its methods raise UsageError when the loss fails."""
 
     holdout_awaited = False
     asks_daemon = False
@@ -94,14 +95,16 @@ class LossJudge:
 
     @property
     def data(self) -> str:
-        """Description of the data that params are evaluated on."""
+        """Description of the data that params are evaluated on, for a person."""
         return (
             f"{len(self._holdout)} batches of the loop's own hold-out" if self._holdout else "batches of the loop's own"
         )
 
     def probe(self, message: Message) -> Message:
-        """Answer as `peer.trainer.probing.probe.Prober.answer`: a window is a batch. The loss of a guess is not known
-        and counts as infinite, so that only params without a finite loss are worse."""
+        """Execute the order `probe` like `peer.trainer.probing.probe.Prober.answer`, with batches instead of windows.
+
+        The loss of guessing at random is not known here and is reported as infinite, so that only params without a
+        finite loss count as worse than guessing."""
         until = boottime() + message["within_s"]
         batches, fragment = self._batches.drawn, message["fragment"]
         if len(batches) < LEAST_WINDOWS:
@@ -115,7 +118,7 @@ class LossJudge:
                     if boottime() > until:
                         return {"ok": {"why": TOO_LATE}}
                     losses.append(self._loss_of(batch, message["seed"] + number))
-                    if len(found) == 2 and number == 0:  # the first of all: how many batches there is time for
+                    if len(found) == 2 and number == 0:  # after the first loss, limit the batches to the time there is
                         affordable = int((until - began) / (CANDIDATES * max(boottime() - began, 1e-6)))
                         batches = batches[: max(LEAST_WINDOWS, affordable)]
                     if number + 1 == len(batches):
@@ -124,7 +127,7 @@ class LossJudge:
         return {"ok": found}
 
     def weigh(self, message: Message) -> Message:
-        """Answer as `peer.trainer.probing.probe.Prober.weigh`."""
+        """Execute the order `weigh` like `peer.trainer.probing.probe.Prober.weigh`, with batches instead of windows."""
         until = boottime() + message["within_s"]
         batches, source = self._holdout[:MOST_BATCHES], HOLDOUT_SOURCE
         if len(batches) < LEAST_WINDOWS:
@@ -137,8 +140,10 @@ class LossJudge:
         return {"ok": {"windows": losses, "guess": math.inf, "source": source}}
 
     def evaluate(self, own: bool, given_up: Callable[[], bool]) -> Message:
-        """Return the mean loss of the hold-out, else of the batches that are drawn ahead; NaN without any, and when
-        nobody waits for it."""
+        """Return the mean loss on the hold-out, or without one on the batches drawn ahead.
+
+        `own`: of the live params; else of the whole model in the arena. The loss is NaN if there are no batches, or
+        once `given_up()` returns True."""
         batches = self._holdout or self._batches.drawn
         if not own:
             losses = self._arena_losses(batches, 0, given_up)
@@ -154,7 +159,7 @@ class LossJudge:
     # -- computing ---------------------------------------------------------------------------------------------------
 
     def _arena_losses(self, batches: Sequence[Any], seed: int, given_up: Callable[[], bool]) -> list[float] | None:
-        """Return the losses of the whole model that lies in the arena; None: given up."""
+        """Return the losses of the whole model in the arena. None: `given_up()` returned True."""
         with untouched(self._model), self._restored(range(len(self._layout.fragments))):
             self._tensors.load(self._arena.inn)
             return self._losses(batches, seed, given_up)
@@ -168,8 +173,10 @@ class LossJudge:
         return found
 
     def _loss_of(self, batch: Any, seed: int) -> float:
-        """Compute the loss of the values in place, with the model in evaluation mode. With the same seed a loss that
-        draws random numbers compares candidates fairly."""
+        """Compute the loss of the present values of the params, in evaluation mode.
+
+        The seed makes a loss that draws random numbers comparable between candidates. Raises UsageError when the loss
+        fails."""
         if isinstance(self._model, nn.Module):
             self._model.eval()
         torch.default_generator.manual_seed(seed)
@@ -187,7 +194,7 @@ class LossJudge:
 
     @contextlib.contextmanager
     def _restored(self, fragments: range | list[int]) -> Iterator[None]:
-        """Put the live values of these fragments back in the end, bit for bit."""
+        """Restore the live values of these fragments, bit for bit, at the end of the context."""
         kept = list[tuple[int, Tensor]]()
         for fragment in fragments:
             start, end = self._layout.fragment_span(fragment)

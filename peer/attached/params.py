@@ -1,4 +1,4 @@
-"""The tensors of a user's own model, as the run's layout names them."""
+"""Matches the tensors of a user's own model with the run's layout."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FP32 = (
 )
 
 Named = nn.Module | Mapping[str, Tensor]
-"""A model, or its tensors by their names."""
+"""A model, or a mapping of names to its tensors."""
 
 
 def trained_tensors(model: Named, run: Sequence[TensorSpec] | None = None) -> dict[str, Tensor]:
-    """Return the tensors of a model that a run is about: those that require a gradient, and those that the run has.
-    Tied ones count once, under their first name. `run`: the tensors of the run; None: not known.
+    """Return the tensors of a model that a run exchanges: those that require a gradient, and those that the run names.
 
-    Raises UsageError when two have one name without their wrappers."""
+    Tied tensors occur once, under their first name. `run`: the run's tensors; None: not known yet. Raises UsageError
+    when two tensors have the same name once the parts of wrappers are removed."""
     wanted = frozenset(spec.name for spec in run or ())
     given = model.named_parameters() if isinstance(model, nn.Module) else model.items()
     found = dict[str, Tensor]()
@@ -42,10 +42,10 @@ def trained_tensors(model: Named, run: Sequence[TensorSpec] | None = None) -> di
 
 
 def match_tensors(model: Named, run: Sequence[TensorSpec]) -> list[Tensor]:
-    """Return the model's tensor for each tensor of the run, in its order.
+    """Return the model's tensors in the order of the run's.
 
-    Raises ModelError, which names the first difference, for another name, shape or type of values, or a tensor without
-    values."""
+    Raises ModelError, which names the first difference: a missing or additional name, another shape or dtype, or a
+    tensor on the meta device."""
     found = trained_tensors(model, run)
     for spec in run:
         tensor = found.get(spec.name)
@@ -70,14 +70,15 @@ def match_tensors(model: Named, run: Sequence[TensorSpec]) -> list[Tensor]:
 
 
 def _same_shape(spec: TensorSpec, found: Mapping[str, Tensor], names: set[str]) -> str:
-    """Return a hint at the first tensor of the model that has the shape, and no place in the run."""
+    """Return a hint that names a tensor of the model with this shape whose name is not in the run. Empty: none has."""
     near = [name for name, tensor in found.items() if name not in names and tuple(tensor.shape) == spec.shape]
     return f". {near[0]} has its shape" if near else ""
 
 
 def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimizer inside the wrappers of Accelerate and Lightning. Its `step` is an optimizer step: theirs may
-    only accumulate gradients."""
+    """Return the optimizer inside the wrappers of Accelerate and Lightning.
+
+    The `step` of a wrapper may only accumulate gradients, so the hook has to be on the inner optimizer."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner
     return optimizer
@@ -94,17 +95,18 @@ def check_optimizers(optimizers: Sequence[torch.optim.Optimizer], tensors: Itera
 
 
 class BoundTensors:
-    """The live params of a user's model, as `peer.trainer.boundary.TrainedModel`: tensors that lie apart, in the order
-    of the run's layout, and their place in the run."""
+    """The live params of a user's model, as a `peer.trainer.boundary.TrainedModel`.
+
+    Unlike those of the built-in loop, the tensors do not lie in one flat vector."""
 
     def __init__(self, layout: Layout, tensors: Sequence[Tensor]) -> None:
-        """`tensors`: one for each of the layout, fp32, of its shape."""
+        """`tensors`: those of the layout in its order, fp32, each of its shape."""
         self._layout = layout
         self.tensors = list(tensors)
         self.round = 0
         self.step_in_round = 0
         self.lr_scale = 1.0
-        """The operator's factor of the learning rate."""
+        """The operator's factor on the learning rate."""
 
     @property
     def device(self) -> torch.device:
@@ -121,8 +123,9 @@ class BoundTensors:
         self.lr_scale = scale
 
     def _parts(self, fragment: int, flat: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-        """Return each live tensor of a fragment with its part of the flat vector, in the tensor's shape. Of a sharded
-        tensor both are the rows that lie here."""
+        """Yield (live tensor, its view of `flat`) for a fragment, both in the tensor's shape.
+
+        Of a sharded tensor, both are the rows of this rank. `flat`: the values of the whole fragment."""
         first, end = self._layout.fragments[fragment]
         at = 0
         for whole in self.tensors[first:end]:
@@ -152,12 +155,12 @@ class BoundTensors:
             live.add_(part.to(live.device))
 
     def load(self, outer_params: Tensor) -> None:
-        """Set all live params to these values, flat fp32 of the whole model."""
+        """Set all live params to `outer_params`, flat fp32 of the whole model."""
         for fragment in range(len(self._layout.fragments)):
             start, end = self._layout.fragment_span(fragment)
             self.merge(fragment, outer_params[start:end], 0.0)
 
     def named(self) -> dict[str, Tensor]:
-        """Return the live tensors by their names in the layout, of a sharded one the rows that lie here."""
+        """Return name in the layout -> live tensor. Of a sharded tensor, only this rank's rows."""
         named = zip(self._layout.tensors, self.tensors, strict=True)
         return {spec.name: local_part(live).detach() for spec, live in named}

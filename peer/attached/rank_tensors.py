@@ -1,5 +1,6 @@
-"""The live params of all ranks. Each rank copies its own rows to and from memory that they share; nothing is
-gathered."""
+"""The live params of a model that several ranks train together.
+
+Each rank copies its own rows to and from shared memory, so that no rank needs memory for the whole model."""
 
 from __future__ import annotations
 
@@ -19,14 +20,16 @@ from peer.trainer.ipc import Message
 from peer.trainer.models.flat import views_of
 
 WHOLE = "ranks.bin"
-"""File of fp32 values of the complete model, for what does not lie in the arena: the live params that rank 0 evaluates,
-and results whose slot the daemon uses again. It is made when it is needed, and its name is removed once all ranks have
-mapped it."""
+"""File of fp32 values of the whole model, for values that are not in the arena: the live params that rank 0 evaluates,
+and results whose slot the daemon has reused. It is created when it is needed, and unlinked once all ranks have mapped
+it."""
 
 
 def reshard(model: Named) -> None:
-    """Have modules of `fully_shard` forget full parameters of an earlier forward pass: they would hide what a merge
-    writes, and the names of the model are those of the full ones meanwhile."""
+    """Make modules of `fully_shard` free the full parameters that an earlier forward pass has gathered.
+
+    Until then the model's named parameters are the full ones, and a merge into the shards would have no effect on
+    them."""
     if isinstance(model, nn.Module):
         modules: Iterable[Any] = model.modules()
         for module in modules:
@@ -35,8 +38,7 @@ def reshard(model: Named) -> None:
 
 
 class RankTensors(BoundTensors):
-    """The params of one rank. It reads and writes its own rows; of what all ranks have alike, rank 0 gives the
-    values."""
+    """The params of one rank, which reads and writes its own rows. Params that are not sharded are read by rank 0."""
 
     def __init__(self, layout: Layout, tensors: Sequence[Tensor], rank: int, arena: Arena, folder: Path) -> None:
         super().__init__(layout, tensors)
@@ -53,14 +55,14 @@ class RankTensors(BoundTensors):
         self._whole = map_values(self._folder / WHOLE, self._layout.elements, create=create)
 
     def shared(self, place: str, fragment: int) -> Tensor:
-        """Return a fragment's part of the shared memory of this name: `out` and `inn` are the arena's."""
+        """Return a fragment's part of shared memory: `out` and `inn` are in the arena, `whole` is the file `WHOLE`."""
         whole = self._whole if place == "whole" else self._arena.out if place == "out" else self._arena.inn
         assert whole is not None
         start, end = self._layout.fragment_span(fragment)
         return whole[start:end]
 
     def execute(self, order: Message) -> None:
-        """Carry out an order of rank 0's `LeadTensors` on the rows of this rank."""
+        """Execute an order of rank 0's `LeadTensors` on the rows of this rank."""
         if order["op"] == "map":
             self.map_whole(create=False)
             return
@@ -74,14 +76,14 @@ class RankTensors(BoundTensors):
 
 
 class LeadTensors(RankTensors):
-    """The params of all ranks, as rank 0 has them: what is done with them here is done on all ranks."""
+    """Rank 0's view of the params: each operation is executed on all ranks, by orders to the followers."""
 
     def __init__(self, layout: Layout, tensors: Sequence[Tensor], ranks: Ranks, arena: Arena, folder: Path) -> None:
         super().__init__(layout, tensors, 0, arena, folder)
         self._ranks = ranks
         self._others = ranks.world > 1
         self._gathered = False
-        """Whether the live params lie in `whole`."""
+        """Whether `whole` holds the present values of the live params."""
 
     def count_step(self) -> None:
         super().count_step()
@@ -116,7 +118,7 @@ class LeadTensors(RankTensors):
             self._ranks.wait_answers()
 
     def _share(self, fragment: int, values: Tensor) -> str:
-        """Return the name of shared memory that holds these values of a fragment. They are copied if need be."""
+        """Return the name of the shared memory that holds these values of a fragment. Copies them there if needed."""
         if values.data_ptr() == self._arena.in_slot(fragment).data_ptr():
             return "inn"
         self._ensure_whole()
@@ -135,8 +137,9 @@ class LeadTensors(RankTensors):
 
     @torch.no_grad()
     def whole_named(self) -> dict[str, Tensor]:
-        """Return the complete live tensors by their names in the layout. Sharded ones are copies on the CPU, which
-        every rank has written its rows to."""
+        """Return name in the layout -> complete live tensor.
+
+        If the params are sharded, the tensors are on the CPU, in shared memory that all ranks have written to."""
         if not (self._others and self.sharded):
             return self.named()
         self._ensure_whole()

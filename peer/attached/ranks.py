@@ -1,8 +1,8 @@
-"""The meeting of the ranks of one `torchrun` on one host, at each optimizer step.
+"""Coordinates the ranks of one `torchrun` on one host, which meet at each optimizer step.
 
-Rank 0 has the daemon. The others wait at the step for its orders: to give their rows of a snapshot, to merge a result,
-to save, to go on. They speak over a Unix socket in the home. No collective of torch is used, so that a rank that is
-gone is noticed at once, and every wait has an end."""
+Rank 0 has the daemon. At a step the other ranks wait for its orders, for example to copy their rows of a snapshot, to
+merge a result or to save, until it releases them. They communicate over a Unix socket in the home. Collectives of torch
+are not used, so that a lost rank is noticed at once and every wait has a time limit."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from peer.run.home import Home
 from peer.trainer.ipc import DaemonPipe, Message
 
 ARRIVE_S = 300.0
-"""Seconds that the ranks may come to `join` one after the other."""
+"""Most seconds between the calls of `join` on different ranks."""
 MEET_S = 1800.0
-"""Seconds that one rank waits for another, as long as a collective of gloo does by default. A process that ends is
-noticed at once; only one that hangs is waited for so long."""
+"""Most seconds that one rank waits for another, the same as the default of gloo's collectives. A process that ends is
+noticed at once, so this limit is for processes that hang."""
 CONFIRM_S = 24 * 3600.0
-"""Seconds that a person may take for an answer."""
+"""Most seconds that a person may take to answer a question."""
 HEARTBEAT_S = 5.0
-"""Seconds between two signs of life of rank 0 while it holds the others."""
+"""Seconds between two heartbeats of rank 0 while the other ranks wait."""
 POLL_S = 0.05
-"""Seconds between two looks for the socket of rank 0."""
+"""Seconds between two attempts to connect to the socket of rank 0."""
 HELLO = struct.Struct("<II")
-"""First message of a rank: its number and the number of ranks."""
+"""First message of a rank: its number, and the number of ranks."""
 
 ONE_HOST = "Run a torchrun on each host (--nnodes 1): each is one peer, with a home of its own."
 DDP_FSDP = "Use DistributedDataParallel or fully_shard over all ranks of the host."
@@ -57,16 +57,16 @@ _open: weakref.WeakSet[_RankPipe] = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """This process among those that train one model."""
+    """The rank of this process: its `number` among the `world` processes that train one model."""
 
     number: int
     world: int
 
 
 def own_rank() -> Rank | None:
-    """Return the rank of this process; None: it trains its model alone.
+    """Return the rank of this process. None: it trains its model alone.
 
-    Raises UsageError where ranks are on several hosts, or do not know of each other yet."""
+    Raises UsageError when ranks are on several hosts, or when torch.distributed is not initialized yet."""
     initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
     world = torch.distributed.get_world_size() if initialized else int(os.environ.get("WORLD_SIZE") or 1)
     if world == 1:
@@ -81,7 +81,7 @@ def own_rank() -> Rank | None:
 
 
 def check_ranks(model: Named, optimizers: Sequence[torch.optim.Optimizer], world: int, *, has_loss: bool) -> None:
-    """Raise UsageError for a way of training with several ranks that is not supported; it is named."""
+    """Raise UsageError, which names the cause, for a way of training with several ranks that is not supported."""
     if has_loss:
         found = f"join() takes no loss= with {world} ranks: it would have to be computed on all of them at once"
         raise UsageError(found, "Leave it out. Partners' params are clipped then, and not checked by the loss.")
@@ -121,13 +121,14 @@ def _check_placement(name: str, tensor: Any, world: int) -> None:
 
 
 def meeting_place(home: Path) -> Path:
-    """Return the path of rank 0's socket. It lies where the daemon's is, in a folder of the user's alone."""
+    """Return the path of rank 0's socket. It is beside the daemon's socket, in a folder that only the user can read."""
     return Home(home).control_socket.with_suffix(".ranks")
 
 
 class _RankPipe(DaemonPipe):
-    """One end of the socket between two ranks. What comes, and the end of it, is put into an inbox with the number of
-    the rank at the other end."""
+    """One end of the socket between two ranks.
+
+    It puts (number of the other rank, message) into a shared inbox, and `{"op": "ended"}` when the socket closes."""
 
     def __init__(self, line: socket.socket, rank: int, inbox: queue.SimpleQueue[tuple[int, Message]]) -> None:
         self._rank = rank
@@ -140,8 +141,9 @@ class _RankPipe(DaemonPipe):
 
 
 def _close_in_forked_child() -> None:
-    """Close the sockets in a child that the user's program forked, as a DataLoader does: one that outlives its rank
-    would keep the others from noticing the end of that."""
+    """Close the sockets in a process that the user's program forked, such as a worker of a DataLoader.
+
+    If such a process outlived its rank with an open socket, the other ranks would not notice the rank's end."""
     for pipe in list(_open):
         pipe.close_in_child()
 
@@ -150,29 +152,32 @@ os.register_at_fork(after_in_child=_close_in_forked_child)
 
 
 class Ranks:
-    """The other ranks, as rank 0 has them. An order is given while all of them are at the meeting. A loop of one
-    process has none, and waits for nobody."""
+    """Rank 0's connections to the other ranks.
+
+    In a meeting, that is between `gather` and `release`, rank 0 may give orders. For a loop of one process there are no
+    other ranks, and all methods return at once."""
 
     def __init__(self, world: int = 1, place: Path | None = None) -> None:
-        """Listen at `place` for the `world - 1` others. Raises HomeUnusable."""
+        """Listen at the path `place` for the `world - 1` other ranks. None: there are none. Raises HomeUnusable."""
         self.world = world
         self._place = place
         self._inbox: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._pipes: dict[int, _RankPipe] = {}
         self._arrived: dict[int, Message] = {}
-        """Ranks that have arrived at the meeting."""
+        """Rank at the meeting -> the message with which it arrived."""
         self._answers: dict[int, Message] = {}
-        """To the last order."""
+        """Rank -> its answer to the last order."""
         self._orders = 0
+        """Number of the last order."""
         self._heartbeat_at = 0.0
         self.lost = False
-        """Whether a rank is gone, so that no order can be carried out any more."""
+        """Whether a rank has ended or hangs, so that no order can be executed any more."""
         self.closed = False
-        """Whether there were other ranks, which are not met any more."""
+        """Whether there were other ranks, and this rank has left them."""
         self._listener = None if place is None else _listen(place, world)
 
     def accept_all(self) -> None:
-        """Wait for the others. Raises RankLost when one does not come."""
+        """Wait until all other ranks have connected. Raises RankLost when one does not within `ARRIVE_S`."""
         if self._listener is None:
             return
         assert self._place is not None
@@ -195,7 +200,9 @@ class Ranks:
             self._place.unlink(missing_ok=True)
 
     def gather(self, what: str) -> list[Message]:
-        """Wait until all others have come for the same thing. Raises RankLost, and UsageError for another thing."""
+        """Wait until all other ranks have called the same method, and return their messages.
+
+        `what`: the method. Raises RankLost, and UsageError when a rank called another method."""
         until = time.monotonic() + MEET_S
         while len(self._arrived) < len(self._pipes):
             self._receive(until)
@@ -208,7 +215,7 @@ class Ranks:
         return list(self._arrived.values())
 
     def gather_to_leave(self, within_s: float) -> bool:
-        """Return whether all others come to the meeting within so long, whatever for."""
+        """Wait up to `within_s` for all other ranks, whatever they call. Return whether all have arrived."""
         until = time.monotonic() + within_s
         try:
             while not self.lost and len(self._arrived) < len(self._pipes):
@@ -218,15 +225,16 @@ class Ranks:
         return not self.lost
 
     def order(self, op: str, **fields: Any) -> None:
-        """Have all others carry out an order. `answers` waits for them."""
+        """Send an order to all other ranks. `wait_answers` waits until it is executed."""
         assert self._arrived.keys() == self._pipes.keys(), "an order outside of the meeting"
         self._orders += 1
         self._answers.clear()
         self._send({"op": op, "number": self._orders, **fields})
 
     def wait_answers(self) -> list[Message]:
-        """Wait for the answers to the last order. Raises RankLost, and the PeerError of a rank that could not carry it
-        out."""
+        """Wait until all other ranks have executed the last order, and return their answers.
+
+        Raises RankLost, and the PeerError of a rank that failed."""
         until = time.monotonic() + MEET_S
         while len(self._answers) < len(self._pipes):
             self._receive(until)
@@ -236,8 +244,9 @@ class Ranks:
         return list(self._answers.values())
 
     def heartbeat(self, within_s: float = MEET_S) -> None:
-        """Show the others at the meeting that this rank lives, and look whether they do. `within_s`: until the next
-        sign at the latest."""
+        """Send a heartbeat to the waiting ranks if it is time, and raise RankLost if one has ended.
+
+        `within_s`: most seconds until the next heartbeat, which the other ranks wait for."""
         if not self._pipes:
             return
         if time.monotonic() - self._heartbeat_at >= HEARTBEAT_S or within_s != MEET_S:
@@ -247,7 +256,7 @@ class Ranks:
             self._receive(time.monotonic())
 
     def release(self, state: Message) -> None:
-        """End the meeting. `state`: what the others show of the run."""
+        """End the meeting. `state`: the state of the run, which the other ranks show."""
         self._arrived.clear()
         self._send({"op": "go", **state})
 
@@ -257,7 +266,7 @@ class Ranks:
         self._send({"op": "failed", **as_message(error)})
 
     def close(self) -> None:
-        """Close the sockets, which the others notice. May be called again."""
+        """Close the sockets, which the other ranks notice. May be called again."""
         self.closed = self.world > 1
         if self._listener is not None:
             self._listener.close()
@@ -287,10 +296,10 @@ class Ranks:
 
 
 class RankConnection:
-    """The socket of another rank to rank 0."""
+    """The connection of another rank to rank 0."""
 
     def __init__(self, rank: Rank, place: Path) -> None:
-        """Connect. Raises RankLost when rank 0 does not come to `join` with this home."""
+        """Connect to rank 0's socket at `place`. Raises RankLost when rank 0 does not listen within `ARRIVE_S`."""
         self._inbox: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         until = time.monotonic() + ARRIVE_S
         while True:
@@ -299,7 +308,7 @@ class RankConnection:
                 line.connect(str(place))
                 line.sendall(HELLO.pack(rank.number, rank.world))
                 break
-            except OSError as error:  # rank 0 is not there yet, or this is the socket of one that was killed
+            except OSError as error:  # rank 0 does not listen yet, or the socket is left from a killed process
                 line.close()
                 if time.monotonic() > until:
                     raise RankLost(f"rank 0 did not come to join() with this home: {place}") from error
@@ -311,8 +320,9 @@ class RankConnection:
         self._pipe.send(message)
 
     def receive(self, within_s: float = CONFIRM_S) -> Message:
-        """Return the next message of rank 0 but for signs. Raises RankLost when it ended, or gave no sign for too
-        long."""
+        """Return the next message of rank 0 other than a heartbeat.
+
+        Raises RankLost when rank 0 has ended or sends no heartbeat, and after `within_s`."""
         until = time.monotonic() + within_s
         while True:
             wait_s = max(0.0, min(self._within_s, until - time.monotonic()))
@@ -333,7 +343,7 @@ class RankConnection:
 def _listen(place: Path, others: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     try:
-        place.unlink(missing_ok=True)  # that of ranks that were killed
+        place.unlink(missing_ok=True)  # left from killed ranks
         listener.bind(str(place))
         listener.listen(others)
     except OSError as error:
@@ -343,9 +353,10 @@ def _listen(place: Path, others: int) -> socket.socket:
 
 
 def as_message(error: PeerError) -> Message:
+    """Encode an error for another process. `error_in` decodes it."""
     return {"error": type(error).__name__, "found": error.found, "fix": error.fix, "why": error.why}
 
 
 def error_in(message: Message) -> PeerError:
-    """Return the error that another process sent."""
+    """Decode an error that another process sent. An unknown type becomes NotRunning."""
     return ERRORS.get(message["error"], NotRunning)(message["found"], message["fix"], message["why"])

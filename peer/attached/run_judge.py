@@ -31,11 +31,12 @@ EVALUATION_S = 30.0
 
 
 class BoundNetwork:
-    """The run's own network over a user's live tensors (`peer.trainer.evaluation.RunNetwork`). Its params have no
-    memory of their own."""
+    """The run's own network, as a `peer.trainer.evaluation.RunNetwork` that computes with a user's live tensors.
+
+    Its own parameters are on the meta device, so that they need no memory."""
 
     def __init__(self, config: TrainerConfig, layout: Layout, params: LeadTensors) -> None:
-        """Raises ModelError when the run's model cannot be made here."""
+        """Make the network. Raises ModelError when the run's model cannot be made here."""
         model = empty_model(config)
         flat = torch.zeros(layout.elements, device=params.device)
         bind(model, layout, flat)
@@ -59,11 +60,11 @@ class BoundNetwork:
         return weights_of(self.network, ((name, value.to(self.device)) for name, value in named))
 
     def forget_gradients(self) -> None:
-        """Leave them: they are the user's."""
+        """Do nothing: the gradients belong to the user's loop."""
 
 
 class RunJudge:
-    """Evaluates and probes params inside a user's loop, with the run's network on the run's data."""
+    """Evaluates and probes params with the run's network on the run's data, inside a user's loop."""
 
     def __init__(
         self,
@@ -74,7 +75,9 @@ class RunJudge:
         params: LeadTensors,
         send: Callable[[Message], None],
     ) -> None:
-        """Raises DataError, ManifestError and ModelError."""
+        """Open the data and make the network. Raises DataError, ManifestError and ModelError.
+
+        `send`: sends requests for shards to the daemon."""
         self._config = config
         self._layout = layout
         self._arena = arena
@@ -82,7 +85,7 @@ class RunJudge:
         self._tracked = TrackedData(config, folder, len(layout.fragments), send)
         self._prober = Prober(config, layout, folder, arena, self._network, self._tracked)
         if self._tracked.shards is not None:
-            self._tracked.shards.request([])  # asks for the hold-out
+            self._tracked.shards.request([])  # requests the hold-out
 
     @property
     def holdout_awaited(self) -> bool:
@@ -90,12 +93,12 @@ class RunJudge:
 
     @property
     def asks_daemon(self) -> bool:
-        """Whether its data are requested from the daemon. Another daemon does not know the requests."""
+        """Whether the data is requested from the daemon. Another daemon then needs a new judge."""
         return self._tracked.shards is not None
 
     @property
     def data(self) -> str:
-        """Description of the data that params are evaluated on."""
+        """Description of the data that params are evaluated on, for a person."""
         return self._tracked.data.description
 
     def weigh(self, message: Message) -> Message:
@@ -129,6 +132,6 @@ class RunJudge:
         self._prober.check_borrowed()
 
     def stream(self) -> BatchStream:
-        """Return the run's training data, in the order in which this peer draws it."""
+        """Return a stream of the run's training data, in this peer's order."""
         config, shape = self._config, {"context": self._config.train.context, "batch": self._config.train.batch}
         return BatchStream(self._tracked.data, seed=config.seed, peer_id=config.peer_id, **shape)

@@ -1,6 +1,7 @@
-"""The attached loop's part of a checkpoint: its params and its optimizers' state as safetensors, its place as JSON.
+"""Saves and loads an attached loop's part of a checkpoint: params and optimizer states as safetensors, the place as
+JSON.
 
-Where the params are sharded, each rank has two files of its own, with its rows."""
+If the params are sharded, each rank has two files of its own, with its rows."""
 
 from __future__ import annotations
 
@@ -27,21 +28,21 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class LoopCheckpoint:
-    """Place of a user's loop in the run."""
+    """The place of a user's loop in the run, and the numbers in its optimizers' states."""
 
     format: int
     tokens: int
-    """The token counter."""
+    """The token counter at the save."""
     round: int
     step_in_round: int
     since_snapshot: int
     """Inner steps since the last snapshot of any fragment."""
     tallies: list[WorkTally]
-    """Work since the base, per fragment."""
+    """Per fragment, the work since its base."""
     optimizers: list[dict[str, dict[str, Any]]]
-    """For each optimizer: the numbers of its state, by the index of the parameter and the name of the value."""
+    """Per optimizer: index of a parameter -> name of a value -> number. Tensors are in the other file."""
     shards: int = 1
-    """Ranks that have a part each."""
+    """Number of ranks that each wrote a part."""
 
 
 def _shard_file(file: str, shard: int) -> str:
@@ -56,10 +57,10 @@ def save(
     tallies: Sequence[WorkTally],
     shard: tuple[int, int] = (0, 1),
 ) -> None:
-    """Write the files. `place`: tokens, round, step in the round, steps since the last snapshot. `shard`: which of how
-    many.
+    """Write this rank's files. Raises OSError and SafetensorError.
 
-    Raises OSError and SafetensorError."""
+    `place`: (tokens, round, step in the round, steps since the last snapshot). `shard`: (number of this rank's part,
+    number of parts)."""
     tensors = {f"model.{name}": tensor.detach().cpu().contiguous() for name, tensor in named.items()}
     numbers = list[dict[str, dict[str, Any]]]()
     for number, optimizer in enumerate(optimizers):
@@ -79,8 +80,10 @@ def save(
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with memory of their own, as safetensors wants them. Only views of a larger one, and a second
-    name of the same one, are copied: a copy of all would cost more than the file."""
+    """Return the tensors such that none share memory, as safetensors requires.
+
+    Only views of a larger tensor, and a tensor that occurs again, are copied, because copying all would be
+    expensive."""
     found, seen = dict[str, Tensor](), set[int]()
     for name, tensor in tensors.items():
         storage = tensor.untyped_storage()
@@ -97,11 +100,11 @@ def load(
     tokens: int,
     shard: tuple[int, int] = (0, 1),
 ) -> tuple[LoopCheckpoint | None, str]:
-    """Restore the optimizers' state, and the params and the place when the saved token count equals `tokens`. Return
-    the place, else None, and a sentence about the optimizers for the log. `shard`: which of how many; nothing is
-    restored from a checkpoint of another number.
+    """Restore the optimizers' states, and if the saved token count equals `tokens` also the params.
 
-    Raises StateError when the folder is not one of `save` for this model."""
+    Returns the saved place (None: the params were not restored), and a sentence about the optimizers for the log.
+    `shard`: (number of this rank's part, number of parts). A checkpoint with another number of parts restores nothing.
+    Raises StateError when the folder was not written by `save` for this model."""
     try:
         own, shards = shard
         first = TypeAdapter(LoopCheckpoint).validate_json((folder / ATTACHED_PLACE).read_bytes())
@@ -125,7 +128,9 @@ def load(
 
 
 def _restore(optimizers: Sequence[torch.optim.Optimizer], place: LoopCheckpoint, tensors: Mapping[str, Tensor]) -> str:
-    """Give the optimizers the state that was saved, where they are of the same kind. Their settings stay the user's."""
+    """Restore the optimizers' states if they fit. Settings such as the learning rate stay those of the user.
+
+    Returns a sentence about what was done, for the log."""
     if len(optimizers) != len(place.optimizers):
         return f"the optimizers start without state: {len(place.optimizers)} are saved, {len(optimizers)} are here"
     states = list[dict[int, dict[str, Any]]]()

@@ -1,4 +1,4 @@
-"""The part of a sharded tensor that lies on this rank: its rows, in the flat values of the whole tensor."""
+"""Functions for tensors that are sharded by rows over several ranks (DTensor). They accept ordinary tensors, too."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from torch import Tensor
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Return whether the tensor is one of `fully_shard`, of which this rank has some rows only."""
+    """Return whether the tensor is sharded, as by `fully_shard`, so that this rank has only some of its rows."""
     return any(placement.is_shard() for placement in getattr(tensor, "placements", ()))
 
 
 def local_part(tensor: Any) -> Tensor:
-    """Return the memory of this rank's rows; of a tensor that is not sharded, the tensor itself."""
+    """Return this rank's rows, sharing their memory. For a tensor that is not sharded: the tensor itself."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
 
 def first_element(tensor: Any) -> int:
-    """Return where `local_part` begins in the flat values of the whole tensor.
+    """Return the index at which `local_part` begins in the flat values of the whole tensor.
 
-    Rows are dealt as by `torch.chunk`: the last ranks may have fewer than the others, or none."""
+    Rows are distributed as by `torch.chunk`, so that the last ranks may have fewer rows than the others, or none."""
     for dimension, placement in enumerate(getattr(tensor, "placements", ())):
         if placement.is_shard():
             mesh, rows = tensor.device_mesh, tensor.shape[0]
@@ -31,7 +31,7 @@ def first_element(tensor: Any) -> int:
 
 
 def is_first_replica(tensor: Any) -> bool:
-    """Return whether this rank has the first of several equal copies of its rows, or the only one."""
+    """Return whether this rank has the only copy of its rows, or the first of several equal copies."""
     return all(
         tensor.device_mesh.get_local_rank(dimension) == 0
         for dimension, placement in enumerate(tensor.placements)
@@ -40,10 +40,10 @@ def is_first_replica(tensor: Any) -> bool:
 
 
 def placed_as(tensor: Any, part: Tensor) -> Tensor:
-    """Return a tensor that is sharded as `tensor`, with `part` as this rank's rows."""
+    """Return a tensor sharded like `tensor`, with `part` as this rank's rows."""
     if not hasattr(tensor, "to_local"):
         return part
-    from torch.distributed.tensor import DTensor  # whoever has no such tensor need not wait for its import
+    from torch.distributed.tensor import DTensor  # here, because its import is slow
 
     return DTensor.from_local(
         part.to(local_part(tensor).device),

@@ -43,10 +43,10 @@ Batch = TypeVar("Batch")
 STATUS_S = 5.0
 LOOK_S = 0.1
 SHOWN_LOSSES = 400
-"""Last losses that the picture of a notebook shows."""
+"""Number of last losses that the curve in a notebook shows."""
 
 UNSTEPPED_BATCHES = 1024
-"""So many batches without a step are taken for a loop whose optimizer is not the one that joined."""
+"""After this many batches without a step, a warning is logged: the loop probably steps another optimizer."""
 
 NO_STEPS = (
     "nothing is exchanged. Call step() of the optimizer that was given to peer.join, or swarm.step() after each step "
@@ -55,59 +55,59 @@ NO_STEPS = (
 
 _joined: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _homes: set[Path] = set()
-"""Homes that this process takes part in a run with."""
+"""Homes with which this process takes part in a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinOptions:
-    """What a volunteer can choose for the daemon of `join`, as the options of `peer join` of the same names. None: as
-    `peer join` does by default. Rates are in bytes a second."""
+    """Options of the daemon that `join` starts. They correspond to the options of `peer join` with the same names.
+
+    None stands for the default of `peer join`. Rates are in bytes per second."""
 
     agreed: bool = False
-    """Agree to what the run takes without being asked (`--yes`). Otherwise the terminal or notebook asks, once a
-    run."""
+    """Agree to the run's terms without being asked (`--yes`). Otherwise the terminal or notebook asks once per run."""
     data: Path | str | None = None
-    """Texts for evaluations and probes, in a run with data of kind `text`. The loop itself reads what it likes."""
+    """Folder of texts for evaluations and probes, in a run with data of kind `text`. The loop does not need it."""
     initial_peers: tuple[str, ...] = ()
-    """Addresses of nodes to begin with, beside those of the ticket, as multiaddrs."""
+    """Addresses (multiaddrs) of nodes to connect to first, in addition to those in the ticket."""
     invitation: str | None = None
-    """The invitation to a run that admits invited peers only, or `@FILE`."""
+    """The invitation to a run that only admits invited peers, or `@FILE`."""
     identity_path: Path | str | None = None
     """File of this peer's key. None: `identity.key` in the home."""
     host_maddrs: tuple[str, ...] = ()
     """Addresses to listen at, as multiaddrs."""
     announce_maddrs: tuple[str, ...] = ()
-    """Addresses that others are given instead of those, as behind a forwarded port."""
+    """Addresses to announce to other peers instead of `host_maddrs`, for example behind a forwarded port."""
     port: int | None = None
-    """Port of the exchange service. None: any free one."""
+    """Port of the exchange service. None: any free port."""
     lan: bool | None = None
-    """Whether to look for peers in the own network."""
+    """Whether to look for peers in the local network."""
     port_mapping: bool | None = None
     """Whether to ask the router to open a port."""
     max_upload: int | None = None
-    """Most bytes that are sent each second."""
+    """Most bytes to send per second."""
     max_download: int | None = None
-    """Most bytes that are received each second."""
+    """Most bytes to receive per second."""
     daily_upload: int | None = None
-    """Most bytes that are sent in a day, local time."""
+    """Most bytes to send per day, in local time."""
     monthly_upload: int | None = None
-    """Most bytes that are sent in a calendar month."""
+    """Most bytes to send per calendar month."""
     checkpoint_every: float | None = None
     """Least seconds between two checkpoints."""
     keep_checkpoints: int | None = None
-    """Number of checkpoints that are kept."""
+    """Number of checkpoints to retain."""
     wait: float | None = None
-    """Seconds to wait for a first answer of the run."""
+    """Most seconds to wait for the first answer from the run."""
     min_peers: int | None = None
-    """Begin when so many peers are ready."""
+    """Begin to train only when this many peers are ready."""
     log: tuple[str, ...] = ()
-    """Trackers of the metrics and of what `Swarm.log` takes: `csv`, `tensorboard`, `trackio` or `wandb`, each with a
-    colon and a place if not the usual one."""
+    """Trackers for the metrics and for the numbers of `Swarm.log`: `csv`, `tensorboard`, `trackio` or `wandb`. A colon
+    and a place may follow if it is not the usual one."""
     summary: bool | None = None
-    """Whether the operator's node is sent a summary of what this peer does."""
+    """Whether to send the operator's node a summary of this peer's work."""
 
     def arguments(self) -> list[str]:
-        """Return the options of the command."""
+        """Return the options as arguments of the `peer join` command."""
         given = list[str]()
         switches = {"lan": self.lan, "port-mapping": self.port_mapping, "summary": self.summary}
         for name, on in switches.items():
@@ -138,47 +138,50 @@ def join(
 ) -> Swarm:
     """Take part in the run of a ticket with a training loop of your own.
 
-    Fetches the run's state into the parameters of `model`, and from then on exchanges them with other peers inside
-    `optimizer.step()`, between two steps. A daemon in a process of its own has the network. Use the result as a context
-    manager.
+    Fetches the run's state into the parameters of `model`. From then on, the parameters are exchanged with other peers
+    inside `optimizer.step()`, between two steps. The network connections are made by a daemon, which is a process of
+    its own. Use the result as a context manager.
 
-    With several ranks of `torchrun` on one host (DistributedDataParallel or `fully_shard`) it is called on all of them,
-    with the same home. Rank 0 has the daemon. All ranks meet at each step, and the methods of the swarm are called on
-    all of them. `on_error` is called on rank 0.
+    With several ranks of `torchrun` on one host (DistributedDataParallel or `fully_shard`), call it on all ranks with
+    the same home. Rank 0 starts the daemon. All ranks meet at each step, and the methods of the swarm must be called on
+    all ranks. `on_error` is called on rank 0.
 
     Args:
-        ticket: The ticket, or `@FILE` with it. The manifest of its run fixes everything that the peers have to agree
-            on.
-        model: An `nn.Module`, or a mapping of names to fp32 tensors. Its trainable parameters must be those of the
-            run: the same names, shapes and fp32. Their values are replaced.
-        optimizer: The optimizer whose `step` ends an inner step. Of a sequence, as Muon beside AdamW, the last one's
-            does. None: the loop calls `Swarm.step` itself.
-        loss: `loss(model, batch)` returns the mean loss of one of the loop's own batches, in nats a token (of a
-            classifier: an image), as a float or a tensor of one element. In a run of a custom model it judges the
-            params of partners before they are mixed in, and serves `evaluate`. It is called between two steps, on this
-            thread, with other values in the parameters of `model`, in evaluation mode, in fp32 and without gradients,
-            and gets the batches that `Swarm.until_end` gives next: 8 of them are drawn ahead for that. Parameters,
-            buffers, modes and random generators are put back as they were. Each candidate's loss begins from the same
-            torch seed. Other runs are evaluated with the run's own network. None: partners' params are clipped alone.
-        holdout: Batches for `loss` that the loop does not train on, kept in memory. `Swarm.evaluate` is their mean
-            loss, and the state that a joiner fetches is weighed by the first 8 of them before it is taken.
-        tokens_per_step: Tokens that each step trains on, of this rank. None: those of the batches from
-            `Swarm.until_end`, else as many as the manifest's batch has.
-        home: Folder of key, checkpoints and accounts. The same ticket and home resume. None: PEER_HOME, else the usual
-            place.
-        options: What else a volunteer can choose.
-        on_error: Is called with each fault of the daemon, on this thread, inside `optimizer.step()`. A fault never
-            stops the loop: it trains on alone.
+        ticket: The ticket, or `@FILE` to read it from a file. The manifest of its run defines everything that peers
+        have
+            to agree on.
+        model: An `nn.Module`, or a mapping of names to fp32 tensors. Its trainable parameters must have the names and
+            shapes of the run's, and be fp32. Their values are replaced.
+        optimizer: The optimizer whose `step` ends an inner step. With a sequence, such as Muon and AdamW, it is the
+            `step` of the last one. None: the loop calls `Swarm.step` itself.
+        loss: `loss(model, batch)` returns the mean loss of a batch of the loop, in nats per token (for a classifier:
+        per
+            image), as a float or a tensor of one element. It is used in runs of a custom model: to judge the params of
+            partners before they are merged, and for `Swarm.evaluate`. It is called between two steps, on this thread,
+            with other values in the parameters of `model`, in evaluation mode, in fp32 and without gradients. Its
+            batches are those that `Swarm.until_end` yields next, of which 8 are drawn ahead. Parameters, buffers, modes
+            and random generators are restored afterwards. The loss of each candidate begins with the same torch seed.
+            Other runs are evaluated with the run's own network. None: partners' params are only clipped.
+        holdout: Batches for `loss` that the loop does not train on. They are held in memory. `Swarm.evaluate` returns
+            their mean loss, and a state that a joiner fetches is judged by the first 8 of them before it is used.
+        tokens_per_step: Tokens that each step trains on, on this rank. None: those of the batches from
+            `Swarm.until_end`, or without such batches as many as the manifest's batch has.
+        home: Folder of key, checkpoints and accounts. Joining again with the same ticket and home resumes the work.
+        None:
+            PEER_HOME, or else the default home.
+        options: Further options of the daemon.
+        on_error: Called with each fault of the daemon, on this thread, inside `optimizer.step()`. A fault never stops
+            the loop, which then trains on alone.
 
     Returns when the first round begins.
 
     Raises:
-        ModelError: The model has another parameter, shape or type than the run; the first one is named.
-        UsageError: The optimizer updates none of the parameters, the model is joined already, a value cannot be, or
-            the way of training with several ranks is not supported.
-        RankLost: Another rank ended or hangs. `optimizer.step()` raises it, too.
-        JoinDeclined: Nobody agreed to what the run takes.
-        PeerError: Any other error of `peer join`, with its fix: the run is over, nobody of it answers, and so on."""
+        ModelError: A parameter's name, shape or type differs from the run's. The message names the first one.
+        UsageError: The optimizer updates none of the parameters, the model has joined already, an argument is invalid,
+            or this way of training with several ranks is not supported.
+        RankLost: Another rank has ended or hangs. `optimizer.step()` raises it, too.
+        JoinDeclined: The person did not agree to the run's terms.
+        PeerError: Any other error of `peer join`, with its fix: for example, the run is over, or no peer answers."""
     known = Ticket.named(ticket)
     optimizers: list[Any] = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     for one in optimizers:
@@ -230,10 +233,10 @@ def join(
 
 
 def check(ticket_or_manifest: str | Path, model: Named, *, home: Path | str | None = None) -> None:
-    """Compare a model with a run's manifest file, or with the run of a ticket that this home has joined before.
+    """Check that a model fits a run, given by its manifest's file (.toml) or by the ticket of a run joined before.
 
-    Nothing is asked of the network. Raises ModelError, which names the first parameter that differs with both shapes
-    and types, and ManifestError when the manifest or the run's layout cannot be read here."""
+    Uses no network. Raises ModelError, which names the first parameter that differs with both shapes and types, and
+    ManifestError when this home does not have the manifest or the run's layout."""
     own = Home(expand_user(Path(home)) if home is not None else default_home(), make=False)
     if Path(ticket_or_manifest).suffix == ".toml":
         path = Path(ticket_or_manifest)
@@ -256,9 +259,9 @@ def check(ticket_or_manifest: str | Path, model: Named, *, home: Path | str | No
 
 
 class Swarm:
-    """A run, as one training loop takes part in it. Made by `join`; ends with its `with` block, or with `leave`.
+    """The participation of one training loop in a run. `join` makes it; it ends with its `with` block, or with `leave`.
 
-    All methods belong to the thread that joined."""
+    All methods must be called on the thread that called `join`."""
 
     def __init__(
         self,
@@ -273,9 +276,9 @@ class Swarm:
         self._tokens_per_step = tokens_per_step
         self._home = home
         self._seen = 0
-        """Tokens of the batches that `until_end` gave since the last step."""
+        """Tokens of the batches that `until_end` yielded, and of those that were counted, since the last step."""
         self._unstepped = 0
-        """Batches that `until_end` gave since the last step."""
+        """Number of batches that `until_end` yielded since the last step."""
         self._loss = math.nan
         self._losses: list[tuple[int, float]] = []
         self._hook = None if not optimizers else optimizers[-1].register_step_post_hook(lambda *_: self.step())
@@ -286,7 +289,7 @@ class Swarm:
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def until_end(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the loader's batches until the run is over. The loader is started again when it is exhausted.
+        """Yield the loader's batches until the run is over. An exhausted loader is iterated again from its beginning.
 
         Raises UsageError for a loader without batches, and the PeerError that ended the daemon for good."""
         batches = _repeated(loader)
@@ -301,25 +304,28 @@ class Swarm:
             yield batch
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the run's own training data without end: inputs and targets, each [batch, context] int64, with the
-        targets one token further. Give it to `until_end`, or train on batches of your own.
+        """Yield the run's own training data without end: (inputs, targets), each [batch, context] int64.
 
-        Windows are drawn without replacement in an epoch, in an order that each peer and each start has to itself. May
-        wait while the daemon fetches a shard; what is due is exchanged meanwhile, as inside a step. Raises UsageError
-        with several ranks, where the run has no data, as one of a custom model, or where its data are each volunteer's
-        texts and `JoinOptions.data` names none."""
+        The targets are the inputs shifted by one token. Pass the iterator to `until_end`; a loop may also train on
+        other batches. Windows are drawn without replacement within an epoch, in a different order for each peer and
+        each start. May wait while the daemon fetches a shard; exchanges that are due happen meanwhile, as inside a
+        step.
+
+        Raises UsageError with several ranks, in a run of a custom model, which has no data, and when the run's data are
+        the volunteers' own texts and `JoinOptions.data` names none."""
         yield from self._trainer.batches()
 
     def count(self, batch: Any) -> None:
-        """Add the tokens of a batch that `until_end` did not yield to those of the step under way. `batch`: their
-        number, or the batch itself."""
+        """Count the tokens of a batch that `until_end` did not yield, for the present step. `batch`: the number of
+        tokens, or the batch itself."""
         self._seen += batch if isinstance(batch, int) else _tokens_in(batch)
 
     def step(self, tokens: int | None = None) -> None:
-        """Note a finished step, and exchange what is due. `optimizer.step()` calls it where `join` was given one.
+        """Count a finished step, and exchange what is due. `optimizer.step()` calls it if `join` was given an
+        optimizer.
 
-        Waits only while the run holds this peer, and never raises for the network. `tokens`: those that the step was
-        trained on; None: see `join`."""
+        Waits only while the run holds this peer, and never raises because of the network. `tokens`: the tokens that the
+        step was trained on; None: see `join`."""
         seen, self._seen, self._unstepped = self._seen, 0, 0
         loss, self._loss = self._loss, math.nan
         if self._trainer.over:
@@ -328,65 +334,68 @@ class Swarm:
 
     @property
     def over(self) -> bool:
-        """Whether the run is over for this peer. Raises the PeerError that ended the daemon for good: this loop would
-        train alone for ever."""
+        """Whether the run is over for this peer.
+
+        Raises the PeerError that ended the daemon for good, because this loop would otherwise train alone for ever."""
         if self._trainer.error is not None:
             raise self._trainer.error
         return self._trainer.finished
 
     @property
     def error(self) -> PeerError | None:
-        """The error that ended the daemon for good; None: it runs, or is started again."""
+        """The error that ended the daemon for good. None: the daemon runs, or will be started again."""
         return self._trainer.error
 
     @property
     def attached(self) -> bool:
-        """Whether the daemon takes part now. False: this loop trains alone, and the daemon is being started."""
+        """Whether a daemon takes part in the run now. False: this loop trains alone until the next daemon is ready."""
         return self._trainer.attached
 
-    # -- where the run is --------------------------------------------------------------------------------------------
+    # -- progress of the run -----------------------------------------------------------------------------------------
 
     @property
     def round(self) -> int:
-        """The round that the live params are in, from 0."""
+        """The round of the live params, from 0."""
         return self._trainer.params.round
 
     @property
     def progress(self) -> float:
-        """Part of the run's rounds that are over, in [0, 1]."""
+        """Fraction of the run's rounds that are over, in [0, 1]."""
         return min(1.0, self.round / self._trainer.total_rounds)
 
     @property
     def peers(self) -> int:
-        """Other peers of the run that the daemon knows."""
+        """Number of other peers of the run that the daemon knows."""
         return self._trainer.peers
 
     @property
     def tokens(self) -> int:
-        """Tokens that this peer has trained on in the run, in all its lives."""
+        """Tokens that this peer has trained on in the run, in all its processes."""
         return self._trainer.tokens
 
     @property
     def phase(self) -> str:
-        """What the daemon is doing, for a person."""
+        """What the daemon does now, or the error that ended it, for a person."""
         return self._trainer.daemon_phase if self._trainer.error is None else self._trainer.error.found
 
     @property
     def lr_factor(self) -> float:
-        """Factor of the learning rate for the next step: the manifest's schedule times the operator's factor."""
+        """Factor on the learning rate of the next step: the manifest's schedule times the operator's factor."""
         return self._trainer.lr_factor
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        """Return a scheduler that sets each group's learning rate to its first one times `lr_factor`. Call its `step`
-        once a step, after `optimizer.step()`."""
+        """Return a scheduler that sets the learning rate of each parameter group to its first value times `lr_factor`.
+
+        Call the scheduler's `step` after each `optimizer.step()`."""
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: self.lr_factor)
 
     def log(self, *, loss: float | Tensor | None = None, **values: float | Tensor) -> None:
-        """Log numbers of the step under way, before `optimizer.step()`.
+        """Log numbers of the present step. Call it before `optimizer.step()`.
 
-        `loss`, in nats a token, is in the round's statistics and in the picture of a notebook. All are in the status,
-        on the page and in the trackers of `JoinOptions.log`: 32 names at most, each with its last value. Raises
-        UsageError for what is no number, and for more names. Of several ranks those of rank 0 are logged."""
+        `loss`, in nats per token, appears in the round's statistics and in the curve of a notebook. All numbers appear
+        in the status, on the page and in the trackers of `JoinOptions.log`, each with its last value. At most 32 names
+        are accepted. With several ranks, only the numbers of rank 0 are logged. Raises UsageError for a value that is
+        no number, and for more names."""
         numbers = {name: _number(name, value) for name, value in values.items()}
         if loss is not None:
             numbers["loss"] = self._loss = _number("loss", loss)
@@ -395,10 +404,10 @@ class Swarm:
         self._trainer.log(numbers)
 
     def evaluate(self) -> float:
-        """Return the loss of the live params in nats a token: on the run's hold-out, or in a run of a custom model that
-        of `join` on its `holdout`, else on the batches that `until_end` gives next. NaN where there is none.
+        """Return the loss of the live params in nats per token. NaN: there is none.
 
-        Raises UsageError when the loss of `join` fails."""
+        It is the loss on the run's hold-out. In a run of a custom model it is the `loss` of `join` on its `holdout`, or
+        without one on the batches that `until_end` yields next. Raises UsageError when that `loss` fails."""
         return self._trainer.evaluate()
 
     def status(self) -> DaemonStatus:
@@ -408,32 +417,34 @@ class Swarm:
     # -- control -----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Stand still, as `peer pause` does: the next step waits until `resume`, or `peer resume` elsewhere."""
+        """Pause, as `peer pause` does: the next step waits until `resume` is called, or `peer resume` is run."""
         self._ask_daemon("pause")
 
     def resume(self) -> None:
-        """End a pause."""
+        """End a pause, as `peer resume` does."""
         self._ask_daemon("resume")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this loop's place in the run, for a checkpoint of your own beside those that the daemon keeps."""
+        """Return this loop's place in the run, to store it in a checkpoint of your own."""
         return {"tokens": self.tokens, "round": self.round, "step_in_round": self._trainer.params.step_in_round}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Compare a place that `state_dict` returned with that of the run. The daemon keeps the place itself.
+        """Check that a state of `state_dict` belongs to this home. Restores nothing: the daemon stores the place
+        itself.
 
-        Raises UsageError when the state is of work that this home has not done: it belongs to another home."""
+        Raises UsageError when the state contains work that this home has not done, so that it is of another home."""
         if int(state["tokens"]) > self.tokens:
             found = f"the state is of {int(state['tokens']):,} tokens, and this home has trained on {self.tokens:,}"
             raise UsageError(found, "Join with the home that the state was saved beside.")
 
     def leave(self) -> None:
-        """Leave the run: the exchange under way is finished, the state is saved, the daemon ends. At most a minute. May
-        be called again."""
+        """Leave the run: finish the exchange under way, save the state and end the daemon. Takes at most a minute.
+
+        May be called again."""
         self._leave(LEAVE_S)
 
     def leave_shortly(self) -> None:
-        """Leave the run after an exception in the loop: as `leave`, within ten seconds."""
+        """Leave the run like `leave`, but within ten seconds. For use after an exception in the loop."""
         self._leave(BROKEN_S)
 
     def _leave(self, within_s: float) -> None:
@@ -454,7 +465,9 @@ class Swarm:
         self._leave(LEAVE_S if kind is None else BROKEN_S)
 
     def _ask_daemon(self, command: str) -> dict[str, Any]:
-        """Ask on the control socket, in an event loop of our own: a notebook runs one on this thread already."""
+        """Send a command to the daemon's control socket and return the answer. Raises the PeerError of the daemon.
+
+        Uses an event loop on another thread, because a notebook already runs one on this thread."""
         found: list[dict[str, Any] | PeerError] = []
 
         def run() -> None:
@@ -476,7 +489,7 @@ class Swarm:
         return f"<Swarm round {self.round} of {self._trainer.total_rounds}, {self.peers} peers, {self.phase}>"
 
     def _repr_html_(self) -> str:
-        """Return round, peers and the curve of the logged losses, for a notebook."""
+        """Return a table of round, peers and tokens, and the curve of the logged losses, for a notebook."""
         rows = {
             "round": f"{self.round} of {self._trainer.total_rounds}",
             "peers": str(self.peers),
@@ -499,7 +512,9 @@ def _number(name: str, value: float | Tensor) -> float:
 
 
 def _curve(losses: Sequence[tuple[int, float]], width: int = 420, height: int = 120) -> str:
-    """Return the losses over the tokens as an SVG picture, for a light or dark page; empty for fewer than two."""
+    """Return the curve of the losses over the tokens as SVG, for light and dark pages. Empty: fewer than two losses.
+
+    `losses`: (tokens, loss). `width` and `height`: in pixels, without labels."""
     points = [(tokens, loss) for tokens, loss in losses if math.isfinite(loss)]
     if len(points) < 2:
         return ""
@@ -527,7 +542,7 @@ def _curve(losses: Sequence[tuple[int, float]], width: int = 420, height: int = 
 
 
 def _repeated(loader: Iterable[Batch]) -> Iterator[Batch]:
-    """Yield the batches of a loader, which is started again when it is exhausted. Raises UsageError without any."""
+    """Yield the batches of a loader, iterated again whenever it is exhausted. Raises UsageError if it has none."""
     while True:
         given = False
         for batch in loader:
@@ -539,7 +554,7 @@ def _repeated(loader: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def _tokens_in(batch: Any) -> int:
-    """Return the elements of a batch's first tensor of whole numbers, as its input ids are; 0: there is none."""
+    """Return the number of elements of a batch's first integer tensor, which are usually its input ids. 0: none."""
     parts: Iterable[Any]
     if isinstance(batch, Tensor):
         parts = (batch,)
@@ -556,20 +571,22 @@ def _tokens_in(batch: Any) -> int:
 
 
 def _is_interactive() -> bool:
-    """Return whether this is a terminal or a notebook."""
+    """Return whether this process runs in a terminal or a notebook."""
     return (sys.stdin.isatty() and sys.stdout.isatty()) or "ipykernel" in sys.modules
 
 
 def _show_phase(phase: str) -> None:
-    """Show what `join` waits for. It may take minutes, as when the operator's node has not started the run."""
+    """Show what `join` waits for, which may take minutes, for example if the operator has not started the run yet."""
     if _is_interactive():
         print(f"peer: {phase}", file=sys.stderr, flush=True)
 
 
 def _confirm(question: str, lines: Sequence[str]) -> bool | None:
-    """Show the run's terms and ask at the terminal or in the notebook. None: there is nobody to ask."""
+    """Show `lines`, which are the run's terms, and ask a question at the terminal or in the notebook.
+
+    None: the process is not interactive, so that nobody can answer."""
     if not _is_interactive():
-        print(*lines, sep="\n", file=sys.stderr)  # the error that follows says how to agree
+        print(*lines, sep="\n", file=sys.stderr)  # the error that follows explains how to agree
         return None
     print(*lines, sep="\n")
     try:

@@ -1,4 +1,4 @@
-"""Computing inside a user's training loop without a trace in it."""
+"""Computes inside a user's training loop without changing the loop's state."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from peer.attached.params import Named
 
 @contextlib.contextmanager
 def untouched(model: Named | None = None) -> Iterator[None]:
-    """Compute without gradients and autocast, and put back what the user's loop had: the state of the random generators
-    of torch, numpy and Python, and of `model`'s modules the training flags and the buffers, bit for bit."""
+    """Context without gradients and autocast, which restores the user's state at its end.
+
+    Restored are the random generators of torch, numpy and Python, and if `model` is a module, the training flags and
+    buffers of all its modules, bit for bit."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     of_python, of_numpy = random.getstate(), np.random.get_state()
     with contextlib.ExitStack() as stack:
@@ -43,6 +45,6 @@ def _restored_modules(model: nn.Module) -> Iterator[None]:
         for module, training, named in zip(modules, flags, buffers, strict=True):
             module.training = training
             module._buffers.clear()
-            module._buffers.update(named)  # one that was replaced, not written to, is the former tensor again
+            module._buffers.update(named)  # also restores buffers that were replaced by other tensors
         for live, value in values.values():
             live.copy_(value)
