@@ -70,10 +70,10 @@ class InnerLoop:
         data: TrainingData,
         params: Tensor,
         on_batch: Callable[[int, int, Batch], None] = lambda round_, step, batch: None,
-        breathe: Callable[[], None] = lambda: None,
+        rest_if_due: Callable[[], None] = lambda: None,
     ) -> None:
         """`params`: the first values, flat fp32, which are copied. `on_batch(round, step, batch)` is called before each
-        step. `breathe` is called after each micro-batch, and may rest. Raises ManifestError and ModelError."""
+        step. `rest_if_due` is called after each micro-batch, and may rest. Raises ManifestError and ModelError."""
         self._config = config
         self._layout = layout
         self._device = device
@@ -90,7 +90,7 @@ class InnerLoop:
         self.round = 0
         self.step_in_round = 0
         self._on_batch = on_batch
-        self._breathe = breathe
+        self._rest_if_due = rest_if_due
         self._rounds = RoundClock(config.clock, config.sync_every, len(layout.fragments), growth=config.growth)
         self.lr_scale = 1.0
         self.scale = LossScale(FIRST_SCALE if device.autocast is torch.float16 else 1.0)
@@ -225,7 +225,7 @@ class InnerLoop:
 
     def _part(self, windows: Windows, tokens: int) -> float:
         loss = self._accumulate(windows, tokens)
-        self._breathe()
+        self._rest_if_due()
         return loss
 
     def _gradients(self) -> list[Tensor]:

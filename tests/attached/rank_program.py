@@ -1,6 +1,6 @@
 """One rank of a training loop, for test_ranks.py: python -m tests.attached.rank_program CASE RANK WORLD FOLDER.
 
-Rank 0's daemon is played on a thread. The last line of the output is what was found, as JSON."""
+A thread plays rank 0's daemon. The last line of the output is the result as JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VOCABULARY, LENGTH, BATCH, STEPS, ROUNDS = 101, 6, 12, 2, 5
 
 
 class Net(nn.Module):
-    """A model whose rows cannot be dealt evenly: 101, 23, 7 and 2, of which a third rank has none."""
+    """A model whose numbers of rows, 101, 23, 7 and 2, cannot be split evenly. Of 2 rows, a third rank has none."""
 
     def __init__(self, *, tied: bool) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def batch(step: int, rank: int, world: int) -> Tensor:
 
 
 class Program:
-    """One rank."""
+    """The program of one rank."""
 
     def __init__(self, case: str, rank: int, world: int, folder: Path) -> None:
         self.case, self.rank, self.world, self.folder = case, rank, world, folder
@@ -124,7 +124,7 @@ class Program:
         self.steps += 1
 
     def train(self, swarm: Swarm) -> None:
-        """Train to the end, and compare what the arena holds with the params of all ranks."""
+        """Train to the end, and compare the arena with the params of all ranks."""
         arena = Arena(self.folder, self.layout, create=False)
         round_ = swarm.round
         while not swarm.over:
@@ -148,7 +148,7 @@ class Program:
             (self.folder / "final.json").write_text(json.dumps(self.truth.tolist()))
 
     def same(self) -> None:
-        """Begin with the model's own values, and train in rounds whose outer step changes nothing."""
+        """Begin with the model's own values, and train in rounds whose outer step has no effect."""
         own = flat(self.model)
         if self.rank == 0:
             self.arena.inn.copy_(own)
@@ -209,8 +209,10 @@ class Program:
                 swarm.step()  # a training step would wait for rank 1 in a collective of torch
 
     def live(self) -> None:
-        """Rank 0 has the live params of all ranks, as it needs them to evaluate. A result that waits for its step is
-        merged by halves as it came, when the daemon uses its slot again meanwhile."""
+        """Rank 0 gets the live params of all ranks for an evaluation.
+
+        A result that waits for its step is merged with its own values, although the daemon reuses its slot
+        meanwhile."""
         result = 0.25
 
         def script(daemon: RankDaemon) -> None:
@@ -241,7 +243,7 @@ class Program:
         self.found["seen"] = seen
 
     def refused(self) -> None:
-        """Every way of training that is not supported is named, on each rank."""
+        """Each way of training that is not supported raises an error that names it, on each rank."""
         from torch.distributed.optim import ZeroRedundancyOptimizer  # its import warns, which fails a test
 
         mesh = init_device_mesh("cpu", (self.world,))
@@ -281,7 +283,7 @@ def parts(value: Any) -> Tensor:
 
 
 class RankDaemon(PlayedDaemon):
-    """The daemon of a program. It plays rounds whose outer step multiplies a fragment."""
+    """Plays the daemon. The outer step of its rounds multiplies a fragment by a constant."""
 
     def __init__(self, program: Program, script: Callable[[RankDaemon], None]) -> None:
         self.program = program
@@ -310,7 +312,7 @@ def play(
     opened: bool = False,
     over: bool = True,
 ) -> None:
-    """Play a whole run. `first`: all values of its state; None: those that are in the arena."""
+    """Play a whole run. `first`: the value of all params in its state; None: the values in the arena."""
     if first is not None:
         daemon.program.arena.inn.fill_(first)
     if not opened:
@@ -323,7 +325,7 @@ def play(
 
 
 class LiveJudge:
-    """Evaluates to 1 when rank 0 has all live params, else to 0."""
+    """A judge whose loss is 1 if rank 0 has the live params of all ranks, else 0."""
 
     holdout_awaited = False
 

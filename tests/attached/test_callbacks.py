@@ -1,4 +1,4 @@
-"""The callbacks for the Trainers of transformers and Lightning, with a daemon that the test plays."""
+"""The callbacks for the Trainers of transformers and Lightning. The test plays the daemon."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Windows(Dataset[dict[str, Tensor]]):
 
 
 class PlayedRun:
-    """A run of `ROUNDS` rounds for whoever calls `peer.join`: each daemon is played by a thread."""
+    """A run of `ROUNDS` rounds for calls of `peer.join`, whose daemons are played by threads."""
 
     def __init__(self, folder: Path) -> None:
         CounterFile(folder, 1)
@@ -239,7 +239,7 @@ def test_a_loop_of_accelerate_counts_the_steps_of_the_optimizer_inside(tmp_path:
 
 @pytest.fixture(params=["lightning", "pytorch_lightning"])
 def lightning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
-    """Yield a package of Lightning and `peer.lightning`, as a program has them that imports this package alone."""
+    """Yield a package of Lightning and `peer.lightning`, as in a program that imports only this package."""
     other = {"lightning", "pytorch_lightning"} - {request.param}
     package = importlib.import_module("lightning.pytorch" if request.param == "lightning" else request.param)
     for name in [*other, "peer.lightning"]:

@@ -1,4 +1,4 @@
-"""A loop of a custom model, whose params are judged by the user's own loss. The daemon is played, as in test_loop."""
+"""A loop of a custom model, whose params are judged by the user's loss. The test plays the daemon, as in test_loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Classifier(nn.Module):
-    """Has all that an evaluation may disturb: dropout, running means, and a frozen part."""
+    """A model with everything that an evaluation could disturb: dropout, running means and a frozen part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Classifier(nn.Module):
 
 
 def loss(model: Any, batch: Batch) -> Tensor:
-    """Cross-entropy of disturbed inputs, that leaves traces everywhere."""
+    """Return the cross-entropy for disturbed inputs, and change every state that a loss could change."""
     inputs, labels = batch
     model.train(mode=random.random() < 2 and bool(np.random.random() < 2))
     with torch.no_grad():
@@ -63,7 +63,7 @@ def batches(seed: int = 0) -> Iterator[Batch]:
 
 
 class CustomLoop:
-    """A loop of `Classifier` at the daemon of a script, with its next batches drawn."""
+    """A loop that trains `Classifier`, with a daemon that plays a script, and with its next batches drawn ahead."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class CustomLoop:
         return torch.cat([one.detach().reshape(-1) for one in trained_tensors(self.model).values()])
 
     def run(self) -> None:
-        """Join, and step until the daemon ends the run. Params are 0.5 further after each step."""
+        """Join, and make steps until the daemon ends the run. Each step adds 0.5 to the params."""
         self.trainer.join()
         next(self.batches)
         for _ in range(1000):
@@ -131,7 +131,7 @@ class CustomLoop:
         self.trainer.leave(1.0)
 
     def state(self) -> dict[str, Any]:
-        """Return all that an evaluation has to leave as it was."""
+        """Return the state that an evaluation must not change."""
         return {
             "tensors": {name: one.clone() for name, one in self.model.state_dict().items()},
             "training": [one.training for one in self.model.modules()],
@@ -139,7 +139,9 @@ class CustomLoop:
         }
 
     def expect(self, values: Tensor, seed: int, on: Sequence[Batch] | None = None) -> list[float]:
-        """Return the losses of batches with these values, by a copy of the model. None: those that come next."""
+        """Return the losses of batches with these values, computed with a copy of the model.
+
+        `on`: the batches; None: those that were drawn ahead."""
         model, found = copy.deepcopy(self.model), list[float]()
         torch.nn.utils.vector_to_parameters(values, trained_tensors(model).values())
         for number, batch in enumerate(self.trainer.upcoming.drawn if on is None else on):
@@ -149,7 +151,7 @@ class CustomLoop:
 
 
 def differs(one: Any, other: Any) -> str:
-    """Return where two states differ; empty: nowhere."""
+    """Return the names of the parts in which two states differ."""
     for name in one["tensors"]:
         if not torch.equal(one["tensors"][name], other["tensors"][name]):
             return name
@@ -161,7 +163,7 @@ def differs(one: Any, other: Any) -> str:
 
 
 def open_and_start(daemon: PlayedDaemon, loop: CustomLoop) -> Message:
-    """Have the loop held in round 0 after five steps."""
+    """Start the loop, and have it held in round 0 after five steps."""
     daemon.post(loop.opening)
     daemon.start(0)
     return daemon.work(0)

@@ -1,4 +1,4 @@
-"""Runs of a model of the operator's own: the folder that `found` writes, and what it refuses."""
+"""`peer.found`: the folder that it writes, and the models that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl+C while orders of the daemon are carried out."""
+"""Ctrl+C while orders of the daemon are executed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.attached.test_loop import Loop, PlayedDaemon
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """A shell starts what runs in its background with SIGINT ignored."""
+    """Install Python's handler: a shell starts its background jobs with SIGINT ignored."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
@@ -82,7 +82,7 @@ def test_other_threads_get_no_signals() -> None:
 
 
 def test_a_loop_that_was_interrupted_goes_on_with_its_daemon(tmp_path: Path) -> None:
-    """The interrupt comes while a result is merged, and while the loop is held."""
+    """The interrupt arrives while a result is merged, and while the loop is held."""
     merged, may_go_on = list[bool](), threading.Event()
 
     def script(daemon: PlayedDaemon) -> None:

@@ -1,6 +1,6 @@
-"""A user's loop, with a daemon that the test plays on a thread at the other end of the socket.
+"""A user's loop. The test plays the daemon on a thread, at the other end of the socket.
 
-Each step adds one to every parameter, so that the work since a merge can be read off the params."""
+Each step adds one to every parameter, so that the params show the number of steps since a merge."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OPENING = {
 
 
 class PlayedDaemon:
-    """What `AttachedTrainer` uses of a `DaemonChild`, and the daemon's end of its socket for `script`, on a thread."""
+    """Takes the place of a `DaemonChild`. A thread runs `script` with the daemon's end of the socket."""
 
     def __init__(self, folder: Path, script: Callable[[PlayedDaemon], None]) -> None:
         ours, theirs = socket.socketpair()
@@ -106,7 +106,7 @@ class PlayedDaemon:
 
 
 class Loop:
-    """A loop of a user's. `scripts`: of its daemons, one after the other."""
+    """A user's loop. `scripts`: those of its daemons, which are started one after the other."""
 
     def __init__(self, folder: Path, *scripts: Callable[[PlayedDaemon], None]) -> None:
         CounterFile(folder, 1)
@@ -213,7 +213,7 @@ def test_a_lost_daemon_costs_neither_params_nor_accounts(tmp_path: Path) -> None
 
 
 def test_work_that_the_journal_covers_is_not_counted_again(tmp_path: Path) -> None:
-    """The merge was lost with the daemon, after its outer step."""
+    """The daemon ended after its outer step and before the merge."""
     found = list[Message]()
 
     def first(daemon: PlayedDaemon) -> None:

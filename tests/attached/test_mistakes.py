@@ -1,4 +1,4 @@
-"""Mistakes of those who bring a loop of their own: each is an error with a fix, raised where the mistake is made."""
+"""Mistakes in a user's loop: each raises an error with a fix, at the place of the mistake."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def join(folder: Path, model: nn.Module, *optimizer: Any, **given: Any) -> peer.
 
 @contextlib.contextmanager
 def joined(run: PlayedRun, folder: Path, model: nn.Module | None = None) -> Iterator[tuple[peer.Swarm, nn.Module, Any]]:
-    """Yield a swarm that lasts until it is left, its model and its optimizer."""
+    """Yield a joined swarm whose run does not end by itself, its model and its optimizer."""
     run.script = run.play_until_left
     model = model or llama()
     optimizer = adamw(model)
@@ -52,7 +52,7 @@ def joined(run: PlayedRun, folder: Path, model: nn.Module | None = None) -> Iter
 
 
 def refused_with(error: str, found: str) -> Callable[[PlayedDaemon], None]:
-    """Return the script of a daemon that ends with an error."""
+    """Return a script for a daemon that ends with an error."""
 
     def script(daemon: PlayedDaemon) -> None:
         daemon.post({"op": "failed", "error": error, "found": found, "fix": "Do this.", "why": ""})
@@ -70,7 +70,7 @@ def unreachable_ticket() -> str:
 
 
 def until_refused(daemon: PlayedDaemon) -> None:
-    """The script of a daemon whose loop has another model."""
+    """Script of a daemon whose loop has another model than the run."""
     daemon.open()
     daemon.refused = json.loads(daemon._file.readline())
 
@@ -252,7 +252,7 @@ def test_what_ends_the_loop_is_raised_as_it_is_and_the_run_is_left(
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """A shell starts what runs in its background with SIGINT ignored."""
+    """Install Python's handler: a shell starts its background jobs with SIGINT ignored."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
@@ -326,7 +326,7 @@ def test_a_script_that_a_worker_imports_does_not_join_again(tmp_path: Path) -> N
 
 
 async def hold(home: Home, begun: threading.Event, enough: threading.Event) -> None:
-    """Hold a home as a daemon that trains."""
+    """Hold the lock of a home, as a daemon that trains does."""
 
     async def answer(command: str, arguments: Any) -> dict[str, Any]:
         return {"leaving": None}
@@ -341,7 +341,7 @@ async def hold(home: Home, begun: threading.Event, enough: threading.Event) -> N
 
 @pytest.mark.processes
 def test_a_home_in_use_is_refused_by_the_daemon(tmp_path: Path) -> None:
-    """Of two programs with one home the second one's daemon finds the first one's lock."""
+    """If two programs use one home, the daemon of the second finds the lock of the first."""
     begun, enough = threading.Event(), threading.Event()
     holder = threading.Thread(target=lambda: asyncio.run(hold(Home(tmp_path), begun, enough)))
     holder.start()

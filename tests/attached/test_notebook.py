@@ -1,4 +1,4 @@
-"""A loop in a notebook, which runs an event loop on the thread of its cells."""
+"""A loop in a notebook, whose kernel runs an event loop on the thread that executes the cells."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEADLINE_S = 240
 
 
 class Notebook:
-    """A notebook whose cells are executed one after the other, in one kernel."""
+    """A notebook whose cells are executed one after the other in one kernel."""
 
     def __init__(self, folder: Path) -> None:
         self._book = nbformat.v4.new_notebook()
@@ -36,7 +36,7 @@ class Notebook:
         )
 
     async def run(self, source: str) -> str:
-        """Execute a cell. Return what it printed, or the last value: HTML where it has any."""
+        """Execute a cell. Return its output, or the value of its last expression, as HTML if it has that form."""
         cell = nbformat.v4.new_code_cell(textwrap.dedent(source), metadata={"tags": ["raises-exception"]})
         self._book.cells.append(cell)
         await self.client.async_execute_cell(cell, len(self._book.cells) - 1)

@@ -1,4 +1,4 @@
-"""The tensors of a user's model are bound to the run's by name, and a difference is named."""
+"""The tensors of a user's model are matched with the run's by name, and errors name the difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import peer` offers, and that it is loaded when it is used."""
+"""The public names of `import peer`, which are loaded only when they are used."""
 
 from __future__ import annotations
 

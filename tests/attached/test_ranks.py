@@ -1,4 +1,5 @@
-"""A training loop of several ranks, real processes with gloo. Rank 0's daemon is played: see rank_program.py."""
+"""A training loop of several ranks, which are real processes with gloo. A thread plays rank 0's daemon: see
+rank_program.py."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def start(case: str, world: int, folder: Path) -> list[subprocess.Popen[bytes]]:
 
 
 def play(case: str, world: int, folder: Path) -> list[dict[str, Any]]:
-    """Return what each rank found; of one that ended without a word, its exit code."""
+    """Return the result of each rank, or the exit code of a rank that printed none."""
     ranks = start(case, world, folder)
     found = list[dict[str, Any]]()
     try:

@@ -1,4 +1,4 @@
-"""The loops of the examples in swarms of real processes."""
+"""The training loops of the examples, in swarms of real processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SETTINGS = ["sync.clock=seconds", "sync_every=10", f"total_rounds={ROUNDS}", "ev
 
 
 class Loop:
-    """A process of an example, whose working folder is its home."""
+    """A process that runs an example. Its working folder is its home."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Loop:
         example: str = "own_loop.py",
         launcher: Sequence[str] = (),
     ) -> None:
-        """`more`: arguments between the ticket and the home. `launcher`: a module, and its options, that starts the
+        """`more`: arguments between the ticket and the home. `launcher`: module, with options, that starts the
         example."""
         self.home, self._run_id = folder, run_id
         self._command = [sys.executable, *launcher, EXAMPLES / example, ticket, *more, folder, "--yes"]
@@ -176,7 +176,7 @@ def test_sharded_ranks_are_restarted_by_torchrun_and_go_on(
 
 
 def peer(folder: Path, *words: object) -> str:
-    """Run a command of `peer`; return what it printed."""
+    """Run a `peer` command and return its output."""
     command = [sys.executable, "-m", "peer", *map(str, words)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The loop's part of a checkpoint comes back bit for bit."""
+"""The loop's part of a checkpoint is restored bit for bit."""
 
 from __future__ import annotations
 

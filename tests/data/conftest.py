@@ -1,4 +1,4 @@
-"""Texts of many documents, and a small tokenizer made from them."""
+"""Fixtures: texts of many documents, and a small tokenizer that was trained on them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = "the peers that train a model together meet in rounds and exchange what 
 
 
 def story(number: int) -> str:
-    """A document of 30 to 200 words that differs from all others."""
+    """Return a document of 30 to 200 words that differs from all others."""
     words = WORDS.split()
     count = 30 + number * 37 % 170
     return f"Story {number}.\n" + " ".join(words[(number + at * at) % len(words)] for at in range(count)) + "\n"
@@ -51,7 +51,7 @@ def encoder(tokenizer: Path) -> TextEncoder:
 def build_from(
     encoder: TextEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Built, Path]]:
-    """A call that builds shards of 400 tokens from sources, in a new folder each time."""
+    """Return a function that builds shards of 400 tokens from sources, each time in a new folder."""
     monkeypatch.setattr(shard_writer, "SHARD_TOKENS", SHARD_TOKENS)
 
     def call(*sources: Path, out: str = "out", holdout_one_in: int | None = None) -> tuple[Built, Path]:
@@ -62,5 +62,5 @@ def build_from(
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Names and content of all files in a folder, hidden ones too."""
+    """Return name -> content of all files in a folder, including hidden ones."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -1,7 +1,7 @@
-"""A build in a process of its own, which kills itself at a moment: `killed_build TEXTS TOKENIZER OUT SHARE MOMENT`.
+"""A build in a process that kills itself at a given moment: `killed_build TEXTS TOKENIZER OUT SHARE MOMENT`.
 
-Moments: `document:N` is behind the N-th document that it takes, `before:N` and `after:N` are at the N-th file that gets
-its final name. `never` lets it end."""
+Moments: `document:N` is after the N-th document was read; `before:N` and `after:N` are before and after the N-th file
+is renamed to its final name; `never`: the build completes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.data.conftest import SHARD_TOKENS
 
 
 class Killer:
-    """A count that ends the process at its moment."""
+    """Counts events, and kills the process at the given one."""
 
     def __init__(self, moment: str) -> None:
         self._kind, _, number = moment.partition(":")

@@ -1,4 +1,4 @@
-"""Shards hold every document once, in the same bytes for the same texts, whatever happens on the way."""
+"""Shards contain every document once, and the same texts give the same bytes, even if the build is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def entries(built: Built, part: Part) -> tuple[ShardEntry, ...]:
 
 
 def documents_of(built: Built, folder: Path, part: Part) -> list[tuple[int, ...]]:
-    """The tokens of all documents of a part, without end tokens, read back from its files."""
+    """Read a part's files, and return the tokens of each document without end tokens."""
     found: list[tuple[int, ...]] = []
     for number, entry in enumerate(entries(built, part)):
         raw = (folder / shard_file(part, number)).read_bytes()
@@ -86,7 +86,7 @@ def test_every_document_is_in_one_part(texts: Path, encoder: TextEncoder, build_
 
 
 def byte_encoder(path: Path) -> TextEncoder:
-    """A tokenizer whose tokens are bytes: no version of its library can train or cut it otherwise."""
+    """Return a tokenizer whose tokens are bytes, so that the result does not depend on the library's version."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={sign: at for at, sign in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -96,7 +96,7 @@ def byte_encoder(path: Path) -> TextEncoder:
 
 
 def test_the_shards_are_those_of_every_version(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order of the documents, the choice of the hold-out and the cut of the shards are frozen."""
+    """The order of the documents, the choice of the hold-out and the limits of the shards must never change."""
     monkeypatch.setattr(shard_writer, "SHARD_TOKENS", 6000)
     encoder = byte_encoder(tmp_path / "tokenizer.json")
     built = build(find([texts]), encoder, tmp_path / "out", 5, lambda read, total: None)
@@ -206,7 +206,7 @@ def test_one_text_cannot_be_held_out(tmp_path: Path, build_from: Build, copies: 
 
 
 def killed(texts: Path, tokenizer: Path, out: Path, moment: str, share: int = 0, threads: str = "2") -> int:
-    """Run a build in a process that ends at a moment, and return how it ended."""
+    """Run a build in a process that kills itself at a moment. Return the exit code."""
     arguments = [str(texts), str(tokenizer), str(out), str(share), moment]
     command = [sys.executable, "-m", "tests.data.killed_build", *arguments]
     environment = {**os.environ, "RAYON_NUM_THREADS": threads}
@@ -236,7 +236,7 @@ def test_a_build_that_is_killed_again_and_again_gives_the_same_files(
 def test_a_build_with_another_share_than_usual_is_killed(
     tokenizer: Path, tmp_path: Path, build_from: Build, moment: str
 ) -> None:
-    """The moments are in the first reading, in which no document is held out, and in the second."""
+    """The moments are in the first pass, which finds no document for the hold-out, and in the second."""
     for number in (n for n in range(60) if int.from_bytes(blake3(story(n).encode()).digest(), "big") % 100):
         (tmp_path / "few").mkdir(exist_ok=True)
         (tmp_path / "few" / f"{number}.txt").write_text(story(number))
@@ -255,11 +255,11 @@ def test_the_number_of_threads_does_not_change_the_files(texts: Path, tokenizer:
 
 
 class Stopped(Exception):
-    """Stands for whatever ends a build."""
+    """Raised to stop a build."""
 
 
 def stopped(build_from: Build, monkeypatch: pytest.MonkeyPatch, *sources: Path) -> None:
-    """Stop a build when its first shard has its name."""
+    """Stop a build when its first shard has been renamed."""
 
     def stop(self: shard_writer.ShardWriter) -> None:
         raise Stopped

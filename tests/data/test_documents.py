@@ -1,4 +1,4 @@
-"""Documents are read from each kind of file, and bad input is named with file, line or field."""
+"""Documents are read from each kind of file. Errors name the file, and the line or field."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SKIPPABLE = bytes.fromhex("502a4d18 05000000") + b"notes"
 
 
 def frames(content: bytes) -> bytes:
-    """Several frames of zstandard, one after the other, with the sizes of their content unknown."""
+    """Return several zstandard frames in sequence, which do not contain the size of their content."""
     packer = zstandard.ZstdCompressor(write_content_size=False)
     half = len(content) // 2
     return packer.compress(content[:half]) + packer.compress(b"") + packer.compress(content[half:])
@@ -99,7 +99,7 @@ def test_rows_of_every_kind_of_string_are_documents(tmp_path: Path, kind: pa.Dat
 
 
 def test_a_large_zstandard_window_is_taken(tmp_path: Path) -> None:
-    """As `zstd --long=28` writes, which the library refuses by default."""
+    """`zstd --long=28` writes such windows, which the library refuses by default."""
     window = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
     packer = zstandard.ZstdCompressor(compression_params=window).compressobj()
     (tmp_path / "a.jsonl.zst").write_bytes(packer.compress(as_lines(TEXTS)) + packer.flush())
@@ -267,7 +267,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
 def test_a_source_that_was_replaced_meanwhile_is_refused(tmp_path: Path, name: str) -> None:
-    """Else a link put in the place of a file would have another file read than the one that was looked at."""
+    """Fault: a link that replaces a file after the search makes the build read a file that was not checked."""
     parquet(tmp_path / "a.parquet", TEXTS)
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "a.jsonl").write_bytes(as_lines(TEXTS))

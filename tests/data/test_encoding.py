@@ -1,4 +1,4 @@
-"""A tokenizer.json is opened within bounds, and its texts are encoded as texts."""
+"""A tokenizer.json is opened with bounded size, and special tokens in texts are encoded as ordinary text."""
 
 from __future__ import annotations
 

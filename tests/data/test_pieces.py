@@ -1,4 +1,4 @@
-"""Long texts are cut where tokenizers split, however they are read."""
+"""Long texts are cut where tokenizers split them, independent of the blocks in which they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are read: links, what is left out, and files that would be read as something else than they are."""
+"""The choice of the files to read: links, files left out, and files that look like text but are not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def hub(folder: Path) -> Path:
-    """A snapshot in a cache of the Hugging Face hub, as `huggingface_hub.snapshot_download` writes it."""
+    """Make a snapshot in a cache of the Hugging Face hub, as `huggingface_hub.snapshot_download` writes it."""
     repository = folder / "hub" / "datasets--ada--notes"
     snapshot = repository / "snapshots" / "0123abc"
     for path in (repository / "blobs", repository / "refs", snapshot / "data"):
@@ -122,7 +122,7 @@ def test_loops_are_refused_by_name_or_left_out(tmp_path: Path, target: str) -> N
 
 
 def test_links_that_multiply_are_walked_once_each(tmp_path: Path) -> None:
-    """Twenty folders, each with two links to the next one: a million paths."""
+    """Fault: twenty folders, each with two links to the next one, have a million paths."""
     for number in range(20):
         write(tmp_path / f".{number}", **{f"t{number}": f"{number}"})
         for name in "ab":
@@ -223,7 +223,7 @@ def test_json_that_is_neither_is_named(tmp_path: Path, content: str) -> None:
 
 
 def test_a_pipe_of_the_shell_is_no_link_to_nothing() -> None:
-    """bash gives `<(command)` as /dev/fd/63, a link to a pipe."""
+    """bash passes `<(command)` as /dev/fd/63, which is a link to a pipe."""
     read, written = os.pipe()
     try:
         with pytest.raises(DataError, match=f"/dev/fd/{read} is neither a file nor a folder"):

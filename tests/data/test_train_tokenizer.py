@@ -1,4 +1,4 @@
-"""Tokenizers are the same for the same texts, and written completely or not at all."""
+"""The same texts give the same tokenizer, which is written completely or not at all."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def told(rounds: int = 20, **sync: Any) -> list[str]:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_preset_but_the_late_and_the_sparse_one_needs_a_caution(preset: str) -> None:
-    """Of both no run was measured that gained."""
+    """For both, no measured run had a lower loss than without exchanges."""
     expected = {"eager": ["eager"], "sparseloco": ["codec"]}.get(preset, [])
     assert told(1000, preset=preset) == told(preset=preset) == expected
 
@@ -94,7 +94,7 @@ def test_who_makes_checks_and_shows_a_manifest_is_told(
 
 
 def measured(periods: int, method: str) -> float:
-    """Percent of loss over that of `none` in the benchmark's results, at the better rate where two were tried."""
+    """Return by how many percent the loss exceeds that of `none` in the benchmark, at the better learning rate."""
     tables = json.loads((Path(__file__).parents[2] / "results" / "methods_loss.json").read_text())["tables"]
     of = [table for table in tables if table["title"].startswith(f"{periods} periods")]
     best_first = sorted(of, key=lambda table: "better rate" not in table["title"])

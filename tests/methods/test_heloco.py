@@ -1,4 +1,4 @@
-"""HeLoCo's correction, by its three cases, and where it may not be."""
+"""HeLoCo's correction in its three cases, and the methods with which it is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOMENTUM = torch.tensor([0.5, 0.0])
 
 
 def corrected(cosine: float, length: float = 2.0) -> Tensor:
-    """Of a gradient of this length, and with this cosine to the momentum."""
+    """Return the correction of a gradient of this norm, with this cosine to the momentum."""
     gradient = torch.tensor([cosine, math.sqrt(1 - cosine**2)]) * length
     correct_(gradient, MOMENTUM)
     return gradient

@@ -1,4 +1,4 @@
-"""The growth of the replicas' spread: the map of second moments against a thousand replicas that meet at random."""
+"""The computed growth of the replicas' variance is compared with a thousand replicas in random pairs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def method(
 
 
 def played(one: Method, seed: int) -> float:
-    """Return the mean growth of the variance a round, of replicas that learn nothing. The rules are written anew."""
+    """Return the mean growth of the variance per round, of replicas without gradients.
+
+    The rules are implemented a second time here."""
     rng = np.random.default_rng(seed)
     lr, mu, pull, alpha = one.outer_lr, one.outer_momentum, one.consensus, one.fragment_update_alpha
     phi, m, theta = rng.normal(size=(3, REPLICAS, ELEMENTS))
@@ -115,8 +117,9 @@ PULLED = [
 def test_params_and_outer_params_move_apart_as_the_equations_say(
     rule: str, outer_lr: float, outer_momentum: float, alpha: float
 ) -> None:
-    """Two replicas that do the same once and then learn nothing, as the golden reference plays them. What they are
-    apart in a round follows from that in the two before it."""
+    """Play two replicas that make the same step once and then have no gradients, with the golden reference.
+
+    The difference in a round follows from the differences in the two rounds before it."""
     terms = method(rule, outer_lr, outer_momentum, alpha=alpha)
     rule_of = {"rule": rule, "outer_lr": outer_lr, "outer_momentum": outer_momentum, "consensus": terms.consensus}
     alike = game(1, replicas=2, group=True, sync_every=1, periods=6, alpha=alpha, **rule_of)

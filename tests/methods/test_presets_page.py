@@ -1,4 +1,4 @@
-"""docs/reference/presets.md against the presets."""
+"""docs/reference/presets.md agrees with the presets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests import presets_page
 
 
 def columns() -> dict[str, dict[str, str]]:
-    """Return each preset's values by row, as the page shows them."""
+    """Return for each preset the values of its rows, as the page shows them."""
     found: dict[str, dict[str, str]] = {}
     names = list[str]()
     for line, below in pairwise(presets_page.FILE.read_text().splitlines()):

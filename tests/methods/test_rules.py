@@ -1,4 +1,4 @@
-"""The rules bit by bit: what is rounded and when, what is copied and what is left alone."""
+"""The bits that the rules compute: each rounding, what is copied, and what is not changed."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ def test_two_of_a_pair_make_the_same_mean() -> None:
 
 
 def is_step(function: ast.FunctionDef) -> bool:
-    """Whether it moves values in place."""
+    """Return whether the function changes values in place."""
     return function.name.endswith("_") or function.name in ("all_finite", "blocks")
 
 
 def test_nothing_fused_is_written() -> None:
-    """Where a machine has fused operations the numbers above would still be right on this one."""
+    """Fault: a fused operation gives other bits on another machine, which the numbers above cannot show."""
     fused = {"addcmul", "addcmul_", "addcdiv", "addcdiv_", "lerp", "lerp_", "addmm", "baddbmm", "rsub", "foreach"}
     modules = (arithmetic, *(sys.modules[type(rule).__module__] for rule in RULES.values()))
     trees = (ast.parse(inspect.getsource(module)) for module in modules)

@@ -26,7 +26,7 @@ LAYOUT = Layout((TensorSpec("a", (8,)),), ((0, 1),))
 
 
 class Saver:
-    """The part of a trainer that saves."""
+    """Plays the trainer's `save`."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -43,7 +43,7 @@ class Saver:
 
 
 class Held:
-    """Offloads to threads; a store's slow half waits at `gate`."""
+    """Offloads work to threads, where completing a checkpoint waits until `gate` is set."""
 
     def __init__(self, store: CheckpointStore) -> None:
         self.gate = threading.Event()
@@ -150,7 +150,7 @@ def test_a_trainer_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
 
 
 def test_the_outer_state_is_written_whole_even_if_the_trainer_is_given_up(tmp_path: Path) -> None:
-    """Else an outer step could move it under the writing thread."""
+    """Fault: an outer step changes the state while the thread still writes it."""
     saving, trainer, store, _ = made(tmp_path)
     trainer.hangs, gate, order = True, threading.Event(), list[str]()
     put: Callable[..., None] = store.write_outer

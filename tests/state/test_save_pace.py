@@ -1,4 +1,4 @@
-"""When a checkpoint is due, and how long one may take."""
+"""When a checkpoint is due, and how long saving one may take."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CUT = [(0, 2, 600), (2, 1, 1000), (2, 1, 1000), (2, 1, 400), (3, 1, 28)]
 
 @pytest.fixture
 def layout(monkeypatch) -> Layout:
-    """Five pieces: two small tensors together, one larger than a piece in three parts, one small."""
+    """Return a layout of five pieces: two small tensors in one, a large tensor in three, a small tensor in one."""
     monkeypatch.setattr(layouts, "PIECE_BYTES", 1000)
     return Layout.whole(
         [TensorSpec("a", (10, 10)), TensorSpec("b", (50,)), TensorSpec("c", (3, 200)), TensorSpec("d", (7,))]
@@ -125,7 +125,7 @@ def test_values_that_are_not_finite_are_refused(layout, value, at):
 
 
 class Shelved:
-    """A shelf over params that change at each copy, and a clock by hand."""
+    """A `SnapshotCache` over params that change with each copy, with a clock that the test sets."""
 
     def __init__(self, layout: Layout, keep: int = 2) -> None:
         self.t, self.made = 0.0, 0
@@ -153,7 +153,7 @@ def test_a_fresh_snapshot_follows_an_old_one_and_the_former_stays(layout):
 
 
 def test_a_snapshot_of_long_ago_is_not_offered_while_a_fresh_one_is_made(layout):
-    """Nobody may have asked for hours. A thread makes the copy, so it is not there at once."""
+    """Fault: the first joiner after hours gets the old snapshot, because a thread still makes the new one."""
     now, making = [0.0], []
     shelf = SnapshotCache(
         lambda: StateSnapshot(params_of(layout, len(making)), layout, len(making)),
@@ -266,7 +266,7 @@ def test_a_copy_that_cannot_be_written_is_reported_to_the_joiner_and_tried_again
 
 
 class Slow:
-    """A shelf over a group's state whose copies are made when the test says."""
+    """A `SnapshotCache` over a group's state, whose copies are made when the test says."""
 
     def __init__(self, layout: Layout) -> None:
         self.outer, self.t, self.begun = group_state(layout), 0.0, []

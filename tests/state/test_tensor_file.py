@@ -1,4 +1,4 @@
-"""A file that is hashed on its way to the disk is what others read, and what its digest says."""
+"""A file that is hashed while it is written can be read by safetensors, and has the returned digest."""
 
 from __future__ import annotations
 

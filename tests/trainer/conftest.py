@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny models on a busy machine: a second thread only waits, and sums in another order."""
+    """Use one thread of torch: with these tiny models a second one only costs time, and changes the order of sums."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""Batches without replacement: what is drawn, what is skipped, and what is asked for ahead."""
+"""Batches are drawn without replacement, missing shards are skipped, and the next ones are requested ahead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHO: dict[str, Any] = {"seed": 1, "peer_id": "a", "context": CONTEXT, "batch": 5
 
 
 class Shelf:
-    """Shards whose tokens tell shard and place; each is here, missing or awaited as the test says."""
+    """Data whose tokens show their shard and place. The test decides which shards are available, missing or awaited."""
 
     def __init__(self, tokens: list[int]) -> None:
         self.tokens_per_shard = tokens

@@ -1,4 +1,4 @@
-"""A boundary without a model: a loop of its own, whose params are no flat vector."""
+"""The boundary with a loop of the test's own, whose params do not lie in a flat vector."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKENS = 8
 
 
 class Line:
-    """The daemon's end."""
+    """Plays the daemon's end of the pipe."""
 
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -34,7 +34,7 @@ class Line:
 
 
 class Tensors:
-    """A model of tensors that lie apart."""
+    """A `TrainedModel` whose tensors are separate."""
 
     def __init__(self) -> None:
         self.round, self.step_in_round, self.scale = 0, 0, 1.0
@@ -71,7 +71,7 @@ class NoData:
         return {}
 
     def rebase(self, fragment: int, tokens: int) -> None:
-        """Nothing was drawn."""
+        """Do nothing: no data was drawn."""
 
 
 class Loop:
@@ -102,7 +102,7 @@ class Loop:
         self.order(number, "apply", fragment=fragment, base=base, next_round=next_round, **rest)
 
     def train(self, *, skipped: bool = False, most: int = 100) -> int:
-        """Make steps until none is wanted; return how many."""
+        """Make steps until the boundary permits no further one. Return their number."""
         for made in range(most):
             self.boundary.drain()
             self.boundary.cross()

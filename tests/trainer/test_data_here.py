@@ -1,4 +1,4 @@
-"""What a trainer reads where only its pace counts."""
+"""The data that a trainer uses for measurements of its pace, which need no download."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer process started before its run is known."""
+"""A trainer process can be started before its run is known."""
 
 from __future__ import annotations
 

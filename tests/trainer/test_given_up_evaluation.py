@@ -1,4 +1,4 @@
-"""An evaluation that the daemon gives up: the trainer hears of it in the middle, when it reads no commands."""
+"""The daemon cancels an evaluation: the trainer stops in the middle of it, although it reads no commands then."""
 
 from __future__ import annotations
 

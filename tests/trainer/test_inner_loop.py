@@ -68,8 +68,9 @@ def test_the_params_given_are_copied_and_the_ones_trained_are_the_flat_vector() 
 
 
 def test_a_step_follows_the_clipped_gradient() -> None:
-    """The first AdamW update has the size of the learning rate in every coordinate, whatever the clipping; so look at
-    the first moment, which is the clipped gradient times 1 - beta1."""
+    """Compare the first moment, which is the clipped gradient times 1 - beta1.
+
+    The first update itself would not show clipping: it has the size of the learning rate in every coordinate."""
     clip = 0.01
     loop = inner_loop(config(optimizer=OptimizerSection(clip=clip)))
     loop.step()
@@ -127,7 +128,7 @@ def test_an_epoch_through_the_loop_has_every_window_once() -> None:
 
 
 def numbered(tokens: int) -> NDArray[np.uint8]:
-    """Bytes of which each window of 16 begins with its own number."""
+    """Return bytes in which each window of 16 begins with its own number."""
     data = np.zeros(tokens, np.uint8)
     starts = np.arange(0, tokens - 1, 16)
     data[starts], data[starts + 1] = (starts // 16) // 256, (starts // 16) % 256

@@ -1,4 +1,4 @@
-"""A run's fragments order the tensors; what is learned must not depend on it."""
+"""The order of the tensors follows from the run's fragments. What the model learns must not depend on it."""
 
 from __future__ import annotations
 

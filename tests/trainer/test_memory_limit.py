@@ -1,4 +1,4 @@
-"""The limit of an accelerator's memory. No accelerator is here: torch's calls are recorded."""
+"""The limit of an accelerator's memory. No accelerator is needed: the calls of torch are recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GPU = torch.device("cuda")
 
 @pytest.fixture
 def fractions(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The fractions that are set, on a GPU of 16 GiB with 10 GiB free, of which torch holds 1 GiB already."""
+    """Record the fractions that are set, on a GPU of 16 GiB of which 10 GiB are free and torch has reserved 1 GiB."""
     found = list[float]()
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * GIB, 16 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: GIB)

@@ -1,4 +1,4 @@
-"""However a batch is split, the step is the same; and it is split as memory allows."""
+"""A step does not depend on how its batch is split, and the batch is split to fit into memory."""
 
 from __future__ import annotations
 

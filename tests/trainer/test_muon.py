@@ -1,4 +1,4 @@
-"""Muon for the matrices of the blocks: against an independent program, against torch, and in the inner loop."""
+"""Muon is compared with an independent implementation and with torch, and used in the inner loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rate(step: int) -> float:
 
 
 def golden(sign: float = 1.0, reach: float = 0.2) -> list[Floats]:
-    """Play ten steps by the equations, in float64. `sign` and `reach`: 1 and 0.2, if nothing is wrong."""
+    """Make ten steps by the equations, in float64. Other values of `sign` than 1 and of `reach` than 0.2 are errors."""
     params, gathered = drawn(0), [np.zeros(shape) for shape in SHAPES]
     for step in range(1, STEPS + 1):
         for at in (0, 2):
@@ -63,8 +63,7 @@ def golden(sign: float = 1.0, reach: float = 0.2) -> list[Floats]:
 
 
 def ours(divisor: float = 1.0) -> list[torch.Tensor]:
-    """Play the same steps with the product, in float64. `divisor`: of the gradients, which are so many times too
-    large."""
+    """Make the same steps with `Muon`, in float64. `divisor`: factor by which the gradients are too large."""
     flat = torch.tensor(np.concatenate([value.reshape(-1) for value in drawn(0)]))
     views = [part.view(shape) for part, shape in zip(flat.split([15, 4, 12]), SHAPES, strict=True)]
     muon = Muon(flat, views, [True, False, True], CONFIG, [True, False, True])
@@ -91,7 +90,7 @@ def test_a_wrong_sign_or_factor_would_be_seen(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_it_agrees_with_that_of_torch() -> None:
-    """torch makes matrices orthogonal in bf16, so they agree to its rounding."""
+    """They agree up to bf16 rounding, because torch orthogonalizes in bf16."""
     shape = (24, 16)
     start = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     theirs = torch.nn.Parameter(start.clone())

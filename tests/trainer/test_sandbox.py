@@ -1,4 +1,4 @@
-"""Hostile files, opened in their process: each is refused in time, with bounded memory, and nothing else happens."""
+"""Hostile files are refused by the sandbox in time and with bounded memory, and have no other effect."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tokenizer(folder: Path, **changes: Any) -> Path:
 
 
 def refused_in_time(work: Callable[[], object], words: str) -> None:
-    """The time after the libraries are loaded is what counts. A process that is refused never gets to them."""
+    """Check a refusal and its time, which counts from the moment when the libraries are loaded."""
     began, opened = time.monotonic(), list[float]()
     lines = sandbox.ChildLines.next
 
@@ -67,7 +67,7 @@ def refused_in_time(work: Callable[[], object], words: str) -> None:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs are done in this process."""
+    """Do the jobs in this process, without a sandbox."""
     open_here(monkeypatch)
 
 

@@ -1,4 +1,4 @@
-"""The loss is the same in chunks, with layers computed again, and for documents that do not see each other."""
+"""The loss is the same in chunks, with recomputed activations, and with a mask between documents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def windows(dtype: type = np.uint16, context: int = 64) -> Windows:
 
 
 class Bound:
-    """A model with its gradients in one vector."""
+    """A model whose gradients are collected in one vector."""
 
     def __init__(self) -> None:
         layout = layout_of(MODEL)
@@ -78,7 +78,7 @@ def test_layers_computed_again_change_nothing_and_keep_less() -> None:
 
 
 def saved_bytes(bound: Bound) -> int:
-    """Return the bytes that a forward pass keeps for the backward one."""
+    """Return the bytes that a forward pass saves for the backward pass."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ def test_documents_apart_are_trained_as_one_by_one(dtype: type, chunk: int | Non
 
 
 def documents(given: Windows) -> list[Windows]:
-    """Return the documents in which something is predicted, each as a window of its own."""
+    """Return the documents with at least one predicted token, each as a window of its own."""
     found = []
     for row in given:
         ends = [int(place) + 1 for place in np.flatnonzero(row == END)]

@@ -1,4 +1,4 @@
-"""A trainer on shards: it waits for them between its daemon's commands, skips what nobody has, and evaluates."""
+"""A trainer on shards waits for them while it handles commands, skips unavailable ones, and evaluates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOBODY = "nobody has it"
 
 
 class ShardLine(ScriptedLine):
-    """Answers what the trainer asks for, unless the daemon is `silent`. Time passes while the trainer waits."""
+    """Plays the daemon: answers requests for shards unless it is `silent`. Time passes while the trainer waits."""
 
     def __init__(self, folder: Path, index: TokenIndex) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Real trainer processes. Starting one takes seconds, so a few tests do a lot each."""
+"""The client with real trainer processes. Starting one takes seconds, so each test checks several things."""
 
 from __future__ import annotations
 
@@ -152,14 +152,14 @@ async def _lives_again(trainer: TrainerClient, first: torch.Tensor) -> None:
 
 
 async def _tells_what_it_died_of(trainer: TrainerClient) -> None:
-    """A request that no trainer understands stands for any defect in it."""
+    """A malformed request stands for any defect that makes the trainer crash."""
     assert trainer._child is not None
     with pytest.raises(TrainerDied, match="KeyError: 'nonsense'"):
         await trainer._child.call("nonsense")
 
 
 def test_what_lies_in_the_trainers_memory_is_used_where_it_lies(home: Path, data: Path) -> None:
-    """The daemon's own outer state lies there. The values count that are there when the trainer reads them."""
+    """The daemon's outer state may lie in the arena: the trainer uses the values that are there when it reads."""
     trainer = TrainerClient(home, LAYOUT, config(data))
     first = first_params(MODEL, 1)
 
@@ -201,7 +201,7 @@ def test_what_a_person_can_mend_comes_back_typed(home: Path, tmp_path: Path) -> 
 
 
 def test_it_ends_with_its_daemon_even_in_the_middle_of_something_long(home: Path, data: Path) -> None:
-    """The daemon is played by the test: the other end of the line closes, as the kernel does for a killed process."""
+    """The test plays the daemon's end by closing the socket, as the kernel does for a killed process."""
     CounterFile(home, 1)
     Arena(home, LAYOUT, create=True).inn.copy_(first_params(MODEL, 1))
     ours, theirs = socket.socketpair()

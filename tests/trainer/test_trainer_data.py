@@ -19,7 +19,7 @@ TEXT = DataSection(kind="text")
 
 
 def filled(folder: Path, blocks: int = 40) -> Path:
-    """Blocks that name themselves, so that each can be found in one part or the other."""
+    """Return blocks that contain their own number, so that each can be found in one of the parts."""
     (folder / "b").mkdir()
     for number in range(blocks):
         block = f"block {number:05d} ".encode() * (BLOCK_BYTES // 12 + 1)

@@ -1,4 +1,4 @@
-"""The trainer's side of the seam, in this process: the line is played by the test."""
+"""The trainer's main loop, run in this process. The test plays the pipe to the daemon."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ TOKENS = 4 * 16
 
 
 class Idle(Exception):
-    """The session waits for a command."""
+    """Raised when the session would wait for a command."""
 
 
 class ScriptedLine:
-    """Hands out commands; ends the session's run when it would block, or at an answer named beforehand."""
+    """A pipe with given commands. Ends the session's run when it would block, or at a given answer."""
 
     def __init__(self) -> None:
         self.inbox = self
@@ -68,7 +68,7 @@ class ScriptedLine:
 
 
 class Played:
-    """A session and the calls of its daemon."""
+    """A trainer session and its daemon's calls."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Played:
         return TrainerConfig.model_validate(given | changes)
 
     def call_later(self, op: str, **fields: Any) -> None:
-        """A call whose answer nobody waits for."""
+        """Make a call without waiting for its answer."""
         self._id += 1
         self.line.waiting.append({"id": self._id, "op": op, **fields})
 
@@ -203,7 +203,7 @@ def test_a_moment_that_has_passed_gives_a_snapshot_at_once(home: Path, data: Pat
 
 
 class Watch:
-    """A clock that inner steps move: each takes `step` seconds."""
+    """A clock that each inner step advances by `step` seconds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, played: Played, step: float) -> None:
         self.now = 1000.0
@@ -222,7 +222,7 @@ class Watch:
 def test_it_stops_at_the_boundary_nearest_to_the_moment(
     until: float, steps: int, home: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps of one second; before the first one nothing is known of their length, so one is made."""
+    """Steps take one second. Before the first one their length is unknown, so at least one is made."""
     played = Played(home, data)
     played.start()
     Watch(monkeypatch, played, 1.0)
@@ -251,7 +251,7 @@ def test_streaming_goes_on_after_the_snapshot(home: Path, data: Path) -> None:
 
 
 def straight(params: torch.Tensor, data: Path, places: list[tuple[int, int]]) -> InnerLoop:
-    """A loop that took these steps (round, step in it) from `params` on, and nothing else."""
+    """Return a loop that made only these steps, (round, step in the round), beginning with `params`."""
     config = Played.config(data)
     loop = InnerLoop(config, HALVED, choose_device("cpu"), load_corpus(config.data, config.data_dir, 16), params)
     for place in places:
@@ -262,7 +262,7 @@ def straight(params: torch.Tensor, data: Path, places: list[tuple[int, int]]) ->
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_a_result_is_merged_at_its_step_boundary_and_not_before(home: Path, data: Path, alpha: float) -> None:
-    """Five steps of round 0, then fragment 0 is taken; three steps later, in round 1, its result is merged."""
+    """After five steps of round 0, the snapshot of fragment 0 is taken. Its result is merged three steps later."""
     played = Played(home, data, HALVES)
     played.start()
     first = played.work(steps=5, fragment=0, hold=False)
@@ -400,7 +400,7 @@ def test_skipped_steps_are_counted_and_their_loss_is_not(home: Path, data: Path)
 
 
 class Lull:
-    """A line on which time passes: commands come at given moments of the monotonic clock."""
+    """A pipe on which commands arrive at given times of the monotonic clock."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, played: Played, *commands: tuple[float, dict[str, Any]]
@@ -447,7 +447,7 @@ def test_a_step_takes_as_long_as_wished_however_soon_it_is_done(
 
 
 def test_the_speed_that_is_shown_is_by_the_clock_with_the_rests(home: Path, data: Path) -> None:
-    """A step that takes 3 s with its rest: `tokens_per_s` of the status is what a clock on the wall would give."""
+    """`tokens_per_s` includes rests: here a step takes 3 s together with its rest."""
     played = Played(home, data, step_seconds=3.0)
     played.start()
     played.work(steps=1)

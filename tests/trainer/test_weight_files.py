@@ -1,4 +1,4 @@
-"""A folder of weights that is incomplete, damaged or of another kind is refused before a library opens it."""
+"""A folder of weights that is incomplete, damaged or of an unsupported kind is refused before a library opens it."""
 
 from __future__ import annotations
 

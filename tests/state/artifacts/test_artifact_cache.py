@@ -1,4 +1,4 @@
-"""The cache on disk: its limit, its locks, and what a damaged or half-written file comes to."""
+"""The cache on disk: its limit, its locks, and how it handles damaged and incomplete files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching from peers: several at once, liars, nobody, and what stays here when it breaks off."""
+"""Fetching artifacts from several donors at once, from liars, and from no donor, and resuming after an interruption."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def record(peer: str, status: Status = Status.TRAINING) -> PeerRecord:
 
 
 class Swarm:
-    """Peers with files, each sending at `RATE`. A `fault` may change, or delay, a piece of a peer."""
+    """Peers that hold files and send at `RATE`. A `fault` may change or delay a piece of a peer."""
 
     def __init__(self, **holding: Sequence[bytes]) -> None:
         self.files = {PeerId(peer): {ref_of(data).digest: data for data in files} for peer, files in holding.items()}
@@ -125,7 +125,7 @@ def test_each_piece_puts_the_deadline_off(tmp_path: Path) -> None:
 def test_bytes_of_a_slow_home_put_the_deadline_off_but_a_trickle_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts_in_time: float, comes: bool
 ) -> None:
-    """A piece takes many times as long as the deadline."""
+    """A piece takes many times longer than the deadline, so incomplete pieces have to extend it."""
     monkeypatch.setattr("peer.state.artifacts.fetcher.PROGRESS_BYTES", PIECE // 16)
     swarm, timeout_s = Swarm(a=[DATA]), 0.5
     swarm.rate = parts_in_time * PIECE / 16 / timeout_s

@@ -1,4 +1,4 @@
-"""What is given to others: checked files only, and never through a link."""
+"""Only files with a verified digest are served, and links are not followed."""
 
 from __future__ import annotations
 

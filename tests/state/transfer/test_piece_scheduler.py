@@ -157,7 +157,7 @@ def record(peer: PeerId) -> PeerRecord:
 
 
 class Donors:
-    """A transport to donors with rates in bytes per second; a `fault` may raise or wait before a piece is given."""
+    """A transport to donors with rates in bytes per second. A `fault` may raise or wait before a piece is sent."""
 
     def __init__(self, **rates: float) -> None:
         self.rates = rates

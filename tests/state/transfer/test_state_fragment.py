@@ -33,7 +33,7 @@ def shelf(outer: OuterState, held: dict[int, bytes]) -> FragmentServer:
 
 
 class Transport:
-    """Fetches straight from a shelf."""
+    """Fetches from a `FragmentServer` in this process."""
 
     def __init__(self, shelf: FragmentServer) -> None:
         self.shelf = shelf

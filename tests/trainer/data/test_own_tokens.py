@@ -1,4 +1,4 @@
-"""Own texts as tokens of a tokenizer.json: mapped from files, made once, documents closed."""
+"""Own texts are tokenized once into mapped files, with an end token after each document."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = 40
 
 
 def tokenizer(folder: Path, vocab_size: int = 70_000, end_token: int = 69_999) -> TokenizerFile:
-    """Words `w0`, `w1`, …, of which the last has a number that only 32 bits hold."""
+    """Write a tokenizer with the words `w0`, `w1`, …. The number of the last one needs 32 bits."""
     words = {f"w{number}": number for number in range(WORDS)} | {"wide": 65_537, "?": WORDS}
     made = Tokenizer(WordLevel(words, unk_token="?"))
     made.pre_tokenizer = WhitespaceSplit()
@@ -110,7 +110,7 @@ def test_a_token_beyond_the_manifest_s_vocabulary_is_refused(tmp_path: Path) -> 
 
 
 def test_a_tokenizer_that_gives_too_many_tokens_is_refused(tmp_path: Path) -> None:
-    """Parts of its file may make more characters of a text than it may have tokens."""
+    """Fault: a normalizer or pre-tokenizer in the file expands a text without bound."""
     made = Tokenizer(WordLevel({"w": 0, "?": 1}, unk_token="?"))
     made.normalizer = Replace(Regex(r"\d"), "w " * 6)
     made.pre_tokenizer = WhitespaceSplit()

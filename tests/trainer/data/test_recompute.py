@@ -1,4 +1,4 @@
-"""Every batch of a real trainer is drawn again by another process, from manifest, index and journal alone."""
+"""Another process can recompute every batch of a real trainer from manifest, index and journal alone."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ sync_every = {steps}
 
 @dataclass
 class Cache:
-    """A swarm of one: what lies in the folder it has, but for `gone` shards."""
+    """Plays the other peers: they hold the files of a folder, except the shards in `gone`."""
 
     folder: Path
     index: TokenIndex
@@ -83,7 +83,7 @@ class Cache:
         return ()
 
     async def ask(self, refs: Sequence[ArtifactRef]) -> None:
-        """Nobody else is there."""
+        """Do nothing: there are no other peers to query."""
 
     async def fetch(self, ref: ArtifactRef, timeout_s: float) -> Path:
         return self._path(ref.digest)
@@ -97,7 +97,7 @@ class Cache:
 
 
 class Run:
-    """A peer's rounds without a swarm: each is a solo step that keeps the trainer's own values."""
+    """The rounds of a peer without partners. Each is a solo step that keeps the trainer's own values."""
 
     def __init__(self, folder: Path) -> None:
         self.data, self.home, self.saved = (folder / name for name in ("data", "home", "saved"))
@@ -116,7 +116,7 @@ class Run:
 
     @asynccontextmanager
     async def life(self, resume: Path | None, round_: int) -> AsyncIterator[TrainerClient]:
-        """A daemon's life, and in the end the kill of its trainer in the middle of a step."""
+        """Play one daemon for some rounds, and kill its trainer in the middle of a step."""
         index = str(self.data / "index.json")
         config = TrainerConfig.of(self.manifest, ME, device="cpu", data_index=index, trail=True, micro_batch=1)
         supply = ShardSupply(self.cache.index, self.cache, self.cache, self.journal.append, retry_s=0.0)
@@ -154,7 +154,7 @@ class Run:
         return list(read_batch_log(path)) if path.exists() else []
 
     def again(self) -> list[str]:
-        """What another process draws again."""
+        """Return the lines that the command prints in another process."""
         command = (sys.executable, "-P", "-m", "peer.trainer.data.recompute", str(self.path))
         given = (str(self.journal.path), ME, str(self.data))
         done = subprocess.run([*command, *given], capture_output=True, text=True, check=False, timeout=PATIENCE_S)

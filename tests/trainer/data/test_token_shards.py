@@ -1,4 +1,4 @@
-"""Shards in files: asked for, verified, mapped, missing."""
+"""Shards in files are requested from the daemon, verified and mapped. Missing ones are skipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer.trainer.data.tokens import WAIT_S, TokenShards, read_index
 
 
 def built(folder: Path, shards: int = 4, dtype: TokenDtype = "uint16", tokens: int = 200) -> TokenIndex:
-    """A folder as `peer data build` writes it."""
+    """Make a folder like that of `peer data build`."""
     vocab = 1000 if dtype == "uint16" else 2**17
     numbers = np.random.default_rng(7)
     entries = {}
@@ -33,7 +33,7 @@ def built(folder: Path, shards: int = 4, dtype: TokenDtype = "uint16", tokens: i
 
 
 class Daemon:
-    """Hears what the trainer says, and answers from a folder."""
+    """Plays the daemon: records the trainer's requests, and answers them with files of a folder."""
 
     def __init__(self, folder: Path, index: TokenIndex) -> None:
         self.said: list[dict[str, Any]] = []
@@ -43,7 +43,7 @@ class Daemon:
         self.shards = TokenShards(index, "index digest", self.said.append, lambda: self.now)
 
     def answer(self, *without: str) -> None:
-        """Answer all that is asked; `without`: digests that nobody has."""
+        """Answer all open requests. `without`: digests of unavailable shards."""
         asked = [digest for message in self.said for digest in message.get("ask", ())]
         self.said.clear()
         for digest in asked:

@@ -1,4 +1,4 @@
-"""Where a trainer begins in its data, after every kind of end."""
+"""Where a trainer begins in its data after each way in which the former one may have ended."""
 
 from __future__ import annotations
 

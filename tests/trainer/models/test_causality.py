@@ -1,4 +1,4 @@
-"""A model that sees later tokens is refused, by the exact gradient of its logits. Causal models of every kind pass."""
+"""A model that sees later tokens is refused by the gradient of its logits. All kinds of causal models are accepted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_model_that_sees_later_tokens_is_refused_by_name(kind: str) -> None:
 
 
 class Mixer(nn.Module):
-    """A model that gives each token a part of the others, as `weights` [to, from] says."""
+    """A model that mixes the embeddings of all tokens with the given `weights` [to, from]."""
 
     config = PretrainedConfig()
 

@@ -1,4 +1,4 @@
-"""What a foreign model can do is found out by trying it."""
+"""The abilities of a foreign model are determined by trying it out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of transformers, bound to a flat vector, against the same models made plainly by the library."""
+"""Models of transformers that are bound to a flat vector compute the same as those that the library makes."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_model_that_predicts_no_next_token_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_padding_token_outside_of_the_vocabulary_is_left_out(kind: str, padding: int | None, tmp_path: Path) -> None:
-    """As that of a bare config is, which is the library's default. One of another vocabulary is kept inside."""
+    """A bare config has the library's default padding token. A kind that insists on a number gets a valid one."""
     given = {} if padding in (None, 0) else {"pad_token_id": padding}
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": kind, **TRANSFORMER, **given}))
@@ -200,7 +200,8 @@ def test_a_padding_token_outside_of_the_vocabulary_is_left_out(kind: str, paddin
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_the_token_that_a_config_calls_padding_is_trained_as_any_other(kind: str, tmp_path: Path) -> None:
-    """The windows are full. torch would give its embedding no gradient, and it may be any word of a run's tokenizer."""
+    """Fault: torch gives the padding token's embedding no gradient, although it may be any word of the run's
+    tokenizer."""
     padding = int(TOKENS[0, 3])
     model: Any = build(config_of(config_file(tmp_path, kind, pad_token_id=padding)))
     model.lm_head.weight = torch.nn.Parameter(torch.randn(96, 32))  # not tied: its gradient would hide a missing one

@@ -30,8 +30,9 @@ def bound(config: LlamaSection, flat: torch.Tensor) -> torch.nn.Module:
 
 
 def test_logits_are_those_of_transformers() -> None:
-    """Golden numbers from LlamaForCausalLM of transformers 5.23 with the same weights: norms, rotary convention, shared
-    key and value heads, SwiGLU and the tied output each change them."""
+    """The expected numbers are from LlamaForCausalLM of transformers 5.23 with the same weights.
+
+    An error in norms, rotary convention, shared key and value heads, SwiGLU or the tied output would change them."""
     layout = layout_of(SMALL)
     assert layout.elements == 4432
     flat = torch.arange(layout.elements, dtype=torch.float64).mul(0.7).sin().float()

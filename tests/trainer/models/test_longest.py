@@ -1,4 +1,4 @@
-"""The longest window that a model takes is found by trying it, whatever its config says."""
+"""The longest window that a model takes is found by trying it out, even if its config says something else."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ DAILY = {"xlm-roberta", "opt", "gpt2", "whisper", "llama"}
 
 
 def works(kind: str, values: dict[str, Any], tokens: int) -> bool:
-    """Return whether the real model computes a window of so many tokens."""
+    """Return whether the real model works with a window of this number of tokens."""
     network = ForeignModel(build_stand_in(CONFIG_MAPPING[kind](**values)))
     try:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Which windows a probe looks at, how many it may, and what it says where it cannot."""
+"""The number and the choice of a probe's windows, and the reason that is given where there are none."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_small_batches_pay_for_shorter_windows(batch: int, context: int, count: 
 @pytest.mark.parametrize("batch", [1, 2, 4, 8, 64])
 @pytest.mark.parametrize("context", [16, 128, 1024])
 def test_a_probe_costs_two_inner_steps_at_most(batch: int, context: int) -> None:
-    """Four forward passes over the windows, against three for each token of a step."""
+    """A probe makes four forward passes over its windows; a step costs three for each of its tokens."""
     form = WindowForm.affordable(batch * context, context)
     assert form.count <= MOST_WINDOWS
     assert SHORTEST < form.length <= min(context, 128) + 1

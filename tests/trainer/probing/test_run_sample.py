@@ -1,4 +1,4 @@
-"""The windows of a probe on shards: from all of the run's, borrowed one at a time, and never what training knows."""
+"""A probe's windows come from random shards of the whole run, which are borrowed one at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT = 6
 
 
 class Lender:
-    """Shards of chosen lengths, all here. A token tells its shard."""
+    """Lends shards of given lengths. The value of a token shows its shard."""
 
     def __init__(self, *tokens: int) -> None:
         self.tokens_per_shard = tokens
