@@ -14,11 +14,12 @@ HEAD = """\
 
 <!-- Made from peer/cli by `python -m tests.generated --write`: edit there. -->
 
-Every command has `--help` with an example, `--json` where it reports, and [exit codes](exit-codes.md) from one table.
-A flag comes before the environment, which comes before the [configuration file](../guides/leave-running.md), which
-comes before the manifest. Every option has a variable: `PEER_MAX_UPLOAD` is the one of `--max-upload`. The first
-Ctrl+C drains, the second leaves at once. `peer-swarm` and `python -P -m peer` are other names of the same program.
-Without `-P`, Python searches the current folder for the first modules that it loads.
+Every command has `--help` with an example. Commands that report something have `--json`, and all share one table of
+[exit codes](exit-codes.md). An option on the command line takes precedence over its environment variable, the variable
+over the [configuration file](../guides/leave-running.md), and the file over the manifest. Every option has a variable:
+`PEER_MAX_UPLOAD` for `--max-upload`. The first Ctrl+C drains the daemon, and the second ends it at once. `peer-swarm`
+and `python -P -m peer` are other names of the same program. Without `-P`, Python may load its first modules from the
+current folder.
 """
 
 

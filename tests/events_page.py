@@ -16,8 +16,8 @@ HEAD = """\
 <!-- Made from peer/observe/events.py by `python -m tests.generated --write`: edit there. -->
 
 A peer's journal is `runs/<id>/journal.jsonl` under its home: one JSON object a line, append-only, rotated at a
-bounded size. Each line has `t` in seconds since the epoch, `kind`, and the fields below. Metrics, views and reports are
-made from it. A field may be added with a default. A field or kind is never given a new meaning.
+size limit. Each line has `t` in seconds since the epoch, `kind`, and the fields below. Metrics, views and reports are
+made from it. New fields may be added, with defaults. A field or kind never changes its meaning.
 """
 
 

@@ -9,9 +9,9 @@ HEAD = """\
 
 <!-- Made from peer/errors.py by `python -m tests.generated --write`: edit there. -->
 
-A process of `peer` returns one of these codes. The last column says whether a supervisor does well to start it again
-unchanged. The text of an error says what was found, why that matters (`why:`), and what to do (`fix:`). Its last line
-is the command that shows the section of this page (`see:`). 0 is success: the run is over, or the peer left as told.
+A process of `peer` ends with one of these codes. The last column says whether a supervisor should restart it without
+changes. The text of an error has four parts: what was found, why that matters (`why:`), what to do (`fix:`), and the
+command that shows the section of this page (`see:`). 0 is success: the run is over, or the peer was asked to leave.
 
 | code | error | meaning | retry |
 | --- | --- | --- | --- |

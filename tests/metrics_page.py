@@ -11,12 +11,12 @@ HEAD = """\
 <!-- Made from peer/observe/metrics.py by `python -m tests.generated --write`: edit there. -->
 
 `peer join … --metrics-port 9464` and `peer bootstrap … --metrics-port 9464` serve these at `/metrics`, as Prometheus
-reads them (text format 0.0.4), and answer `ok` at `/healthz`. Only this machine can ask unless `--metrics-host` names
-another address: there is no password. Every label value is one of those listed. A peer id is a label in
-`peer_run_peer_...` alone, of at most 256 peers.
+reads them (text format 0.0.4), and answer `ok` at `/healthz`. There is no password, so the endpoint listens on the
+loopback address unless `--metrics-host` names another one. All label values are listed below. Only `peer_run_peer_...`
+has peer ids as labels, for at most 256 peers.
 
-An unknown value has no sample. Counters from journal events or payload frames begin at zero with each start of
-the daemon, as Prometheus expects of counters. Those from all of the journal and from the trainer go on.
+An unknown value has no sample. Counters of journal events or payload frames begin at zero with each start of the
+daemon, as Prometheus expects of counters. Those over the complete journal, and those of the trainer, continue.
 
 | metric | type | unit | labels | meaning | from | bootstrap |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -24,8 +24,8 @@ the daemon, as Prometheus expects of counters. Those from all of the journal and
 RUN = """
 ## The run's peers
 
-`peer bootstrap --metrics-port` also serves these. They are what peers say of themselves in signed summaries. A peer
-with `--no-summary` is not among them.
+`peer bootstrap --metrics-port` also serves these. The values are what peers report of themselves in signed summaries. A
+peer with `--no-summary` is not included.
 
 | metric | type | unit | labels | meaning |
 | --- | --- | --- | --- | --- |

@@ -17,7 +17,7 @@ HEAD = """\
 
 <!-- Made from docstrings by `python -m tests.generated --write`: edit there. -->
 
-These names, and no others, are the public interface. Everything else is internal, and changes without notice.
+Only these names are the public interface. Everything else is internal, and may change without notice.
 [The tutorial](../tutorials/own-loop.md) shows them at work. Every error is a `peer.PeerError` with `found`, `why` and
 `fix`; [the exit codes](exit-codes.md) list its kinds, which are in `peer.errors`. `peer.events` has
 [the events of the journal](journal-events.md), and [the manifest](manifest.md) has a page of its own.

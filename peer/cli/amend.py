@@ -1,4 +1,4 @@
-"""`peer manifest amend`: change what may change in a run that is under way."""
+"""`peer manifest amend`: change a run that is under way."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CHANGES: dict[str, Change] = {change.value.replace("_", "-"): change for change 
 CHANGES["resume"] = Change.GO_ON
 LIST = "list"
 FILES_WITH_PEERS = ("run_view.json", "directory.json", "journal.jsonl")
-"""Files of a run's folder that name peers."""
+"""Files in a run's folder that contain peer ids."""
 ID_CHARS = 6
-"""Least characters of an ending that names a peer: as many as `peer status` shows."""
+"""Fewest characters of a peer id's ending that are accepted: the number that `peer status` shows."""
 _ID = re.compile(r"12D3Koo[1-9A-HJ-NP-Za-km-z]{43,49}")
 LEAST_SCALE, MOST_SCALE = 1e-3, 10.0
-"""Factors of the learning rate that an operator can mean. Peers take any up to 100."""
+"""Factors of the learning rate that are accepted from an operator. Peers accept any up to 100."""
 MOST_AHEAD_S = 366 * 86_400.0
 """Seconds from now to the latest round that an amendment may name."""
 NEEDS = {
@@ -48,7 +48,7 @@ NEEDS = {
 
 
 class ChangeChoice(click.Choice[str]):
-    """The kinds of amendment, by the words of the command line."""
+    """The kinds of amendment, by their names on the command line."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in ("go-on", "go_on"):
@@ -75,17 +75,17 @@ def command(
     home: Path,
     identity_path: Path | None,
 ) -> None:
-    """Change a run that is under way: sign an amendment and add it to run.amendments in the manifest's folder.
+    """Change a run that is under way: sign an amendment and append it to run.amendments in the manifest's folder.
 
-    The bootstrap node reads that file while it runs and spreads it. Every peer obeys from the named round on. lr-scale
-    takes a factor, wire a range, ban and unban a peer id. revoke takes the peer id of an invitation, and unban gives it
-    back. refound takes the digest of the new state. pause and resume take nothing.
+    The bootstrap node reads that file while it runs and distributes it. Every peer applies the amendment from the named
+    round on. lr-scale takes a factor, wire a range of versions, ban and unban a peer id. revoke takes the peer id of an
+    invitation, and unban restores it. refound takes the digest of the new state. pause and resume take no value.
 
-    An amendment may hold before an earlier one of the file does. If both are on the same matter it replaces that one,
-    which so never holds.
+    An amendment may name an earlier round than the amendments before it. If both change the same thing, it replaces the
+    other one, which then never takes effect.
 
-    In place of a peer id its ending will do, as status and page show it, if one peer alone is known here that has it.
-    list changes nothing and shows the amendments so far; no key is needed."""
+    Instead of a peer id you can give its ending, as the status and the page show it, if exactly one known peer has that
+    ending. list prints the amendments so far and needs no key."""
     signed = load_signed(file)
     if change == LIST:
         _list(file, signed, value)
@@ -108,7 +108,7 @@ def command(
     now, latest = _round_if_known(signed, home), max(log.amendments, key=lambda one: one.round, default=None)
     if at_round is not None:
         _ensure_reachable(at_round, signed, home)
-        at_round = max(at_round, now or 0)  # rounds that are over stay as they were
+        at_round = max(at_round, now or 0)  # an amendment cannot change past rounds
     else:
         at_round = now if now is not None else latest.round if latest is not None else 0
         if now is None and latest is not None and at_round:
@@ -138,7 +138,7 @@ def command(
 def _ensure_sane(
     kind: Change, fields: dict[str, Any], reason: str, file: Path, signed: SignedManifest, held: int
 ) -> None:
-    """Raise UsageError for an amendment that would end the run, or that no peer would take."""
+    """Raise UsageError for an amendment that would end the run, or that peers would refuse."""
     if held >= MAX_COUNT:
         raise UsageError(f"a run has at most {MAX_COUNT} amendments, and all of them are signed", "Begin another run.")
     if len(reason) > MAX_REASON or not reason.isprintable():
@@ -161,7 +161,8 @@ def _ensure_sane(
 
 
 def _ensure_not_a_node(peer: str, file: Path, signed: SignedManifest) -> None:
-    """Raise UsageError for the operator's key, and for a node that may sign something: amendments come by the nodes."""
+    """Raise UsageError for the operator's own key, and for a node with a delegation, because nodes distribute the
+    amendments."""
     if peer == signed.manifest.operator:
         raise UsageError(f"{peer} is the operator's own key", "Name another peer.")
     log = StatementLog(signed.run_id, signed.manifest.operator)
@@ -175,7 +176,7 @@ def _ensure_not_a_node(peer: str, file: Path, signed: SignedManifest) -> None:
 
 
 def _ensure_reachable(at_round: int, signed: SignedManifest, home: Path) -> None:
-    """Raise UsageError for a round that the run does not reach, or not within a year."""
+    """Raise UsageError for a round that the run never reaches, or that is more than a year away."""
     rounds, sync = signed.manifest.rounds, signed.manifest.sync
     if at_round >= rounds:
         raise UsageError(
@@ -195,14 +196,14 @@ def _ensure_reachable(at_round: int, signed: SignedManifest, home: Path) -> None
 
 
 def _amendments_of(file: Path, signed: SignedManifest) -> StatementLog:
-    """Read the operator's file. Raises ManifestError for one that does not check."""
+    """Return the amendments in the operator's file. Raises ManifestError when the file is not valid."""
     log = StatementLog(RunId(signed.run_id), signed.manifest.operator)
     load(beside(file, AMENDMENT), log)
     return log
 
 
 def _list(file: Path, signed: SignedManifest, value: str | None) -> None:
-    """Show the amendments in the operator's file, oldest first."""
+    """Print the amendments in the operator's file, oldest first."""
     if value is not None:
         raise UsageError("list takes no value", "Give: peer manifest amend run.toml list")
     log = _amendments_of(file, signed)
@@ -214,7 +215,7 @@ def _list(file: Path, signed: SignedManifest, value: str | None) -> None:
 
 
 def _ids_known(home: Path, run_id: bytes) -> set[str]:
-    """Return the peers that this home knows of: from its daemon's status, and from the files of the run."""
+    """Return the peer ids that this home knows, from its daemon's status and from the files of the run."""
     from peer.node.control import send_command
 
     kept = Home(home, make=False)
@@ -228,7 +229,7 @@ def _ids_known(home: Path, run_id: bytes) -> set[str]:
 
 
 def _peer(value: str, known: set[str]) -> str:
-    """Return the peer id that a value names: itself, or the one known id that ends in it. Raises UsageError."""
+    """Return the peer id that `value` is, or the only known one that ends with it. Raises UsageError."""
     ending = value.lstrip("….")
     if is_peer_id(value):
         return value
@@ -247,8 +248,8 @@ def _peer(value: str, known: set[str]) -> str:
 
 
 def _round_now(signed: SignedManifest, home: Path) -> int:
-    """Compute the round from this machine's clock and the run's start, negative before it. The start is known to the
-    manifest, or to the papers in this home. Raises UsageError when neither knows it."""
+    """Return the current round by this machine's clock, negative before the start. The start comes from the manifest or
+    from the papers in this home. Raises UsageError when neither has it."""
     sync, advice = signed.manifest.sync, "Give --at-round. `peer status` of any peer shows the round."
     or_home = f"{advice} Or name the --home of a peer or node of this run, and the operator's key with --identity-path."
     if sync.clock != "seconds":
@@ -259,7 +260,7 @@ def _round_now(signed: SignedManifest, home: Path) -> int:
 
 
 def _start_if_known(signed: SignedManifest, home: Path) -> float:
-    """Return when round 0 began, seconds since the epoch; 0: neither the manifest nor this home knows."""
+    """Return when round 0 began, seconds since the epoch. 0: neither the manifest nor this home knows it."""
     folder, log = (
         Home(home, make=False).run(signed.run_id).path,
         StatementLog.of(signed.run_id, signed.manifest, time.time),
@@ -269,7 +270,7 @@ def _start_if_known(signed: SignedManifest, home: Path) -> float:
 
 
 def _round_if_known(signed: SignedManifest, home: Path) -> int | None:
-    """Return the round now, 0 before the run has begun. None: it is not known here."""
+    """Return the current round, 0 before the run has begun. None: not known here."""
     try:
         return max(0, _round_now(signed, home))
     except UsageError:
@@ -277,7 +278,7 @@ def _round_if_known(signed: SignedManifest, home: Path) -> int | None:
 
 
 def _fields(change: Change, value: str | None) -> dict[str, Any]:
-    """Return the amendment's fields beyond its kind. Raises UsageError."""
+    """Return the amendment's fields besides its kind. Raises UsageError."""
     if (change in NEEDS) != (value is not None):
         raise UsageError(f"{change.value} takes {NEEDS.get(change, 'no value')}", f"Give {NEEDS.get(change, 'none')}.")
     text = value or ""

@@ -1,4 +1,4 @@
-"""`peer bench`: what this machine does with the parts that matter."""
+"""`peer bench`: measure the speed of codecs, exchange and trainer on this machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def codec(codec: str, mb: float, as_json: bool) -> None:
 @click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True)
 @as_json
 def exchange(codec: str, mb: float, against: str, repeats: int, as_json: bool) -> None:
-    """Measure a swap between two processes, both ways at once, with TLS, decoding and accumulating."""
+    """Measure a swap between two processes: both directions at once, with TLS, decoding and accumulating."""
     from peer.lab.bench.exchange import measure
 
     found = measure(codec, mb, against, repeats)
@@ -74,10 +74,10 @@ def trainer(
     data: str | None,
     as_json: bool,
 ) -> None:
-    """Measure how fast this machine trains a run's model, in a child process as the daemon does it.
+    """Measure how fast this machine trains a run's model, in a child process like the daemon's trainer.
 
-    A --manifest of your own has its files beside it, as for `peer bootstrap`. Python's standard library stands in for
-    data that would have to be fetched."""
+    The files that a --manifest names are expected beside it, as for `peer bootstrap`. Data that would have to be
+    fetched is replaced by Python's standard library."""
     from peer.joining.artifacts import operator_files
     from peer.lab.bench.trainer import measure
     from peer.run.manifest import default_text, derive, read_text

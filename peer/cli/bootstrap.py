@@ -117,7 +117,8 @@ def command(
     keep_every: float,
     check: bool,
 ) -> None:
-    """Be the entry to a run: serve its signed manifest and first state, and print the ticket others join with."""
+    """Run the operator's node of a run: serve its signed manifest and first state, and print the ticket for
+    volunteers."""
     from peer.cli.run import run_daemon, say
 
     say(f"peer {__version__}: loading torch and the network takes some seconds")

@@ -1,4 +1,4 @@
-"""`peer compare`: several methods at equal tokens."""
+"""`peer compare`: compare methods at an equal number of tokens."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def command(
     step_seconds: float,
     as_json: bool,
 ) -> None:
-    """Play several methods with equally many tokens. Compare their loss against tokens, bytes and seconds.
+    """Run several methods with the same number of tokens. Compare their loss against tokens, bytes and seconds.
 
-    A MANIFEST is a file, with the files that it names beside it, or the name of a preset: then the tiny built-in run
-    with it. Two baselines have the first one's task: single, one peer alone, and ddp, one model that takes the batches
-    of all peers in every step. Each is played as a swarm of real processes on this machine, one after another. With
-    --virtual all is simulated. See `peer help compare-methods`."""
+    A MANIFEST is a file, with the files that it names beside it, or the name of a preset, which is then used in the
+    tiny built-in run. Two baselines train on the first one's task: single is one peer alone, and ddp is one model that
+    takes the batches of all peers in every step. Each method runs as a swarm of real processes on this machine, one
+    after another. With --virtual everything is simulated. See `peer help compare-methods`."""
     from peer.lab.compare.entries import SINGLE, entries_of
     from peer.lab.compare.play import VirtualPlace
     from peer.lab.compare.result import compare, table
@@ -104,21 +104,21 @@ def command(
     play = _in_processes(every, peers, first, data, log) if place is None else _in_virtual_time(place)
     where = "real processes on one machine" if place is None else place.description
     outcome = compare(entries, peers, played, where, play, target, single)
-    echo(json.dumps(outcome.to_json()) if as_json else table(outcome))  # before a file that may fail
+    echo(json.dumps(outcome.to_json()) if as_json else table(outcome))  # print first: writing a file may fail
     for option, file, write in writers:
         with writing(file, option):
             write(outcome, file)
 
 
 def _writers(plot: Path | None, rows: Path | None) -> list[tuple[str, Path, Callable[[Comparison, Path], None]]]:
-    """Return the files that are written at the end: option, path, function. Everything that this takes is loaded now.
+    """Return the files to write at the end, as (option, path, function). The libraries that they need are loaded now.
 
-    Raises UsageError for a path or an ending that cannot be written, and for a library that is missing."""
+    Raises UsageError for a path that cannot be written, an unknown file ending, or a missing library."""
     writers: list[tuple[str, Path, Callable[[Comparison, Path], None]]] = []
     refuse_unwritable(plot, "--plot", (".png", ".svg"))
     refuse_unwritable(rows, "--rows", (".csv", ".parquet"))
     if plot is not None:
-        # Where the user is may lie anybody's `matplotlibrc`, and matplotlib reads it when it is loaded.
+        # Importing matplotlib reads a `matplotlibrc` from the working folder, which may belong to somebody else.
         with using_extra("plots"), contextlib.chdir(os.sep):
             from peer.lab.compare.plot import write_plot
         writers.append(("--plot", plot, write_plot))
@@ -133,17 +133,17 @@ def _writers(plot: Path | None, rows: Path | None) -> list[tuple[str, Path, Call
 
 
 def _in_virtual_time(place: VirtualPlace) -> Play:
-    """Return how one entry is played with one seed."""
+    """Return the function that plays one entry with one seed in virtual time."""
     from peer.lab.compare.play import play_virtual
 
     return lambda entry, seed: _print_end(entry, seed, play_virtual(entry, seed, place))
 
 
 def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[str, ...], log: tuple[str, ...]) -> Play:
-    """Return how one entry is played with one seed, on this machine. `seed`: the first one.
+    """Return the function that plays one entry with one seed as real processes on this machine. `seed`: the first seed.
 
-    Everything that any of the entries needs is found first. Raises ManifestError, DataError, ModelError or UsageError
-    when something is missing."""
+    The files of all entries are looked up first. Raises ManifestError, DataError, ModelError or UsageError when one is
+    missing."""
     from peer.cli.run import loop_factory
     from peer.lab.compare.play import play_real
     from peer.lab.localswarm.plan import peer_setups, shard_folder, with_founders
@@ -152,7 +152,7 @@ def _in_processes(entries: Sequence[Entry], peers: int, seed: int, data: tuple[s
 
     trackers = _trackers(log)
     say = functools.partial(echo, err=True)
-    kind = entries[0].manifest.data.kind  # all entries have the same data section
+    kind = entries[0].manifest.data.kind  # equal in all entries
     setups = peer_setups(kind, peers, (), (), data, 0.0)
     shards = shard_folder(data, kind)
     sources = {entry.name: find_sources(entry.base, entry.manifest, shards) for entry in entries}
@@ -180,7 +180,7 @@ def _trackers(log: tuple[str, ...]) -> tuple[Tracker, ...]:
 
 
 def _print_end(entry: Entry, seed: int, course: SwarmCourse) -> SwarmCourse:
-    """Print the end of a swarm on stderr, so that a comparison that is stopped later was not for nothing."""
+    """Print the final loss of one swarm on stderr, so that a comparison that is interrupted later still has results."""
     from peer.lab.compare.result import time_scale
 
     if course.curve:

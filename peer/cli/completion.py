@@ -1,4 +1,4 @@
-"""`peer --install-completion`: completion of commands, options and values in the user's shell."""
+"""`peer --install-completion`: shell completion of commands, options and values."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 SHELLS = ("bash", "zsh", "fish")
 PROGRAMS = ("peer", "peer-swarm")
 VARIABLE = "_PEER_COMPLETE"
-"""Variable by which the shell asks for completion. It is one for both names of the program."""
+"""Environment variable with which the shell requests completions. Both names of the program use it."""
 
 
 def install_completion(function: F) -> F:
-    """Add `--install-completion`."""
+    """Add the option `--install-completion`."""
     return click.option(
         "--install-completion",
         metavar="[bash|zsh|fish]",
@@ -48,7 +48,7 @@ def _install(context: click.Context, parameter: click.Parameter, value: str | No
 
 
 def write_script(command: click.Command, shell: str, program: str) -> Path:
-    """Write the script that completes `program`; return its path. Raises UsageError when it cannot be written."""
+    """Write the completion script for `program` and return its path. Raises UsageError when it cannot be written."""
     from peer.user_folders import make_private
     from peer.whole_files import replace_file
 
@@ -64,13 +64,14 @@ def write_script(command: click.Command, shell: str, program: str) -> Path:
 
 
 def written_scripts() -> list[Path]:
-    """Return the scripts that `write_script` has written for this user."""
+    """Return the paths of the scripts that `write_script` has written for this user."""
     files = [_file(shell, program) for shell in SHELLS for program in PROGRAMS]
     return [file for file in files if file.is_file() and VARIABLE in file.read_text(errors="replace")]
 
 
 def _file(shell: str, program: str) -> Path:
-    """The file that a shell reads by itself. For zsh it is one in a folder that the user adds to `fpath`."""
+    """Return the file from which the shell loads completions by itself. For zsh the user has to add its folder to
+    `fpath`."""
     from peer.user_folders import config_folder, data_folder
 
     if shell == "bash":

@@ -1,4 +1,4 @@
-"""`peer config`: what the options of commands are without flags, and where each value comes from."""
+"""`peer config`: show and change default values of options."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def command() -> None:
     """Show and change the configuration file.
 
-    Keys are flags without their dashes. Those above the first section hold for every command, and those in a section
-    such as [join] for that command. A flag comes before the environment (PEER_MAX_UPLOAD for --max-upload), which comes
-    before the file."""
+    Keys are options without their dashes. Keys above the first section apply to every command, and keys in a section
+    such as [join] to that command. An option on the command line takes precedence over the environment (PEER_MAX_UPLOAD
+    for --max-upload), and the environment over the file."""
 
 
 @command.command("show", epilog="Example: peer config show join")
@@ -28,7 +28,8 @@ def command() -> None:
 @as_json
 @click.pass_context
 def show(context: click.Context, names: tuple[str, ...], as_json: bool) -> None:
-    """Print every option of a COMMAND (join), its value without flags, and where the value comes from."""
+    """Print every option of a COMMAND (default: join), its value without options on the command line, and where the
+    value comes from."""
     from peer.config.loading import config_of
     from peer.config.options import check_names, commands_of
     from peer.config.report import settings_of
@@ -50,7 +51,7 @@ def show(context: click.Context, names: tuple[str, ...], as_json: bool) -> None:
 @command.command("path", epilog="Example: peer config path")
 @click.pass_context
 def path(context: click.Context) -> None:
-    """Print the path of the configuration file, which may not exist."""
+    """Print the path of the configuration file. The file need not exist."""
     from peer.config.loading import path_of
 
     echo(str(path_of(context)))
@@ -61,9 +62,9 @@ def path(context: click.Context) -> None:
 @click.argument("values", nargs=-1, required=True, metavar="VALUE...")
 @click.pass_context
 def set_(context: click.Context, key: str, values: tuple[str, ...]) -> None:
-    """Write a value into the configuration file, and keep its comments.
+    """Write a value into the configuration file. Comments in the file are kept.
 
-    An option that may be repeated takes several values."""
+    A repeatable option takes several values."""
     from peer.config.edit import set_value, toml_value
     from peer.config.file import ConfigEntry, ConfigFile
     from peer.config.loading import path_of
@@ -82,7 +83,7 @@ def set_(context: click.Context, key: str, values: tuple[str, ...]) -> None:
 @click.argument("key", metavar="[COMMAND.]OPTION")
 @click.pass_context
 def unset(context: click.Context, key: str) -> None:
-    """Take a value out of the configuration file."""
+    """Remove a value from the configuration file."""
     from peer.config.edit import remove_value
     from peer.config.loading import path_of
     from peer.config.options import parameter_key
@@ -94,7 +95,7 @@ def unset(context: click.Context, key: str) -> None:
 
 
 def _context_of(root: click.Context, path: tuple[str, ...]) -> click.Context:
-    """Return a context of a command as it would be called without arguments. Raises UsageError."""
+    """Return the click context of a command called without arguments. Raises UsageError for an unknown command."""
     from peer.config.options import no_such_command
 
     context = root
@@ -108,7 +109,7 @@ def _context_of(root: click.Context, path: tuple[str, ...]) -> click.Context:
 
 
 def _option(context: click.Context, key: str) -> tuple[tuple[str, ...], str, click.Option, click.Context]:
-    """Return section, flag, option and the option's command for a key. Raises UsageError."""
+    """Return the section, flag, option and command context that a key names. Raises UsageError."""
     from peer.config.options import commands_of, find_option, parameter_key
 
     root = context.find_root()

@@ -1,4 +1,4 @@
-"""`peer contribution`: the receipts that partners signed for this peer's work."""
+"""`peer contribution`: show, export and verify the receipts that partners signed for this peer's work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN = click.option("--run", default="", metavar="ID", help="Beginning of the run
 
 @click.group("contribution")
 def command() -> None:
-    """Show, hand on and check signed receipts of exchanges in pairs."""
+    """Show, export and verify signed receipts of exchanges in pairs."""
 
 
 @command.command("show", epilog="Example: peer contribution show --json")
@@ -35,7 +35,7 @@ def command() -> None:
 @RUN
 @as_json
 def show(home: Path, run: str, as_json: bool) -> None:
-    """Show what partners signed for this peer, by partner. The receipts are checked first."""
+    """Verify the receipts of this peer and show them by partner."""
     from peer.observe.receipt_file import check_file
     from peer.transport.signing import holds
 
@@ -47,7 +47,7 @@ def show(home: Path, run: str, as_json: bool) -> None:
 @home
 @RUN
 def export(file: Path, home: Path, run: str) -> None:
-    """Write the receipts under this home to FILE, for others to verify."""
+    """Write the receipts in this home to FILE, so that others can verify them."""
     from peer.observe.receipt_file import copy_checked
     from peer.transport.signing import holds
 
@@ -62,9 +62,9 @@ def export(file: Path, home: Path, run: str) -> None:
 @home
 @as_json
 def verify(file: Path, home: Path, as_json: bool) -> None:
-    """Check every signature and hash in FILE, without a network, and show what it says.
+    """Check every signature and hash in FILE, offline, and show its contents.
 
-    Where the home has the run's manifest, receipts that the run cannot have are refused, too."""
+    If the home has the run's manifest, receipts that are impossible in that run are refused, too."""
     from peer.observe.receipt_file import check_file
     from peer.transport.signing import holds
 
@@ -72,7 +72,8 @@ def verify(file: Path, home: Path, as_json: bool) -> None:
 
 
 def _chain(home: Path, run: str) -> Path:
-    """Return the file of the run that is meant. Raises ReceiptsBroken and UsageError."""
+    """Return the receipt file of the run that is meant. Raises ReceiptsBroken when there is none and UsageError when
+    there are several."""
     found = sorted(expand_user(home).glob(f"runs/*/{RECEIPTS}"))
     meant = [path for path in found if path.parent.name.startswith(run[:16])]
     if not meant:
@@ -85,7 +86,7 @@ def _chain(home: Path, run: str) -> Path:
 
 
 def _bounds(home: Path, run_id: RunId) -> ReceiptBounds | None:
-    """Return what receipts of a run can say. None: its manifest is not in the home. Raises ManifestError."""
+    """Return the limits for receipts of a run. None: the home does not have its manifest. Raises ManifestError."""
     from peer.run.costs import receipt_bounds
     from peer.run.home import Home
     from peer.run.manifest import load_signed
@@ -95,7 +96,7 @@ def _bounds(home: Path, run_id: RunId) -> ReceiptBounds | None:
     if not path.exists():
         return None
     signed = load_signed(path)
-    if signed.run_id != run_id:  # another run, whose id begins alike
+    if signed.run_id != run_id:  # another run with the same beginning of its id
         return None
     manifest = signed.manifest
     return receipt_bounds(method_of(manifest.sync), manifest.model.parameters, manifest.rounds)

@@ -1,4 +1,4 @@
-"""`peer data`: texts to token shards."""
+"""`peer data`: convert texts to token shards."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ def build(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Turn folders of text, JSONL (plain, .gz, .zst) and parquet (field or column `text`) into token shards.
+    """Convert folders of text, JSONL (plain, .gz, .zst) and parquet (field or column `text`) to token shards.
 
-    A text file, a line of JSONL or a row is one document. The same command continues a build that was stopped."""
+    A text file, a line of JSONL and a row of parquet are one document each. Run the same command again to continue an
+    interrupted build."""
     with using_extra("data"):
         from peer.data.build import build as build_data
         from peer.data.encoding import open_tokenizer

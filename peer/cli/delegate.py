@@ -1,4 +1,4 @@
-"""`peer manifest delegate`: let a node sign for the operator, whose own key stays offline."""
+"""`peer manifest delegate`: allow a node to sign for the operator, whose own key stays offline."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DUTIES = ("start", "digests", "invitations")
 
 NOT_BEGUN = 0.0
 EARLY_S = 86_400.0
-"""Seconds in the future at which round 0 may lie: it begins when enough peers are ready."""
+"""Seconds that round 0 may lie in the future: it begins when enough peers are ready."""
 
 
 class StartOption(click.ParamType):  # type: ignore[type-arg]
-    """When round 0 began, seconds since the epoch; `none` before the run has begun."""
+    """The time when round 0 began, seconds since the epoch; `none` before the run has begun."""
 
     name = "seconds"
 
@@ -67,12 +67,13 @@ def command(
     home: Path,
     identity_path: Path | None,
 ) -> None:
-    """Let the key of a NODE sign for the operator: when the run begins, digests of its state, and invitations.
+    """Allow the key of a NODE to sign for the operator: the run's start, digests of its state, and invitations.
 
-    The operator's key signs this delegation and adds it to run.delegations in the manifest's folder. The node's own
-    key is what `peer id show` prints there. A node never signs amendments. A later delegation to the same node replaces
-    the earlier one, also for what the node has signed: `--may nothing` takes everything back. As the run's start may be
-    among it, the operator's key signs the start then: --start. No start that a node signs replaces it afterwards."""
+    The operator's key signs this delegation and adds it to run.delegations in the manifest's folder. The id of the
+    node's key is printed by `peer id show` on the node. A node never signs amendments. A later delegation to the same
+    node replaces the earlier one, also for what the node has signed already; `--may nothing` withdraws everything. The
+    withdrawn signatures may include the run's start, so the operator's key then has to sign the start itself: --start.
+    A start signed by the operator is final."""
     from peer.run.manifest import load_signed, other_operator_error
     from peer.run.statements.files import beside, load, write_statements
     from peer.run.statements.kinds import PAPER, DelegationDocument
@@ -122,8 +123,8 @@ def _settle_start(
     start: float | None,
     home: Path,
 ) -> None:
-    """Make sure that the run does not lose its start with the right of the node that had signed it. Raises UsageError
-    for a start that cannot be, and when --start is needed."""
+    """Ensure that the run keeps a signed start when a node loses the right to sign it. Raises UsageError for an
+    impossible start, and when --start is needed."""
     from peer.run.home import Home
     from peer.run.resolve import resolve
     from peer.run.statements.files import known_start, load_kept

@@ -1,4 +1,4 @@
-"""`peer doctor`: what keeps this machine out of a run."""
+"""`peer doctor`: find what prevents this machine from taking part in a run."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def command(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """Find what keeps this machine out of the run of a TICKET, all of it at once, and what it would do there.
+    """Find everything that prevents this machine from taking part in the run of a TICKET, and predict its role there.
 
-    Give the options that you would give `peer join`. Without a TICKET only the machine is looked at. Nothing is written
-    into the home, and a daemon that runs is left alone. The exit code is 0 for a machine that is ready, 71 with
-    warnings, and 70 for one that is not."""
+    Give the options that you would give `peer join`. Without a TICKET only the machine is examined. Nothing is written
+    into the home, and a running daemon is not disturbed. The exit code is 0 if the machine is ready, 71 with warnings,
+    and 70 if it is not ready."""
     echo("looking at this machine", err=as_json)
     from peer.cli.installed import check_torch
     from peer.cli.run import run_daemon

@@ -1,4 +1,4 @@
-"""Times as people write them: 90s, 30m, 2h, 1d, 1h30m. Every option that takes a time reads it here."""
+"""The type of options that take a duration: 90s, 30m, 2h, 1d, 1h30m."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
 MOST_VALID_S = 10 * 366 * UNITS["d"]
-"""The longest time for which a key may let another one do something: none is trusted for longer without a new look."""
+"""Longest validity of a delegation or invitation, in seconds."""
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A duration as seconds, above 0. `plain`: a number without a unit is seconds, and less than one is refused.
-    `most`: longer ones are refused, in seconds."""
+    """A duration, converted to seconds; above 0. `plain`: a number without a unit means seconds, and less than one
+    second is refused. `most`: longest accepted duration in seconds."""
 
     name = "duration"
 

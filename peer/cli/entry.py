@@ -1,4 +1,4 @@
-"""The first lines of the program: what has to happen before anything else is loaded."""
+"""The program's first lines: what has to happen before other modules are imported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from peer.python_child import leave_working_folder
 
-TYPE_CHECKING = False  # typing is not loaded before `main` has left the working folder
+TYPE_CHECKING = False  # not imported from typing: `main` has to leave the working folder first
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ DAEMONS = frozenset({"join", "bootstrap"})
 
 
 def main() -> None:
-    """Run the command line, as `peer.cli.main.main`."""
+    """Leave the working folder, catch early signals, prepare the standard streams, and run `peer.cli.main.main`."""
     leave_working_folder()
     from peer.early_signals import EARLY_SIGNALS, INTERRUPTED_EXIT
 
@@ -25,13 +25,13 @@ def main() -> None:
 
         prepare_streams()
         from peer.cli.main import main as run
-    except KeyboardInterrupt:  # `run` takes it from there on
+    except KeyboardInterrupt:  # later interrupts are handled by `peer.cli.main.main`
         sys.exit(INTERRUPTED_EXIT)
     run()
 
 
 def command_of(arguments: Sequence[str]) -> str:
-    """Return the name of the command, which follows the options of the program. Empty: there is none."""
+    """Return the name of the command, which follows the program's own options. Empty: there is none."""
     rest = iter(arguments)
     for argument in rest:
         if argument == "--config":

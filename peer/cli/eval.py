@@ -1,4 +1,4 @@
-"""`peer eval`: the loss of a run's model."""
+"""`peer eval`: measure the loss of a run's model."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from peer.cli.printing import echo
 @as_json
 @click.option("--report-start", is_flag=True, hidden=True, help="Print a line before the first source is opened.")
 def command(sources: tuple[str, ...], data: Path | None, as_json: bool, report_start: bool, **options: Any) -> None:
-    """Evaluate the model of a SOURCE: a home, a checkpoint folder, or a ticket (nobody joins). Several: their mean.
+    """Evaluate the model of a SOURCE: a home, a checkpoint folder, or a ticket (without joining the run). Several
+    sources: their mean.
 
-    The windows are those of the trainers' own evaluation, so the numbers agree."""
+    The windows are the same as in the trainers' own evaluation, so the losses can be compared."""
     from peer.result.evaluate import measure, report
     from peer.result.holdout import is_shards
     from peer.result.source import load_model
 
     device = device_of(options)
     texts = data is not None and not is_shards(data)
-    if report_start:  # for `peer.node.operator.judge`
+    if report_start:  # `peer.node.operator.judge` waits for this line
         echo(json.dumps({"started": True}))
     tokenizer: Literal["open", "none"] = "open" if texts else "none"
     with request_of(options, tokenizer=tokenizer, holdout=data is None, computes="peer eval") as request:

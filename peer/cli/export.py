@@ -1,4 +1,4 @@
-"""`peer export`: a run's model as a folder for other programs."""
+"""`peer export`: write a run's model to a folder for other programs."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ from peer.errors import OrdersNotCarriedOut
 def command(
     sources: tuple[str, ...], out: Path, kind: str, measures: bool, as_json: bool, dtype: str | None, **options: Any
 ) -> None:
-    """Write the model of a SOURCE (a home, a checkpoint folder, a ticket) to the new folder OUT. Several: their mean.
+    """Write the model of a SOURCE (a home, a checkpoint folder, a ticket) to the new folder OUT. Several sources: their
+    mean.
 
-    The folder has config, tokenizer, weights in safetensors, and a model card."""
+    The folder contains config, tokenizer, weights in safetensors, and a model card."""
     from peer.result.export.draft import check_vacant
     from peer.result.export.write import export
     from peer.result.source import load_model

@@ -1,4 +1,4 @@
-"""`peer generate`: a text that a run's model continues."""
+"""`peer generate`: continue a text with a run's model."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Continue a text with the model of a SOURCE: a home, a checkpoint folder, or a ticket. Several: their mean.
+    """Continue a text with the model of a SOURCE: a home, a checkpoint folder, or a ticket. Several sources: their
+    mean.
 
-    The continuation is printed as it comes, until the end of a document or --max-tokens."""
+    Text is printed as it is generated, until the end of a document or --max-tokens."""
     from peer.result.generate import Sampling, prompt_tokens, sample
     from peer.result.source import load_model
     from peer.result.text import TextStream, coder_of
@@ -72,7 +73,7 @@ def command(
 
 
 def _print_part(part: str, as_json: bool) -> str:
-    """Print a part of the text at once, unless all of it is printed as JSON."""
+    """Print a part of the text at once, unless the output is JSON. Return the part."""
     if part and not as_json:
         shown = "\t".join(map(harmless, part.split("\t"))) if sys.stdout.isatty() else part
         click.echo(shown, nl=False)

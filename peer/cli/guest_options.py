@@ -1,4 +1,4 @@
-"""The options of `peer join` that make its trainer a good guest on the machine."""
+"""Options of `peer join` that limit how much the trainer disturbs the machine's owner."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from peer.guest.conditions import CONDITIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 COOLEST, HOTTEST = 40.0, 120.0
-"""Degrees Celsius. Below the first a machine is never under load."""
+"""Degrees Celsius. A lower limit than the first would pause every machine under load."""
 
 
 def _conditions(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Parse the conditions. Raises UsageError."""
+    """Parse the value of `--when`. Raises UsageError."""
     from peer.guest.conditions import parse_conditions
 
     return () if value is None else parse_conditions(value)
 
 
 def guest(function: F) -> F:
-    """Add the options, which the function takes together as `guest`."""
+    """Add these options. The decorated function gets them as one `GuestOptions` in the parameter `guest`."""
 
     @functools.wraps(function)
     def with_guest(

@@ -1,4 +1,4 @@
-"""`peer help`: the documentation, in the terminal."""
+"""`peer help`: show the documentation in the terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _topics(context: click.Context, parameter: click.Parameter, incomplete: str)
 def command(context: click.Context, topic: str | None, section: str | None) -> None:
     """Show a page of the documentation, or one SECTION of it.
 
-    Without a TOPIC it lists all pages. For a command that no page is named after, it shows the command's --help."""
+    Without a TOPIC all pages are listed. If no page has the name but a command does, the command's --help is shown."""
     from peer.cli.main import peer
     from peer.help.pages import page, pages
 
@@ -47,7 +47,7 @@ def _list_of_pages() -> str:
 
 
 def _show(markdown: str) -> None:
-    """Print a text, by the terminal's pager when it is longer than the terminal."""
+    """Print a text, with the terminal's pager if it is longer than the screen."""
     from rich.console import Console
 
     from peer.help.rendering import rendered

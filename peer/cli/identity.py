@@ -1,4 +1,4 @@
-"""`peer id`: this peer's identity, and the key of an operator."""
+"""`peer id`: make and show the key of a peer or of an operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peer.user_folders import expand_user
 
 @click.group("id")
 def command() -> None:
-    """Show or make identities: keys that are never overwritten. A peer's own is made on first use."""
+    """Show or make identities. A key is never overwritten. A peer's own key is made on first use."""
 
 
 @command.command("new", epilog="Example: peer id new --home ~/copied-home")
@@ -31,11 +31,11 @@ def command() -> None:
 @identity_path
 @as_json
 def new(operator: Path | None, home: Path, identity_path: Path | None, as_json: bool) -> None:
-    """Make a new key for this home, or with --operator FILE the key of an operator in a file of its own.
+    """Make a new key for this home, or with --operator FILE an operator's key in a separate file.
 
-    A home that was copied to a second machine needs a new key there. The former key is kept beside the new one, and the
-    model, the data and the journal stay. Sign manifests, amendments and delegations with an operator's key, which is to
-    be kept offline: --identity-path FILE. The node has another key, its home's."""
+    A home that was copied to a second machine needs a new key there. The old key is kept beside the new one, and the
+    model, the data and the journal stay. Sign manifests, amendments and delegations with an operator's key
+    (--identity-path FILE), and keep it offline. The node uses another key, the one in its home."""
     if operator is not None:
         operator = expand_user(operator)
         if operator.exists():
@@ -59,7 +59,7 @@ def new(operator: Path | None, home: Path, identity_path: Path | None, as_json: 
 @identity_path
 @as_json
 def show(home: Path, identity_path: Path | None, as_json: bool) -> None:
-    """Show the peer id and where the key lies (the key itself is never printed)."""
+    """Print the peer id and the path of the key file. The key itself is never printed."""
     if identity_path is None:
         path = Home(home).identity
         identity = identities.load_or_create(path)

@@ -1,4 +1,5 @@
-"""The check that the right torch is installed. It runs first, for a traceback from inside torch helps nobody."""
+"""Checks that a suitable version of torch is installed, before anything imports torch, because a traceback from inside
+torch does not help a user."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ _BOUND = re.compile(r"(>=|<|==)\s*(\d+(?:\.\d+)*)")
 
 
 def check_torch() -> str:
-    """Return the version of torch. Raise TorchWrong when torch is missing or has a version outside the range that this
-    program's requirements name.
+    """Return the version of torch. Raises TorchWrong when torch is missing, or its version is outside the range in this
+    program's requirements.
 
-    It reads the installation's metadata only, and imports nothing."""
+    Only the installation's metadata is read; nothing is imported."""
     wanted = _wanted()
     try:
         found = metadata.version("torch")
@@ -34,14 +35,15 @@ def check_torch() -> str:
 
 
 def fits(version: str, bounds: str) -> bool:
-    """Whether a version, as `2.13.0+cpu`, keeps bounds, as `<2.15,>=2.13`. The part after the plus does not count."""
+    """Return whether a version such as `2.13.0+cpu` is within bounds such as `<2.15,>=2.13`. The part after the plus is
+    ignored."""
     have = _numbers(version)
     checks = {">=": lambda bound: have >= bound, "<": lambda bound: have < bound, "==": lambda bound: have == bound}
     return all(checks[kind](_numbers(bound)) for kind, bound in _BOUND.findall(bounds))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The release of a version, without the zeros at its end: 2.13 and 2.13.0 are one."""
+    """Return the release numbers of a version without trailing zeros, so that 2.13 and 2.13.0 are equal."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     numbers = [int(part) for part in found[0].split(".")] if found else [0]
     while numbers and not numbers[-1]:
@@ -51,8 +53,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def loading_torch() -> Iterator[None]:
-    """Around the imports that load torch, after `check_torch`: raises TorchWrong when it is there but cannot be
-    loaded."""
+    """Context for imports that load torch: converts a failed import of torch to TorchWrong. Calls `check_torch`
+    first."""
     check_torch()
     try:
         yield
@@ -66,8 +68,8 @@ def loading_torch() -> Iterator[None]:
 
 
 def import_daemon() -> None:
-    """Import the daemon of a peer, which takes seconds. Imported objects stay, so the garbage collector is off
-    meanwhile and never looks through them later."""
+    """Import the modules of the daemon, which takes seconds. The garbage collector is off meanwhile and afterwards
+    ignores the imported objects, which live until the end anyway."""
     gc.disable()
     try:
         import peer.node.peer  # noqa: F401
@@ -78,7 +80,7 @@ def import_daemon() -> None:
 
 
 def _is_torchs(error: BaseException) -> bool:
-    """Whether the import failed inside torch: a file of it is on the way the error came."""
+    """Return whether an import failed inside torch: a module of torch is in the traceback."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "torch":
         return True
     trace = error.__traceback__
@@ -90,7 +92,8 @@ def _is_torchs(error: BaseException) -> bool:
 
 
 def _wanted() -> str:
-    """Return the bounds that our own metadata names, as `<2.15,>=2.13`. Empty when this program is not installed."""
+    """Return the version bounds of torch in our own metadata, as `<2.15,>=2.13`. Empty when this program is not
+    installed."""
     try:
         requirements = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

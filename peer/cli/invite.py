@@ -1,4 +1,4 @@
-"""`peer ticket invite`: let one more peer into a run that admits invited peers only."""
+"""`peer ticket invite`: invite a peer to a run that only admits invited peers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from peer.errors import UsageError
 @identity_path
 @as_json
 def command(key: str, run: Path, expires: float, home: Path, identity_path: Path | None, as_json: bool) -> None:
-    """Invite the peer of a KEY, which `peer id show` tells its owner.
+    """Invite the peer with a KEY, the peer id that `peer id show` prints on its machine.
 
-    Runs with admission kind `invited` let only invited peers take part. The operator's key signs the invitation, or a
-    node's that the operator delegated that to. Every peer checks it without asking anyone. Its owner gives it to
-    `peer join` with --invitation. Take it back with `peer manifest amend run.toml revoke KEY`."""
+    In runs with admission kind `invited` only invited peers take part. The invitation is signed by the operator's key,
+    or by a node with a delegation for invitations. Every peer can verify it offline. The invited person gives it to
+    `peer join` with --invitation. Revoke it with `peer manifest amend run.toml revoke KEY`."""
     from peer.run.admission.invitation import Invitation, day_of
     from peer.run.home import Home
     from peer.run.manifest import load_signed, other_operator_error

@@ -44,7 +44,7 @@ WAIT = "Wait so long (5m) for an answer from the run, or for a donor, before giv
 
 
 def _quiet(context: click.Context, parameter: click.Parameter, value: str | None) -> QuietHours | None:
-    """Parse quiet hours. Raises UsageError."""
+    """Parse the value of `--quiet-hours`. Raises UsageError."""
     if value is None:
         return None
     from peer.clock.quiet_hours import QuietHours
@@ -156,16 +156,16 @@ def command(
 ) -> None:
     """Take part in the run of a TICKET.
 
-    TICKET may be @FILE, for the ticket in that file, or a manifest file together with --initial-peers. The complete
-    line `peer join …` as somebody sent it is taken, too.
+    TICKET may be @FILE, for the ticket in that file, or a manifest file together with --initial-peers. You may also
+    paste the complete line `peer join …` that somebody sent you.
 
-    The peer finds the others, fetches the model's state, trains, and exchanges with one random partner a round. It runs
-    until the run is over or you press Ctrl+C. Ctrl+C finishes the exchange under way and saves. The next start
+    The peer finds the others, fetches the model's state, trains, and exchanges with one random partner in each round.
+    It runs until the run ends or you press Ctrl+C, which finishes the current exchange and saves. The next start
     continues from there."""
     phase_timer = PhaseTimer()
     from peer.cli.run import say
 
-    say(f"peer {__version__}: reading the ticket")  # before anything that takes long to import
+    say(f"peer {__version__}: reading the ticket")  # printed before the slow imports
     from peer.cli.installed import check_torch
     from peer.cli.run import run_daemon
     from peer.guest.options import machine_cores, threads_for
@@ -221,7 +221,7 @@ def command(
         attached=attach is not None,
     )
     pages = open_pages(web, web_names, metrics_host, metrics_port, log)
-    if attach is not None:  # the daemon makes the same checks, and sends their errors to the program
+    if attach is not None:  # no checks here: the daemon repeats them and sends errors to the program
         run_daemon(_serve_loop(options, attach, phase_timer, pages))
     check_volunteer(options)
     check_torch()
@@ -231,8 +231,8 @@ def command(
 
 
 async def _serve_loop(options: PeerOptions, descriptor: int, phase_timer: PhaseTimer, pages: DaemonPages) -> int:
-    """Run the peer of a program that makes the steps itself, and return its exit code. The program is sent the error
-    that ends the peer."""
+    """Run the peer of a program with its own training loop, and return the exit code. An error that ends the peer is
+    sent to the program."""
     from peer.errors import PeerError
     from peer.node.display import AttachedLines, LoggedDisplay
     from peer.node.peer import run_peer
@@ -254,7 +254,7 @@ async def _serve_loop(options: PeerOptions, descriptor: int, phase_timer: PhaseT
 
 
 async def _take_part(options: PeerOptions, plain: bool, phase_timer: PhaseTimer, pages: DaemonPages) -> int:
-    """Run the peer and return its exit code. The trainer loads torch while this process loads its own modules."""
+    """Run the peer and return its exit code. The trainer process loads torch while this process imports the daemon."""
     import asyncio
 
     from peer.cli.installed import import_daemon, loading_torch

@@ -1,4 +1,4 @@
-"""`peer leave`: end the daemon of a home cleanly."""
+"""`peer leave`: end the daemon of a home in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peer.cli.printing import echo
 @click.command("leave", epilog="Example: peer leave --home ~/second-peer")
 @home
 def command(home: Path) -> None:
-    """Ask the daemon under this home to drain and end, as one Ctrl+C would: nothing is lost."""
+    """Ask the daemon of this home to drain and end, as one Ctrl+C does. No work is lost."""
     from peer.node.control import send_command
     from peer.run.home import Home
 

@@ -1,5 +1,5 @@
-"""The command line's entry. Commands are loaded when they are called, so that `--help` is quick. An error that its
-reader can fix is printed with its reason and its fix. The process returns the error's exit code."""
+"""The entry of the command line. Commands are imported when they are called, so that `--help` is quick. A PeerError is
+printed with its reason and fix, and its exit code becomes that of the process."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ COMMANDS = {
 }
 MODULES = {"id": "identity"}
 OWN_CONFIG = {"config", "help"}
-"""Commands that a broken configuration file must not keep from running."""
+"""Commands that have to work even when the configuration file is broken."""
 
 
 class LazyGroup(click.Group):
-    """Imports `peer.cli.<command>` only when that command is called."""
+    """A group that imports `peer.cli.<command>` only when that command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -71,9 +71,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command, and give it the defaults of the configuration file.
+        """Find the command, and set its defaults from the configuration file.
 
-        For a name that is no command, the error names those that are like it."""
+        The error for an unknown name suggests similar commands."""
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except NoSuchCommand as error:
@@ -107,7 +107,7 @@ def peer(config: Path | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit with its code. A defect of ours shows as a traceback, and exits with 1."""
+    """Run a command and exit with its code. An unexpected exception shows as a traceback and exits with 1."""
     try:
         check_system()
         code = peer.main(args=arguments, prog_name="peer", standalone_mode=False)
@@ -131,7 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _with_origin(error: click.ClickException) -> click.ClickException:
-    """Return the error of a wrong value with the place that the value comes from, when no flag gave it."""
+    """Return the error about a wrong value, extended by the source of the value if it does not come from the command
+    line."""
     if not isinstance(error, click.BadParameter) or error.ctx is None:
         return error
     from peer.config.loading import READ
@@ -143,6 +144,6 @@ def _with_origin(error: click.ClickException) -> click.ClickException:
 
 
 def error_text(error: PeerError) -> str:
-    """Write an error's text, for stderr: a command's --json stays alone on stdout."""
+    """Return the text that is printed on stderr for an error."""
     lines = [f"error: {error.found}", f"  why: {error.why}", f"  fix: {error.fix}", f"  see: {error.page}"]
     return harmless("\n".join(lines))

@@ -56,7 +56,7 @@ FILE = click.argument("file", type=click.Path(path_type=Path), default=Path("run
 
 @click.group("manifest")
 def command() -> None:
-    """Make, check, sign, show and amend manifests. The exact bytes of a manifest are hashed into the run's id."""
+    """Make, check, sign, show and amend manifests. A run's id is the hash of its manifest's exact bytes."""
 
 
 @command.command("new", epilog="Example: peer manifest new run.toml --set sync_every=300 --set name=my-run")
@@ -77,24 +77,24 @@ def new(
     home: Path,
     identity_path: Path | None,
 ) -> None:
-    """Write a manifest of the tiny built-in run, with your key as operator, and sign it. A home without a key gets one,
-    but a file that --identity-path names has to exist. Without options the manifest is commented. With --model,
-    --tokenizer or --data, the files that it names are copied to a folder beside it, which `peer bootstrap` looks for. A
-    file that is there is never overwritten."""
+    """Write and sign a manifest of the tiny built-in run, with your key as operator. If the home has no key, one is
+    made; a file named by --identity-path has to exist. Without options the manifest contains explanatory comments. With
+    --model, --tokenizer or --data, the files that it names are copied to a folder beside it, where `peer bootstrap`
+    looks for them. An existing file is never overwritten."""
     if preset is not None:
         settings = (*settings, f"sync.preset={preset}")
-    ensure_new(file)  # what is refused is refused before a key is made
+    ensure_new(file)  # refuse before a key is made
     if not (model or tokenizer or data):
         derive(default_text(), settings)
     else:
-        overridden(default_text(), settings)  # which values fit depends on the files
+        overridden(default_text(), settings)  # checks names only: which values fit depends on the files
         from peer.run.packages import check_hf
 
         wanted = {"transformers": (model, "--model"), "tokenizers": (tokenizer or data, "a tokenizer")}
         check_hf({name: what for name, (given, what) in wanted.items() if given})
     operator = signing_key(home, identity_path, make=True)
     if model or tokenizer or data:
-        from peer.node.new_run import make_run  # it loads what a plain manifest does not need
+        from peer.node.new_run import make_run  # slow to import
 
         say = functools.partial(echo, err=True)
         signed = make_run(file, operator, settings, say, model=model, tokenizer=tokenizer, data=data)
@@ -113,8 +113,8 @@ def new(
 @FILE
 @as_json
 def check(file: Path, as_json: bool) -> None:
-    """Say whether a manifest can be run: every finding at once, and whether its operator signed it. Choices that may be
-    worse than no exchange are told too."""
+    """Check a manifest completely and report every problem, and whether its operator signed it. Also warn of choices
+    that may be worse than training without any exchange."""
     signed = load_signed(file)
     tensors_beside(file, signed.manifest)
     if as_json:
@@ -130,7 +130,7 @@ def check(file: Path, as_json: bool) -> None:
 @home
 @identity_path
 def sign(file: Path, home: Path, identity_path: Path | None) -> None:
-    """Sign a manifest with your key, which it must name as operator."""
+    """Sign a manifest with your key. The manifest must name this key as operator."""
     signed = sign_file(file, signing_key(home, identity_path))
     echo(f"signed {file}: run {signed.run_id.hex()[:16]}")
 
@@ -139,7 +139,7 @@ def sign(file: Path, home: Path, identity_path: Path | None) -> None:
 @FILE
 @as_json
 def show(file: Path, as_json: bool) -> None:
-    """Show the meaning of a manifest: run id, every choice of its method with its source, and the method's costs.
+    """Show what a manifest means: run id, every choice of its method with its source, and the method's costs.
 
     The costs are bytes on the wire, the rate they need, and memory, for this model."""
     raw = read_raw(file)
@@ -199,7 +199,7 @@ def _cautions(manifest: Manifest) -> dict[str, str]:
     found = {f"sync.{key}": why for key, why in cautions(method, manifest.rounds)}
     if why := unused_vocabulary(manifest.model, manifest.tokenizer):
         found["model.vocab_size"] = why
-    custom = isinstance(manifest.model, CustomSection)  # its optimizer is the users' own
+    custom = isinstance(manifest.model, CustomSection)  # the users' program chooses the optimizer
     if not custom and (why := pretrained_rate_warning(manifest.init, manifest.optimizer)):
         found["optimizer.lr"] = why
     if custom and manifest.admission.kind == "open":

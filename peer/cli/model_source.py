@@ -1,4 +1,4 @@
-"""The sources of a model on the command line, and what is asked of them."""
+"""Options of the commands that read a run's model from a SOURCE, and the request made of them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ QUIET = {
     "TRANSFORMERS_OFFLINE": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-"""Settings of the libraries for models, which read them when they are loaded. Nothing is fetched or told by them."""
+"""Environment variables for the Hugging Face libraries, which read them when they are imported: no network access, no
+progress bars, errors only."""
 F = TypeVar("F", bound=Callable[..., Any])
 Options = dict[str, Any]
 
 
 def source_options(function: F) -> F:
-    """Add the options that tell how a SOURCE is read."""
+    """Add the options that define how a SOURCE is read."""
     decorators = (
         click.option(
             "--home", type=click.Path(path_type=Path, file_okay=False), help="A home whose cache of files is used too."
@@ -82,7 +83,8 @@ def source_options(function: F) -> F:
 def request_of(
     options: Options, *, tokenizer: Literal["none", "copy", "open"], holdout: bool, computes: str = ""
 ) -> Iterator[SourceRequest]:
-    """Make a request of the options, with a folder for the time of the command. `computes`: see `SourceRequest`."""
+    """Make a request from the options, with a temporary folder that exists for the duration of the context. `computes`:
+    see `SourceRequest`."""
     from peer.result.model import GuestRequest, SourceRequest
 
     os.environ.update(QUIET)
@@ -101,7 +103,7 @@ def request_of(
 
 
 def _key_of(options: Options) -> Path | None:
-    """Return the file of the key that a guest proves. None: it needs none."""
+    """Return the key file with which a guest authenticates. None: a new key is used."""
     if options["identity_path"] is not None or options["invitation"] is None:
         named: Path | None = options["identity_path"]
         return named
@@ -109,12 +111,12 @@ def _key_of(options: Options) -> Path | None:
 
 
 def device_of(options: Options) -> torch.device:
-    """Return the device that a person chose. Raises UsageError."""
+    """Return the device chosen by --device. Raises UsageError."""
     from peer.trainer.device import choose_device
 
     return choose_device(options["device"], "fp32").device
 
 
 def say(line: str) -> None:
-    """Tell the person something that is no result."""
+    """Print a progress line on stderr, so that stdout contains only the result."""
     echo(line, err=True)

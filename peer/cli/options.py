@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands share, and checks of their values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRESET_HELP = "Synchronization preset, as gossip or diloco. All of them: peer he
 
 
 def _checked(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse bad addresses at once, not after the seconds that the daemon takes to load. Raises AddressError."""
+    """Refuse invalid addresses immediately, before the seconds in which the daemon is loaded. Raises AddressError."""
     if values:
         from peer.discovery import multiaddr as address
 
@@ -38,9 +38,10 @@ def _checked(context: click.Context, parameter: click.Parameter, values: tuple[s
 
 
 def home(function: F) -> F:
+    """Add `--home`."""
     return click.option(
         "--home",
-        type=click.Path(path_type=Path, file_okay=False, readable=False),  # commands tell whose it is, and how to mend
+        type=click.Path(path_type=Path, file_okay=False, readable=False),  # commands report unreadable folders
         envvar="PEER_HOME",
         default=default_home,
         help="Folder of key, runs and checkpoints.  [default: PEER_HOME, else ~/.local/share/peer]",
@@ -48,6 +49,7 @@ def home(function: F) -> F:
 
 
 def identity_path(function: F) -> F:
+    """Add `--identity-path`."""
     return click.option(
         "--identity-path",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -57,10 +59,11 @@ def identity_path(function: F) -> F:
 
 
 def signing_key(home: Path, identity_path: Path | None, *, make: bool = False) -> Identity:
-    """Load the key that a command signs with: --identity-path, else the home's. Raises IdentityError without one.
+    """Return the key with which a command signs: --identity-path, else the home's. Raises IdentityError if there is
+    none.
 
-    `make`: make the key of a home that has none, as before an operator's first command. A file that was named has to
-    exist: after a mistyped path, a new key would sign as a peer that no run knows."""
+    `make`: create the home's key if it has none, as for an operator's first command. A file named by --identity-path
+    has to exist: a key created because of a mistyped path would sign as a peer that no run knows."""
     from peer import identity as identities
     from peer.run.home import Home
     from peer.user_folders import expand_user
@@ -80,6 +83,7 @@ def signing_key(home: Path, identity_path: Path | None, *, make: bool = False) -
 
 
 def initial_peers(function: F) -> F:
+    """Add `--initial-peers`."""
     return click.option(
         "--initial-peers",
         multiple=True,
@@ -91,6 +95,7 @@ def initial_peers(function: F) -> F:
 
 
 def host_maddrs(function: F) -> F:
+    """Add `--host-maddrs`."""
     return click.option(
         "--host-maddrs",
         multiple=True,
@@ -102,6 +107,7 @@ def host_maddrs(function: F) -> F:
 
 
 def announce_maddrs(function: F) -> F:
+    """Add `--announce-maddrs`."""
     return click.option(
         "--announce-maddrs",
         multiple=True,
@@ -113,6 +119,7 @@ def announce_maddrs(function: F) -> F:
 
 
 def lan(function: F) -> F:
+    """Add `--lan`."""
     return click.option(
         "--lan/--no-lan",
         default=True,
@@ -123,6 +130,7 @@ def lan(function: F) -> F:
 
 
 def port_mapping(function: F) -> F:
+    """Add `--port-mapping`."""
     return click.option(
         "--port-mapping/--no-port-mapping",
         default=True,
@@ -133,7 +141,7 @@ def port_mapping(function: F) -> F:
 
 
 class _RelayRate(ByteRate):
-    """Bytes per second, or `off`."""
+    """Bytes per second; `off` becomes 0."""
 
     name = "off|rate"
     example = "is no rate. Write bytes a second, as 500kB or 1.5MB, or off"
@@ -143,6 +151,7 @@ class _RelayRate(ByteRate):
 
 
 def relay(function: F) -> F:
+    """Add `--relay`, in bytes per second."""
     return click.option(
         "--relay",
         type=_RelayRate(),
@@ -153,7 +162,7 @@ def relay(function: F) -> F:
 
 
 def max_upload(function: F) -> F:
-    """`--max-upload`, in bytes a second."""
+    """Add `--max-upload`, in bytes per second."""
     return click.option(
         "--max-upload",
         type=ByteRate(),
@@ -163,14 +172,14 @@ def max_upload(function: F) -> F:
 
 
 def max_download(function: F) -> F:
-    """`--max-download`, in bytes a second."""
+    """Add `--max-download`, in bytes per second."""
     return click.option(
         "--max-download", type=ByteRate(), metavar="SIZE", help="Receive no faster than this a second, e.g. 10MB."
     )(function)
 
 
 def _invitation(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Read an invitation. Raises TicketError."""
+    """Parse an invitation, or read it from @FILE. Raises TicketError."""
     if value is None:
         return None
     from peer.run.admission.invitation import Invitation
@@ -179,6 +188,7 @@ def _invitation(context: click.Context, parameter: click.Parameter, value: str |
 
 
 def invitation(function: F) -> F:
+    """Add `--invitation` to a command that takes part in a run."""
     return click.option(
         "--invitation",
         metavar="INVITATION|@FILE",
@@ -188,7 +198,7 @@ def invitation(function: F) -> F:
 
 
 def guest_invitation(function: F) -> F:
-    """Add `--invitation` to a command that takes no part."""
+    """Add `--invitation` to a command that reads from a run without taking part."""
     return click.option(
         "--invitation",
         metavar="INVITATION|@FILE",
@@ -198,6 +208,7 @@ def guest_invitation(function: F) -> F:
 
 
 def step_seconds(function: F) -> F:
+    """Add `--step-seconds`."""
     return click.option(
         "--step-seconds",
         type=click.FloatRange(0, 1e5),
@@ -207,7 +218,7 @@ def step_seconds(function: F) -> F:
 
 
 def upload_budget(function: F) -> F:
-    """`--daily-upload` and `--monthly-upload`, in bytes."""
+    """Add `--daily-upload` and `--monthly-upload`, in bytes."""
     function = click.option(
         "--monthly-upload",
         type=Size(),
@@ -225,7 +236,7 @@ def upload_budget(function: F) -> F:
 
 
 def cache_disk(function: F) -> F:
-    """`--cache-disk`, in bytes."""
+    """Add `--cache-disk`, in bytes."""
     return click.option(
         "--cache-disk",
         type=Size(),
@@ -238,7 +249,7 @@ def cache_disk(function: F) -> F:
 
 
 def metrics(function: F) -> F:
-    """`--metrics-port` and `--metrics-host`."""
+    """Add `--metrics-port` and `--metrics-host`."""
     function = click.option(
         "--metrics-host",
         default="127.0.0.1",
@@ -255,7 +266,8 @@ def metrics(function: F) -> F:
 
 
 def leave_on_eof(function: F) -> F:
-    """Add `--leave-on-eof`, for programs that start a daemon: it does not outlive them, however they end."""
+    """Add `--leave-on-eof`, for programs that start a daemon: the daemon ends when the program does, in whatever
+    way."""
     return click.option(
         "--leave-on-eof",
         is_flag=True,
@@ -273,23 +285,24 @@ def _with_input(context: click.Context, parameter: click.Parameter, value: bool)
 
 
 def as_json(function: F) -> F:
+    """Add `--json`, as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON object.")(function)
 
 
 def _presets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the presets that begin so, for completion by the shell."""
+    """Return the presets that begin with `incomplete`, for shell completion."""
     from peer.methods.registry import PRESETS
 
     return [name for name in PRESETS if name.startswith(incomplete)]
 
 
 def preset(help_text: str) -> Callable[[F], F]:
-    """Add `--preset`, which the shell completes."""
+    """Add `--preset` with shell completion."""
     return click.option("--preset", help=help_text, shell_complete=_presets)
 
 
 def settings(function: F) -> F:
-    """`--preset` and `--set`, as what a manifest is derived with: `key=value` each."""
+    """Add `--preset` and `--set`, the changes with which a manifest is derived. `--set` takes `key=value`."""
     function = preset(PRESET_HELP)(function)
     return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a manifest value.")(
         function
@@ -297,10 +310,10 @@ def settings(function: F) -> F:
 
 
 def refuse_unused(context: click.Context, names: Iterable[str], needed: str) -> None:
-    """Raise UsageError for an option of the command line that has no effect without the option `needed`.
+    """Raise UsageError for an option on the command line that has no effect without the option `needed`.
 
-    names: parameter names, e.g. `step_seconds`. A value from the configuration file or the environment is no order for
-    this one command, and stays unused without a word."""
+    `names`: parameter names, such as `step_seconds`. Values from the configuration file or the environment are ignored
+    silently, because they were not meant for this one command."""
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE
         if parameter.name in set(names) and given:
@@ -310,7 +323,7 @@ def refuse_unused(context: click.Context, names: Iterable[str], needed: str) -> 
 
 @contextlib.contextmanager
 def writing(path: Path, option: str) -> Iterator[None]:
-    """Say which file this block could not write, after the work was done. Raises OutputLost."""
+    """Context for writing a result file: converts OSError to OutputLost, which names the file and the option."""
     try:
         yield
     except OSError as error:
@@ -319,9 +332,10 @@ def writing(path: Path, option: str) -> Iterator[None]:
 
 
 def refuse_unwritable(path: Path | None, option: str, endings: Sequence[str] = ()) -> None:
-    """Raise UsageError for a file that could not be written when the work is done. None: no file was asked for.
+    """Raise UsageError for a file that cannot be written, before the work begins whose result it will hold. None: no
+    file is requested.
 
-    endings: those that name a format, as `.csv`. None: every name will do."""
+    `endings`: accepted file endings, such as `.csv`. Empty: any name is accepted."""
     if path is None:
         return
     if endings and path.suffix.lower() not in endings:

@@ -1,4 +1,4 @@
-"""`peer pause`: pause training on the volunteer's machine."""
+"""`peer pause`: pause training on this machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from peer.cli.printing import echo
 )
 @as_json
 def command(home: Path, for_s: float | None, as_json: bool) -> None:
-    """Stop training within a step and begin no further exchange. An exchange under way is finished.
+    """Stop training within one step and begin no further exchange. A running exchange is completed.
 
-    The work is kept, and other peers see that this peer is paused. The pause survives restarts and ends with `peer
+    The work is kept, and other peers see that this peer is paused. The pause outlasts restarts and ends with `peer
     resume`."""
     from peer.node.control import send_command
     from peer.run.home import Home
@@ -33,7 +33,7 @@ def command(home: Path, for_s: float | None, as_json: bool) -> None:
 
 
 def pause_text(body: dict[str, Any]) -> str:
-    """Write the daemon's answer to a pause or resume."""
+    """Return the daemon's answer to a pause or resume as text."""
     from peer.observe.status.codec import from_json
     from peer.observe.status.notices import pause_notice
     from peer.observe.status.value import PauseStatus

@@ -1,4 +1,4 @@
-"""Shares as people write them: 50%, 12.5 %, 0.5."""
+"""The type of options that take a share: 50%, 12.5 %, 0.5."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,9})?|\.\d{1,9})\s?(%?)", re.ASCII)
 
 
 class Percentage(click.ParamType):  # type: ignore[type-arg]
-    """A share in (0, 1], as `50%` or `0.5`. Without a percent sign the number is the fraction itself."""
+    """A share in (0, 1], written as `50%` or `0.5`. A number without a percent sign is a fraction of 1."""
 
     name = "percentage"
 

@@ -1,4 +1,4 @@
-"""`peer plan`: a run before anybody trains."""
+"""`peer plan`: plan a run before anybody trains."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{1,9})?(?:e[+]?\d{1,2})?)\s?([kmbgt]?)", re.ASCII | re.IGNORECASE)
 _RATES = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)/(\d{1,9}(?:\.\d{1,6})?)", re.ASCII)
 _LATENCY_S = 0.015
-"""One way to the net, of a link that is given by its rates: that of `home`."""
+"""One-way latency of a link that is given by its rates only: that of the profile `home`."""
 
 
 class Amount(click.ParamType):  # type: ignore[type-arg]
-    """A number as people write it: 125M, 2.5B, 30T or 1e9."""
+    """A number with an optional suffix: 125M, 2.5B, 30T or 1e9."""
 
     name = "number"
 
@@ -85,8 +85,8 @@ def command(
 ) -> None:
     """Plan a run: method, learning rates, batch, expected loss, bytes and days, each with its source and range.
 
-    The numbers come from published scaling laws and from arithmetic about link and machine. Those outside the range of
-    their source are marked. Nothing is started. `peer help plan-a-run` explains the model."""
+    The numbers come from published scaling laws and from arithmetic about the link and the machine. Numbers outside the
+    range of their source are marked. No training is started. `peer help plan-a-run` explains the model."""
     from peer.lab.planning.planner import Intent, plan
     from peer.methods.registry import PRESETS
 
@@ -179,7 +179,7 @@ def _remarks(planned: TrainingPlan) -> Iterator[str]:
 
 
 def _write(file: Path, planned: TrainingPlan, data: Path | None, home: Path, identity_path: Path | None) -> None:
-    """Write and sign the manifest, with the files of the data in a folder next to it."""
+    """Write and sign the manifest, with the files of the data in a folder beside it."""
     from peer.run.manifest import ensure_new, write_new
 
     ensure_new(file)

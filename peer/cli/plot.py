@@ -1,4 +1,4 @@
-"""`peer plot`: the loss curves of reports."""
+"""`peer plot`: draw the loss curves of reports."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def command(reports: tuple[Path, ...], output: Path) -> None:
     """Draw the loss curves of REPORTs into one picture, .png or .svg.
 
     A REPORT is the JSON of peer compare --json, peer swarm --report or peer simulate --json, or the file of --log csv.
-    The picture has a panel for each measure that all of them have: tokens, bytes, time, rounds. See `peer help
+    The picture has one panel for each quantity that all reports contain: tokens, bytes, time, rounds. See `peer help
     compare-methods`."""
     refuse_unwritable(output, "--output", (".png", ".svg"))
     files = [report.absolute() for report in reports]
-    # Where the user is may lie anybody's `matplotlibrc`, and matplotlib reads it when it is loaded.
+    # Importing matplotlib reads a `matplotlibrc` from the working folder, which may belong to somebody else.
     with using_extra("plots"), contextlib.chdir(os.sep):
         from peer.lab.report_plot import write_curves
     from peer.lab.report_curves import named_curves, read_report

@@ -1,4 +1,5 @@
-"""What commands print and ask. Words of others may be in any of it, so all of it is made harmless for a terminal."""
+"""Prints texts and asks questions for the commands. Texts may contain strings from other peers, so control characters
+are always escaped."""
 
 from __future__ import annotations
 
@@ -11,22 +12,22 @@ from peer.observe.formatting import harmless
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a text on stdout, or on stderr if `err`. JSON stays JSON: `json.dumps` escapes all control characters but
-    one itself.
+    """Print a text on stdout, or on stderr if `err`. JSON stays valid: of the control characters `json.dumps` leaves
+    only DEL unescaped, which is escaped here.
 
     Raises OutputFailed when stdout cannot be written, as on a full disk."""
     click.echo(harmless(text.replace("\x7f", r"\u007f")), err=err, nl=nl)
 
 
 def is_interactive() -> bool:
-    """Whether somebody can be asked."""
+    """Return whether a person can answer a question: input and stderr are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask a question that only a person may agree to. `yes`: the option `--yes` was given, which agrees.
+    """Ask a yes-or-no question. `yes`: the option `--yes` was given, so the answer is yes without asking.
 
-    Raises click.Abort for a no, and UsageError when nobody can be asked."""
+    Raises click.Abort for a no, and UsageError when there is no terminal to ask at."""
     if yes:
         return
     if not is_interactive():

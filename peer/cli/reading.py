@@ -1,4 +1,5 @@
-"""The sources of texts on the command line: found, told, asked about, and read behind a bar."""
+"""Sources of texts for `peer data` and `peer tokenizer`: find them, ask about suspicious ones, and show progress while
+reading."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from peer.data.sources import Sources
 
 SHOWN = 5
-"""Suspicious files that are named."""
+"""Suspicious files that are listed by name."""
 MOST_LISTED = 20
-"""Links out of the sources that are named."""
+"""Links out of the sources that are listed by name."""
 SOURCES = click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path(path_type=Path))
 YES = click.option(
     "--yes", is_flag=True, help="Take files that look like secrets, and what links lead to, without being asked."
@@ -31,16 +32,16 @@ EXCLUDE = click.option(
 def found_sources(
     given: tuple[Path, ...], yes: bool, without: tuple[Path, ...], exclude: tuple[str, ...] = ()
 ) -> Sources:
-    """Look through the sources, report what is taken, and ask about links that lead out of them and about files that
-    look like secrets.
+    """Survey the sources and print what will be read. Ask for consent to follow links that lead out of them, and to
+    read files that look like secrets.
 
-    Raises DataError, click.Abort for a no, and UsageError when nobody can be asked.
-
-    `without`: files and folders of the command itself."""
+    `without`: files and folders of the command itself, which are skipped. Raises DataError, click.Abort for a no, and
+    UsageError when there is no terminal to ask at."""
     from peer.data.sources import find
 
     agreed: set[str] = set()
-    while (sources := find(given, without, exclude, agreed)).outside:  # a folder that is agreed to may hold more links
+    # A loop, because a folder that the user agreed to may contain more links.
+    while (sources := find(given, without, exclude, agreed)).outside:
         for number, (link, target) in enumerate(sources.outside.items()):
             if number == MOST_LISTED:
                 echo(f"and {len(sources.outside) - MOST_LISTED:,} more", err=True)
@@ -48,7 +49,7 @@ def found_sources(
             echo(f"leads out of the sources: {link} -> {target}", err=True)
         confirm("Take what these links lead to?", yes)
         agreed |= set(sources.outside.values())
-    for package in sources.packages():  # one that is missing is told now, not hours later at its first file
+    for package in sources.packages():  # a missing package fails now, not hours later at the first file that needs it
         importlib.import_module(package)
     echo(sources.survey.summary(), err=True)
     if sources.linked:
@@ -65,7 +66,7 @@ def found_sources(
 
 @contextlib.contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal. The value is a callback with the bytes read, and all of them."""
+    """Show a progress bar on a terminal. Yields a callback that takes the bytes read so far and the total."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

@@ -1,4 +1,4 @@
-"""`peer resume`: the end of a pause."""
+"""`peer resume`: end a pause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peer.cli.printing import echo
 @home
 @as_json
 def command(home: Path, as_json: bool) -> None:
-    """End `peer pause`, or today's quiet hours: training continues with the next round."""
+    """End `peer pause`, or today's quiet hours. Training continues with the next round."""
     from peer.node.control import send_command
     from peer.run.home import Home
 

@@ -1,4 +1,4 @@
-"""Running a daemon from the command line: the loop, the exit code, plain lines."""
+"""Runs a daemon from the command line: event loop, exit code, and lines for the terminal and the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def say(line: str) -> None:
-    """Print a plain line with the time, and put it into the daemon's log where there is one."""
+    """Print a line with the time, and write it to the daemon's log if one is open."""
     from peer.observe.log_file import log_line
 
     log_line(line)
@@ -26,15 +26,15 @@ def say(line: str) -> None:
 
 
 def _print(line: str) -> None:
-    """Flushed, so that it is seen at once. A daemon goes on without the line when it cannot be written."""
+    """Print and flush a line. A failed write is ignored, because a daemon continues without its terminal."""
     with optional_output():
         print(f"{time.strftime('%H:%M:%S')}  {harmless(line)}", flush=True)
 
 
 def display(plain: bool) -> Display:
-    """Return the live view where the terminal is fit for one and the user did not ask for `plain`, else plain lines.
+    """Return the display of a daemon: the live view if the terminal supports it and `plain` is false, else plain lines.
 
-    Both keep the log, too."""
+    Both also write to the log."""
     from peer.node.display import LoggedDisplay, PlainLines
     from peer.observe.terminal import TerminalView, supports_live_view
 
@@ -43,7 +43,7 @@ def display(plain: bool) -> Display:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it exists."""
+    """Return uvloop's factory of event loops. None where uvloop is not installed."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     import uvloop
@@ -52,15 +52,16 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def run_daemon(main: Coroutine[Any, Any, int]) -> None:
-    """Run to the end and exit with the returned code. PeerErrors go to the command line's own handler.
+    """Run a coroutine to its end and exit with the returned code. PeerErrors are raised to `peer.cli.main`.
 
-    All files that the daemon and its children make are for their owner alone."""
+    Sets the umask, so that only the user can read files that the daemon and its children create."""
     from peer.node.process import freeze_gc, raise_file_limit, run_until_early_signal, tune_malloc
 
-    os.umask(0o077)  # a home may have been made beforehand, open to others
+    os.umask(0o077)  # the home may exist already with permissions for others
     raise_file_limit()
     tune_malloc()
-    freeze_gc()  # of the libraries: later, in the event loop, this takes a few ms and not a tenth of a second
+    # Excludes the loaded libraries: a collection in the event loop then takes ms instead of a tenth of a second.
+    freeze_gc()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         code = runner.run(run_until_early_signal(main, say))
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""`peer service`: a peer that the user's own service manager keeps running."""
+"""`peer service`: run a peer as a service of the user's systemd."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @click.group("service")
 def command() -> None:
-    """Keep a peer running: after a crash, a log-in and a restart of this machine.
+    """Keep a peer running after a crash, a log-out and a restart of this machine.
 
-    The service manager is systemd, your own, so that no root is needed. The service takes its options from `peer
-    service install`, and from the configuration file."""
+    The service manager is the user's own systemd, so no root rights are needed. The options of the service come from
+    `peer service install` and from the configuration file."""
 
 
 @command.command(
@@ -49,9 +49,9 @@ def install(
     restart: bool,
     only_print: bool,
 ) -> None:
-    """Write the service of a TICKET, start it, and let it start when you log in.
+    """Write the service of a TICKET, start it, and enable it at log-in.
 
-    Without a TICKET, the one of the last installation is kept. Without options of `peer join`, so are these."""
+    Without a TICKET, the ticket of the last installation is used, and without options of `peer join`, its options."""
     from peer.cli.service_options import check_join_options
     from peer.service import install as service
     from peer.service.systemd import Systemd
@@ -85,7 +85,7 @@ def install(
 @as_json
 @click.pass_context
 def status(context: click.Context, home: Path, as_json: bool) -> None:
-    """Tell whether the service runs, how it ended last, and where its log is."""
+    """Show whether the service runs, how it last ended, and where its log is."""
     from peer.service import install as service
     from peer.service.systemd import Systemd
 
@@ -128,7 +128,7 @@ def logs(context: click.Context, home: Path, lines: int, follow: bool) -> None:
 @home
 @click.pass_context
 def remove(context: click.Context, home: Path) -> None:
-    """Drain and stop the service, and delete its file and its ticket. The home stays."""
+    """Drain and stop the service, and delete its file and its ticket. The home is kept."""
     from peer.service import install as service
     from peer.service.systemd import Systemd
 
@@ -150,7 +150,7 @@ def _plan(context: click.Context, home: Path) -> ServicePlan:
 
 
 def _variables_not_passed() -> list[str]:
-    """Warn of the variables of this shell, which the service does not see."""
+    """Return warnings about environment variables of this shell that the service will not have."""
     from peer.cli.join import command as join
     from peer.config.options import options_of, variable_of
 

@@ -1,4 +1,4 @@
-"""The options of `peer join` that a service is installed with."""
+"""Checks the options of `peer join` with which a service is installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from peer.errors import UsageError
 
 TICKET = "ticket"
-"""Stands for the ticket, which the service reads from a file of its own."""
+"""Placeholder for the ticket, which the service reads from a file."""
 REFUSED = {
     "--home": "Name the service's home before the ticket: peer service install --home DIR TICKET",
     "--config": "Name the file first: peer --config FILE service install TICKET",
@@ -20,8 +20,8 @@ INVITATION = "--invitation"
 
 
 def check_join_options(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return options of `peer join` as they are, once they parse. Raises UsageError, also for one that no service can
-    have, or that would show a secret: other users see a command's arguments."""
+    """Return the options unchanged if `peer join` accepts them. Raises UsageError, also for an option that makes no
+    sense for a service, and for a secret, because other users can see a command's arguments."""
     if not words:
         return ()
     from peer.cli.join import command as join
@@ -63,7 +63,7 @@ def _ensure_absolute(context: click.Context) -> None:
 
 
 def _ensure_absolute_path(path: Path, option: str) -> None:
-    """Refuse a relative path: the service manager starts a service in another folder."""
+    """Raise UsageError for a relative path, because the service manager starts a service in another folder."""
     if not path.is_absolute():
         raise UsageError(f"a service needs the whole path of {path}", f"Write: {option}{path.absolute()}")
 

@@ -1,4 +1,4 @@
-"""`peer simulate`: what a method needs, before anybody trains."""
+"""`peer simulate`: simulate a swarm, or compute what a method needs, before anybody trains."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from peer.lab.sim.run import SimulationSettings
 
 OF_SEVERAL_PEERS = ("link", "churn", "speeds", "closed", "attack")
-"""Options that mean nothing to a baseline, which one simulated peer plays."""
+"""Options without meaning for a baseline, which is a single simulated peer."""
 BITS = {"ddp": 16.0, "diloco": 16.0, "streaming-diloco": 4.0}
+"""Bits of a parameter on the wire."""
 
 
 @click.group(
@@ -91,9 +92,9 @@ def command(
     share: float,
     as_json: bool,
 ) -> None:
-    """Plan a run with a simulated swarm in virtual time (--peers), or with arithmetic (the commands).
+    """Plan a run with a simulated swarm in virtual time (--peers), or with arithmetic (the subcommands).
 
-    Nothing leaves this machine. `peer help simulate` has the model and its limits."""
+    Nothing is sent to the network. `peer help simulate` describes the model and its limits."""
     if context.invoked_subcommand is not None:
         return
     if peers is None:
@@ -117,7 +118,7 @@ def command(
         if trainer != "tiny":
             raise UsageError(f"{baseline} is played for its loss, and this trainer has none", "Add --trainer tiny.")
         refuse_unused(context, OF_SEVERAL_PEERS, "a --preset that several peers play")
-        preset, churn, closed = CONTROL, 0.0, 0.0  # also where a configuration file has others
+        preset, churn, closed = CONTROL, 0.0, 0.0  # overrides values from a configuration file, too
     changes = [f"seed={seed}", "sync.clock=seconds", "sync.sync_every=300", *settings]
     changes += [] if preset is None else [f"sync.preset={preset}"]
     changes += [] if sync_every is None else [f"sync.sync_every={sync_every}"]
@@ -146,7 +147,7 @@ def command(
 
 
 def _simulated(simulation: SimulationSettings, attack: str | None, share: float) -> tuple[dict[str, Any], str]:
-    """Play the swarm, with its liars where an attack is named. Return the report as numbers and as text."""
+    """Simulate the swarm, with attackers if an attack is named. Return the report as numbers and as text."""
     from peer.lab.sim.report import report_text
 
     if attack is None:
@@ -190,10 +191,10 @@ def utilization(
     bits: float | None,
     as_json: bool,
 ) -> None:
-    """Tell the bandwidth at which the machines compute 50, 80, 90, 95 and 99 per cent of the time.
+    """Compute the bandwidth at which the machines compute 50, 80, 90, 95 and 99 per cent of the time.
 
-    A model of one link without latency, layer by layer; see `peer help simulate`. ddp and diloco always wait:
-    --delay and --fragment-layers mean nothing to them."""
+    The model is one link without latency, layer by layer; see `peer help simulate`. ddp and diloco always wait for the
+    exchange, so --delay and --fragment-layers have no effect on them."""
     from peer.lab.planning.utilization import bandwidths
     from peer.lab.planning.workload import Workload
 
@@ -222,9 +223,9 @@ def utilization(
 @click.option("--std", type=float, required=True, help="Standard deviation of a message's time, in mean message times.")
 @as_json
 def latency(peers: int, std: float, as_json: bool) -> None:
-    """Tell how many times longer an all-reduce over a tree takes than an average of two.
+    """Compute how many times longer an all-reduce over a tree takes than an average of two.
 
-    Message times are log-normal with mean 1; bandwidth does not count. See `peer help simulate`."""
+    Message times are log-normal with mean 1; bandwidth is ignored. See `peer help simulate`."""
     from peer.lab.planning.latency import pair_time, ratio, tree_time
 
     found = ratio(peers, std)
@@ -242,7 +243,8 @@ def latency(peers: int, std: float, as_json: bool) -> None:
 @click.option("--std", type=float, help="Standard deviation of a step's time over its mean.  [default: 0.805]")
 @as_json
 def stragglers(peers: int, steps: int, std: float | None, as_json: bool) -> None:
-    """Tell how much longer a round takes when all wait for the slowest than when partners wait for each other.
+    """Compute how much longer a round takes when all peers wait for the slowest than when only partners wait for each
+    other.
 
     Step times are log-normal, and messages take no time. See `peer help simulate`."""
     from peer.lab.planning.stragglers import PAPER_STD, round_times
@@ -258,5 +260,5 @@ def stragglers(peers: int, steps: int, std: float | None, as_json: bool) -> None
 
 
 def _short(value: float) -> float:
-    """Six digits: more would claim more than a model knows."""
+    """Round to six digits: more would suggest a precision that the model does not have."""
     return float(f"{value:.6g}")

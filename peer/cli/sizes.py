@@ -1,7 +1,6 @@
-"""Amounts of data as people write them: 500MB, 5GB, 1.5 TB. GiB and the like are powers of 1024. Without a unit they
-are bytes. Units of bits are refused: a cap would be off by a factor of 8.
-
-Every option that takes an amount or a rate of bytes reads it here."""
+"""The types of options that take an amount or a rate of bytes: 500MB, 5GB, 1.5 TB. GiB and the like are powers of 1024;
+without a unit the number is bytes. Units of bits are refused, because a misread limit would be wrong by a factor of
+8."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ UNITS = {
 }
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?(?:e\d{1,2})?)\s?([a-z]{0,3})", re.ASCII | re.IGNORECASE)
 _BITS = re.compile(r"[\d.e]+\s?(?:[KMGT]i?b|(?i:[kmgt]?i?(?:bits?|bps)))", re.ASCII)
-"""1Mb, 1Mbit, 10 Mbps, 10mbit. All in lower case, as 5gb, people mean bytes."""
+"""Matches 1Mb, 1Mbit, 10 Mbps, 10mbit. Does not match lower-case 5gb, by which people mean bytes."""
 LARGEST = 10**18
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
-    """An amount of data as bytes, above 0."""
+    """An amount of data in bytes, above 0."""
 
     name = "size"
     example = "is no amount of data. Write 500MB, 5GB or 1.5TB"
@@ -40,7 +39,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
 
 class ByteRate(Size):
-    """Bytes per second, above 0. The `/s` may be left out."""
+    """Bytes per second, above 0. A trailing `/s` is optional."""
 
     name = "rate"
     example = "is no rate. Write bytes a second, as 500kB or 1.5MB"

@@ -1,4 +1,4 @@
-"""`peer status`: the status of a home's daemon."""
+"""`peer status`: show the status of a home's daemon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peer.cli.printing import echo
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--ids", is_flag=True, help="The whole ids of the peers that it knows, one a line, to be copied.")
 def command(home: Path, as_json: bool, ids: bool) -> None:
-    """Show the daemon's status under this home: what it does, the run, training, exchanges, other peers, bytes, and the
+    """Show the status of this home's daemon: its activity, the run, training, exchanges, other peers, bytes, and the
     terms that you agreed to."""
     from peer.node.control import send_command
     from peer.observe.status.notices import read_status

@@ -1,4 +1,4 @@
-"""`peer swarm`: a complete swarm on this machine."""
+"""`peer swarm`: run a complete swarm on this machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @click.option(
     "--home",
     type=click.Path(path_type=Path),
-    envvar="PEER_SWARM_HOME",  # PEER_HOME names the home of a peer
+    envvar="PEER_SWARM_HOME",  # not PEER_HOME, which is the home of one peer
     help="An empty folder for the homes. A temporary one by default.",
 )
 @click.option(
@@ -85,21 +85,21 @@ def command(
 ) -> None:
     """Run a bootstrap node and several peers as real processes on this machine, and report what they did.
 
-    With --chaos the peers live behind relays on 127.1.0.x and suffer a plan of faults, drawn from --seed. Daemons,
-    trainers and directory helpers are killed or stopped. Links are cut or slow, disks are full, clocks jump. The plan
-    is printed, and the report says how long each recovery took. Linux only.
+    With --chaos the peers communicate through relays on 127.1.0.x and suffer faults, drawn at random from --seed.
+    Daemons, trainers and directory helpers are killed or stopped. Links are cut or slow, disks are full, clocks jump.
+    The plan of faults is printed, and the report shows how long each recovery took. Linux only.
 
-    With --attack some peers lie to the others about what they learnt. `peer help simulate` has the kinds. The report
-    tells who lied, and what it cost the honest. sybil-records announces N keys (150) that name one silent address,
-    and the report tells how often that address was dialled.
+    With --attack some peers send false values to the others. `peer help simulate` lists the kinds. The report shows the
+    attackers and the damage to the honest peers. sybil-records announces N keys (150) with one address that never
+    answers, and the report shows how often that address was dialled.
 
-    A --manifest of your own is played with every file that it names, found as `peer bootstrap` finds them. The swarm
-    signs it with a key of its own, and invites its peers where the run is by invitation. It begins when all are ready,
-    whatever `start` says. Each value that differs from the file is told.
+    A --manifest of your own is played with all files that it names, found as `peer bootstrap` finds them. The swarm
+    signs it with its own key, and invites its peers if the run is by invitation. It begins when all peers are ready,
+    whatever `start` in the manifest is. Each value that differs from the file is printed.
 
-    Times count from the moment all peers are ready. What was asked for and did not happen, such as a kill after the end
-    of the run, is listed with its reason, and the exit code is 61. The processes' homes and logs stay in --home (a
-    temporary one only after a failure)."""
+    Times count from the moment when all peers are ready. A fault or join that did not happen, such as a kill after the
+    end of the run, is listed with its reason, and the exit code is 61. The homes and logs of the processes are kept in
+    --home (a temporary folder only after a failure)."""
     from peer.lab.attack.sybil_records import records_asked
     from peer.lab.localswarm.plan import (
         Churn,
@@ -150,7 +150,7 @@ def command(
         peers=peers,
         manifest=text,
         sources=sources,
-        home=home or kept_temporary_folder("peer-swarm-"),  # made only after all checks have passed
+        home=home or kept_temporary_folder("peer-swarm-"),  # created only after all checks
         seed=parsed.seed,
         minutes=minutes,
         state=state,
@@ -163,7 +163,7 @@ def command(
 
 
 def _print_overrides(base: BaseManifest, text: str, sources: RunSources) -> None:
-    """Tell what is played otherwise than a person's own manifest says."""
+    """Print each value in which the played manifest differs from the user's file."""
     from peer.cli.run import say
     from peer.lab.run_sources import override_lines
 
@@ -172,8 +172,8 @@ def _print_overrides(base: BaseManifest, text: str, sources: RunSources) -> None
 
 
 def _run_and_report(plan: SwarmPlan, report: Path | None) -> None:
-    """Run the swarm and print its table. Raises SwarmFailed when a peer ended with an error, OrdersNotCarriedOut when
-    something that was asked for did not happen and no person has stopped the swarm."""
+    """Run the swarm and print its table. Raises SwarmFailed when a peer ended with an error, and OrdersNotCarriedOut
+    when a requested event did not happen although nobody stopped the swarm."""
     import asyncio
 
     from peer.cli.run import loop_factory, say
@@ -196,7 +196,7 @@ def _run_and_report(plan: SwarmPlan, report: Path | None) -> None:
 
 
 def _init_of(state: Path) -> list[str]:
-    """Return the setting that names this checkpoint's params."""
+    """Return the setting that makes this checkpoint's params the run's first state."""
     from peer.joining.reset import digest_of
     from peer.node.operator.initial_state import load_params
 

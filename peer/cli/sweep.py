@@ -1,4 +1,4 @@
-"""`peer sweep`: several methods, settings and seeds."""
+"""`peer sweep`: run a grid of methods, settings and seeds."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from peer.cli.printing import echo
 def command(grid: Path, output: Path | None, jobs: int | None, as_json: bool) -> None:
     """Play every combination of a GRID: methods, values of settings, and seeds.
 
-    Each swarm is one `peer compare`, whose result is kept in a file. A sweep that was stopped goes on where it was, and
-    a larger grid plays only what is new. The table has the mean loss of each combination with its interval of 95 % over
-    the seeds. See `peer help compare-methods` for an example."""
+    Each swarm is one `peer compare`, whose result is stored in a file. An interrupted sweep continues where it stopped,
+    and an extended grid plays only the new combinations. The table shows the mean loss of each combination with its 95
+    % interval over the seeds. See `peer help compare-methods` for an example."""
     import asyncio
 
     from peer.cli.run import loop_factory

@@ -1,4 +1,4 @@
-"""The check that this operating system is one that peer runs on. It comes before imports that fail elsewhere."""
+"""Checks that peer supports this operating system, before imports that fail on others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from peer.errors import SystemUnsupported
 
 SUPPORTED = ("linux", "darwin")
-"""Names as `sys.platform` has them."""
+"""Supported values of `sys.platform`."""
 _NAMES = {"win32": "Windows", "cygwin": "Cygwin"}
 
 
 def check_system() -> None:
-    """Raise SystemUnsupported on a system that peer does not run on."""
+    """Raise SystemUnsupported on an operating system that peer does not support."""
     if sys.platform not in SUPPORTED:
         raise SystemUnsupported(f"peer does not run on {_NAMES.get(sys.platform, sys.platform)}")

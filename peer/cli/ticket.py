@@ -28,7 +28,7 @@ NEW = "Make a ticket with: peer ticket new   or, for a manifest and addresses: p
 
 
 class TicketGroup(click.Group):
-    """Tells the words of today to those who still use `peer ticket TICKET` and `peer ticket run.toml`."""
+    """Explains the current commands to users of the former forms `peer ticket TICKET` and `peer ticket run.toml`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -42,14 +42,14 @@ class TicketGroup(click.Group):
 
 @click.group("ticket", cls=TicketGroup)
 def command() -> None:
-    """Make a ticket for a run, show what one holds, and invite peers."""
+    """Make a ticket for a run, show the contents of a ticket, and invite peers."""
 
 
 command.add_command(invite)
 
 
 class ShowCommand(click.Command):
-    """Tells the words of today to those who still make a ticket with `peer ticket show --home HOME`."""
+    """Explains `peer ticket new` to users of the former form `peer ticket show --home HOME`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if any(word.partition("=")[0] in ("--home", "--run") for word in args):
@@ -96,11 +96,11 @@ def new(
     run: str,
     as_json: bool,
 ) -> None:
-    """Make a ticket for the run of this home: with the addresses of its daemon, and of peers that it met.
+    """Make a ticket for the run of this home, with the addresses of its daemon and of peers that it has met.
 
-    Any peer can do so, also when the operator's node is gone. Without a daemon the ticket holds the other peers'
-    addresses alone. With a manifest file the ticket holds the addresses that you give: --initial-peers, or --address
-    with the node's --identity-path. Nothing is dialled."""
+    Any peer can do this, also when the operator's node is gone. Without a running daemon the ticket contains only the
+    other peers' addresses. With a manifest file the ticket contains the addresses that you give: --initial-peers, or
+    --address with the node's --identity-path. No address is dialled."""
     from peer.run.manifest import load_signed
     from peer.run.ticket import Ticket
 
@@ -137,7 +137,7 @@ def _of_node(key: Path | None, addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _of_home(home: Path, run: str) -> tuple[bytes, tuple[str, ...], list[str]]:
-    """Return the id of the home's run, the addresses for a ticket, and remarks for whoever hands it on. Raises
+    """Return the id of the home's run, addresses for the ticket, and remarks for the person who passes it on. Raises
     NotRunning and UsageError."""
     from peer.discovery.ticket_entries import entries_of, met_in
 
@@ -154,7 +154,7 @@ def _of_home(home: Path, run: str) -> tuple[bytes, tuple[str, ...], list[str]]:
 
 
 def _daemon_status(home: Path) -> DaemonStatus | None:
-    """Return the status of the home's daemon; None: none runs."""
+    """Return the status of the home's daemon. None: no daemon runs."""
     from peer.node.control import send_command
     from peer.observe.status.notices import read_status
     from peer.run.home import Home
@@ -166,7 +166,7 @@ def _daemon_status(home: Path) -> DaemonStatus | None:
 
 
 def _kept_run(home: Path, run: str) -> bytes:
-    """Return the id of the run that a home keeps the manifest of. Raises NotRunning and UsageError."""
+    """Return the id of the run whose manifest the home holds. Raises NotRunning and UsageError."""
     found = sorted(expand_user(home).glob("runs/*/manifest.toml"))
     meant = [path for path in found if path.parent.name.startswith(run[:16])]
     if not meant:

@@ -1,4 +1,4 @@
-"""`peer tokenizer`: make tokenizers."""
+"""`peer tokenizer`: train a tokenizer on texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def command() -> None:
 @YES
 @as_json
 def train(sources: tuple[Path, ...], vocab: int, out: Path, exclude: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Train a byte-level BPE tokenizer with the end token <|endoftext|>, from the sources that `peer data build` takes.
+    """Train a byte-level BPE tokenizer with the end token <|endoftext|>. The sources are the same as for `peer data
+    build`.
 
     The same texts give the same file."""
     with using_extra("data"):

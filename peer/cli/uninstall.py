@@ -1,4 +1,4 @@
-"""`peer uninstall`: delete what this program wrote for its user."""
+"""`peer uninstall`: delete the files that this program wrote for the user."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from peer.errors import HomeBusy, for_shell
 @home
 @click.option("--yes", is_flag=True, help="Delete without being asked.")
 def command(home: Path, yes: bool) -> None:
-    """Show all that peer wrote for you, with sizes, and delete it: home, configuration, service, completion.
+    """Show all files that peer wrote for you, with sizes, and delete them: home, configuration, service, completion.
 
-    It deletes only files that it knows, follows no links, and refuses while a daemon runs. The program itself is then
-    removed by the command that it prints."""
+    Only known files are deleted, links are not followed, and the command refuses while a daemon runs. It also prints
+    the command that removes the program itself."""
     from peer.config.file import default_path
     from peer.installation import remove_command
     from peer.observe.formatting import amount

@@ -1,4 +1,4 @@
-"""The options of a daemon's page for browsers, `--web [HOST:PORT]` and `--web-name`, and its sockets for HTTP."""
+"""The options `--web`, `--web-name` and `--log` of a daemon, and the sockets of its page and metrics."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ADDRESS = re.compile(r"(\S*:)?\d+")
 
 
 class PagedCommand(click.Command):
-    """A command with `--web`, whose value may be missing: in `--web TICKET` the ticket is no address."""
+    """A command whose option `--web` may lack its value: in `--web TICKET` the ticket is not taken for an address."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, after a bare `--web` got its default."""
+        """Parse the arguments, after adding the default address to a `--web` without one."""
         return super().parse_args(
             ctx, [_with_default_address(*pair) for pair in zip(args, [*args, ""][1:], strict=True)]
         )
@@ -65,7 +65,8 @@ def open_pages(
     metrics_port: int | None = None,
     log: tuple[str, ...] = (),
 ) -> DaemonPages:
-    """Listen for those who ask for the pages that are wanted. `log`: trackers. Raises UsageError and AddressError."""
+    """Bind the sockets of the requested page and metrics, and parse the trackers in `log`. Raises UsageError and
+    AddressError."""
     from peer.node.page import DaemonPages
 
     web = metrics = None

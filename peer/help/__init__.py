@@ -1,1 +1,1 @@
-"""The pages of the documentation, for a terminal."""
+"""The documentation for a terminal: `pages` finds a page of `docs/`, `rendering` formats its Markdown."""

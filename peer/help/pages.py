@@ -1,6 +1,7 @@
-"""The pages that `peer help` shows: those of `docs/`, which the wheel holds beside this module (`setup.py`).
+"""Finds the pages of the documentation for `peer help`.
 
-A checkout, and an installation that is editable, read `docs/` itself."""
+A wheel contains the pages beside this module (see `setup.py`). A checkout or an editable installation reads them from
+`docs/`."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from pathlib import Path
 from peer.errors import UsageError
 
 KINDS = ("tutorials", "guides", "results", "explanation", "reference", "decisions")
-"""Folders of pages, in the order in which they are listed."""
+"""Folders of pages, in the order of the list that `peer help` prints."""
 BUILT = Path(__file__).with_name("docs")
-"""Where a wheel has the pages."""
+"""Folder of the pages in a wheel."""
 CHECKOUT = Path(__file__).parents[2] / "docs"
 
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
@@ -28,7 +29,7 @@ _PAGE = re.compile(r"(?:[\w./-]*/)?([\w-]+)\.md(?:#([\w-]+))?")
 
 @dataclass(frozen=True, slots=True)
 class HelpPage:
-    """A page of the documentation. `kind`: its folder, as `guides`."""
+    """A page of the documentation. `kind`: the name of its folder, such as `guides`."""
 
     topic: str
     kind: str
@@ -36,16 +37,16 @@ class HelpPage:
 
     @property
     def title(self) -> str:
-        """Its first heading."""
+        """The page's first heading."""
         found = _HEADING.search(self.text)
         return found[2] if found else self.topic
 
     def headings(self) -> list[str]:
-        """The names that `section` takes."""
+        """Return the names of the sections, as `section` accepts them."""
         return [_slug(name) for _, name in _HEADING.findall(self.text)][1:]
 
     def section(self, name: str) -> str:
-        """Return one section, with those below it. Raises UsageError."""
+        """Return one section with its subsections. Raises UsageError for an unknown name."""
         heads = list(_HEADING.finditer(self.text))
         for at, head in enumerate(heads):
             if _slug(head[2]) == _slug(name):
@@ -55,14 +56,14 @@ class HelpPage:
 
 
 def pages() -> list[HelpPage]:
-    """Read all pages: by kind, and by name within one. Empty when this installation lacks them."""
+    """Return all pages, sorted by kind and name. Empty when this installation lacks them."""
     folder = BUILT if BUILT.is_dir() else CHECKOUT
     files = [file for kind in KINDS for file in sorted((folder / kind).glob("*.md"))]
     return [HelpPage(file.stem, file.parent.name, _for_terminals(file.read_text("utf-8"))) for file in files]
 
 
 def page(topic: str) -> HelpPage:
-    """Return a page by its name. Raises UsageError, with the names that are like it."""
+    """Return a page by its name. Raises UsageError, which suggests similar names."""
     found = {one.topic: one for one in pages()}
     if topic in found:
         return found[topic]
@@ -75,12 +76,12 @@ def _nearest(name: str, names: Sequence[str], topic: str = "") -> str:
 
 
 def _slug(heading: str) -> str:
-    """The name of a heading in a link, as MkDocs makes it."""
+    """Return the anchor of a heading, as MkDocs makes it."""
     return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
 def _for_terminals(text: str) -> str:
-    """Take out what a terminal cannot show, and let links name the command that shows their page."""
+    """Remove what a terminal cannot show, and replace links to pages by the command that shows the page."""
     text = _IMAGE.sub("", _FENCE.sub(r"\1", _COMMENT.sub("", text)))
     return _LINK.sub(_linked, text)
 

@@ -1,4 +1,4 @@
-"""Markdown as a terminal shows it."""
+"""Renders Markdown for a terminal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 WIDEST_COLUMNS = 100
-"""Longer lines are hard to read."""
+"""Longest line, because longer ones are hard to read."""
 
 
 def rendered(markdown: str) -> str:
-    """Return a text of Markdown as lines for this terminal, with colours if it shows them."""
+    """Return Markdown rendered for this terminal's width, with colours if the terminal supports them."""
     console = Console(width=min(Console().width, WIDEST_COLUMNS))
     with console.capture() as lines:
         console.print(Markdown(markdown, hyperlinks=False))

@@ -1,7 +1,7 @@
-"""Bytes of control messages by their purpose: all that peers say to each other apart from payloads.
+"""Bytes of control messages by purpose. A control message is every message between peers that is not a payload.
 
-Each process counts the messages themselves. TLS, HTTP/2, libp2p and TCP add to them; `benchmarks/control_bytes.py`
-measures how much."""
+Each process counts its encoded messages. The overhead of TLS, HTTP/2, libp2p and TCP comes on top;
+`benchmarks/control_bytes.py` measures it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Purpose(StrEnum):
-    """What a control message is for."""
+    """The use of a control message. The values are the labels of the metrics and the keys in the status."""
 
     AMENDMENTS = "amendments"
     DIRECTORY = "directory"
@@ -38,19 +38,20 @@ PURPOSES = tuple(sorted(purpose.value for purpose in Purpose))
 
 
 class ControlMeter:
-    """Counter of one process. Its wrappers count what an encoder made and a decoder was given."""
+    """Counts the bytes of one process's control messages. It wraps encoders and decoders, so that their callers need
+    not count."""
 
     def __init__(self) -> None:
         self._sent = Counter[str]()
         self._received = Counter[str]()
 
     def count(self, purpose: Purpose, *, sent: int = 0, received: int = 0) -> None:
-        """Count the bytes of a message."""
+        """Add a message's size in bytes to its purpose."""
         self._sent[purpose] += sent
         self._received[purpose] += received
 
     def encoder(self, purpose: Purpose, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-        """Return the encoder of what is sent, counted."""
+        """Return `encode`, wrapped so that the bytes it produces are counted as sent."""
 
         def counted(message: Any) -> bytes:
             raw = encode(message)
@@ -60,7 +61,7 @@ class ControlMeter:
         return counted
 
     def decoder(self, purpose: Purpose, decode: Callable[[bytes], T]) -> Callable[[bytes], T]:
-        """Return the decoder of what is received, counted. It counts what cannot be decoded, too."""
+        """Return `decode`, wrapped so that its input is counted as received, also when it cannot be decoded."""
 
         def counted(raw: bytes) -> T:
             self.count(purpose, received=len(raw))
@@ -80,7 +81,7 @@ class ControlMeter:
 
 
 def sum_control_bytes(*meters: ControlMeter) -> ControlBytes:
-    """Return what these meters counted together, in each direction and for each purpose."""
+    """Return the sums over several meters, for each purpose and direction."""
     return ControlBytes(
         sent={purpose: sum(meter.sent[purpose] for meter in meters) for purpose in PURPOSES},
         received={purpose: sum(meter.received[purpose] for meter in meters) for purpose in PURPOSES},

@@ -1,5 +1,4 @@
-"""Counters that metrics need besides the journal's sums, from the daemon's start on. They listen to the journal and are
-bounded."""
+"""Counters for metrics that the journal's totals do not have, counted since the daemon's start."""
 
 from __future__ import annotations
 
@@ -13,7 +12,8 @@ from peer.observe.metrics import EXCHANGE_BOUNDS
 
 
 class EventCounters:
-    """Give `hear` to a journal's listeners."""
+    """Counts journal events for the metrics. Append its method `count` to the journal's listeners. Memory is
+    bounded."""
 
     def __init__(self) -> None:
         self._buckets = [0] * (len(EXCHANGE_BOUNDS) + 1)
@@ -24,7 +24,7 @@ class EventCounters:
         self._trainer_is_dead = False
 
     def count(self, event: events.Event, t: float) -> None:
-        """Count an event of time `t`, seconds since the epoch."""
+        """Count one event. `t`: its time, seconds since the epoch."""
         match event:
             case events.RoundEnded(outcome="exchanged"):
                 self._buckets[bisect_left(EXCHANGE_BOUNDS, event.seconds)] += 1
@@ -43,8 +43,11 @@ class EventCounters:
                 self._counts["checkpoint_failures"] += 1
 
     def report(self, now: float) -> dict[str, Any]:
-        """`now`: the journal's clock. `exchange_seconds`: the count of each bucket, the last without a bound, and the
-        sum."""
+        """Return the facts `counted` of the metrics.
+
+        `now`: seconds since the epoch, as the journal's times. `exchange_seconds` has the number of exchanges in each
+        bucket of `EXCHANGE_BOUNDS`, then those above the last bound, and the sum of seconds. `checkpoint` is absent
+        before the first one."""
         body: dict[str, Any] = {
             "exchange_seconds": {"buckets": list(self._buckets), "sum": self._exchange_s},
             "partner_failures": dict(self._partner_failures),

@@ -1,5 +1,7 @@
-"""The encoding of an event as one line of JSON. A line that cannot be read (torn by a kill, of an unknown kind,
-damaged) is skipped and counted, never a crash. A journal outlives the program that wrote it."""
+"""Encodes an event as one line of JSON, and decodes it.
+
+Readers skip and count a line that they cannot decode: one cut off by a kill, of an unknown kind, or damaged. A journal
+may have been written by another version of the program."""
 
 from __future__ import annotations
 
@@ -14,29 +16,29 @@ from peer.codes import AnyCode, code_of
 from peer.observe.events import KINDS, OUTCOMES, Event
 
 MAX_LINE = 4 * 2**20
-"""Bytes of one line. The largest is a `Carried` with its bounded lists."""
+"""Largest line in bytes. The largest event is `Carried`, whose lists are bounded."""
 MAX_TEXT = 2000
-"""Characters of one text field: reasons may come from strangers."""
+"""Characters of one text field; the rest is cut. Other peers supply some of these texts."""
 
 
 MAX_INT = 2**127
-"""Sums of what is read must stay integers that Python can print."""
+"""Largest absolute value of an integer. Sums of such integers stay short enough for Python to convert to text."""
 
 
 class DamagedLine(ValueError):
-    """These bytes are no event of a known kind."""
+    """A journal line cannot be decoded as an event of a known kind."""
 
 
 def encode(event: Event, t: float) -> bytes:
-    """Encode an event as one line with its newline. `t`: seconds since the epoch. Numbers that are not finite are
-    written as null."""
+    """Return an event as one line of JSON with its newline. `t`: seconds since the epoch. NaN and infinity become null,
+    because JSON has neither."""
     body: dict[str, Any] = {"t": t, "kind": event.kind}
     body |= {f.name: _plain(getattr(event, f.name)) for f in fields(event)}
     return json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> tuple[Event, float]:
-    """Decode a line to an event and its time, seconds since the epoch. Unknown fields are ignored. Raises
+    """Return the event of a line, and its time in seconds since the epoch. Unknown fields are ignored. Raises
     DamagedLine."""
     try:
         body = json.loads(line)
@@ -52,7 +54,8 @@ def decode(line: bytes) -> tuple[Event, float]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[Event, float] | None]:
-    """Read the events of one file in order. None stands for a line that was skipped. A missing file is an empty one.
+    """Yield the events of a file in order, and None for each line that cannot be decoded. A missing file yields
+    nothing.
 
     Raises OSError when the file cannot be read."""
     try:
@@ -64,7 +67,8 @@ def read_lines(path: Path) -> Iterator[tuple[Event, float] | None]:
 
 
 def parse_lines(file: BinaryIO) -> Iterator[tuple[Event, float] | None]:
-    """Parse the events of an open file, as `read_lines` does. It holds at most `MAX_LINE` bytes at once."""
+    """Yield the events of an open file, as `read_lines` does. Memory stays within `MAX_LINE` bytes: the rest of a
+    longer line is skipped."""
     whole = True
     while piece := file.readline(MAX_LINE):
         ends = piece.endswith(b"\n")

@@ -1,7 +1,9 @@
-"""The typed events of a peer: a list, one class a kind. The journal keeps them, and metrics, views and reports are made
+"""The typed events of a peer, one class for each kind. The journal stores them; metrics, views and reports are made
 from them.
 
-Every field is flat and JSON-able. A field may be added with a default. A field or kind never gets a new meaning."""
+Fields are flat and JSON-able. A new field needs a default, so that older journals can still be read. A field or kind
+never changes its meaning. Rounds are round numbers, `reason` is one sentence for a person, and `peer` is a peer id,
+unless a field says otherwise."""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ NO_CODE = CodeText("")
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """The base of all events. `kind` names one in the journal."""
+    """The base of all events. `kind` identifies the class in the journal."""
 
     kind: ClassVar[str]
 
@@ -34,133 +36,134 @@ class Started(Event):
     version: str
     """Version of this program."""
     resumed: str
-    """The source of the state, as a sentence: resumed or fetched, and from where."""
+    """Where the state comes from, as a sentence: a checkpoint or a donor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateFetched(Event):
-    """The state of a donor is here, complete and verified."""
+    """A donor's complete state was downloaded and verified."""
 
     kind: ClassVar[str] = "state_fetched"
     donor: str
     """Peer id."""
     round: int
-    """The round the donor worked in."""
+    """The donor's round when it took the snapshot."""
     bytes: int
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateRefused(Event):
-    """A state that came is not begun with: it failed when the trainer weighed it."""
+    """A fetched state was rejected, because its loss on the trainer's test windows was not plausible."""
 
     kind: ClassVar[str] = "state_refused"
     donor: str
-    """Peer id; of a state that several gave, how many."""
+    """Peer id; for a state that several donors served, their number."""
     round: int
-    """The round that its donor named, of several the first."""
+    """The round that the donor named; of several donors, the first one's."""
     reason: str
-    """With the numbers, for a person."""
+    """A sentence with the losses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerStarted(Event):
-    """The trainer process is ready, for the first time or again."""
+    """The trainer process is ready, at the first start or after a restart."""
 
     kind: ClassVar[str] = "trainer_started"
     device: str
     reason: str
-    """Why this device and precision."""
+    """Why this device and precision were chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch(Event):
-    """The split of an inner step's batch that fits into memory."""
+    """The batch of an inner step is computed in parts, because it does not fit into memory at once."""
 
     kind: ClassVar[str] = "micro_batch"
     windows: int
-    """That go through the model at once."""
+    """Windows that go through the model at once."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Joined(Event):
-    """The first inner step of this start is done."""
+    """The first inner step since the daemon's start is done. The fields are durations in seconds."""
 
     kind: ClassVar[str] = "joined"
     seconds: float
-    """Since the command began, without `waited_for_person`: the sum of the phases from `program` to `first_step`, of
-    `terms` and of `files`."""
+    """From the start of the command, without `waited_for_person`. It is the sum of the phases from `program` to
+    `first_step`, and of `terms` and `files`."""
     program: float
-    """Loading it."""
+    """Loading the program."""
     network: float
-    """Listening, starting the DHT helper, reaching somebody."""
+    """Listening, starting the DHT helper, and reaching a first peer."""
     manifest: float
     amendments: float
-    """Asking others for them."""
+    """Fetching the amendments from other peers."""
     state: float
     clock: float
     trainer: float
-    """Waiting for it, when all else was there."""
+    """Waiting for the trainer after everything else was ready."""
     others: float
-    """Waiting until the run begins, or for enough peers."""
+    """Waiting for the start of the run, or for enough peers."""
     first_evaluation: float
     first_step: float
     torch_import: float = 0.0
-    """In the trainer's process, at the same time as the fields above, as are the fields below."""
+    """In the trainer's process, in parallel with the phases above, like the three fields that follow."""
     waiting_for_the_state: float = 0.0
     data: float = 0.0
     model: float = 0.0
     terms: float = 0.0
-    """Working out the terms, and looking through the volunteer's own texts. It comes after `manifest`."""
+    """Computing the contract, and surveying the volunteer's own texts. This phase follows `manifest`."""
     files: float = 0.0
-    """Fetching the run's files, and preparing the trainer's process. It comes after `terms`."""
+    """Fetching the run's files, and preparing the trainer's process. This phase follows `terms`."""
     waited_for_person: float = 0.0
-    """Seconds at a question, or until the line was unmetered. In none of the above."""
+    """Waiting for an answer at the terminal, or for an unmetered connection. No other field includes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unfit(Event):
-    """This machine or its link is too slow to take part in every round as it should."""
+    """This machine or its link is too slow to take part in every round."""
 
     kind: ClassVar[str] = "unfit"
     reason: str
-    """With the numbers, for a person."""
+    """A sentence with the measured numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerDeath(Event):
-    """The trainer process ended by itself or was killed."""
+    """The trainer process crashed or was killed."""
 
     kind: ClassVar[str] = "trainer_died"
     cause: str
-    """Signal, exit code or exception, for a person."""
+    """Signal, exit code or exception, as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBegan(Event):
-    """The peer counts as live from here."""
+    """Training starts. From here on the peer counts as live."""
 
     kind: ClassVar[str] = "training_began"
     round: int
-    """The first one it will take part in."""
+    """The first round that this peer will take part in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundDue(Event):
-    """A round is due for this peer. One of RoundEnded and RoundMissed follows."""
+    """A round is due for this peer. Either RoundEnded or RoundMissed follows."""
 
     kind: ClassVar[str] = "round_due"
     round: int
     fragment: int
     """Index into the layout."""
     deadline: float
-    """Seconds since the epoch, run clock."""
+    """Seconds since the epoch, by the run's clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundEnded(Event):
-    """An outer step was made. Written before the trainer's base counter moves to `upto` (write-ahead)."""
+    """An outer step was computed. The event is written before the trainer's base counter moves to `upto` (write-ahead),
+    so that after a kill no work counts twice."""
 
     kind: ClassVar[str] = "round_ended"
     round: int
@@ -168,55 +171,56 @@ class RoundEnded(Event):
     """Index into the layout."""
     outcome: Outcome
     partner: str
-    """Peer ids of the partners, with spaces between. Empty unless exchanged."""
+    """Peer ids of the partners, separated by spaces. Empty unless exchanged."""
     reason: str
-    """Why it was not exchanged, as a sentence. Empty when it was."""
+    """Why there was no exchange, as a sentence. Empty when there was one."""
     applied: int
     """Work that entered the outer step, tokens x elements of the fragment."""
     dropped: int
-    """Work that was cut off, tokens x elements of the fragment."""
+    """Work that no outer step will include, tokens x elements of the fragment."""
     upto: int
-    """The trainer's token counter that is covered by this, tokens."""
+    """The trainer's token counter up to which this event accounts for the work."""
     steps: int
-    """Inner steps since the fragment's base."""
+    """Inner steps since the last merge of the fragment."""
     bytes_sent: int
     bytes_received: int
     seconds: float
-    """Seconds of the transfer."""
+    """Duration of the transfer."""
     digest: str = ""
-    """In groups: of the fragment's state from now on, the same on every member."""
+    """Groups: digest of the fragment's new state, equal on every member. Hex."""
     ready_at: float = 0.0
-    """Pairs that exchanged: when our work was done, run time, as all times here. 0: not known, as below."""
+    """Pairs that exchanged: when our payload was ready. Run time in seconds, as the three times that follow. 0: not
+    known."""
     partner_ready_at: float = 0.0
-    """The partner's own statement."""
+    """When the partner's payload was ready, as the partner reported it."""
     first_byte_at: float = 0.0
     done_at: float = 0.0
     rate_sent: float = 0.0
-    """Bytes per second between the first byte and the last."""
+    """Bytes per second between the first and the last byte."""
     rate_received: float = 0.0
     data_from: str = ""
-    """Place in the peer's data where this work begins: `epoch.place.window`. Empty: not known."""
+    """Position in the peer's data where the work of this round begins: `epoch.place.window`. Empty: not known."""
     data_to: str = ""
-    """Place of the batch after it."""
+    """Position of the first batch after this work."""
     data_skipped: str = ""
-    """Shards passed over between the two, as `peer.protocol.data_span` writes them."""
+    """Shards that were skipped between the two positions, in the format of `peer.protocol.data_span`."""
     path: str = ""
-    """How the bytes came here: `direct`, `mapped`, `punched` or `relayed`. Empty unless exchanged. In a journal of a
-    program that knew only direct paths it is empty too."""
+    """How the bytes travelled: `direct`, `mapped`, `punched` or `relayed`. Empty unless exchanged, and in journals of
+    versions that knew direct paths only."""
     path_via: str = ""
-    """Peer id of the relay that spliced, or that introduced the two. Empty: there was none."""
+    """Peer id of the relay that spliced the connection or introduced the two peers. Empty: none was involved."""
     path_why: str = ""
-    """Why it was this path, as a sentence."""
+    """Why this path was chosen, as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSkipped(Event):
-    """A shard of the run's data was not to be had and was passed over."""
+    """A shard of the run's data could not be fetched. Training continues with the next one."""
 
     kind: ClassVar[str] = "shard_skipped"
     epoch: int
     place: int
-    """In this peer's order of the epoch."""
+    """Index in this peer's shuffled order of the epoch."""
     shard: int
     """Number in the data index."""
     digest: str
@@ -226,7 +230,7 @@ class ShardSkipped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped(Event):
-    """Work that no outer step will see."""
+    """Work was discarded: no outer step will include it."""
 
     kind: ClassVar[str] = "dropped"
     fragment: int
@@ -234,13 +238,14 @@ class Dropped(Event):
     dropped: int
     """Tokens x elements of the fragment."""
     upto: int
-    """The trainer's token counter that is covered by this, tokens."""
+    """The trainer's token counter up to which this event accounts for the work."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisChanged(Event):
-    """Something slow or stuck was found, or is over. See `peer.protocol.diagnosis.analysis`."""
+    """The diagnosis found something slow or stuck, or its finding no longer holds. See
+    `peer.protocol.diagnosis.analysis`."""
 
     kind: ClassVar[str] = "diagnosis_changed"
     what: str
@@ -252,12 +257,12 @@ class DiagnosisChanged(Event):
     why: str
     """A sentence with the number."""
     found: bool
-    """False: it is over."""
+    """True: the finding begins. False: it has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundMissed(Event):
-    """No outcome by the deadline."""
+    """The round had no outcome by its deadline."""
 
     kind: ClassVar[str] = "round_missed"
     round: int
@@ -268,7 +273,8 @@ class RoundMissed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SatOut(Event):
-    """A round without one inner step done for it. The work is carried over."""
+    """The peer took no outer step in a round, because it had made no inner step for it. Its work is carried over to the
+    next round."""
 
     kind: ClassVar[str] = "sat_out"
     round: int
@@ -279,63 +285,64 @@ class SatOut(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CaughtUp(Event):
-    """A fragment's state was fetched from the group outside of a round. That happens when a round or a part of it was
-    missed: before the first round, after the last, or during training."""
+    """A fragment's state was fetched from the group outside of a round: before the first round, after the last, or
+    after a round was missed in whole or in part."""
 
     kind: ClassVar[str] = "caught_up"
     round: int
-    """The one that comes next."""
+    """The next round."""
     fragment: int
     """Index into the layout."""
     bytes: int
     peer: str
-    """Peer id of who gave it."""
+    """Peer id of the sender."""
     digest: str
-    """Hex, of the fragment's state from now on, the same on every member."""
+    """Digest of the fragment's new state, equal on every member. Hex."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped(Event):
-    """The peer jumped over rounds."""
+    """The peer jumped over rounds, because it slept or fell behind the swarm."""
 
     kind: ClassVar[str] = "skipped"
     from_round: int
-    """The first one skipped."""
+    """The first skipped round."""
     to_round: int
-    """The first one not skipped."""
+    """The first round that is not skipped."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartnerFailed(Event):
-    """An exchange with a locked partner failed. The round continues."""
+    """An exchange with a locked partner failed. The peer looks for another partner in the same round."""
 
     kind: ClassVar[str] = "partner_failed"
     peer: str
     """Peer id."""
     round: int
     code: AnyCode
-    """`lost`, `late`, `silent`, `path` where a relay was gone, or the code of the refusal or of what was wrong with its
+    """`lost`, `late`, `silent`, `path` (a relay was gone), or the code of the partner's refusal or of the defect in its
     bytes."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartnerLetGo(Event):
-    """This peer pauses or leaves, and let a locked partner go before a byte was sent. The partner looks for another."""
+    """This peer pauses or leaves, and released a locked partner before any byte was sent. The partner looks for another
+    one."""
 
     kind: ClassVar[str] = "partner_let_go"
     peer: str
     """Peer id."""
     round: int
     heard: bool
-    """Whether the partner was told in time. Else it learns that when it asks."""
+    """Whether the partner received the release. If not, it learns of it at its next call."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartnerJudged(Event):
-    """A partner's params are judged. RoundEnded follows."""
+    """A partner's params were checked against our own. RoundEnded follows."""
 
     kind: ClassVar[str] = "partner_judged"
     round: int
@@ -344,30 +351,32 @@ class PartnerJudged(Event):
     peer: str
     """Peer id."""
     verdict: str
-    """`taken`, `clipped` or `refused`. `clipped`: only a part of the way from our params to the partner's was gone."""
+    """`taken`, `clipped` or `refused`. `clipped`: we moved only part of the way from our params to the partner's."""
     reason: str
-    """Why it was not taken whole, for a person. Empty when it was."""
+    """Why the params were clipped or refused, as a sentence. Empty when they were taken whole."""
     work: float
-    """L2 norm of our own work that was sent."""
+    """L2 norm of our own pseudo-gradient of this round."""
     distance: float
     """L2 norm of the difference between the partner's params and ours."""
     radius: float
-    """The largest distance that is taken."""
+    """The largest accepted distance, L2 norm."""
     gained: float = math.nan
-    """Nats a token that our own work gained in the check. NaN: it was not checked, as below."""
+    """Nats a token by which our own work lowered the loss on the check's windows. NaN: no check, as in the two fields
+    that follow."""
     lost: float = math.nan
-    """Nats a token by which the mean with the partner was worse than our own params."""
+    """Nats a token by which the loss of the mean with the partner exceeds the loss of our own params."""
     limit: float = math.nan
-    """The most that it may be worse by."""
+    """The largest accepted value of `lost`."""
     windows: str = ""
-    """The windows that it was checked on: how many, and where they are from. Empty: it was not checked."""
+    """Number and origin of the windows of the check. Empty: there was no check."""
     unchecked: str = ""
-    """Why it was not checked, where the run asks for it. What holds for the run is told once a start."""
+    """Why there was no check although the run asks for one. A reason that holds for the whole run is reported once per
+    start only."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRefused(Event):
-    """In groups: an owner gave a result of its shard that is not applied here. RoundEnded or RoundMissed follows."""
+    """Groups: this peer rejected a shard owner's result and does not apply it. RoundEnded or RoundMissed follows."""
 
     kind: ClassVar[str] = "result_refused"
     round: int
@@ -376,14 +385,15 @@ class ResultRefused(Event):
     peer: str
     """Peer id of the owner."""
     code: AnyCode
-    """`implausible`: it cannot be a mean. `norm`, `not_finite` or `signature`: the owner's standing falls, too."""
+    """`implausible`: the values cannot be a mean of the contributions. `norm`, `not_finite` or `signature` also lower
+    the owner's reputation."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContributorLeftOut(Event):
-    """In groups: this peer owned a shard, and left a contributor out of its mean, as its work points against that of
-    the others. Nobody's standing falls."""
+    """Groups: this peer owned a shard, and excluded a contribution from its mean because it points against the others.
+    Reputation is not affected."""
 
     kind: ClassVar[str] = "contributor_left_out"
     round: int
@@ -396,7 +406,8 @@ class ContributorLeftOut(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StandingLowered(Event):
-    """A peer that proved its key did something wrong. Repeats within a minute are counted, not written one by one."""
+    """A peer with a proven key committed an offence, so its reputation score rose. Repetitions within a minute are
+    counted in one event."""
 
     kind: ClassVar[str] = "standing_lowered"
     peer: str
@@ -404,42 +415,42 @@ class StandingLowered(Event):
     code: AnyCode
     reason: str
     score: float
-    """Score of `peer.protocol.policy.reputation` after this offence. It halves every five minutes."""
+    """The peer's score after this offence, as in `peer.protocol.policy.reputation`. It halves every five minutes."""
     out_s: float
-    """Seconds for which it is no partner and nothing is served to it. 0: none."""
+    """Seconds for which the peer is neither chosen as a partner nor served. 0: it is not excluded."""
     times: int
-    """Offences of this code that this line stands for."""
+    """Number of offences with this code that the event stands for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallerRefused(Event):
-    """A caller that proved no key was refused. Repeats within a minute are counted, not written one by one."""
+    """A caller without a proven key was refused. Repetitions within a minute are counted in one event."""
 
     kind: ClassVar[str] = "caller_refused"
     caller: str
-    """Address."""
+    """Network address."""
     code: AnyCode
     reason: str
     times: int
-    """Refusals of this code that this line stands for."""
+    """Number of refusals with this code that the event stands for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """An evaluation of `outer_params` on the run's hold-out."""
+    """`outer_params` were evaluated on the run's hold-out."""
 
     kind: ClassVar[str] = "evaluated"
     round: int
     loss: float
-    """Mean nats a token. NaN is written as null."""
+    """Mean loss, nats a token. NaN (null in the file) if it was not finite."""
     bits_per_byte: float
     own_loss: float = math.nan
-    """Loss of the trainer's own `params`, measured at the end of the run, else NaN."""
+    """Loss of the trainer's own `params`, measured at the end of the run only. NaN: not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpointed(Event):
-    """A local checkpoint is complete on disk."""
+    """A local checkpoint was written completely."""
 
     kind: ClassVar[str] = "checkpointed"
     round: int
@@ -451,7 +462,8 @@ class Checkpointed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptRefused(Event):
-    """A partner's signature under a swap does not hold. The round is not touched, its receipt is not kept."""
+    """A partner's signature on the receipt of a swap is not valid. The receipt is discarded; the round itself
+    counts."""
 
     kind: ClassVar[str] = "receipt_refused"
     peer: str
@@ -462,7 +474,7 @@ class ReceiptRefused(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFailed(Event):
-    """No checkpoint was written. The former one is kept and training continues."""
+    """A checkpoint could not be written. The previous one is kept and training continues."""
 
     kind: ClassVar[str] = "checkpoint_failed"
     reason: str
@@ -470,79 +482,79 @@ class CheckpointFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Amended(Event):
-    """The operator changed the run, and this peer knows it from now on."""
+    """This peer has received an amendment: the operator changes the run."""
 
     kind: ClassVar[str] = "amended"
     number: int
     round: int
-    """From this round on it holds."""
+    """The first round in which the amendment holds."""
     change: str
     """The change as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AmendmentRefused(Event):
-    """A peer sent an amendment that does not check, is out of order, or is one of two that the operator signed under
-    one number. Or a valid one could not be kept on disk."""
+    """An amendment was rejected: its signature or contents are not valid, its number is out of order, or the operator
+    signed two with the same number. Also written when a valid amendment could not be stored on disk."""
 
     kind: ClassVar[str] = "amendment_refused"
     peer: str
-    """The peer that sent it. Empty: our own file."""
+    """The sender. Empty: our own file."""
     code: AnyCode
-    """`amendment` and what did not check of it, `kept` or `not_kept` for our own file."""
+    """`amendment` with the check that failed; `kept` or `not_kept` for our own file."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperHeld(Event):
-    """A paper of the run's operator is known here from now on, and handed on."""
+    """This peer received a paper of the run's operator, and from now on forwards it to others."""
 
     kind: ClassVar[str] = "paper_held"
     paper: str
     """Its kind: `start`, `digest` or `delegation`."""
     by: str
-    """Peer id of the key that signed it."""
+    """Peer id of the signing key."""
     says: str
-    """What it says, as a sentence."""
+    """The contents as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperRefused(Event):
-    """A peer sent a paper that does not check, or one of two starts that the operator signed. Or the operator took back
-    what let a node sign one that was held here. Or a valid one could not be kept on disk."""
+    """A paper was rejected or dropped: it is not valid, it is a second start of the run, the operator revoked the
+    delegation under which a node had signed it, or it could not be stored on disk."""
 
     kind: ClassVar[str] = "paper_refused"
     peer: str
-    """The peer that sent it. Empty: our own file."""
+    """The sender. Empty: our own file."""
     code: AnyCode
-    """`paper` and what did not check of it, `second_start`, `taken_back`, `kept` or `not_kept` for our own file."""
+    """`paper` with the check that failed, `second_start`, `taken_back`; `kept` or `not_kept` for our own file."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paused(Event):
-    """No training and no exchange from this round on."""
+    """From this round on the peer neither trains nor exchanges."""
 
     kind: ClassVar[str] = "paused"
     round: int
     reason: str
     by: str = "operator"
-    """Or `volunteer`: `peer pause`, quiet hours and the conditions of `peer join`."""
+    """`operator`; or `volunteer`: `peer pause`, quiet hours, or a condition of `peer join`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refounded(Event):
-    """The run continues from another state, by the operator's amendment. Outstanding work is dropped."""
+    """The run continues from another state, as an amendment of the operator demands. Outstanding work is dropped."""
 
     kind: ClassVar[str] = "refounded"
     round: int
     digest: str
-    """Hex, of the state."""
+    """Digest of the new state, hex."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WentOn(Event):
-    """The pause is over."""
+    """The pause has ended."""
 
     kind: ClassVar[str] = "went_on"
     round: int
@@ -550,163 +562,163 @@ class WentOn(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ReachabilityChanged(Event):
-    """Others tried to dial this peer, and their answer is a new one."""
+    """Other peers tested whether they can dial this one, and the result differs from the last one."""
 
     kind: ClassVar[str] = "reachability_changed"
     reachable: bool
     reason: str
-    """The probers' finding, as a sentence."""
+    """The result of the probes, as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PortMappingChanged(Event):
-    """The router said something new of the port that it is asked to open, or others found what it is worth."""
+    """The state of the port mapping at the router changed, or probes showed whether it works."""
 
     kind: ClassVar[str] = "port_mapping_changed"
     port: int
-    """The router's port that is held. 0: none."""
+    """The mapped port of the router. 0: none."""
     reason: str
-    """A sentence, with the router's words."""
+    """A sentence that quotes the router's answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyShared(Event):
-    """Another process was proven to run with our key: somebody has copied the home to another machine."""
+    """Another running process has the same private key: the home was copied to a second machine."""
 
     kind: ClassVar[str] = "key_shared"
     since: float
-    """Seconds since the epoch, by the other machine's clock: when the other process began."""
+    """When the other process started, seconds since the epoch by the other machine's clock."""
     stops: bool
-    """Whether it began earlier, so that this process stops. Else the other one does."""
+    """Whether this process stops, because the other one started earlier. Otherwise the other one stops."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelayReserved(Event):
-    """A relay holds a place for this peer, which nobody can dial. Others can call it over that relay."""
+    """A relay reserved a place for this peer, which others cannot dial. They can call it through the relay."""
 
     kind: ClassVar[str] = "relay_reserved"
     relay: str
-    """Its peer id."""
+    """Peer id of the relay."""
     reason: str
-    """Why it was chosen, as a sentence."""
+    """Why this relay was chosen, as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelayLeft(Event):
-    """A relay is used no more: it failed, its place was lost, or there is a better one."""
+    """This peer stopped using a relay: the relay failed, the reservation ended, or there is a better one."""
 
     kind: ClassVar[str] = "relay_left"
     relay: str
-    """Its peer id."""
+    """Peer id of the relay."""
     reason: str
-    """Why, as a sentence."""
+    """Why the relay is no longer used, as a sentence."""
     code: AnyCode = NO_CODE
-    """What it did: `broken` (what passed it broke off, or did not come from the peer), `late` (it came late or not at
-    all, although the relay itself answers at once), `slow` (the relay itself answers late), `silent` (calls over it
-    were lost) or `unreachable`. Where it did nothing wrong: `ended` (our place ended), `surplus` (there is a better
-    one), `open` (others can dial us). Empty in a journal of an older program."""
+    """A fault of the relay: `broken` (connections broke, or the bytes were not the peer's), `late` (relayed bytes were
+    late or missing although the relay itself answers at once), `slow` (the relay itself answers late), `silent` (calls
+    through it were lost) or `unreachable`. Without a fault: `ended` (the reservation ended), `surplus` (there is a
+    better relay), `open` (others can dial this peer). Empty in journals of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirectoryChanged(Event):
-    """Others came or went."""
+    """The number of other peers in the directory changed."""
 
     kind: ClassVar[str] = "directory_changed"
     peers: int
-    """Live records but our own."""
+    """Live records in the directory, without our own."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerSuspected(Event):
-    """A peer did not answer us. It stays a candidate while others are asked whether they reach it."""
+    """A peer did not answer. It stays a candidate while other peers are asked whether they reach it."""
 
     kind: ClassVar[str] = "peer_suspected"
     peer: str
     """Peer id."""
     reason: str
     seconds: float
-    """0: it begins here."""
+    """Always 0: the suspicion begins here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerOut(Event):
-    """A suspected peer is no candidate any more: others do not reach it either, and it did not announce itself."""
+    """A suspected peer is no longer a candidate: other peers do not reach it either, and its record was not renewed."""
 
     kind: ClassVar[str] = "peer_out"
     peer: str
     """Peer id."""
     reason: str
     seconds: float
-    """Since it was first suspected."""
+    """Duration since the first suspicion."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerBack(Event):
-    """A peer that was suspected or out made contact again, or others reach it."""
+    """A peer that was suspected or out made contact again, or other peers reach it."""
 
     kind: ClassVar[str] = "peer_back"
     peer: str
     """Peer id."""
     reason: str
-    """The contact, as a sentence."""
+    """The kind of contact, as a sentence."""
     seconds: float
-    """Since it was first suspected."""
+    """Duration since the first suspicion."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Woke(Event):
-    """The end of a span in which nothing ran here: the machine slept, or the process was stopped."""
+    """The process continues after a time in which it did not run: the machine slept, or the process was stopped."""
 
     kind: ClassVar[str] = "woke"
     seconds: float
     suspended_s: float
-    """Seconds of these in which the machine slept."""
+    """The part of `seconds` in which the machine slept."""
     reason: str
-    """The reason as a sentence."""
+    """Which of the two it was, as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClockStepped(Event):
-    """Somebody set this machine's clock. Rounds go by another one and are not moved."""
+    """The machine's wall clock was set. Rounds follow a monotonic clock and do not move."""
 
     kind: ClassVar[str] = "clock_stepped"
     seconds: float
-    """Forward, negative: back."""
+    """Size of the step; negative: back."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class HelperEnded(Event):
-    """The directory's helper process (p2pd) is gone, or could not be started again. Training continues with the known
-    peers."""
+    """The directory's helper process (p2pd) ended, or could not be restarted. Training continues with the peers that
+    are known."""
 
     kind: ClassVar[str] = "helper_ended"
     cause: str
-    """Signal, exit code, last lines of output, or the bound it broke, as a sentence."""
+    """Signal, exit code and last lines of output, or the limit that it exceeded, as a sentence."""
     times: int
-    """Number of losses in a row. A while without loss begins a new row."""
+    """Number of consecutive losses. After a while without a loss, counting begins again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HelperBack(Event):
-    """The helper process runs again, with the same identity."""
+    """The helper process was restarted with the same identity."""
 
     kind: ClassVar[str] = "helper_back"
     seconds: float
-    """Since it was gone."""
+    """Duration of the outage."""
     times: int
-    """`times` of the HelperEnded before."""
+    """`times` of the preceding HelperEnded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetUsed(Event):
-    """The volunteer's upload of a day or a month does not hold another exchange: from here on every round is solo."""
+    """The upload budget of the day or month is too small for another exchange. From here on every round is solo."""
 
     kind: ClassVar[str] = "budget_used"
     reason: str
-    """Which, and until when, for a person."""
+    """Which budget, and until when, as a sentence."""
     day: int
     """Bytes sent today."""
     month: int
@@ -714,7 +726,7 @@ class BudgetUsed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetBack(Event):
-    """The upload budget holds exchanges again."""
+    """The upload budget is large enough for exchanges again."""
 
     kind: ClassVar[str] = "budget_back"
     day: int
@@ -724,7 +736,8 @@ class BudgetBack(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetLost(Event):
-    """The file that counts uploads could not be read. So much is taken for used instead."""
+    """The file with the upload counts could not be read. The peer assumes the amounts in `day` and `month` as already
+    sent."""
 
     kind: ClassVar[str] = "budget_lost"
     reason: str
@@ -734,19 +747,19 @@ class BudgetLost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Leaving(Event):
-    """Draining: no new round begins. The peer no longer counts as live."""
+    """The peer drains: it begins no new round and no longer counts as live."""
 
     kind: ClassVar[str] = "leaving"
     reason: str
     announced_s: float = 0.0
-    """Seconds that the peer says leaving will take."""
+    """Estimated seconds until the daemon ends."""
     parts: str = ""
-    """How these seconds are made up, and how each part is known."""
+    """What the estimate consists of, and the source of each part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Left(Event):
-    """The last event of a daemon that ended in order."""
+    """The daemon ended in order. This is its last event."""
 
     kind: ClassVar[str] = "left"
     exit_code: int
@@ -754,8 +767,8 @@ class Left(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Carried(Event):
-    """The sum over all events before this one. It begins a rotated file, and mends a gap after failed writes. Folding
-    it replaces the sums so far."""
+    """The totals over all earlier events. It begins a rotated file, and closes the gap after failed writes. A reader
+    replaces its sums by these."""
 
     kind: ClassVar[str] = "totals"
     totals: dict[str, Any]

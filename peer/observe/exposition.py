@@ -1,4 +1,5 @@
-"""Metrics in Prometheus's text format, from the table and the facts. Pure: the same facts give the same text."""
+"""Renders the metrics in Prometheus's text format, from the table `METRICS` and a mapping of facts. Pure: equal facts
+give equal text."""
 
 from __future__ import annotations
 
@@ -19,19 +20,20 @@ from peer.observe.totals import Totals
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Facts = Mapping[str, Any]
-"""Nested mappings, by the first parts of the paths in the table (`peer.observe.metrics.SOURCES`)."""
+"""Nested mappings. The top-level keys are the sources in `peer.observe.metrics.SOURCES`."""
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 def exposition(facts: Facts, role: str) -> bytes:
-    """Write all metrics of a daemon of this role (`peer` or `bootstrap`). An unknown value has no sample."""
+    """Return the text with all metrics of a daemon. `role`: `peer` or `bootstrap`. A metric whose value is unknown has
+    no sample."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collected(facts, role))
     return generate_latest(registry)
 
 
 def totals_facts(totals: Totals) -> dict[str, Any]:
-    """Return the facts `sums`: the totals over the complete journal."""
+    """Return the facts `sums`: totals over the complete journal."""
     facts: dict[str, Any] = {
         "starts": totals.starts,
         "trainer_deaths": totals.trainer_deaths,
@@ -44,7 +46,7 @@ def totals_facts(totals: Totals) -> dict[str, Any]:
 
 
 def status_facts(status: DaemonStatus) -> dict[str, Any]:
-    """Return the facts `seen`: the numbers counted in a status."""
+    """Return the facts `seen`: numbers that are computed from a status."""
     facts: dict[str, Any] = {}
     if status.peers is not None:
         facts["peers"] = Counter(dict.fromkeys(_values("peer_peers_known"), 0))
@@ -71,7 +73,7 @@ class _Collected(Collector):
 
 
 def family(metric: Metric, facts: Facts) -> Family:
-    """Write one metric with its samples."""
+    """Return one metric with its samples."""
     match metric.kind:
         case "info":
             info = GaugeMetricFamily(metric.name, metric.help, labels=metric.values)
@@ -99,7 +101,7 @@ def _histogram(metric: Metric, found: Any) -> HistogramMetricFamily:
 
 
 def _value(metric: Metric, facts: Facts, label: str) -> float | None:
-    """Return the value of a metric. None: not known."""
+    """Return the sample of a metric for one label value. None: not known."""
     path = metric.path.replace(f"{{{metric.label}}}", label)
     found = lookup(facts, path)
     if metric.equals:
@@ -113,14 +115,14 @@ def _value(metric: Metric, facts: Facts, label: str) -> float | None:
 
 
 def _counted(facts: Facts, path: str) -> bool:
-    """Whether the table of counts that this one is missing in is there: then it is 0. A counter of which nothing is
-    known yet must not be: one that goes from 0 to an old value looks like a burst."""
+    """Whether the mapping that would hold this count exists: then a missing count means 0. Otherwise the counter must
+    have no sample, because a step from 0 to an old value would look like a burst."""
     table = path.rpartition(".")[0]
     return "." in table and lookup(facts, table) is not None
 
 
 def lookup(facts: Facts, path: str) -> Any:
-    """Return the value at a dotted path. None where there is nothing."""
+    """Return the value at a dotted path; None: there is none."""
     found: Any = facts
     for part in path.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None

@@ -1,4 +1,4 @@
-"""Formatting of numbers and of text from other peers."""
+"""Formats numbers, durations and texts of other peers for people."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def harmless(text: str) -> str:
 
 
 def amount(number: float, unit: str) -> str:
-    """`1.23 kB`, `12.3 MB`, `47 s`, `12 min`, `3 pieces`. Bytes within half a percent, in powers of 1000, as lines are
-    sold."""
+    """Return a number with its unit: `1.23 kB`, `12.3 MB`, `47 s`, `12 min`, `3 pieces`. Bytes are in powers of 1000,
+    as line rates are sold, and rounded by at most half a percent."""
     if unit == "s":
         return duration(number)
     if unit != "bytes":
@@ -25,16 +25,16 @@ def amount(number: float, unit: str) -> str:
 
 
 def loss_words(nats: float | None, bits_per_byte: float | None = None) -> str:
-    """`2.345 nats a token`, with `, 1.234 bits a byte` where that is known. The unit comes first that all views and all
-    peers of a run share; `nats` None: the loss was not finite."""
+    """Return `2.345 nats a token`, with `, 1.234 bits a byte` where it is known. Nats come first because all peers of a
+    run can compare them. `nats` None: the loss was not finite."""
     if nats is None:
         return "no finite number"
     return f"{nats:.3f} nats a token" + ("" if bits_per_byte is None else f", {bits_per_byte:.3f} bits a byte")
 
 
 def round_outcomes(rounds: Mapping[str, int]) -> str:
-    """`170 exchanged, 8 solo, 2 missed (1 sat out)`: what the due rounds of these counts (`Totals.rounds`) came to. The
-    parts add up to `due`; a round that was sat out is one of those missed."""
+    """Return `170 exchanged, 8 solo, 2 missed (1 sat out)` for the counts in `Totals.rounds`. The parts add up to
+    `due`; rounds that were sat out are among the missed ones."""
     parts = [f"{rounds[name]:,} {name}" for name in ("exchanged", "solo", "refused", "missed") if rounds.get(name)]
     if rounds.get("sat_out"):
         parts[-1:] = [f"{parts[-1]} ({rounds['sat_out']:,} sat out)"] if rounds.get("missed") else parts[-1:]
@@ -45,7 +45,8 @@ def round_outcomes(rounds: Mapping[str, int]) -> str:
 
 
 def participation(rounds: Mapping[str, int]) -> str:
-    """`9 exchanged, 2 solo of 11 due (82% exchanged); beside these 5 skipped`, of the counts of `Totals.rounds`."""
+    """Return `9 exchanged, 2 solo of 11 due (82% exchanged); beside these 5 skipped` for the counts in
+    `Totals.rounds`."""
     if not (due := rounds.get("due", 0)):
         return "none was due yet"
     skipped = f"; beside these {rounds['skipped']:,} skipped" if rounds.get("skipped") else ""
@@ -53,7 +54,7 @@ def participation(rounds: Mapping[str, int]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`47 s`, `12 min`, `3 h 20 min`, `5 days 3 h`."""
+    """Return seconds as `47 s`, `12 min`, `3 h 20 min` or `5 days 3 h`."""
     whole = max(0, round(seconds))
     if whole < 120:
         return f"{whole} s"

@@ -1,5 +1,7 @@
-"""The append-only file of a peer's events. One event is one write to a file opened for appending: once `append` has
-returned, a SIGKILL of the process cannot take it back. Bounded by rotation, with totals that stay exact."""
+"""The append-only file of a peer's events.
+
+Each event is one write to a file opened for appending, so a SIGKILL after `append` has returned does not lose the
+event. The file is rotated at a size limit; the totals stay exact."""
 
 from __future__ import annotations
 
@@ -21,19 +23,19 @@ Listener = Callable[[Event, float], None]
 
 
 class Journal:
-    """Owned by one process (the home's lock sees to it) and used from one thread.
+    """The journal of one run, owned by one process (guaranteed by the home's lock) and used from one thread.
 
-    path: the file; its earlier part lies beside it as `<name>.1`. now: seconds since the epoch. limit_bytes: of events
-    in one file, its first line not counted. Raises HomeUnusable when an existing journal cannot be read: sums that
-    begin at zero again would be wrong for ever.
+    `path`: the file; the rotated part is `<name>.1` beside it. `now`: returns seconds since the epoch. `limit_bytes`:
+    size of the events in one file, without its first line. Raises HomeUnusable when an existing journal cannot be read,
+    because totals that start at zero again would stay wrong.
 
-    A failed write (disk full) does not stop the peer: events go on being summed up in `totals`, `failed` says what is
-    wrong, and the next append tries again and first writes the sums that the file has missed."""
+    A failed write (disk full) does not stop the peer: `totals` still includes the event, `failed` holds the reason, and
+    the next append first writes the totals that the file lacks."""
 
     def __init__(self, path: Path, now: Callable[[], float], limit_bytes: int = LIMIT_BYTES) -> None:
         self.path = path
         self.listeners: list[Listener] = []
-        """Told of each event and its time, after it is written."""
+        """Called with each event and its time, after it is written."""
         self.failed = ""
         """Why the last write failed, as a sentence. Empty when it did not."""
         self._now = now
@@ -52,7 +54,7 @@ class Journal:
         self._attempt(self._open)
 
     def append(self, event: Event) -> None:
-        """Write, sum up, tell the listeners. Never raises for a disk that is full or gone."""
+        """Write an event, add it to the totals and call the listeners. Does not raise when the disk is full or gone."""
         before, t = self.totals, self._now()
         self.totals = fold(before, event, t)
         line = encode(event, t)
@@ -91,8 +93,8 @@ class Journal:
         self._grown += len(line)
 
     def _rotate(self, before: Totals, t: float) -> None:
-        """Begin a new part. At every moment the two parts together give the same sums: `<name>.new` does not count
-        until it is renamed."""
+        """Begin a new file. At every moment the two parts together give the same totals, because `<name>.new` is
+        ignored until it is renamed."""
         draft = self._draft
         fd = os.open(draft, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -102,7 +104,7 @@ class Journal:
             draft.replace(self.path)
         except OSError:
             os.close(fd)
-            with contextlib.suppress(OSError):  # the error that matters is the first one
+            with contextlib.suppress(OSError):  # report the first error, not this one
                 self._undo_half_rotation()
             raise
         os.close(self._fd)

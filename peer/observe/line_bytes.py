@@ -1,7 +1,8 @@
-"""Bytes that a daemon and its p2pd sent and received on the line: payload, messages, TLS, HTTP/2, libp2p, TCP and IP.
+"""Measures all bytes that a daemon and its p2pd send and receive: payload, messages, and the overhead of TLS, HTTP/2,
+libp2p, TCP and IP.
 
-Linux counts the bytes and segments of each TCP connection, and reports them to everybody over the socket that `ss`
-asks (sock_diag(7)). Where that is not to be had, the count is estimated from the payload and from the messages."""
+Linux counts bytes and segments of each TCP connection, and lets any user read them through netlink (sock_diag(7), which
+`ss` also uses). On other systems the bytes are estimated from payload and messages."""
 
 from __future__ import annotations
 
@@ -19,31 +20,31 @@ from pathlib import Path
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, DUMP = 4, 20, 0x301
 DONE, ERROR = 3, 2
 INFO = 2
-"""Attribute with a connection's `tcp_info`."""
+"""Attribute number of a connection's `tcp_info`."""
 LISTENING = 10
 DESTROYED = 1 << 0 | 1 << 2
-"""Groups of sock_diag to which the kernel reports each TCP socket of IPv4 and of IPv6 at its end, with its last
+"""sock_diag groups in which the kernel reports each IPv4 or IPv6 TCP socket that is destroyed, with its final
 counts."""
 REPORT_BUFFER_BYTES = 1 << 20
-"""Bytes of such reports that wait for the next look: some thousand sockets."""
+"""Receive buffer for these reports between two samples: enough for some thousand sockets."""
 MAX_ENDED = 4096
-"""Sockets that are remembered between the last look that showed them and the report of their end."""
+"""Sockets that are remembered from their last sample until the report of their end arrives."""
 STATES = sum(1 << state for state in (1, 2, 4, 5, 8, 9, 11, LISTENING))
-"""Of connections that exist or are being closed, and of listening sockets. Those in TIME_WAIT count no bytes."""
+"""Connections that exist or are being closed, and listening sockets. Sockets in TIME_WAIT count no bytes."""
 SAMPLE_EVERY_S, PAUSE_PER_SAMPLE = 1.0, 100.0
-"""Seconds between two looks, and their time over that of a look."""
+"""Seconds between two samples, and the least pause as a multiple of the time that a sample took."""
 WAIT_S = 2.0
-"""The kernel answers at once; a dump takes a millisecond for a hundred connections."""
+"""Timeout of a netlink answer. The kernel needs about a millisecond for a hundred connections."""
 IP4, IP6, TCP, TIMESTAMPS = 20, 40, 20, 12
-"""Bytes of headers of a segment."""
+"""Sizes of a segment's headers and of the TCP timestamp option in bytes."""
 ESTIMATED_PAYLOAD, ESTIMATED_MESSAGES = 1.041, 8.0
-"""Factors on payload and on messages where nothing is measured: results/exchange.json, and the ratio of all bytes to
-those of messages in results/control_bytes.json."""
+"""Factors on payload bytes and on message bytes for the estimate. Sources: results/exchange.json, and the ratio of all
+bytes to message bytes in results/control_bytes.json."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineBytes:
-    """Bytes since the daemon began. `measured`: by the kernel's counts; else estimated."""
+    """Bytes on the line since the daemon started. `measured`: counted by the kernel; otherwise estimated."""
 
     sent: int = 0
     received: int = 0
@@ -51,19 +52,19 @@ class LineBytes:
 
 
 def estimated(payload_sent: int, payload_received: int, messages_sent: int, messages_received: int) -> LineBytes:
-    """Estimate the bytes on the line from those of payload frames and of control messages."""
+    """Estimate the bytes on the line from the bytes of payload frames and of control messages."""
     sent = ESTIMATED_PAYLOAD * payload_sent + ESTIMATED_MESSAGES * messages_sent
     return LineBytes(round(sent), round(ESTIMATED_PAYLOAD * payload_received + ESTIMATED_MESSAGES * messages_received))
 
 
 @dataclass(frozen=True, slots=True)
 class TcpConnection:
-    """One TCP socket as the kernel describes it."""
+    """A TCP socket as sock_diag describes it."""
 
     cookie: bytes
-    """Names the socket for its whole life, also when no process holds it any more."""
+    """Identifies the socket for its whole life, also after the last process has closed it."""
     inode: int
-    """0: no process holds it."""
+    """0: no process holds the socket."""
     listening: bool
     local: tuple[bytes, int]
     remote: tuple[bytes, int]
@@ -73,53 +74,54 @@ class TcpConnection:
 
 
 class LineMeter:
-    """Counter of the TCP connections of some processes. Connections between two of them, inside this machine, are left
-    out, and so are those to a local server of the first process, such as its page.
+    """Counts the bytes of the TCP connections of some processes. Connections between these processes, and those to a
+    local server of the first process (such as its page), are not counted.
 
-    A look shows the connections of the moment. What they carried after it, and those that were opened and closed
-    between two looks, come from the kernel's report of each socket that ends. Such a socket has no holder any more. It
-    counts as ours if it was accepted at a port of ours, or led to an address that we are or were connected to. So the
-    first call to an address is missed if it lasts less than a second, and of several daemons on one machine each also
-    counts such short calls of the others to an address that it calls. Without these reports, nothing after the last
-    look is counted."""
+    A sample reads the connections that exist at that moment. Bytes after the last sample of a connection, and
+    connections that began and ended between two samples, come from the kernel's report of each destroyed socket. Such a
+    socket belongs to no process any more. It is counted if it was accepted at one of our ports, or if its far end is an
+    address that we have called before. Two errors follow: a first call to an address is missed if it takes less than a
+    second, and two daemons on one machine both count short calls to an address that both call. Without the reports,
+    bytes after the last sample are lost."""
 
     def __init__(
         self, pids: Callable[[], Iterable[int]], port: Callable[[], int], estimate: Callable[[], LineBytes]
     ) -> None:
-        """`port`: where the first process serves others. `estimate`: returns the count where none can be measured."""
+        """`pids`: the processes to count, the daemon first. `port`: where the daemon serves other peers. `estimate`:
+        returns the estimate for systems without these counts."""
         self._pids = pids
         self._port = port
         self._estimate = estimate
         self._sent = self._received = 0
         self._seen: dict[bytes, tuple[int, int]] = {}
-        """Counts of our connections at the last look, by cookie."""
+        """(sent, received) of our connections at the last sample, by cookie."""
         self._foreign: set[bytes] = set()
-        """Cookies of connections of other programs."""
+        """Cookies of other programs' connections."""
         self._ended: dict[bytes, tuple[int, int] | None] = {}
-        """As `_seen`, of those that the last looks did not show any more. None: it is another program's."""
+        """As `_seen`, for connections that the last samples no longer contained. None: another program's connection."""
         self._ports: set[int] = set()
-        """Where our processes serve others."""
+        """Ports at which our processes serve other peers."""
         self._called: set[tuple[bytes, int]] = set()
-        """Far ends of our own connections so far. Bounded by `MOST_ENDED`."""
+        """Remote addresses that we have called. At most `MAX_ENDED`."""
         self._reports: socket.socket | None = None
         self._fails = False
         self.latest = LineBytes()
-        """What the last look of `watch` found."""
+        """Result of the last sample of `watch`."""
 
     def read(self) -> LineBytes:
-        """Look at all connections and return the sums. Takes about a millisecond for a hundred connections."""
+        """Sample all connections and return the totals. Takes about a millisecond for a hundred connections."""
         if not self._fails:
             try:
                 self._sample(tcp_connections())
                 self._count_ended()
                 return LineBytes(self._sent, self._received, measured=True)
             except OSError:
-                self._fails = True  # another system, or a sandbox: that does not change while we run
+                self._fails = True  # another system, or a sandbox: trying again is useless
         return self._estimate()
 
     async def watch(self) -> None:
-        """Look every second, on a machine with very many connections less often; the owner cancels. Meanwhile the
-        kernel reports the sockets that end."""
+        """Sample every second until cancelled; less often where a sample takes long. Between samples the kernel's
+        reports of destroyed sockets are buffered."""
         with contextlib.ExitStack() as stack:
             self._reports = _open_end_reports()
             if self._reports is not None:
@@ -154,7 +156,7 @@ class LineMeter:
             self._called.add(now.remote)
 
     def _count_ended(self) -> None:
-        """Add what the sockets that ended carried since the last look at them."""
+        """Add the bytes of destroyed sockets since their last sample."""
         for one in _ended(self._reports):
             if one.cookie in self._foreign:
                 self._foreign.discard(one.cookie)
@@ -167,7 +169,7 @@ class LineMeter:
                 self._add(one, (0, 0))
 
     def _classify_new(self, found: list[TcpConnection]) -> None:
-        """Take note of the new connections that are ours."""
+        """Decide for each new connection whether it is ours or another program's."""
         ours: set[int] = set()
         local_servers: set[int] = set()
         ports = set()
@@ -186,7 +188,7 @@ class LineMeter:
         }
         for one in found:
             if one.cookie in self._seen or (one.inode == 0 and one.cookie not in counted):
-                continue  # known, or not accepted yet: its holder shows at the next look
+                continue  # known, or not accepted yet: the next sample shows its process
             if one.cookie in counted:
                 self._seen[one.cookie] = 0, 0
                 self._foreign.discard(one.cookie)
@@ -195,7 +197,8 @@ class LineMeter:
 
 
 def _inodes(pid: int) -> set[int]:
-    """Return the inodes of the sockets that a process holds. Empty for one that is gone or not ours to look at."""
+    """Return the inodes of the sockets that a process holds. Empty when the process has ended or belongs to another
+    user."""
     found = set()
     with contextlib.suppress(OSError):
         for held in Path(f"/proc/{pid}/fd").iterdir():
@@ -207,7 +210,8 @@ def _inodes(pid: int) -> set[int]:
 
 
 def _open_end_reports() -> socket.socket | None:
-    """Return a socket on which the kernel reports the TCP sockets that end from here on. None: it does not."""
+    """Return a socket that receives the kernel's reports of destroyed TCP sockets. None: not supported or not permitted
+    here."""
     if not hasattr(socket, "AF_NETLINK"):
         return None
     reports = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, NETLINK_SOCK_DIAG)
@@ -221,7 +225,7 @@ def _open_end_reports() -> socket.socket | None:
 
 
 def _ended(reports: socket.socket | None) -> list[TcpConnection]:
-    """Return the sockets whose end was reported since the last call."""
+    """Return the sockets whose destruction was reported since the last call."""
     found: list[TcpConnection] = []
     while reports is not None:
         try:
@@ -231,12 +235,12 @@ def _ended(reports: socket.socket | None) -> list[TcpConnection]:
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 break
-            continue  # there were more than the socket holds: those that were dropped are not counted
+            continue  # the buffer overflowed; the lost reports are not counted
     return found
 
 
 def tcp_connections() -> list[TcpConnection]:
-    """Return all TCP sockets of this network namespace. Raises OSError where the kernel does not tell."""
+    """Return all TCP sockets of this network namespace. Raises OSError where the kernel does not offer them."""
     if not hasattr(socket, "AF_NETLINK"):
         raise OSError("no netlink on this system")
     found: list[TcpConnection] = []
@@ -252,7 +256,8 @@ def tcp_connections() -> list[TcpConnection]:
 
 
 def _parse_datagram(answer: bytes, found: list[TcpConnection]) -> bool:
-    """Add the connections of one datagram; whether more follow. Raises OSError for the kernel's refusal."""
+    """Append the connections of one netlink datagram to `found`; return whether more datagrams follow. Raises OSError
+    when the kernel refuses the request."""
     at = 0
     while at + 16 <= len(answer):
         length, kind = struct.unpack_from("=IH", answer, at)
@@ -267,9 +272,9 @@ def _parse_datagram(answer: bytes, found: list[TcpConnection]) -> bool:
 
 
 def _connection(message: bytes) -> TcpConnection | None:
-    """Parse an `inet_diag_msg` with its attributes. None: it is of a socket without counts.
+    """Parse an `inet_diag_msg` with its attributes. None: the socket has no counts.
 
-    Raises OSError for a kernel before 4.19, which does not count the bytes that were sent."""
+    Raises OSError for kernels before 4.19, which do not count sent bytes."""
     family, state = message[0], message[1]
     size = 4 if family == socket.AF_INET else 16
     local_port, remote_port = struct.unpack_from(">HH", message, 4)
@@ -307,5 +312,5 @@ def _is_mapped(address: bytes) -> bool:
 
 
 def _plain(address: bytes) -> bytes:
-    """Return an IPv4 address that IPv6 maps as the IPv4 address."""
+    """Convert an IPv4-mapped IPv6 address to IPv4; return others unchanged."""
     return address[12:] if len(address) == 16 and _is_mapped(address) else address

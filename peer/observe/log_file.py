@@ -1,7 +1,7 @@
-"""The log file of a daemon: the lines that it says, status lines, warnings of libraries, and the error that ended it.
+"""The log file of a daemon: its printed lines, status lines, warnings of libraries, and the error that ended it.
 
-The file is bounded: `KEPT_FILES` files of `MOST_BYTES` each, the oldest of which is deleted. On failure, as on a full
-disk, the daemon tells so once on stderr and continues without the lost lines."""
+At most `KEPT_FILES` files of `MOST_BYTES` bytes each are kept; the oldest is deleted. When a write fails, for example
+on a full disk, the daemon reports it once on stderr and continues without the lost lines."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ KEPT_FILES = 3
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 _SECRET = re.compile(r"#token=\S+")
-"""The end of a page's address, which a terminal shows."""
+"""The end of a page address that contains its access token."""
 _log = logging.getLogger("peer.said")
 _log.setLevel(logging.INFO)
 
 
 def log_line(line: str) -> None:
-    """Put a line into the log, if one is open. A page's token is left out: logs are kept, and shown to others."""
+    """Write a line to the log, if one is open. A page's access token is removed, because logs are kept and passed on to
+    others."""
     _log.info("%s", harmless(_SECRET.sub("#token=…", line)))
 
 
 @contextlib.contextmanager
 def log_file(path: Path) -> Iterator[None]:
-    """Keep the log at `path` within the context. An error that ends the context is logged and raised again.
+    """Keep a log at `path` open within the context. An error that ends the context is logged and raised again.
 
-    The terminal does not show that entry: whoever catches the error prints it, with its reason and its fix."""
+    The error is logged to the file alone: the caller that catches it prints it to the terminal with its reason and
+    fix."""
     file = _RotatingFile(path)
-    console = logging.StreamHandler()  # Python's own one is silent as soon as there is another handler
+    console = logging.StreamHandler()  # logging's last-resort handler is off once another handler exists
     console.setLevel(logging.WARNING)
     root = logging.getLogger()
     root.addHandler(file)
@@ -49,7 +51,7 @@ def log_file(path: Path) -> Iterator[None]:
         told = harmless(f"{type(error).__name__} (exit code {error.exit_code}): {error.found}. {error.fix}")
         file.handle(logging.LogRecord("peer", logging.ERROR, "", 0, "%s", (told,), None))
         raise
-    except Exception:  # a defect of any kind: the log keeps its traceback
+    except Exception:  # an unexpected exception: log its traceback
         file.handle(logging.LogRecord("peer", logging.CRITICAL, "", 0, "a defect", None, sys.exc_info()))
         raise
     finally:

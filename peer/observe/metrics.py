@@ -1,9 +1,9 @@
-"""The table of all metrics: a list, one entry a metric. The endpoint serves it, `docs/reference/metrics.md` shows it,
-and tests compare the two.
+"""The table of all metrics. The endpoint serves it, `docs/reference/metrics.md` documents it, and tests compare the
+two.
 
-A metric names the place of its value: a dotted path into the facts of `peer.observe.exposition`. The first part of the
-path names the source. `{label}` in a path stands for each value of the label. Label values are listed here, so that
-nobody outside can make more of them. Peer ids are never labels here (`peer.observe.run_metrics` has some)."""
+`Metric.path` is a dotted path into the facts of `peer.observe.exposition`; its first part names the source. `{label}`
+in a path stands for each value of the label. All label values are listed here, so that nothing from outside can create
+new time series. Peer ids are not labels here; `peer.observe.run_metrics` has a bounded number of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOURCES = {
     "loop": "the daemon's own event loop",
     "build": "the program",
 }
-"""First part of a path: the source of the value."""
+"""Sources of values, by the first part of a metric's path."""
 
 DIRECTIONS = ("sent", "received")
 OUTCOMES = ("exchanged", "solo", "refused", "missed", "sat_out", "skipped")
@@ -36,28 +36,29 @@ STATUSES = ("joining", "training", "paused", "finished", "serving", "ended", "le
 PROCESSES = ("daemon", "trainer", "p2pd")
 CODES = tuple(code.value for code in Code)
 EXCHANGE_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Seconds: upper bounds of the histogram's buckets."""
+"""Upper bounds of the histogram's buckets, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One line of the table."""
+    """One metric: its name and help for Prometheus, and where its value comes from."""
 
     name: str
     kind: Kind
     help: str
     path: str
     unit: str = ""
-    """Base unit, which is part of the name."""
+    """Prometheus base unit; part of the name."""
     label: str = ""
     values: tuple[str, ...] = ()
-    """All values of the label. An info has its labels here, each with the text found under its name."""
+    """All values of the label. For an `info` metric: the names of its labels; the values of the labels are looked up
+    under these names."""
     per: str = ""
-    """Path of a number that the value is divided by."""
+    """Path of a number by which the value is divided."""
     equals: bool = False
-    """The value is 1 for the label value that the text found equals, else 0."""
+    """The sample is 1 for the label value that equals the value found, else 0."""
     bootstrap: bool = False
-    """Whether a bootstrap node serves it too."""
+    """Whether a bootstrap node serves the metric, too."""
 
 
 LEDGER = "Tokens of the full model: the ledger counts tokens x elements, divided here by the parameters."
@@ -67,7 +68,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_build_info",
         "info",
-        "Always 1. Its labels tell the versions.",
+        "Always 1. The versions are in its labels.",
         "build",
         values=("version", "python", "torch"),
         bootstrap=True,
@@ -75,7 +76,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_run_info",
         "info",
-        "Always 1. Its labels tell the run.",
+        "Always 1. The run is in its labels.",
         "status",
         values=("run_id", "role"),
         bootstrap=True,
@@ -83,7 +84,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_status",
         "gauge",
-        "1 for the status of the peer, else 0.",
+        "1 for the current status of the peer, else 0.",
         "status.status",
         label="status",
         values=STATUSES,
@@ -109,7 +110,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("peer_daemon_starts_total", "counter", "Starts of the daemon in this run's folder.", "sums.starts"),
     # -- training
     Metric("peer_inner_steps_total", "counter", "Optimizer steps of the trainer.", "status.steps", unit="steps"),
-    Metric("peer_training_tokens_per_second", "gauge", "Speed while it trains, latest.", "status.tokens_per_s"),
+    Metric("peer_training_tokens_per_second", "gauge", "Latest training speed.", "status.tokens_per_s"),
     Metric(
         "peer_training_seconds_total",
         "counter",
@@ -120,7 +121,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_waiting_seconds_total",
         "counter",
-        "The trainer was held between a round's end and the new parameters.",
+        "Time in which the trainer waited for the new parameters after a round.",
         "status.seconds_waiting",
         unit="seconds",
     ),
@@ -138,13 +139,13 @@ METRICS: tuple[Metric, ...] = (
         "sums.eval.loss",
         unit="nats",
     ),
-    Metric("peer_eval_bits_per_byte", "gauge", "The same in bits per byte of text.", "sums.eval.bits_per_byte"),
+    Metric("peer_eval_bits_per_byte", "gauge", "The latest hold-out loss in bits per byte.", "sums.eval.bits_per_byte"),
     Metric("peer_eval_round", "gauge", "Round of the latest evaluation.", "sums.eval.round"),
     # -- the ledger
     Metric(
         "peer_tokens_processed_total",
         "counter",
-        "Work that was trained on. " + LEDGER,
+        "Work that the trainer has processed. " + LEDGER,
         "status.ledger.processed",
         unit="tokens",
         per="status.parameters",
@@ -152,7 +153,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_tokens_applied_total",
         "counter",
-        "Work that entered an outer step. " + LEDGER,
+        "Work that is part of an outer step. " + LEDGER,
         "status.ledger.applied",
         unit="tokens",
         per="status.parameters",
@@ -160,7 +161,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_tokens_dropped_total",
         "counter",
-        "Work that no outer step will see. " + LEDGER,
+        "Work that was discarded: no outer step will include it. " + LEDGER,
         "status.ledger.dropped",
         unit="tokens",
         per="status.parameters",
@@ -168,13 +169,13 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_tokens_outstanding",
         "gauge",
-        "Work that is not in an outer step yet. " + LEDGER,
+        "Work that is not part of an outer step yet. " + LEDGER,
         "status.ledger.outstanding",
         unit="tokens",
         per="status.parameters",
     ),
     # -- rounds
-    Metric("peer_round", "gauge", "The round being played.", "status.round"),
+    Metric("peer_round", "gauge", "Current round.", "status.round"),
     Metric(
         "peer_round_due_seconds",
         "gauge",
@@ -202,7 +203,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_relayed_bytes_total",
         "counter",
-        "Bytes passed on for closed peers.",
+        "Bytes relayed for closed peers.",
         "status.relaying.bytes",
         unit="bytes",
         bootstrap=True,
@@ -218,7 +219,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_exchange_duration_seconds",
         "histogram",
-        "Transfers of exchanged rounds.",
+        "Duration of the transfers of exchanged rounds.",
         "counted.exchange_seconds",
         unit="seconds",
     ),
@@ -242,7 +243,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_partner_params_total",
         "counter",
-        "Partners' params by what became of them, in pairs: taken whole, clipped, or refused.",
+        "Pairs: partners' params that were taken whole, clipped, or refused.",
         "status.partner_params.{verdict}",
         label="verdict",
         values=VERDICTS,
@@ -250,27 +251,27 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_partner_params_unchecked_total",
         "counter",
-        "Partners' params that were not checked, where the run asks for it. `peer status` tells why.",
+        "Partners' params that were not checked although the run asks for it. `peer status` shows the reason.",
         "status.partner_params.unchecked",
     ),
     # -- who is there
     Metric(
         "peer_membership_suspected",
         "gauge",
-        "Peers that do not answer and are still candidates: others are asked about them.",
+        "Peers that do not answer but are still candidates, while others are asked whether they reach them.",
         "status.membership.suspected_count",
     ),
     Metric(
         "peer_membership_out",
         "gauge",
-        "Peers left out of candidates: others do not reach them either.",
+        "Peers that are no candidates, because other peers do not reach them either.",
         "status.membership.out_count",
     ),
     # -- who is slow
     Metric(
         "peer_exchange_rate_bytes_per_second",
         "gauge",
-        "Median over the last exchanges. Absent until there are enough.",
+        "Median transfer rate of the latest exchanges. Absent until there are enough.",
         "status.exchanging.{direction}",
         label="direction",
         values=DIRECTIONS,
@@ -278,14 +279,14 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_trainer_late_seconds",
         "gauge",
-        "Lateness behind its partners by its own doing, median over the last exchanges. Below 0: earlier.",
+        "Median time by which the trainer is ready after its partners, without delays by earlier exchanges.",
         "status.exchanging.late_s",
         unit="seconds",
     ),
     Metric(
         "peer_diagnosis_findings",
         "gauge",
-        "Slow or stuck links and trainers, here or at partners. `peer status` names them with their numbers.",
+        "Slow or stuck links and trainers, of this peer or its partners. `peer status` shows the numbers.",
         "seen.found.{what}",
         label="what",
         values=WHATS,
@@ -304,7 +305,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_control_sent_bytes_total",
         "counter",
-        "Control messages since the daemon started, by purpose. Frames, encryption and headers come on top.",
+        "Control messages sent since the daemon started, without frames, encryption and headers.",
         "status.control_bytes.sent.{purpose}",
         unit="bytes",
         label="purpose",
@@ -314,7 +315,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_control_received_bytes_total",
         "counter",
-        "The same, received.",
+        "Control messages received since the daemon started, without frames, encryption and headers.",
         "status.control_bytes.received.{purpose}",
         unit="bytes",
         label="purpose",
@@ -324,7 +325,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_network_cap_bytes_per_second",
         "gauge",
-        "The volunteer's caps. Absent without one.",
+        "The volunteer's limits on the transfer rate. Absent without a limit.",
         "status.caps.{direction}",
         label="direction",
         values=DIRECTIONS,
@@ -333,7 +334,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_upload_used_bytes",
         "gauge",
-        "Sent in the calendar day and month, local time, with an allowance for headers and control traffic.",
+        "Bytes on the line sent in the calendar day and month, local time.",
         "status.budget.used.{period}",
         unit="bytes",
         label="period",
@@ -380,7 +381,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_helper_restarts_total",
         "counter",
-        "Losses of the DHT helper (p2pd), each followed by a new start.",
+        "Restarts of the DHT helper (p2pd) after it was lost.",
         "status.directory.losses",
         bootstrap=True,
     ),
@@ -395,7 +396,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_clock_correction_seconds",
         "gauge",
-        "Correction of this machine's clock to the swarm's.",
+        "Correction of this machine's clock to that of the swarm.",
         "status.clock_correction_s",
         unit="seconds",
         bootstrap=True,
@@ -407,7 +408,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_trainer_restarts_total",
         "counter",
-        "Trainer started again after it died.",
+        "Restarts of the trainer after it died.",
         "counted.trainer_restarts",
     ),
     Metric("peer_checkpoints_total", "counter", "Checkpoints written.", "counted.checkpoints"),
@@ -436,7 +437,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_process_resident_memory_bytes",
         "gauge",
-        "Main memory held, by process.",
+        "Resident memory, by process.",
         "proc.{process}.resident_bytes",
         unit="bytes",
         label="process",
@@ -446,7 +447,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "peer_process_open_fds",
         "gauge",
-        "Files and sockets held open, by process.",
+        "Open files and sockets, by process.",
         "proc.{process}.open_files",
         label="process",
         values=PROCESSES,

@@ -1,4 +1,4 @@
-"""Writing to a terminal without ever waiting for it."""
+"""Writes to a terminal without blocking."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import select
 from typing import TextIO
 
 CLOSE_WAIT_S = 0.3
-"""Seconds that closing waits for the terminal to take pending text."""
+"""Seconds that `close` waits for the terminal to accept pending text."""
 
 
 class NonblockingStream(io.TextIOBase):
-    """A text stream onto the terminal of another stream. Text that the terminal does not take now (Ctrl+S, a dead
-    connection) stays `pending`, and is written by a later `flush`.
+    """A text stream to the terminal that another stream is connected to. Text that the terminal does not accept at the
+    moment (Ctrl+S, a dead connection) stays pending until a later `flush`.
 
-    The terminal is opened a second time: a flag on the first stream would change the shell's, too. Raises OSError when
-    that is impossible."""
+    The terminal is opened a second time, because O_NONBLOCK on the given stream's descriptor would also affect the
+    shell. Raises OSError when the terminal cannot be opened."""
 
     encoding = "utf-8"
 
@@ -26,7 +26,7 @@ class NonblockingStream(io.TextIOBase):
 
     @property
     def pending(self) -> bool:
-        """Whether something is still to be written."""
+        """Whether text is still to be written."""
         return bool(self._left)
 
     def isatty(self) -> bool:
@@ -43,18 +43,18 @@ class NonblockingStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Write what the terminal takes. A terminal that is gone takes everything, unseen."""
+        """Write as much as the terminal accepts. Text for a terminal that is gone is discarded."""
         while self._left:
             try:
                 written = os.write(self._fd, self._left)
-                self._left = self._left[written:] if written else b""  # else `close` would never end
+                self._left = self._left[written:] if written else b""  # 0 bytes: give up, or `close` would loop forever
             except BlockingIOError:
                 return
             except OSError:
                 self._left = b""
 
     def close(self) -> None:
-        """Give the terminal a moment for the rest."""
+        """Write pending text for at most `CLOSE_WAIT_S` without progress, discard the rest, and close the terminal."""
         if self.closed:
             return
         self.flush()

@@ -1,9 +1,8 @@
-"""The standard streams of the program: what happens when they are closed, full, without a reader, or cannot show a
-character.
+"""Makes the standard streams safe to use when they are closed, full, without a reader, or cannot encode a character.
 
-`prepare_streams` replaces Python's own `sys.stdout` and `sys.stderr` once, at the start of the program. A write to
-standard output that fails raises `OutputFailed`, so that a command whose answer is lost ends with an error. A daemon
-goes on without the line: see `optional_output`."""
+`prepare_streams` replaces `sys.stdout` and `sys.stderr` once, at the start of the program. A failed write to standard
+output raises OutputFailed, so that a command whose output is lost ends with an error. A daemon ignores the loss: see
+`optional_output`."""
 
 from __future__ import annotations
 
@@ -19,18 +18,18 @@ from peer.errors import OutputLost
 from peer.whole_files import NothingWritten, write_all
 
 READER_GONE = frozenset({errno.EIO, errno.EPIPE, errno.ENXIO})
-"""Errors of a pipe whose other end was closed and of a terminal that hung up."""
+"""Errors of a pipe whose other end is closed, and of a terminal that has hung up."""
 
 
 class OutputFailed(OSError):
-    """Standard output takes no more text. A reader that has gone raises nothing."""
+    """A write to standard output failed. Not raised when the reader of a pipe has gone."""
 
 
 def prepare_streams() -> None:
-    """Make all three standard streams usable, whatever the caller of the program left of them.
+    """Make all three standard streams usable, even if the caller started the program without some of them.
 
-    A closed descriptor is opened at once: the next file that the program opens would get its number, and what is
-    printed would be written into that file. Characters that a stream's encoding lacks are written as escapes."""
+    A closed descriptor is opened at once: otherwise the next file that the program opens would get its number, and
+    printed text would be written into that file. Characters that a stream's encoding lacks are written as escapes."""
     _open_closed_descriptors()
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - stays open until the program ends
@@ -40,13 +39,14 @@ def prepare_streams() -> None:
 
 @contextlib.contextmanager
 def optional_output() -> Iterator[None]:
-    """Around a write that is not worth ending the program for: a failure loses this text alone."""
+    """Ignore OSError from a write whose loss is not worth ending the program for."""
     with contextlib.suppress(OSError):
         yield
 
 
 def _open_closed_descriptors() -> None:
-    """Descriptor 1 is opened for reading only, so that a write to it fails, as one to a closed descriptor does."""
+    """Open the closed ones of descriptors 0 to 2. Descriptor 1 is opened for reading only, so that a write to it fails
+    as it would on a closed descriptor."""
     for descriptor, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(descriptor)
@@ -59,14 +59,14 @@ def _open_closed_descriptors() -> None:
 def _stream(given: TextIO | None, descriptor: int, *, is_required: bool) -> io.TextIOWrapper:
     raw = _Descriptor(descriptor, is_required=is_required)
     encoding = getattr(given, "encoding", None) or "utf-8"
-    # Without a buffer below it, a text whose write failed is not kept to fail once more when the program ends.
+    # Unbuffered: a buffer would keep text whose write failed, and fail again when the program ends.
     return io.TextIOWrapper(raw, encoding, errors="backslashreplace", line_buffering=True)
 
 
 class _Descriptor(io.RawIOBase):
-    """Writes to a descriptor until all is written. After its reader has gone, writes do nothing.
+    """Writes all data to a descriptor. After its reader has gone, writes are ignored.
 
-    `is_required`: whether other failures raise OutputFailed. Otherwise they lose the text."""
+    `is_required`: other failures raise OutputFailed; otherwise they are ignored, too."""
 
     def __init__(self, descriptor: int, *, is_required: bool) -> None:
         self.name = descriptor
@@ -95,5 +95,5 @@ class _Descriptor(io.RawIOBase):
 
 
 def output_lost(error: OutputFailed) -> OutputLost:
-    """Return the error that a command ends with when its answer could not be written."""
+    """Return the error with which a command ends when its output could not be written."""
     return OutputLost(f"cannot write to standard output: {error.strerror}")

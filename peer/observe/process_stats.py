@@ -1,4 +1,4 @@
-"""Memory and open files of a process."""
+"""Main memory and open files of a process, from `/proc`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def open_files(pid: int, proc: Path = Path("/proc")) -> int:
-    """Return how many files and sockets a process holds open. 0 when it is gone, or not known here."""
+    """Return the number of files and sockets that a process holds open. 0: it has ended, or there is no `/proc`."""
     try:
         return sum(1 for _ in (proc / str(pid) / "fd").iterdir())
     except OSError:
@@ -14,7 +14,7 @@ def open_files(pid: int, proc: Path = Path("/proc")) -> int:
 
 
 def resident_bytes(pid: int, proc: Path = Path("/proc")) -> int:
-    """Return the main memory that a process holds. 0 when it is gone, or not known here."""
+    """Return the resident memory of a process in bytes. 0: it has ended, or there is no `/proc`."""
     try:
         for line in (proc / str(pid) / "status").read_bytes().splitlines():
             if line.startswith(b"VmRSS:"):

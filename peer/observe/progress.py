@@ -1,4 +1,4 @@
-"""The daemon's current wait and its progress, for `peer status`, a line or a bar."""
+"""What the daemon is waiting for, and how far the wait has progressed."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from peer.observe.formatting import amount, duration
 from peer.observe.status.value import WaitStatus
 
 SHOWN_AFTER_S = 2.0
-"""A shorter wait is not worth a person's look."""
+"""Shorter waits are not shown."""
 RATE_S = 60.0
-"""Seconds over which the rate is measured. Donors come and go, and give little while they exchange."""
+"""Averaging time of the rate. It is long because donors come and go, and send little during their own exchanges."""
 SAMPLE_S = 0.5
-"""Seconds between two values that are kept for that."""
+"""Least seconds between two samples that are kept for the rate."""
 
 
 class WaitProgress(Protocol):
-    """A callback with the progress of a wait. `total` None: not known. With unit `s` only the time counts: `done` is
-    how long it has taken so far, `total` the most it may take."""
+    """A callback for the progress of a wait. `total` None: not known. With unit `s` only time counts: `done` is the
+    time waited so far and `total` the timeout."""
 
     def __call__(self, name: str, done: float, total: float | None, unit: str) -> None: ...
 
 
 def ignore_progress(name: str, done: float, total: float | None, unit: str) -> None:
-    """Ignore a `Progress`."""
+    """Do nothing: a `WaitProgress` for callers that show no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class _Wait:
     unit: str
     since: float
     first: float
-    """What there was at the beginning."""
+    """`done` at the beginning."""
     samples: deque[tuple[float, float]] = field(default_factory=deque)
-    """(time, done) of the last seconds, oldest first."""
+    """(time, done) of the last `RATE_S` seconds, oldest first."""
 
     def observe(self, now: float) -> None:
-        """Keep what is there now."""
+        """Add a sample of the current value."""
         samples = self.samples
         if samples and self.done < samples[-1][1]:
             samples.clear()
@@ -52,21 +52,23 @@ class _Wait:
             samples.popleft()
 
     def rate(self, now: float) -> float:
-        """Return how many units came a second lately; 0: not known, or none came."""
+        """Return units per second over the last `RATE_S` seconds. 0: not known, or no progress."""
         at, done = self.samples[0]
         return (self.done - done) / (now - at) if now > at else 0.0
 
 
 class Waits:
-    """The current wait. `now` in seconds, of any origin. There is one wait at a time: a new one ends the one before.
-    The part of a name in brackets may change meanwhile."""
+    """Holds the daemon's current wait. There is at most one: a new wait replaces the previous one. A part in brackets
+    at the end of the name may change while the wait goes on."""
 
     def __init__(self, now: Callable[[], float]) -> None:
+        """`now`: returns monotonic seconds."""
         self._now = now
         self._wait: _Wait | None = None
 
     def update(self, name: str, done: float, total: float | None, unit: str) -> None:
-        """Set the progress, as a `WaitProgress`. A value below the first one begins the wait again."""
+        """Set the progress of the wait, as a `WaitProgress`. A new name, or a value below the first one, begins a new
+        wait."""
         last, now = self._wait, self._now()
         wait = _Wait(name, done, total, unit, now - done if unit == "s" else now, done)
         if (
@@ -80,11 +82,11 @@ class Waits:
         self._wait = wait
 
     def end(self) -> None:
-        """End the wait."""
+        """Clear the current wait."""
         self._wait = None
 
     def report(self) -> WaitStatus | None:
-        """For `peer status`. None when nothing is waited for."""
+        """Return the wait as a section of the status; None: there is none."""
         wait = self._wait
         if wait is None:
             return None
@@ -95,7 +97,7 @@ class Waits:
 
 
 def split_wait_name(name: str) -> tuple[str, str]:
-    """Return the part of a wait's name that stays, and the part in brackets that changes."""
+    """Split a wait's name into its constant part and the details in brackets."""
     what, _, details = name.partition(" (")
     return what, details.removesuffix(")")
 
@@ -105,7 +107,7 @@ def worth_showing(wait: WaitStatus | None) -> TypeGuard[WaitStatus]:
 
 
 def wait_numbers(wait: WaitStatus) -> str:
-    """Write the numbers of a wait: how much of how much, how fast, how long still."""
+    """Return the progress as text: amount and total, rate, estimated time left."""
     done, total, unit = wait.done, wait.total, wait.unit
     if unit == "s":
         return amount(done, "s") + (f" of at most {amount(total, 's')}" if total is not None else "")
@@ -119,10 +121,10 @@ def wait_numbers(wait: WaitStatus) -> str:
 
 
 def percent(done: float, total: float) -> str:
-    """Write how much of a total is done. Only all of it is 100 %."""
+    """Return the percentage done, rounded down so that only completion gives 100 %."""
     return f"{int(100 * min(done, total) / total)} %"
 
 
 def wait_line(wait: WaitStatus) -> str:
-    """Write a wait as one plain line."""
+    """Return a wait as one plain line."""
     return f"{wait.name}: {wait_numbers(wait)}"

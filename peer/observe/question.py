@@ -1,4 +1,4 @@
-"""A question to the person at the terminal, which holds up nothing else."""
+"""Asks a question at the terminal without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 from collections.abc import Callable
 
 ANSWER_S = 600.0
-"""Seconds that a person has for an answer. Silence then means no."""
+"""Seconds to wait for an answer. No answer means no."""
 YES = frozenset({"y", "yes"})
 MAX_ANSWER = 256
-"""Bytes of an answer."""
+"""Longest answer that is read, in bytes."""
 
 
 async def ask_terminal(question: str, say: Callable[[str], None]) -> bool | None:
-    """Ask, and read one line of standard input. None when input or output is no terminal.
+    """Print a question and return the answer. None: input or output is not a terminal.
 
-    An answer other than `y` or `yes`, a closed input and silence for `ANSWER_S` all mean no."""
+    Any answer other than `y` or `yes`, a closed input, and no answer within `ANSWER_S` all mean no."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return None
     say(f"{question} [y/N]")
@@ -25,7 +25,8 @@ async def ask_terminal(question: str, say: Callable[[str], None]) -> bool | None
 
 
 async def read_answer(descriptor: int, patience_s: float) -> bool:
-    """Read one line from an open terminal or pipe; return whether it agrees."""
+    """Read one line from an open terminal or pipe; return whether it is `y` or `yes`. False after `patience_s`
+    seconds."""
     loop = asyncio.get_running_loop()
     line: asyncio.Future[bytes] = loop.create_future()
 

@@ -1,5 +1,5 @@
-"""The file of a peer's chain of receipts. One receipt is one write: once `append` has returned, a SIGKILL of the
-process cannot take it back. What a kill in the middle of a write leaves is written over by the next receipt."""
+"""The file with a peer's chain of receipts. Each receipt is one write, so a SIGKILL after `append` has returned does
+not lose it. A record that a kill cut off is overwritten by the next one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ MIB = 2**20
 
 
 class ReceiptFile:
-    """Owned by one process (the home's lock sees to it) and used from one thread. Nothing but its size is in memory."""
+    """The receipts of one run, owned by one process (guaranteed by the home's lock) and used from one thread. Only the
+    offset of the end is held in memory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._end = 0
-        """Offset behind the last complete record."""
+        """Offset after the last complete record."""
 
     def read(self) -> Iterator[bytes]:
         self._end = 0
@@ -40,7 +41,7 @@ class ReceiptFile:
                 self._end += LENGTH_BYTES + len(record)
                 yield record
             rest = file.seek(0, os.SEEK_END) - self._end
-            if rest > LENGTH_BYTES + MAX_RECORD:  # more than one write that was cut off
+            if rest > LENGTH_BYTES + MAX_RECORD:  # a kill cuts off one write at most, so this is damage
                 raise HomeUnusable(f"{self._path} ends with {rest} bytes that are no receipts")
 
     def append(self, record: bytes) -> None:
@@ -61,7 +62,7 @@ class ReceiptFile:
 
 
 def complete_records(file: BinaryIO) -> Iterator[bytes]:
-    """Return the records up to one that is cut off, or too long to be one."""
+    """Yield the records up to the first one that is cut off, or too long to be a record."""
     while len(length := file.read(LENGTH_BYTES)) == LENGTH_BYTES:
         nbytes = int.from_bytes(length, "big")
         record = file.read(nbytes) if nbytes <= MAX_RECORD else b""
@@ -73,9 +74,10 @@ def complete_records(file: BinaryIO) -> Iterator[bytes]:
 def check_file(
     path: Path, verify: Verify, bounds: BoundsOf = no_bounds, *, unfinished: bool = False
 ) -> tuple[ChainCheck, int]:
-    """Check a chain from its first byte to its last. Return what it says, and how many bytes of it hold.
+    """Verify a chain of receipts from its beginning. Return the checked chain and the number of bytes of its complete
+    records.
 
-    `bounds`: see `ChainCheck`. `unfinished`: the file may end in the middle of an entry, as a kill leaves it. Raises
+    `bounds`: see `ChainCheck`. `unfinished`: the file may end within a record, as after a kill. Raises
     ReceiptsBroken."""
     try:
         with path.open("rb") as file:
@@ -89,7 +91,7 @@ def check_file(
 def check_stream(
     file: BinaryIO, verify: Verify, bounds: BoundsOf = no_bounds, *, unfinished: bool = False
 ) -> tuple[ChainCheck, int]:
-    """As `check_file`, of an open file. Raises BrokenChain."""
+    """Verify a chain of receipts from an open file, as `check_file` does. Raises BrokenChain."""
     check, end = ChainCheck(verify, bounds), 0
     for record in complete_records(file):
         check.take(record)
@@ -103,8 +105,8 @@ def check_stream(
 
 
 def copy_checked(path: Path, out: Path, verify: Verify, bounds: BoundsOf = no_bounds) -> ChainCheck:
-    """Copy the complete entries of a chain to a file that does not exist yet. Raises ReceiptsBroken and
-    HomeUnusable."""
+    """Verify a chain and copy its complete records to a new file. Raises ReceiptsBroken for an invalid chain and
+    HomeUnusable when the copy cannot be written."""
     check, left = check_file(path, verify, bounds, unfinished=True)
     with _usable(out, "write"), path.open("rb") as source, out.open("xb") as target:
         while left:

@@ -1,6 +1,7 @@
-"""The table of metrics that a node of the operator serves of the run's peers, from the run's view.
+"""The metrics about a run's peers that an operator's node serves, from its run view.
 
-They are what peers say of themselves. A peer id is a label here and nowhere else, for `MOST_PEERS` at most."""
+The values are what peers report of themselves in their summaries. Only here a peer id is a label, for at most
+`MOST_PEERS` peers."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from peer.observe.metrics import STATUSES
 from peer.protocol.summary.book import DROPS
 
 MOST_PEERS = 256
-"""Peers with metrics of their own."""
+"""Peers with time series of their own."""
 SILENT = "silent"
-"""State of a peer that says nothing any more."""
+"""State of a peer that no longer sends summaries."""
 QUARTILES = ("low", "median", "high")
 
 
 @dataclass(frozen=True, slots=True)
 class RunMetric:
-    """One line of the table. `path` leads to its value in the facts of `_facts`, or in each peer's line."""
+    """One metric. `path`: where its value is, in the facts of `_facts`, or for the label `peer` in each peer's line."""
 
     name: str
     help: str
@@ -30,33 +31,33 @@ class RunMetric:
     unit: str = ""
     label: str = ""
     values: tuple[str, ...] = ()
-    """All values of the label. Empty with the label `peer`: ids of peers, at most `MOST_PEERS`."""
+    """All values of the label. Empty for the label `peer`, whose values are peer ids."""
 
     @property
     def kind(self) -> str:
-        """Return its type."""
+        """The Prometheus type: `counter` or `gauge`."""
         return "counter" if self.name.endswith("_total") else "gauge"
 
 
 RUN_METRICS: tuple[RunMetric, ...] = (
-    RunMetric("peer_run_round", "Round that the run has come to, as the node sees it.", "round"),
+    RunMetric("peer_run_round", "Current round of the run, as the node sees it.", "round"),
     RunMetric(
         "peer_run_peers",
-        "Peers that sent a summary in the last hour, by what they do.",
+        "Peers that sent a summary in the last hour, by status.",
         "doing",
         label="doing",
         values=(*STATUSES, SILENT),
     ),
-    RunMetric("peer_run_networks", "Address blocks of the peers that count now: keys are free.", "totals.networks"),
+    RunMetric("peer_run_networks", "Address blocks of these peers, which cost money.", "totals.networks"),
     RunMetric(
         "peer_run_median_tokens_per_second",
-        "Tokens a second of a training peer, the median. Each address block has one voice.",
+        "Median tokens a second of training peers. Each address block has one vote.",
         "totals.median_tokens_per_s",
         unit="tokens_per_second",
     ),
     RunMetric(
         "peer_run_participation_ratio",
-        "Mean over peers of the due rounds that were exchanged, 0 to 1.",
+        "Share of due rounds that were exchanged, mean over peers, 0 to 1.",
         "totals.participation",
         unit="ratio",
     ),
@@ -97,7 +98,8 @@ RUN_METRICS: tuple[RunMetric, ...] = (
 
 
 def run_families(view: Mapping[str, Any]) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-    """Write the metrics of a run's view (`peer.node.operator.run_view`). An unknown value has no sample."""
+    """Yield the metrics of a run view (`peer.node.operator.run_view`). A metric whose value is unknown has no
+    sample."""
     facts, peers = _facts(view), view["peers"][:MOST_PEERS]
     for metric in RUN_METRICS:
         kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily

@@ -1,7 +1,7 @@
-"""The live view in a terminal, drawn in place at the bottom, with status lines scrolling above it.
+"""The live view in a terminal: drawn in place at the bottom, with status lines scrolling above it.
 
-It runs on the daemon's event loop, without a thread, and never holds up the daemon. While the terminal takes nothing
-(Ctrl+S, a dead ssh connection), nothing is drawn. Status lines are kept meanwhile, within bounds."""
+It runs on the daemon's event loop without a thread, and never blocks it. While the terminal accepts no output (Ctrl+S,
+a dead ssh connection) nothing is drawn, and the latest `MAX_PENDING_LINES` status lines are kept for later."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SIMPLE_TERMINALS = ("", "dumb", "unknown")
 
 
 def supports_live_view(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Whether a live view can be drawn here: a terminal that moves its cursor, in UTF-8, and nobody who wants it plain
-    (NO_COLOR)."""
+    """Return whether a live view can be drawn: the stream is a terminal with cursor movement and UTF-8, and the user
+    has not set NO_COLOR."""
     if not stream.isatty() or environment.get("NO_COLOR") or environment.get("TERM", "") in SIMPLE_TERMINALS:
         return False
     try:
@@ -42,11 +42,11 @@ def supports_live_view(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 class TerminalView:
-    """A `Display` in a terminal. `close` removes the view and restores the terminal with its cursor. Later lines are
-    printed plainly."""
+    """A `Display` in a terminal. `close` removes the view and restores the terminal and its cursor. Lines after that
+    are printed plainly."""
 
     def __init__(self, terminal: TextIO = sys.stdout, refresh_s: float = REFRESH_S) -> None:
-        """Raises OSError when the terminal cannot be opened again."""
+        """Open the terminal a second time, for non-blocking writes. Raises OSError when that fails."""
         self._terminal = terminal
         self._refresh_s = refresh_s
         self._stream = NonblockingStream(terminal)
@@ -76,7 +76,7 @@ class TerminalView:
             self.close()
 
     async def ask(self, question: str, /) -> bool | None:
-        """Ask the person below the status lines. The view stands still meanwhile."""
+        """Ask a question below the status lines. The view is not updated until it is answered."""
         self._live.stop()
         self._asking = True
         try:

@@ -1,5 +1,5 @@
-"""The frame of the terminal view, a pure function of the status and of earlier ones. It fits any width from 40 columns
-on. Text from other peers is made harmless."""
+"""Renders one frame of the live view from the status and a short history. Pure. The frame fits terminals of 40 columns
+and more. Control characters in texts of other peers are escaped."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from peer.observe.status.value import (
 
 MAX_LOSSES = 2000
 RATE_OVER_S = 5.0
-"""Seconds over which the shown rates are averaged."""
+"""Seconds over which the displayed transfer rates are averaged."""
 NOTICES_SHOWN = 5
 BAR_WIDTH = 24
 BARS = "▁▂▃▄▅▆▇█"
 
 
 class History:
-    """The part of earlier statuses that a view needs. Bounded."""
+    """What the view needs from earlier statuses: losses, and byte counts for the rates. Bounded."""
 
     def __init__(self) -> None:
         self.losses: deque[float] = deque(maxlen=MAX_LOSSES)
-        """Nats a token, in the order they were seen."""
+        """Nats a token, oldest first."""
         self._steps = -1
         self._bytes: deque[tuple[float, int, int]] = deque(maxlen=64)
 
     def add(self, status: DaemonStatus, now: float) -> None:
-        """`now` in seconds, of any origin."""
+        """Record a status. `now`: monotonic seconds."""
         training = status.training
         if training is not None and training.loss is not None and training.steps != self._steps:
             self._steps = training.steps
@@ -53,7 +53,7 @@ class History:
             self._bytes.popleft()
 
     def rates(self) -> tuple[float, float]:
-        """Return the bytes per second sent and received, over the last seconds."""
+        """Return bytes per second sent and received, averaged over `RATE_OVER_S`."""
         if len(self._bytes) < 2:
             return 0.0, 0.0
         (t0, sent0, received0), (t1, sent1, received1) = self._bytes[0], self._bytes[-1]
@@ -62,7 +62,8 @@ class History:
 
 
 class Sparkline:
-    """The last values in one line, as wide as there is room: each sign the mean of equally many."""
+    """Draws values as one line of block characters in the available width. Each character is the mean of an equal
+    number of values."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self._values = [value for value in values if math.isfinite(value)]
@@ -72,7 +73,7 @@ class Sparkline:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw at most `width` signs, the lowest value ▁, the highest █. A flat line lies low."""
+    """Return at most `width` characters: ▁ for the lowest value, █ for the highest. Constant values give ▁."""
     if not values or width < 1:
         return ""
     each = -(-len(values) // width)
@@ -84,7 +85,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def render_frame(status: DaemonStatus, history: History) -> RenderableType:
-    """Draw the complete view."""
+    """Return the complete view for `rich`."""
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(style="dim", no_wrap=True, min_width=9)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -133,7 +134,7 @@ def _title(status: DaemonStatus) -> Text:
 
 
 def _phase(phase: str) -> str:
-    """Peer ids in it are shortened."""
+    """Return the phase with its peer ids shortened."""
     return " ".join(_short(word) if len(word) > 40 else word for word in harmless(phase).split(" "))
 
 
@@ -174,7 +175,7 @@ def _traffic(nbytes: int, rate: float, cap: float | None) -> RenderableType:
 
 
 def _bar(wait: WaitStatus, what: str) -> RenderableType:
-    """Draw a wait: with a known end a bar that fills, else one that moves."""
+    """Return a progress bar; a moving one if the total is not known."""
     row = Table.grid(padding=(0, 1))
     row.add_column(no_wrap=True, overflow="ellipsis")
     row.add_column(width=BAR_WIDTH)

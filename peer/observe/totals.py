@@ -1,5 +1,5 @@
-"""Totals over all events of a peer, and the ledger made from them. They are pure folds: the same events give the same
-sums, in the daemon and for a reader of a killed process's file."""
+"""Totals over all events of a peer, and the ledger computed from them. Both are pure folds: the daemon and a reader of
+a killed process's journal get the same sums from the same events."""
 
 from __future__ import annotations
 
@@ -32,45 +32,47 @@ from peer.observe.events import (
 T = TypeVar("T")
 
 KEEP = 2000
-"""Evaluations kept from the beginning, and as many from the end."""
+"""Evaluations kept from the beginning of the run, and the same number from the end."""
 KEEP_LIVE = 500
+"""Intervals of training that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over a journal. Times in seconds since the epoch. Bounded, however long the run."""
+    """Sums over a journal. Times are seconds since the epoch. The size is bounded for any length of run."""
 
     rounds: Mapping[str, int] = field(default_factory=dict)
-    """Counts: due, exchanged, solo, refused, missed, sat_out, skipped. A count of 0 may be absent."""
+    """Number of rounds: due, exchanged, solo, refused, missed, sat_out, skipped. Missing keys count as 0."""
     paths: Mapping[str, int] = field(default_factory=dict)
-    """Exchanged rounds by the path that their bytes took."""
+    """Exchanged rounds by the path of their bytes."""
     applied: int = 0
-    """Tokens x elements of the fragment."""
+    """Work in outer steps, tokens x elements of the fragment."""
     dropped: int = 0
-    """Tokens x elements of the fragment."""
+    """Discarded work, tokens x elements of the fragment."""
     upto: Mapping[int, int] = field(default_factory=dict)
-    """For each fragment: the trainer's token counter that the last RoundEnded or Dropped covers."""
+    """For each fragment: the trainer's token counter up to which RoundEnded or Dropped events account for the work."""
     steps: int = 0
-    """Inner steps that ended in outer steps."""
+    """Inner steps whose work entered an outer step."""
     bytes_sent: int = 0
-    """In exchanges of rounds."""
+    """Payload bytes in exchanges."""
     bytes_received: int = 0
-    """In exchanges of rounds."""
+    """Payload bytes in exchanges."""
     state_bytes: int = 0
-    """Fetched from donors."""
+    """Bytes of states fetched from donors."""
     seconds_exchanging: float = 0.0
     partner_failures: int = 0
     trainer_deaths: int = 0
     starts: int = 0
     """Starts of the daemon."""
     val_loss: tuple[tuple[int, float, float], ...] = ()
-    """(round, nats a token, bits per byte) of the first and the last 2000 evaluations. [-1] is the latest."""
+    """(round, nats a token, bits per byte) of the first and last `KEEP` evaluations. The last entry is the latest."""
     joined_at: float | None = None
-    """When training began for the first time."""
+    """When training first began. None: not yet."""
     live: tuple[tuple[float, float], ...] = ()
-    """Closed intervals between training and leaving or dying (then: until the last event), the last 500."""
+    """(begin, end) of the last 500 intervals of training. After a kill an interval ends with the last event before
+    it."""
     live_since: float | None = None
-    """Begin of the open interval, None when not live."""
+    """Begin of the current interval. None: not training."""
     last_at: float | None = None
     """Time of the latest event."""
 
@@ -83,7 +85,7 @@ class Totals:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Totals:
-        """Read totals. Fields that an older version did not write are zero. Raises DamagedLine."""
+        """Read totals. Fields that an older version did not write get their defaults. Raises DamagedLine."""
         given = {f.name: body[f.name] for f in fields(cls) if f.name in body}
         try:
             for name in ("rounds", "paths"):
@@ -116,13 +118,13 @@ def _real(value: Any) -> float:
 
 
 def _seconds(value: float) -> float:
-    """NaN in a sum would stay there."""
+    """Return 0 for NaN and infinity, which would make every later sum useless."""
     return value if math.isfinite(value) else 0.0
 
 
 def fold(totals: Totals, event: Event, t: float) -> Totals:
-    """Add one event, of time `t` (seconds since the epoch), to the sums. Raises DamagedLine for a `Carried` that cannot
-    be read, nothing else."""
+    """Return the totals with one event added. `t`: its time, seconds since the epoch. Raises DamagedLine for a
+    `Carried` event that cannot be read, and nothing else."""
     if isinstance(event, Carried):
         return Totals.from_json(event.totals)
     return replace(_presence(_work(_counts(totals, event), event), event, t), last_at=t)
@@ -179,7 +181,7 @@ def _work(totals: Totals, event: Event) -> Totals:
 def _presence(totals: Totals, event: Event, t: float) -> Totals:
     match event:
         case Started():
-            # A kill leaves the interval open: it ended, as far as anybody can tell, with the last event.
+            # After a kill the interval is still open. The last event is the latest proof that the peer was live.
             closed = _closed(totals, t if totals.last_at is None else totals.last_at)
             return replace(closed, starts=totals.starts + 1)
         case TrainingBegan():
@@ -199,21 +201,21 @@ def _closed(totals: Totals, at: float) -> Totals:
 
 
 def _ends(values: Sequence[T]) -> tuple[T, ...]:
-    """Return the first and the last `KEEP`."""
+    """Return the first and the last `KEEP` values."""
     return tuple(values) if len(values) <= 2 * KEEP else (*values[:KEEP], *values[-KEEP:])
 
 
 def rotated_path(path: Path) -> Path:
-    """Return the path of a journal's earlier part after rotation."""
+    """Return the path of the rotated part of a journal."""
     return path.with_name(path.name + ".1")
 
 
 def replay(path: Path) -> tuple[Totals, int]:
-    """Return the sums over a journal and the number of lines skipped in it. Both parts are read. The `Carried` at the
-    beginning of the later part replaces the sums of the earlier one. A rotation cut short left everything in the
-    earlier part.
+    """Return the totals over a journal, and the number of lines that were skipped as damaged.
 
-    Raises OSError when a file exists and cannot be read."""
+    Both parts are read, the rotated one first; the `Carried` event at the beginning of the second replaces the sums of
+    the first. If a rotation was interrupted, all events are in the first part. Raises OSError when a file exists and
+    cannot be read."""
     totals, skipped = Totals(), 0
     for part in (rotated_path(path), path):
         for line in read_lines(part):
@@ -227,7 +229,7 @@ def replay(path: Path) -> tuple[Totals, int]:
 
 
 def read_totals(path: Path) -> Totals:
-    """Return the sums over the journal of a process that may have been killed at any time, zeros if it is missing.
+    """Return the totals over a journal whose process may have been killed at any time. A missing journal gives zeros.
 
     Raises OSError when a file exists and cannot be read."""
     return replay(path)[0]
@@ -235,7 +237,7 @@ def read_totals(path: Path) -> Totals:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Integers in tokens x elements of the fragment."""
+    """Accounts for all work of a trainer. The unit is tokens x elements of the fragment."""
 
     processed: int
     applied: int
@@ -244,15 +246,16 @@ class Ledger:
 
     @property
     def imbalance(self) -> int:
-        """0, or work was lost or counted twice (promise 2)."""
+        """Must be 0. Another value means that work was lost or counted twice."""
         return self.processed - self.applied - self.dropped - self.outstanding
 
 
 def ledger(totals: Totals, tokens: int, base: Sequence[int], elements: Sequence[int]) -> Ledger:
-    """Return the ledger. `tokens`, `base`: the trainer's counters, tokens in all and for each fragment. `elements`: of
-    each fragment.
+    """Return the ledger. `tokens`: tokens that the trainer has processed. `base`: its token counter at the last merge
+    of each fragment. `elements`: elements of each fragment.
 
-    The journal is written before a base counter moves. A kill between the two leaves the counter behind, hence max."""
+    The journal is written before a base counter moves. A kill between the two leaves the counter behind the journal, so
+    the larger of both is used."""
     assert len(base) == len(elements), (len(base), len(elements))
     covered = [max(b, totals.upto.get(fragment, 0)) for fragment, b in enumerate(base)]
     outstanding = sum((tokens - c) * n for c, n in zip(covered, elements, strict=True))

@@ -1,4 +1,4 @@
-"""The loss of a run's model, on the same windows and with the same arithmetic as its trainers' evaluation."""
+"""Evaluates a run's model with the same windows and arithmetic as the run's trainers."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from peer.user_folders import temporary_folder
 
 @dataclass(frozen=True, slots=True)
 class LossReport:
-    """The loss of a model, in nats per token."""
+    """Result of an evaluation. `loss` is in nats a token."""
 
     loss: float
     bits_per_byte: float | None
     tokens: int
-    """How many it was measured on."""
+    """Number of tokens that were predicted."""
     description: str
-    """What they are, for a person."""
+    """Origin of the tokens, for a person."""
 
     @property
     def perplexity(self) -> float | None:
-        """None: beyond every number."""
+        """exp(loss). None: too large for a float."""
         return math.exp(self.loss) if self.loss < 700 else None
 
 
 def measure(model: RunModel, data: Path | None, device: torch.device) -> LossReport:
-    """Evaluate a model on the run's hold-out or on the folder `data`. Raises DataError, ModelError and MachineTooSmall,
-    and as `hold_out` does."""
+    """Evaluate a model on the run's hold-out, or on the folder `data`. Raises DataError, ModelError, MachineTooSmall,
+    and the errors of `hold_out`."""
     with temporary_folder("peer-eval-") as scratch:
         found = hold_out(model.run, data, Path(scratch))
         with limit_memory(model.run, device, "evaluating"):
@@ -45,7 +45,7 @@ def measure(model: RunModel, data: Path | None, device: torch.device) -> LossRep
 
 
 def measured(run: OpenedRun, network: LanguageModel, found: HoldOut, device: torch.device) -> LossReport:
-    """Evaluate a model on these tokens."""
+    """Evaluate a network on the given tokens."""
     train = run.manifest.train
     windows = holdout_windows(found.tokens, context=train.context, count=train.eval_windows)
     found_loss = mean_loss(TokenLoss(network, device, run.end_mask), windows, {})
@@ -56,7 +56,7 @@ def measured(run: OpenedRun, network: LanguageModel, found: HoldOut, device: tor
 
 
 def report(model: RunModel, found: LossReport) -> dict[str, Any]:
-    """Return the numbers of an evaluation, JSON-able."""
+    """Return the results of an evaluation as a JSON-able dict."""
     return {
         "loss": found.loss,
         "bits_per_byte": found.bits_per_byte,

@@ -1,4 +1,5 @@
-"""The files of a run on this machine, read where they lie. Nothing is written or locked: a daemon may be using them."""
+"""Finds a run's files on this machine. They are read in place, without writing or locking, because a daemon may be
+using them."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ ELSEWHERE = (
 
 
 def wanted_files(manifest: Manifest, request: SourceRequest) -> dict[str, ArtifactRef]:
-    """Return the artifacts that a request takes. The index names the hold-out. Raises ModelError when the request
-    needs the code of a custom model."""
+    """Return the artifacts that a request needs, by name. The hold-out is named by the index. Raises ModelError when
+    the request needs the code of a custom model."""
     if request.computes and isinstance(manifest.model, CustomSection):
         found = f"{request.computes} cannot take the model of run {manifest.name!r}: {NOT_EVALUATED}"
         fix = "Export its tensors, and load them in your own program: peer export SOURCE OUT --format safetensors"
@@ -35,24 +36,24 @@ def wanted_files(manifest: Manifest, request: SourceRequest) -> dict[str, Artifa
 
 
 def holdout_ref(index: TokenIndex) -> ArtifactRef:
-    """Return the shard that all peers of a run evaluate on."""
+    """Return the hold-out shard on which all peers of a run evaluate."""
     entry = index.holdout[0]
     return ArtifactRef(digest=entry.digest, size=shard_bytes(index, entry))
 
 
 def files_to_check(files: RunFiles, request: SourceRequest) -> RunFiles:
-    """Return the files that a library will open. A tokenizer that is only copied is none of them."""
+    """Return the files that a library will open. They do not include a tokenizer that is only copied."""
     return files if request.tokenizer == "open" else replace(files, tokenizer=None)
 
 
 class LocalFiles:
-    """Artifacts in some folders, each called by its digest there."""
+    """Artifacts in some folders, where the name of a file is its digest."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder for folder in folders if folder.is_dir()]
 
     def find(self, name: str, ref: ArtifactRef) -> Path:
-        """Return a file whose bytes are those of its name. Raises SourceError."""
+        """Return the file of an artifact, after checking its digest. `name`: for the error. Raises SourceError."""
         wrong = ""
         for folder in self._folders:
             path = folder / ref.digest
@@ -72,8 +73,8 @@ class LocalFiles:
 
 
 def local_files(manifest: Manifest, request: SourceRequest, folders: Sequence[Path]) -> ResultFiles:
-    """Find the files and open them, foreign ones in a process of their own first. Raises SourceError, DataError,
-    ManifestError and ModelError."""
+    """Find and open the files; files that are not ours are checked in a separate process first. Raises SourceError,
+    DataError, ManifestError and ModelError."""
     here = LocalFiles(folders)
     wanted = wanted_files(manifest, request)
     index = wanted.pop("index", None)
@@ -90,7 +91,7 @@ def local_files(manifest: Manifest, request: SourceRequest, folders: Sequence[Pa
 
 
 def with_holdout(files: RunFiles, here: LocalFiles, why: str) -> ResultFiles:
-    """Add the hold-out, or the reason why it is not here."""
+    """Add the hold-out shard, or the reason why it is missing."""
     if files.index is None:
         return ResultFiles(files, missing_holdout_reason=why)
     try:

@@ -1,4 +1,4 @@
-"""Continuation of a text by a run's model: one token after another, drawn at random from the likeliest."""
+"""Continues a text with a run's model, by sampling one token after another."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from peer.trainer.models.language_model import LanguageModel
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn."""
+    """Parameters of the sampling of tokens."""
 
     max_tokens: int
     temperature: float
-    """0: always the likeliest token."""
+    """0: always the most likely token."""
     top_p: float
-    """Part of the probability that the tokens drawn from have at least together."""
+    """Probability mass of the tokens that are sampled from (nucleus sampling)."""
     seed: int
 
 
 def prompt_tokens(run: OpenedRun, coder: TextCoder, prompt: str) -> list[int]:
-    """Return the tokens of a prompt. An empty one begins a document, where the run knows how. Raises UsageError."""
+    """Return the tokens of a prompt. An empty prompt becomes the end token, which begins a document. Raises UsageError
+    if the run has no end token."""
     tokens = coder.encode(prompt)
     end = run.manifest.tokenizer.end_token
     if not tokens and end is not None:
@@ -40,10 +41,10 @@ def prompt_tokens(run: OpenedRun, coder: TextCoder, prompt: str) -> list[int]:
 
 
 def sample(model: RunModel, device: torch.device, prompt: Sequence[int], how: Sampling) -> Iterator[int]:
-    """Yield the tokens that follow a prompt, until the end token of the run or `max_tokens`.
+    """Yield the tokens that follow a prompt, until the run's end token or `max_tokens`.
 
-    The model sees at most as many tokens as it was trained on at once. The same seed gives the same tokens on the same
-    machine. The memory of this process is limited until the end. Raises ModelError and MachineTooSmall."""
+    The model sees at most `train.context` tokens at once. The same seed gives the same tokens on the same machine. The
+    memory of this process is limited until the generator ends. Raises ModelError and MachineTooSmall."""
     section, context = model.run.manifest.tokenizer, model.run.manifest.train.context
     noise = torch.Generator().manual_seed(how.seed)
     tokens = list(prompt)
@@ -60,7 +61,7 @@ def sample(model: RunModel, device: torch.device, prompt: Sequence[int], how: Sa
 
 @torch.inference_mode()
 def _last_logits(network: LanguageModel, tokens: Sequence[int], device: torch.device) -> Tensor:
-    """Return the logits after these tokens, fp32 on the CPU."""
+    """Return the logits for the token after `tokens`: fp32, on the CPU, shape (vocabulary,)."""
     window = torch.tensor([list(tokens)], device=device)
     if network.splits:
         logits = F.linear(network.hidden(window)[0, -1], network.head_weight)
@@ -71,7 +72,7 @@ def _last_logits(network: LanguageModel, tokens: Sequence[int], device: torch.de
 
 @torch.inference_mode()
 def draw(logits: Tensor, temperature: float, top_p: float, noise: torch.Generator) -> int:
-    """Draw a token from the smallest set of the likeliest that has `top_p` of the probability."""
+    """Sample a token from the smallest set of most likely tokens whose probability is at least `top_p`."""
     if temperature == 0.0:
         return int(logits.argmax())
     chances, order = torch.softmax(logits / temperature, 0).sort(descending=True, stable=True)

@@ -1,4 +1,4 @@
-"""Tokens that a model is evaluated on: the run's hold-out as its trainers see it, or a person's own."""
+"""Provides the tokens for an evaluation: the run's hold-out, exactly as its trainers use it, or a user's folder."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from peer.trainer.data.tokenized import TokenizerFile, tokenized
 
 @dataclass(frozen=True, slots=True)
 class HoldOut:
-    """Tokens to predict."""
+    """Tokens to evaluate on."""
 
     tokens: Tokens
     bytes_per_token: float | None
-    """Bytes of text that a token stands for. None: not known."""
+    """Average bytes of text per token. None: not known."""
     description: str
-    """What it is, for a person."""
+    """Origin of the tokens, for a person."""
 
 
 def is_shards(folder: Path) -> bool:
-    """Whether `peer data build` made a folder, so that its texts are tokens already."""
+    """Return whether a folder was made by `peer data build`, so that it contains tokens instead of texts."""
     return (folder / INDEX_FILE).exists()
 
 
 def hold_out(run: OpenedRun, data: Path | None, scratch: Path) -> HoldOut:
-    """Return the run's hold-out, or that of the folder `data`. Raises DataError, and as `tokenized` does.
+    """Return the run's hold-out, or that of the folder `data`. Raises DataError, and the errors of `tokenized`.
 
-    Texts are tokenized into files of the folder `scratch`, which the tokens stay mapped from."""
+    Texts are tokenized into files in the folder `scratch`, which has to exist as long as the tokens are used, because
+    they are memory-mapped."""
     kind = run.manifest.data.kind
     if data is not None and is_shards(data):
         found = _of_shards(run, data)
@@ -74,7 +75,7 @@ def _of_run(run: OpenedRun) -> HoldOut:
 
 
 def _of_shards(run: OpenedRun, folder: Path) -> HoldOut:
-    """Read the hold-out of a folder that `peer data build` made with the run's tokenizer."""
+    """Return the hold-out of a folder that `peer data build` made with the run's tokenizer."""
     try:
         index = read_index(folder / INDEX_FILE)
         path = folder / shard_file("holdout", 0)
@@ -103,13 +104,14 @@ def _mapped(index: TokenIndex, path: Path, told: str) -> HoldOut:
 
 
 def _of_stdlib() -> HoldOut:
-    """Read what trainers hold out of the interpreter's standard library."""
+    """Return the hold-out of the interpreter's standard library, split as trainers do."""
     _, holdout = split_stdlib(Path(sysconfig.get_path("stdlib")))
     return HoldOut(np.frombuffer(b"".join(holdout), np.uint8), 1.0, "the hold-out of Python's standard library")
 
 
 def _of_texts(run: OpenedRun, folder: Path, scratch: Path) -> HoldOut:
-    """Read texts. A run on own texts holds the same part out of them as its trainers do, any other takes them all."""
+    """Return tokens of the texts in a folder. A run on volunteers' own texts uses the part that its trainers would hold
+    out; any other run uses all of them."""
     found = survey(folder)
     if not found.files:
         raise DataError(f"the folder {folder} holds no text: {found.summary()}", "Name a folder with text files.")

@@ -1,4 +1,5 @@
-"""The model in a home or in a checkpoint folder. Nothing is written or locked there: its daemon may be running."""
+"""Loads the model from a home or a checkpoint folder. Nothing is written or locked there, because a daemon may be
+running."""
 
 from __future__ import annotations
 
@@ -17,16 +18,16 @@ from peer.state.checkpoint import STATE, Checkpoint, CheckpointError, Checkpoint
 from peer.user_folders import expand_user
 
 LOOKUP_ATTEMPTS = 3
-"""Times that a home is looked through: its daemon may replace the newest checkpoint meanwhile."""
+"""How often the newest checkpoint is looked up: the daemon may replace it while it is read."""
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder is a checkpoint, complete or not."""
+    """Return whether a folder is a checkpoint, complete or not."""
     return (folder / STATE).exists() or folder.parent.name == "checkpoints"
 
 
 def local_model(source: Path, request: SourceRequest, say: Say) -> RunModel:
-    """Read the model of a home or checkpoint folder. Raises SourceError, UsageError and, for the run's files,
+    """Return the model of a home or checkpoint folder. Raises SourceError, UsageError and, for the run's files,
     DataError, ManifestError and ModelError."""
     folder = expand_user(source).absolute()
     try:
@@ -77,7 +78,7 @@ def _of_checkpoint(folder: Path, request: SourceRequest) -> RunModel:
 
 
 def _run_in(home: Path, prefix: str) -> RunFolder:
-    """Return the one run of a home that is meant. Raises SourceError or UsageError."""
+    """Return the run of a home that is meant. `prefix`: beginning of its id. Raises SourceError or UsageError."""
     if not (home / "runs").is_dir():
         raise SourceError(
             f"{home} is neither a home nor a checkpoint folder: it has no runs",
@@ -96,7 +97,8 @@ def _run_in(home: Path, prefix: str) -> RunFolder:
 
 
 def _opened(signed: SignedManifest, request: SourceRequest, homes: Sequence[Path], run: RunFolder) -> OpenedRun:
-    """Find the run's files: in these homes, in the home of the request, beside the manifest."""
+    """Open the run with its files, which are searched in the given homes, in the home of the request and beside the
+    manifest."""
     more = [expand_user(request.home)] if request.home is not None else []
     folders = [home / "artifacts" for home in (*homes, *more)]
     folders += [folder_of(path) for path in (request.manifest, run.manifest) if path is not None]
@@ -104,7 +106,7 @@ def _opened(signed: SignedManifest, request: SourceRequest, homes: Sequence[Path
 
 
 def _with_state(run: OpenedRun, checkpoint: Checkpoint) -> RunModel:
-    """Read the state of a checkpoint. Raises CheckpointError and SourceError."""
+    """Return the run with the state of a checkpoint. Raises CheckpointError and SourceError."""
     params, facts = checkpoint.params(), checkpoint.facts
     if params.numel() != run.layout.elements:
         raise CheckpointError(f"{checkpoint.folder} holds {params.numel():,} parameters, not {run.layout.elements:,}")
@@ -121,7 +123,7 @@ def _with_state(run: OpenedRun, checkpoint: Checkpoint) -> RunModel:
 
 
 def _donors(facts: dict[str, Any]) -> tuple[str, ...]:
-    """Return the peers whose state a checkpoint is: those that it names, else its own."""
+    """Return the peers whose state a checkpoint contains: the donors that it names, else the peer that wrote it."""
     named = facts.get("donors")
     if isinstance(named, list):
         return tuple(str(donor) for donor in named)

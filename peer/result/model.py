@@ -1,4 +1,5 @@
-"""A state of a run with everything that using it takes, and the mean of several."""
+"""A run's model: a state with the manifest and files that are needed to use it. Also computes the mean of several
+states."""
 
 from __future__ import annotations
 
@@ -22,54 +23,55 @@ from peer.trainer.models.flat import views_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestRequest:
-    """What a command asks of the peers of a ticket, and as whom."""
+    """How a command fetches a model from a run's peers, without taking part."""
 
     donors: int | None = None
-    """Peers whose states are averaged, at most. None: a few in pairs."""
+    """Number of peers whose states are averaged, at most. None: a few for runs in pairs."""
     wait_s: float = 120.0
-    """Seconds without an answer after which a ticket is given up."""
+    """Give up after this many seconds without an answer."""
     key: Path | None = None
-    """File of the key that is proven to the peers. None: a new key for this once."""
+    """Key file with which the guest authenticates. None: a new temporary key."""
     invitation: Invitation | None = None
-    """Of that key, where the run asks for one."""
+    """The operator's invitation of that key. None: the run needs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRequest:
-    """What a command asks of its sources."""
+    """What a command needs of a run: the model, and which files."""
 
     scratch: Path
-    """A folder of ours, which outlives the models."""
+    """A temporary folder that exists longer than the models."""
     home: Path | None = None
-    """A further home whose artifacts may be used."""
+    """Another home whose artifacts may be used."""
     manifest: Path | None = None
-    """The operator's manifest file, with its artifacts beside it."""
+    """The operator's manifest file, with the artifacts beside it."""
     run: str = ""
-    """Beginning of the run's id, for a home with several."""
+    """Beginning of the run's id, for a home with several runs."""
     guest: GuestRequest = GuestRequest()
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    """Where states of donors are judged."""
+    """Device on which donors' states are evaluated."""
     tokenizer: Literal["none", "copy", "open"] = "none"
-    """Whether the run's tokenizer is needed. `copy`: its file, without the tokenizers library."""
+    """Whether the run's tokenizer is needed. `copy`: only its file, so the tokenizers library is not needed."""
     holdout: bool = False
-    """Whether the run's hold-out is wanted. A run that has none here still gives its model."""
+    """Whether the run's hold-out is wanted. A missing hold-out is not an error."""
     computes: str = ""
-    """The use that makes the model here, for a person. A custom model is refused for it. Empty: its tensors suffice."""
+    """Name of the command that computes with the model, for the error that refuses custom models. Empty: only the
+    tensors are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """The files of a run that using its model takes."""
+    """The files of a run that are needed to use its model."""
 
     run: RunFiles
     holdout: Path | None = None
-    """The first hold-out shard. None: the run has no such file, or `why_no_holdout`."""
+    """The first hold-out shard. None: the run has none, or it is missing for `missing_holdout_reason`."""
     missing_holdout_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """A run's manifest, its files here, and the order of its tensors."""
+    """A run's manifest, its files on this machine, and the layout of its tensors."""
 
     signed: SignedManifest
     layout: Layout
@@ -77,7 +79,7 @@ class OpenedRun:
 
     @classmethod
     def of(cls, signed: SignedManifest, files: ResultFiles) -> OpenedRun:
-        """Cut the model as the run's peers do."""
+        """Derive the layout as the run's peers do, and return the opened run."""
         manifest = signed.manifest
         return cls(signed, layout_for(manifest.model, resolve(manifest.sync), files.run.tensors), files)
 
@@ -91,7 +93,7 @@ class OpenedRun:
 
     @property
     def end_mask(self) -> int | None:
-        """The token that closes a document, when documents do not see each other. None: they do."""
+        """The token that ends a document, if attention is masked between documents. None: it is not."""
         return self.manifest.tokenizer.end_token if self.manifest.data.document_mask else None
 
 
@@ -101,34 +103,36 @@ class RunModel:
 
     run: OpenedRun
     params: torch.Tensor
-    """`outer_params`, flat fp32 in the order of the run's layout."""
+    """`outer_params`: flat, fp32, in the order of the run's layout."""
     round: int
     origin: str
-    """Where it is from, for a person."""
+    """Source of the state, for a person."""
     tokens: int | None = None
-    """Tokens that were trained on at least, as the state's own facts say. None: they do not."""
+    """Tokens that the state was trained on, at least. None: not known."""
     donors: tuple[str, ...] = ()
-    """Peer ids whose states these are, as far as they are known."""
+    """Peer ids of the peers that the state comes from, as far as known."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Peers that gave a state which is not used, and why, for a person."""
+    """Peers whose state was fetched but not used, with the reason for a person."""
 
 
 def stored_tensors(model: RunModel, dtype: str | None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the parameters as an export writes them, by name. `dtype`: of all of them; None: of each as in the folder
-    that the run began from, and fp32 without one. A fp32 tensor is a view of the model's."""
+    """Yield name and tensor of each parameter for an export.
+
+    `dtype`: data type of all parameters; None: each parameter's type in the folder that the run began from, or fp32.
+    fp32 tensors are views of the model's memory."""
     layout = model.run.layout
     for spec, (name, view) in zip(layout.tensors, views_of(model.params, layout), strict=True):
         yield name, view.to(getattr(torch, dtype or spec.dtype))
 
 
 def check_finite(params: torch.Tensor, where: str) -> None:
-    """Raise SourceError for a state that no model can have."""
+    """Raise SourceError for a state with NaN or infinity. `where`: its source, for the error."""
     if not bool(torch.isfinite(params).all()):
         raise SourceError(f"the state of {where} holds NaN or infinity", "Name an earlier checkpoint, or another peer.")
 
 
 def check_same_run(models: Sequence[RunModel]) -> None:
-    """Raise SourceError when not all are of one run."""
+    """Raise SourceError if the models are of different runs."""
     runs = {model.run.run_id.hex()[:16]: model for model in models}
     if len(runs) > 1:
         listed = "; ".join(f"{model.origin} is of {run}" for run, model in runs.items())
@@ -136,7 +140,7 @@ def check_same_run(models: Sequence[RunModel]) -> None:
 
 
 def add_state(total: RunModel, model: RunModel) -> RunModel:
-    """Add a state to a sum, whose memory is used again."""
+    """Add a state to a running sum, in place. Returns the sum with merged metadata."""
     check_same_run([total, model])
     total.params.add_(model.params)
     known = [tokens for tokens in (total.tokens, model.tokens) if tokens is not None]
@@ -151,7 +155,7 @@ def add_state(total: RunModel, model: RunModel) -> RunModel:
 
 
 def average_sum(total: RunModel, count: int) -> RunModel:
-    """Make the mean of a sum of so many states, in its own memory."""
+    """Divide a sum of `count` states by `count`, in place, and return the mean."""
     assert count >= 1, count
     if count == 1:
         return total

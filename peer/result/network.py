@@ -1,4 +1,4 @@
-"""A run's model made here, with the parameters of a state."""
+"""Builds a run's model as a network, with the parameters of a state and a limit on memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from peer.trainer.models.factory import bind, check_tensors, empty_model, layout
 from peer.trainer.models.language_model import LanguageModel
 
 USE_BYTES = 8
-"""Bytes a parameter that using a model takes beside the state: the model's own in fp32, and as much for its trials."""
+"""Bytes per parameter that using a model needs besides the state: the fp32 parameters, and the same again for
+`network.examine`."""
 
 
 @contextlib.contextmanager
 def limit_memory(run: OpenedRun, device: torch.device, what: str) -> Iterator[None]:
-    """Limit the memory of what is computed with a run's model until the block ends. Within it, the model is made, too.
+    """Limit the memory for computing with a run's model until the block ends. Build the model inside the block, too.
 
-    `what`: what is done, for a person. Raises ModelError or MachineTooSmall in place of the error of an allocation."""
+    `what`: the activity, for the error. Raises ModelError or MachineTooSmall instead of the error of a failed
+    allocation."""
     section, free = run.manifest.model, free_bytes()
     held = USE_BYTES * run.layout.elements + (0 if isinstance(section, LlamaSection) else MOST_BUFFER_BYTES)
     need = held + window_bytes(section, run.manifest.train.context, run.layout.tensors)
@@ -36,24 +38,24 @@ def limit_memory(run: OpenedRun, device: torch.device, what: str) -> Iterator[No
 
 
 def network_of(model: RunModel, device: torch.device) -> LanguageModel:
-    """Make the model of a state on a device, in fp32. It knows what it can do.
+    """Return a network with the parameters of a state, in fp32 on a device.
 
-    A foreign config has been opened in a process of its own before. Raises ModelError."""
+    A config that is not ours must have been checked in a separate process before. Raises ModelError."""
     network, values = empty_network(model.run, device)
     values.copy_(model.params)
     return network
 
 
 def empty_network(run: OpenedRun, device: torch.device) -> tuple[LanguageModel, torch.Tensor]:
-    """Make the model of a run on a device, with the flat tensor that its parameters are views of, in fp32. Their values
-    are anything. Raises ModelError."""
+    """Return a network of a run's model, and the flat fp32 tensor of which its parameters are views. The values are
+    undefined. Raises ModelError."""
     files = {"config_file": run.files.run.config, "buffers_file": run.files.run.buffers}
     named = {key: None if path is None else str(path) for key, path in files.items()}
     config = TrainerConfig.of(run.manifest, "", **named)
     check_tensors(layout_of(config), run.layout.tensors)
     network, values = empty_model(config), torch.empty(run.layout.elements, device=device)
     bind(network, run.layout, values)
-    network.examine()  # a trial, which changes the values
+    network.examine()  # runs the model once, which changes the values
     if run.end_mask is not None and not network.masks:
         raise ModelError(
             f"{network.title} cannot keep documents apart here, as the run's manifest asks",

@@ -1,4 +1,5 @@
-"""The sources of a model as a person names them: a home, a checkpoint folder, or a ticket. Several give their mean."""
+"""Loads a model from the sources that a user names: a home, a checkpoint folder, or a ticket. Several sources give
+their mean."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from peer.user_folders import expand_user
 
 
 def ticket_of(source: str) -> Ticket | None:
-    """Return the ticket that a source is, None for a folder. Raises TicketError, and SourceError for neither."""
+    """Return the ticket that a source is or names; None: the source is a folder. Raises TicketError, and SourceError if
+    it is neither."""
     if _is_folder(source):
         return None
     if source.startswith("@") or ticket_in(source) is not None:
@@ -33,9 +35,9 @@ def _is_folder(source: str) -> bool:
 
 
 def load_model(sources: Sequence[str], request: SourceRequest, say: Say) -> RunModel:
-    """Return the model of a source, or the mean of several of one run.
+    """Return the model of a source, or the mean of several sources of one run.
 
-    Raises PeerError for everything a person can mend."""
+    Raises PeerError for every problem that the user can solve."""
     assert sources
     tickets = [ticket_of(source) for source in sources]
     total: RunModel | None = None
@@ -47,6 +49,6 @@ def load_model(sources: Sequence[str], request: SourceRequest, say: Say) -> RunM
 
 
 def _of_ticket(ticket: Ticket, request: SourceRequest, say: Say) -> RunModel:
-    from peer.result.remote.ticket import ticket_model  # it loads the network side, which no folder needs
+    from peer.result.remote.ticket import ticket_model  # imported here because a folder needs no network modules
 
     return ticket_model(ticket, request, say)

@@ -1,4 +1,4 @@
-"""Text to tokens of a run and back."""
+"""Converts text to tokens of a run and back."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from peer.result.model import OpenedRun
 from peer.run.files.tokenizer_file import check_count, open_tokenizer
 
 UNFINISHED = "\ufffd"
-"""Sign at the end of a text whose last character has not come completely."""
+"""Replacement character, with which a decoded text ends while the bytes of its last character are incomplete."""
 
 
 class TextCoder(Protocol):
-    """Text to tokens and back."""
+    """Converts text to tokens and back."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -24,7 +24,7 @@ class TextCoder(Protocol):
 
 
 class ByteCoder:
-    """Tokens that are bytes."""
+    """A coder whose tokens are the bytes of UTF-8."""
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
@@ -34,16 +34,17 @@ class ByteCoder:
 
 
 class FileCoder:
-    """Tokens of a tokenizer.json, which was opened in a process of its own before."""
+    """A coder for a tokenizer.json, which must have been checked in a separate process before."""
 
     def __init__(self, path: Path) -> None:
+        """Raises UsageError when the tokenizers library is missing."""
         try:
             self._tokenizer: Any = open_tokenizer(path.read_bytes())
         except ImportError as error:
             raise UsageError(f"{error.name} is not installed", install_extras("hf")) from error
 
     def encode(self, text: str) -> list[int]:
-        """Raises ModelError for a tokenizer that gives far too many tokens."""
+        """Return the tokens of a text. Raises ModelError for a tokenizer that gives implausibly many tokens."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         check_count(len(ids), len(text.encode()))
         return ids
@@ -63,21 +64,22 @@ def coder_of(run: OpenedRun) -> TextCoder:
 
 
 class TextStream:
-    """Turns tokens that come one by one into text, as soon as characters are complete."""
+    """Converts a stream of tokens to text, as soon as characters are complete."""
 
     def __init__(self, coder: TextCoder, prompt: Sequence[int]) -> None:
+        """`prompt`: tokens before the stream, whose text is not returned."""
         self._coder = coder
         self._tokens = list(prompt)
         self._emitted = len(coder.decode(self._tokens))
 
     def add(self, token: int) -> str:
-        """Return the characters that are complete with this token, and were not before."""
+        """Return the characters that this token completes."""
         self._tokens.append(token)
         text = self._coder.decode(self._tokens)
         return "" if text.endswith(UNFINISHED) else self._new(text)
 
     def end(self) -> str:
-        """Return what is left."""
+        """Return the remaining text, with incomplete characters replaced."""
         return self._new(self._coder.decode(self._tokens))
 
     def _new(self, text: str) -> str:

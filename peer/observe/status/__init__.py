@@ -1,2 +1,3 @@
-"""The status of a daemon: the value (`value`), the notices made of it (`notices`), its JSON (`codec`) and its text
-(`text`). The live view is `peer.observe.terminal_frame`, the page's part `peer.web.volunteer`."""
+"""The status of a daemon. `value` defines it, `codec` converts it to JSON and back, `notices` derives warnings from it,
+and `text` renders it for `peer status`. The live view is `peer.observe.terminal_frame`, the page is
+`peer.web.volunteer`."""

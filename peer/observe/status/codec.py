@@ -1,7 +1,7 @@
-"""Frozen dataclasses as JSON objects, and back.
+"""Converts frozen dataclasses to JSON objects and back.
 
-The name of a field is its key. An `OPTIONAL` field has no key while it is None. A `FLAT` field has no key of its own:
-the keys of its section are in the object around it, or nowhere while it is None."""
+A field's name is its key. A field marked `OPTIONAL` is left out while it is None. A field marked `FLAT` holds a section
+(another dataclass, or None) whose keys are written into the surrounding object."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 T = TypeVar("T")
 _PLAIN = frozenset({str, int, float, bool, NoneType})
 OPTIONAL = {"json": "optional"}
-"""Metadata of a field whose default is None, and which JSON leaves out while it is None."""
+"""Field metadata: JSON leaves the field out while it is None, which has to be its default."""
 FLAT = {"json": "flat"}
-"""Metadata of a field for a section (a dataclass, or None) whose keys are written beside those of the other fields."""
+"""Field metadata: the keys of this section are written beside the other fields' keys."""
 
 
 def to_json(value: Any) -> Any:
-    """Return a dataclass as a JSON-able dict. Works on its parts too: mappings, tuples, enums, numbers and texts."""
+    """Convert a dataclass, or one of its parts (mapping, tuple, enum, number, text), to a JSON-able value."""
     if type(value) in _PLAIN:  # most values; a status may have a thousand peers
         return value
     if isinstance(value, enum.Enum):
@@ -50,13 +50,13 @@ def _object(value: Any) -> dict[str, Any]:
 
 @functools.cache
 def _keys(kind: Any) -> tuple[tuple[str, str | None], ...]:
-    """Return the fields of a dataclass, and how each is written."""
+    """Return name and JSON metadata of each field of a dataclass."""
     return tuple((one.name, one.metadata.get("json")) for one in fields(kind))
 
 
 def from_json(kind: type[T], body: object) -> T:
-    """Read a dataclass, perhaps one that another version wrote. Never raises: unknown keys are ignored, and what is
-    missing or of a wrong type becomes the field's default, None, or the empty value of its type."""
+    """Read a dataclass from JSON that another version may have written. Never raises: unknown keys are ignored, and a
+    missing value or one of a wrong type becomes None or the empty value of its type."""
     read: T = _read(kind, body)
     return read
 

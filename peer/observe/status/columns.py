@@ -1,4 +1,4 @@
-"""Labelled lines in groups, no wider than a terminal, and the words for times and peers in them."""
+"""Formats labelled lines in groups for a terminal, and times, counts and peer ids in them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from peer.observe.formatting import duration, harmless
 WIDTH = 80
 LABEL = 12
 Row = tuple[str, str]
-"""A label and its value. A row without a value is left out."""
+"""A label and its value. Rows with an empty value are not shown."""
 
 
 def group(title: str, rows: Iterable[Row]) -> list[str]:
-    """Return the lines of a group below its title. A group without a value has none."""
+    """Return a title and its rows as lines. Empty when no row has a value."""
     lines = [line for label, value in rows if value for line in _wrapped(label, value)]
     return ["", title, *lines] if lines else []
 
@@ -33,25 +33,25 @@ def _wrapped(label: str, value: str) -> list[str]:
 
 
 def short(peer: str) -> str:
-    """Shorten a peer id; other words stay."""
+    """Return a peer id shortened to its last six characters; other texts unchanged."""
     return f"…{peer[-6:]}" if len(peer) > 40 and peer.isalnum() else peer
 
 
 def shortened(text: str) -> str:
-    """Shorten every peer id in a sentence."""
+    """Return a text with all peer ids shortened."""
     return " ".join(short(word) for word in text.split())
 
 
 def ago(seconds: float) -> str:
-    """Return `3 min ago`, or `just now`."""
+    """Return `3 min ago`, or `just now` below a second."""
     return f"{duration(seconds)} ago" if seconds >= 1 else "just now"
 
 
 def ahead(seconds: float) -> str:
-    """Return `in 2 h 5 min`, or `now`."""
+    """Return `in 2 h 5 min`, or `now` below half a second."""
     return f"in {duration(seconds)}" if seconds >= 0.5 else "now"
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return `1 peer`, `2 peers`."""
+    """Return a number with its noun: `1 peer`, `2 peers`. `many`: an irregular plural."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,5 +1,5 @@
-"""What a person should know, made of the facts of a status: each sentence is written here, once. The terminal, the
-text, the page and the plain line show them."""
+"""Derives the notices, which warn a person, from a status. Each sentence is written here once; the terminal, `peer
+status`, the page and the log show it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from peer.observe.status.value import (
 )
 
 MOST_OF_A_KIND = 3
-"""Notices of one kind, such as calls that were declined."""
+"""Most notices of one kind that are shown, such as declined calls."""
 _ORDER = (NoticeSeverity.SERIOUS, NoticeSeverity.WARNING, NoticeSeverity.NOTE)
 
 
 def with_notices(status: DaemonStatus) -> DaemonStatus:
-    """Return the status with the notices of its facts, those that matter most first."""
+    """Return the status with its notices, the most severe first."""
     found = sorted(_notices(status), key=lambda notice: _ORDER.index(notice.severity))
     return replace(status, notices=tuple(found))
 
 
 def read_status(body: Mapping[str, Any]) -> DaemonStatus:
-    """Read a status that a daemon sent, perhaps one of another version. The notices of one that sent none are made of
-    its facts."""
+    """Read a status that a daemon sent, which may be of another version. If it sent no notices they are derived
+    here."""
     status = from_json(DaemonStatus, body)
     return status if "notices" in body else with_notices(status)
 
@@ -66,7 +66,7 @@ def _notices(status: DaemonStatus) -> Iterator[Notice]:
 
 
 def pause_notice(paused: PauseStatus) -> Notice:
-    """Return the notice of a pause that holds."""
+    """Return the notice of a pause that is in force."""
     return Notice("paused", "paused", paused.now, "Resume with `peer resume`.", NoticeSeverity.SERIOUS)
 
 

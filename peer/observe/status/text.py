@@ -1,5 +1,5 @@
-"""The status as text: what `peer status` prints, and the plain line for logs and simple terminals. Pure functions of
-the status and of the time."""
+"""Renders the status as text: the tables of `peer status`, and the status line for logs and simple terminals. Pure
+functions of the status and the time."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ WHEN = {"day": "today", "month": "this month"}
 
 
 def status_text(status: DaemonStatus, now: float) -> str:
-    """Write the status in at most 80 columns. `now`: seconds since the epoch. Parts that are not there yet are left
-    out."""
+    """Return the status in at most 80 columns. `now`: seconds since the epoch. Sections that the daemon does not have
+    yet are left out."""
     name = harmless(status.run or status.run_id[:16])
     role = " (the operator's node)" if status.role == "bootstrap" else ""
     lines = [f"{name}: {status.status}, up {duration(status.uptime_s)}{role}"]
@@ -56,7 +56,7 @@ def status_text(status: DaemonStatus, now: float) -> str:
 
 
 def status_line(status: DaemonStatus) -> str:
-    """One plain line for a terminal or a log. It repeats the serious notices alone."""
+    """Return the status as one line. Of the notices it contains the serious ones only."""
     parts = [f"{status.status}: {status.phase if status.leaving is None else status.leaving.told}"]
     if (progress := status.progress) is not None:
         due = progress.next_due_in_s
@@ -97,7 +97,7 @@ def _now(status: DaemonStatus) -> Iterator[Row]:
 
 
 def pause_rows(paused: PauseStatus) -> Iterator[Row]:
-    """Return a row for each reason to pause that the volunteer asked for, whether it holds now or not."""
+    """Return a row for quiet hours and for each `--when` condition, whether it pauses training at the moment or not."""
     if paused.quiet_hours:
         yield "quiet hours", f"every day {paused.quiet_hours}"
     for name, condition in paused.conditions.items():
@@ -158,7 +158,7 @@ def _training(training: TrainingStatus | None) -> Iterator[Row]:
 
 
 def hold_out(training: TrainingStatus) -> str:
-    """Return the loss of the latest evaluation with its round."""
+    """Return the loss of the latest evaluation with its round, as text."""
     if training.val_loss is None:
         return "not evaluated yet"
     round_, nats, bits = training.val_loss
@@ -226,18 +226,18 @@ def _others(status: DaemonStatus) -> Iterator[Row]:
 
 
 def peers_line(peers: Sequence[PeerStatus]) -> str:
-    """Return `2 others known, 1 training, 2 can be dialled`."""
+    """Return the numbers of peers: `2 others known, 1 training, 2 can be dialled`."""
     train, dialled = sum(peer.status == "training" for peer in peers), sum(peer.reachable for peer in peers)
     return f"{counted(len(peers), 'other')} known, {train:,} training, {dialled:,} can be dialled"
 
 
 def answer(fact: KnownFact) -> str:
-    """Write `yes`, `no` or `not known yet` with the reason; empty without one."""
+    """Return `yes`, `no` or `not known yet` with the reason. Empty: there is no reason."""
     return f"{ANSWERS[fact.value]}: {fact.why}" if fact.why else ""
 
 
 def _peer(peer: PeerStatus) -> str:
-    """Write a peer in a line: what it does, whether it may be a partner, and how it is called."""
+    """Return a peer as one line: its status, whether it may be a partner, and the path to it."""
     choice, _, why = peer.pairs.partition(": ")
     named = {"yes": "may be a partner", "no": "no partner", "last": "asked last"}.get(choice, choice)
     why = "" if why == f"it is {peer.status}" else why
@@ -266,13 +266,13 @@ def _line(status: DaemonStatus) -> Iterator[Row]:
 
 
 def _on_the_line(line: LineBytes) -> str:
-    """Write all bytes, those of connections and headers included."""
+    """Return all bytes sent and received, with the overhead of connections."""
     how = "measured by the kernel" if line.measured else "estimated from the above"
     return f"{amount(line.sent, 'bytes')} sent, {amount(line.received, 'bytes')} received in all, {how}"
 
 
 def budget_line(budget: BudgetStatus) -> str:
-    """Return what is used of each limit of the upload quota; empty: there is none."""
+    """Return the used part of each upload budget. Empty: there is no budget."""
     parts = []
     for period, limit in budget.limit.items():
         if limit:
@@ -306,5 +306,5 @@ def _waited(machine: MachineStatus) -> str:
 
 
 def _agreed(status: DaemonStatus) -> Iterator[Row]:
-    """Tell the terms of the volunteer."""
+    """Return the terms of the contract that the volunteer agreed to."""
     yield from () if status.contract is None else status.contract.terms

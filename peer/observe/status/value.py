@@ -1,9 +1,9 @@
-"""The status of a daemon: one frozen value, made by the daemon, rendered by the terminal, the text, the page and JSON.
+"""The status of a daemon: one frozen value, which the daemon makes and the terminal, `peer status`, the page and JSON
+show.
 
-`peer.observe.status.codec` writes it as the JSON of `peer status --json` and reads it back. The names of the fields are
-the JSON keys, and the order of the fields is the order of the keys. A new fact is one field here and one line where the
-part of the daemon that knows it makes its section. Times are seconds, sizes bytes and rates bytes per second, unless a
-name or docstring says otherwise."""
+`peer.observe.status.codec` converts it to the JSON of `peer status --json` and back. Field names are the JSON keys, in
+this order. To add a fact, add a field to its section and set it where the daemon's part makes that section (its
+`report`). Times are seconds, sizes bytes and rates bytes per second, unless a name or docstring says otherwise."""
 
 from __future__ import annotations
 
@@ -19,40 +19,41 @@ from peer.protocol.summary.run_totals import PeerLine, RunTotals
 
 
 class NoticeSeverity(StrEnum):
-    """How much a notice matters."""
+    """Severity of a notice."""
 
     NOTE = "note"
     WARNING = "warning"
     SERIOUS = "serious"
-    """It keeps this peer from training, or from the others."""
+    """The peer cannot train, or cannot exchange with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that a person should know. `peer.observe.status.notices` makes all of them."""
+    """A sentence that warns a person. All of them are made in `peer.observe.status.notices`."""
 
     code: str
-    """Names its kind, for programs."""
+    """The kind, for programs."""
     about: str
-    """What it is about, in a word or two, or a peer id: a label before the sentence."""
+    """The subject in one or two words, or a peer id. Shown as a label before the sentence."""
     sentence: str
     fix: str = ""
-    """What a person can do, a sentence with its full stop; empty: nothing."""
+    """What a person can do, as a sentence with its full stop. Empty: nothing."""
     severity: NoticeSeverity = NoticeSeverity.WARNING
     brief: str = ""
-    """In place of the sentence in a line that is repeated, where the daemon itself logs the sentence when it begins."""
+    """Short form for the repeated status line, where the daemon logs the full sentence once. Empty: the sentence is
+    repeated."""
     local: bool = False
-    """It may name an address, and is shown on this machine alone, not on a page."""
+    """The sentence may contain a network address, so it is shown on this machine only and not on a page."""
 
     @property
     def text(self) -> str:
-        """The sentence, and the fix where there is one."""
+        """The sentence, followed by the fix if there is one."""
         return f"{self.sentence}. {self.fix}" if self.fix else self.sentence
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFact:
-    """An answer with its reason. `value` None: not known yet."""
+    """A yes or no with its reason. `value` None: not known yet."""
 
     value: bool | None
     why: str
@@ -60,20 +61,20 @@ class KnownFact:
 
 @dataclass(frozen=True, slots=True)
 class LeavingStatus:
-    """What a daemon that leaves still does."""
+    """The plan of a daemon that is leaving."""
 
     told: str
     """The plan as one line, for a person."""
     announced_s: float
     parts: Mapping[str, float]
-    """Seconds by what is done."""
+    """Estimated seconds of each activity."""
     since_s: float
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class RelayPlace:
-    """A place that a relay holds for this peer."""
+    """A reservation of this peer at a relay. `rate`: bytes per second that the relay grants."""
 
     peer_id: str
     endpoint: str
@@ -89,17 +90,17 @@ class RelayingStatus:
     circuits: int
     bytes: int
     why_not: str
-    """Empty: it relays."""
+    """Why it does not relay. Empty: it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class PapersStatus:
-    """The operator's signed papers."""
+    """The papers of the operator that this peer holds."""
 
     held: int
     refused: int
     start: float
-    """Seconds since the epoch; 0: no paper says."""
+    """The run's signed start, seconds since the epoch. 0: no paper states it."""
     delegated_to: tuple[str, ...]
 
 
@@ -110,9 +111,9 @@ class DirectoryStatus:
     state: str
     """`joined`, `alone` or `rebuilding`."""
     why: str
-    """What is amiss; empty: nothing."""
+    """What is wrong. Empty: nothing."""
     losses: int
-    """How often p2pd was lost."""
+    """How often p2pd ended or was restarted since the daemon's start."""
     last_loss: str
     pid: int | None
     memory: int
@@ -122,7 +123,7 @@ class DirectoryStatus:
 
 @dataclass(frozen=True, slots=True)
 class ControlBytes:
-    """Bytes of control messages by purpose."""
+    """Bytes of control messages, by purpose."""
 
     sent: Mapping[str, int]
     received: Mapping[str, int]
@@ -130,7 +131,7 @@ class ControlBytes:
 
 @dataclass(frozen=True, slots=True)
 class CapsStatus:
-    """The volunteer's caps. None: no cap."""
+    """The volunteer's limits on the transfer rates. None: no limit."""
 
     sent: float | None
     received: float | None
@@ -138,47 +139,47 @@ class CapsStatus:
 
 @dataclass(frozen=True, slots=True)
 class WaitStatus:
-    """The current wait."""
+    """What the daemon is waiting for."""
 
     name: str
-    """The part in brackets may change meanwhile."""
+    """A part in brackets may change during the wait."""
     done: float
     total: float | None
     """None: not known."""
     unit: str
-    """With `s` only the time counts: `done` is how long it has taken, `total` the most it may take."""
+    """With `s` only time counts: `done` is the time waited so far and `total` the timeout."""
     seconds: float
-    """Since it began."""
+    """Duration of the wait so far."""
     rate: float | None
-    """Units per second; 0: not known. None: an older daemon has no rate."""
+    """Units per second. 0: not known. None: an older daemon, which measures no rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunAbout:
-    """What the manifest says of a run, for a person."""
+    """The manifest's main choices, for a person."""
 
     model: str
     data: str
     preset: str
     clock: str
     sync_every: float
-    """Seconds or inner steps, as `clock` says."""
+    """Seconds or inner steps, according to `clock`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestStatus:
-    """What is known once the manifest is."""
+    """What is known once the manifest has been read."""
 
     parameters: int
     total_rounds: int | None
     about: RunAbout
     ends_at: float | None
-    """When the last round is due, seconds since the epoch; None: not known."""
+    """When the last round is due, seconds since the epoch. None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContractTerms:
-    """What a run takes of this machine, as the volunteer agreed to it."""
+    """What the run uses of this machine, as the volunteer agreed to it."""
 
     run: str
     operator: str
@@ -187,52 +188,55 @@ class ContractTerms:
     parameters: int
     data: str
     memory_bytes: int
-    """Main memory of daemon and trainer, estimated."""
+    """Estimated main memory of daemon and trainer."""
     disk_bytes: int
-    """The most that checkpoints and the cache take in the home."""
+    """Largest size of checkpoints and cache in the home."""
     bytes_an_hour: float | None
-    """Each way over the line. None: rounds are in inner steps, so the hour is not known."""
+    """Bytes in each direction. None: not known, because rounds are counted in inner steps."""
     device: str
     threads: int
     bytes_up_a_day: int | None
-    """On the line, with headers and small messages. None: rounds are in inner steps."""
+    """Bytes on the line, including headers and control messages. None: not known, because rounds are counted in inner
+    steps."""
     bytes_down_a_day: int | None
-    """As `bytes_up_a_day`. The first state comes once more."""
+    """As `bytes_up_a_day`, without the download of the first state."""
     upload_limit: int | None
-    """The volunteer's own limit of a day, in bytes. None: there is none."""
+    """The volunteer's own daily upload budget in bytes. None: there is none."""
     bytes_a_sync: int
-    """Payload each way between two exchanges of everything."""
+    """Payload in each direction until every fragment has been exchanged once."""
     ends_at: float | None
     """Seconds since the epoch. None: not known."""
     length: str
-    """How long the run is, for a person."""
+    """Length of the run, for a person."""
     worth: str
-    """What the peers together are worth, for a person."""
+    """What all peers together contribute, compared with one, for a person."""
     log: str
-    """The file of the daemon's log."""
+    """Path of the daemon's log file."""
     guest: str
-    """How the trainer gives way to the machine's owner, for a person."""
+    """How the trainer yields to the machine's owner, for a person."""
     summary: bool
-    """Whether this peer sends the run's nodes a summary of what it does."""
+    """Whether this peer sends summaries to the operator's nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContractStatus:
+    """The contract, when the volunteer agreed to it, and its terms as text."""
+
     contract: ContractTerms = field(metadata=FLAT)
     agreed_at: float
     """Seconds since the epoch."""
     terms: tuple[tuple[str, str], ...]
-    """Labels and values for a person: those that the status does not show elsewhere."""
+    """Labels and values for a person, without what the status shows elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisFinding:
-    """An unusual number."""
+    """An unusual measurement of a link or trainer."""
 
     what: str
-    """`nothing`: there is none."""
+    """The kind of finding. `nothing`: there is none."""
     who: str
-    """`you`, or a peer id; empty: nobody."""
+    """`you`, or a peer id. Empty: neither."""
     number: float
     unit: str
     why: str
@@ -240,16 +244,18 @@ class DiagnosisFinding:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRates:
-    """Our own medians over the last exchanges. None: there were too few."""
+    """Our own medians over the latest exchanges. None: there were too few exchanges."""
 
     sent: float | None = field(default=None, metadata=OPTIONAL)
     received: float | None = field(default=None, metadata=OPTIONAL)
     late_s: float | None = field(default=None, metadata=OPTIONAL)
-    """Seconds that the trainer is ready after those of the partners."""
+    """Seconds by which our trainer is ready later than the partners' trainers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedParams:
+    """The latest refusal of a partner's params."""
+
     peer_id: str
     round: int
     reason: str
@@ -257,23 +263,23 @@ class RefusedParams:
 
 @dataclass(frozen=True, slots=True)
 class PartnerParamsStatus:
-    """What became of the partners' params since this start."""
+    """How many partners' params were taken, clipped, refused or not checked since the daemon's start."""
 
     asked: str
-    """What the run asks for: `finite`, `check`, `clip` ..."""
+    """The check that the run asks for: `finite`, `check`, `clip` ..."""
     taken: int
     clipped: int
     refused: int
     unchecked: int
-    """Some of the three above."""
+    """How many of the three counts above were not checked."""
     why_unchecked: str
-    """Why the last ones were not checked; empty: they were."""
+    """Why the latest params were not checked. Empty: they were."""
     last_refused: RefusedParams | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptsStatus:
-    """Receipts signed by partners."""
+    """Receipts of swaps: signed by the partner and stored, waiting for a signature, or with an invalid signature."""
 
     kept: int
     waiting: int
@@ -282,20 +288,22 @@ class ReceiptsStatus:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutContributor:
+    """A contributor that our shard excluded, and why."""
+
     peer_id: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """Whether enough members are here for an outer step."""
+    """Whether the group has enough members for an outer step."""
 
     live: int
     needed: int
     lacking: str
-    """Empty: nothing is lacking."""
+    """What is missing for the quorum. Empty: nothing."""
     left_out: tuple[LeftOutContributor, ...]
-    """Contributors that our last shard left out."""
+    """Contributors that our latest shard excluded from its mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,19 +312,19 @@ class RoundsStatus:
 
     round: int
     next_due_in_s: float | None
-    """None: not in seconds, or no round is waited for."""
+    """None: the run's clock counts steps, or no round is pending."""
     last_partner: str
-    """Its peer id; of a group, how many others."""
+    """Peer id; for a group, the number of other members."""
     last_outcome: str
-    """Empty: no round has ended."""
+    """Empty: no round has ended yet."""
     last_seconds: float
-    """Of the last exchange's transfer."""
+    """Duration of the latest transfer."""
     rounds: Mapping[str, int]
-    """Rounds that were due, and rounds by outcome."""
+    """Number of due rounds, and number of rounds for each outcome."""
     paths: Mapping[str, int]
-    """Exchanged rounds by the path of their bytes."""
+    """Number of exchanged rounds for each path."""
     diagnosis: tuple[DiagnosisFinding, ...]
-    """Findings, or one entry that says why there is none."""
+    """The findings, or a single entry that says why there is none."""
     exchanging: ExchangeRates
     partner_params: PartnerParamsStatus | None = field(default=None, metadata=OPTIONAL)
     receipts: ReceiptsStatus | None = field(default=None, metadata=OPTIONAL)
@@ -325,32 +333,34 @@ class RoundsStatus:
 
 @dataclass(frozen=True, slots=True)
 class SuspectedPeer:
-    """A peer that does not answer."""
+    """A peer that does not answer us."""
 
     peer_id: str
     out: bool
-    """It is left out of candidates: others do not reach it either."""
+    """True: it is no candidate any more, because other peers do not reach it either."""
     seconds: float
     reason: str
     asked: int
-    """Peers that were asked about it."""
+    """Number of peers that were asked whether they reach it."""
     denied: int
-    """Those of them that do not reach it."""
+    """Number of these that do not reach it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipStatus:
+    """What the failure detector believes of the other peers."""
+
     suspected: tuple[SuspectedPeer, ...]
-    """The first of them."""
+    """A bounded number of them."""
     suspected_count: int
     out_count: int
     cut_off_s: float | None
-    """Seconds since anybody answered; None: somebody does."""
+    """Seconds since any peer answered. None: at least one answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathStatus:
-    """The path of the open connection to a peer, and why it is that one. Empty texts: there is none."""
+    """Path of the open connection to a peer, and why it was chosen. Empty: there is no connection."""
 
     path: str
     via: str
@@ -359,7 +369,7 @@ class PathStatus:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """Another peer, as its record and our connections show it."""
+    """Another peer, from its directory record and our connection to it."""
 
     peer_id: str
     status: str
@@ -369,7 +379,7 @@ class PeerStatus:
     relays: tuple[str, ...]
     path: PathStatus
     pairs: str
-    """`yes`, `no` or `last` (asked behind all others), with the reason after a colon."""
+    """Whether it may be a partner: `yes`, `no` or `last` (asked after all others), with the reason after a colon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,34 +389,38 @@ class TrainingStatus:
     steps: int
     tokens: int
     loss: float | None
-    """Nats a token, of the latest step; None: none yet, or not finite."""
+    """Loss of the latest step, nats a token. None: no step yet, or not finite."""
     tokens_per_s: float
     trainer_waits: str
-    """What it waits for; empty: it trains."""
+    """What the trainer is waiting for. Empty: it trains."""
     trainer_pid: int | None
     seconds_training: float
     seconds_waiting: float
     ledger: Ledger
     val_loss: tuple[int, float | None, float | None] | None
-    """Round, nats a token and bits a byte of the latest evaluation; None: not evaluated yet."""
+    """Round, nats a token and bits per byte of the latest evaluation. None: not evaluated yet."""
     logged: Mapping[str, float] | None = field(default=None, metadata=OPTIONAL)
-    """The last values that an attached loop has logged, by name; None: none."""
+    """The latest value of each name that an attached training loop has logged. None: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionStatus:
+    """Who may take part in the run, and how strangers are limited."""
+
     kind: str
     """`open` or `invited`."""
     until: str | None
-    """The day that our invitation ends on; None: we have none."""
+    """Last day of our own invitation. None: we have none."""
     proven: int
-    """Peers that earned trust."""
+    """Number of peers that count as proven."""
     left_out: int
-    """Strangers that the latest search left out, since their address blocks had their places."""
+    """Strangers that the latest search for a partner skipped, because the quota of their address block was used up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShunnedPeer:
+    """A peer that is excluded for a while because of its reputation."""
+
     peer_id: str
     seconds_left: int
     reason: str
@@ -414,80 +428,82 @@ class ShunnedPeer:
 
 @dataclass(frozen=True, slots=True)
 class DeclinedCall:
-    """A call that was refused."""
+    """A call that this peer refused."""
 
     seconds_ago: float
     caller: str
-    """A peer id, or the address of a caller that proved none."""
+    """Peer id, or the address of a caller that has proven no key."""
     code: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReputationStatus:
+    """Offences and refused calls of other peers."""
+
     refusal_counts: Mapping[str, int]
-    """By code, since the daemon started."""
+    """Number of offences and refusals for each code, since the daemon started."""
     out_of_favour: tuple[ShunnedPeer, ...]
     refusals: tuple[DeclinedCall, ...]
-    """The last ones, newest first."""
+    """The latest ones, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionStatus:
-    """A condition that the volunteer asked for."""
+    """A condition of `--when` and whether it holds."""
 
     value: bool | None
-    """Whether it holds; None: not known."""
+    """None: not known."""
     why: str
     measured: str
-    """The number behind it with its unit; empty: there is none."""
+    """The measured value with its unit. Empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PauseStatus:
-    """The volunteer's own pause. Times in seconds since the epoch."""
+    """The volunteer's own pause. Times are seconds since the epoch."""
 
     now: str
-    """Why nothing is trained, or `no`."""
+    """Why the peer is paused, or `no`."""
     since: float | None
-    """Begin of `peer pause`; None: no such pause."""
+    """When `peer pause` was given. None: it was not."""
     until: float | None
-    """Its end; None: it ends with `peer resume`."""
+    """When that pause ends. None: with `peer resume`."""
     quiet_hours: str | None
     conditions: Mapping[str, ConditionStatus]
 
     @property
     def holds(self) -> bool:
-        """Whether the machine is left alone now."""
+        """Whether the peer is paused at the moment."""
         return self.now not in ("", "no")
 
 
 @dataclass(frozen=True, slots=True)
 class MachineStatus:
-    """How this machine came into the run, and whether it is fit for it."""
+    """How long this machine took to join, and whether it is fast enough for the run."""
 
     joined_in_s: float | None
     """None: it has not joined yet."""
     waited_for_you_s: float
-    """Beside `joined_in_s`: until a person answered."""
+    """Waiting for a person's answer, which `joined_in_s` does not include."""
     phases_s: Mapping[str, float]
     micro_batch: str
     unfit: tuple[str, ...]
-    """What is too slow or too small here, a sentence each."""
+    """What is too slow or too small on this machine, one sentence each."""
     fixes: tuple[str, ...]
-    """What a person can do about each of them."""
+    """For each sentence of `unfit`, what a person can do."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetStatus:
-    """The volunteer's upload quota: bytes on the line, by `day` and `month` of local time."""
+    """The volunteer's upload quota: bytes on the line for each `day` and `month` in local time."""
 
     used: Mapping[str, int]
     limit: Mapping[str, int | None]
     why: str
-    """Why exchanges wait; empty: they do not."""
+    """Why there are no exchanges. Empty: there are."""
     kept_back: Mapping[str, int]
-    """Estimate of the control traffic until the end of each limited period, which no payload may use."""
+    """Bytes reserved for control messages until the end of each limited period. Payloads may not use them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,16 +512,19 @@ class KeptStateFacts:
 
     round: int
     tokens: int
-    """Tokens that the run had trained on; an estimate."""
+    """Estimated tokens that the run had trained on."""
     loss: float | None
-    """On the hold-out, nats a token; None: unchecked."""
+    """Nats a token on the hold-out. None: the state was not evaluated."""
     donors: tuple[str, ...]
     founded: str
-    """Digest of the restart that it descends from, in hex; empty: the run's own beginning."""
+    """Digest of the restart state (amendment `refound`) that it descends from, hex. Empty: it descends from the run's
+    first state."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptStatus:
+    """The state that an operator's node has fetched from the run and stored. `ended`: the run is over."""
+
     state: KeptStateFacts | None
     why: str
     ended: bool
@@ -513,20 +532,22 @@ class KeptStatus:
 
 @dataclass(frozen=True, slots=True)
 class ViewedRun:
-    """A run as a node of the operator has it."""
+    """The run, as an operator's node shows it."""
 
     name: str
     run_id: str
     preset: str
     parameters: int
     started: float | None
-    """When round 0 began, seconds since the epoch; None: not yet."""
+    """When round 0 began, seconds since the epoch. None: not yet."""
     total_rounds: int | None
     ended: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ViewedAmendment:
+    """An amendment with its contents as a sentence, and the first round in which it holds."""
+
     number: int
     what: str
     round: int
@@ -534,40 +555,42 @@ class ViewedAmendment:
 
 @dataclass(frozen=True, slots=True)
 class JoinOffer:
+    """The ticket with which others can join."""
+
     ticket: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunViewStatus:
-    """What a node of the operator knows of the run, as peers say it."""
+    """The run as its peers report it to an operator's node in their summaries."""
 
     run: ViewedRun
     round: int
     peers: tuple[PeerLine, ...]
     totals: RunTotals
     loss: tuple[LossPoint, ...]
-    """The oldest first."""
+    """The oldest point first."""
     amendments: tuple[ViewedAmendment, ...]
-    """The last ones."""
+    """The latest amendments."""
     join: JoinOffer
     dropped: Mapping[str, int]
-    """Summaries by the reason why they were dropped."""
+    """Number of dropped summaries for each reason."""
     note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStatus:
-    """The status of a peer or of a bootstrap node. None: the part is not there yet, or not in this role."""
+    """The status of a peer or of a bootstrap node. None: the section is not known yet, or not in this role."""
 
     role: str
     """`peer` or `bootstrap`."""
     peer_id: str
     run_id: str
     run: str
-    """The run's name; empty: not known yet."""
+    """Name of the run. Empty: not known yet."""
     status: str
     phase: str
-    """What goes on, for a person."""
+    """The current activity, for a person."""
     leaving: LeavingStatus | None
     uptime_s: float
     log: str
@@ -579,7 +602,7 @@ class DaemonStatus:
     relaying: RelayingStatus
     amendments: int
     amended: tuple[str, ...]
-    """The last amendments, a sentence each."""
+    """The latest amendments, one sentence each."""
     papers: PapersStatus | None
     neighbours: int
     directory: DirectoryStatus
@@ -591,9 +614,9 @@ class DaemonStatus:
     caps: CapsStatus
     wait: WaitStatus | None
     page: str
-    """Address of the page for browsers."""
+    """Address of the page for browsers. Empty: no page."""
     key_shared: str | None = field(default=None, metadata=OPTIONAL)
-    """That another machine has our key, a sentence."""
+    """A sentence: another process runs with our key. None: not the case."""
     manifest: ManifestStatus | None = field(default=None, metadata=FLAT)
     contract: ContractStatus | None = field(default=None, metadata=OPTIONAL)
     progress: RoundsStatus | None = field(default=None, metadata=FLAT)
@@ -606,13 +629,13 @@ class DaemonStatus:
     machine: MachineStatus | None = field(default=None, metadata=OPTIONAL)
     budget: BudgetStatus | None = field(default=None, metadata=OPTIONAL)
     operators_key: str | None = field(default=None, metadata=OPTIONAL)
-    """Whether the operator's key lies on this node, with the advice not to."""
+    """A sentence with advice, if the operator's key is stored on this node."""
     kept: KeptStatus | None = field(default=None, metadata=OPTIONAL)
     view: RunViewStatus | None = field(default=None, metadata=OPTIONAL)
-    """What a node of the operator knows of the run."""
+    """The run view of an operator's node."""
     notices: tuple[Notice, ...] = ()
 
     @property
     def paused_now(self) -> bool:
-        """Whether the volunteer's own pause holds."""
+        """Whether the volunteer's own pause is in force."""
         return self.paused is not None and self.paused.holds

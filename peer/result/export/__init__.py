@@ -1,1 +1,2 @@
-"""Folders that other programs read a run's model from."""
+"""Writes a run's model to a folder in a format of other programs. `write.export` is the entry; `hf` and `plain` are the
+formats."""

@@ -1,4 +1,4 @@
-"""The model card: what a model is, and where it comes from."""
+"""Writes the model card, which describes a model and its origin."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from peer.run.resolve import resolve
 from peer.run.sections import CustomSection
 
 MOST_NAMED = 64
-"""Peers that are named."""
+"""Peers that the card lists by id."""
 
 
 def model_card(model: RunModel, found: LossReport | None, no_loss_reason: str, *, library: str = "") -> str:
-    """Write the card in Markdown. `found`: its loss; None: `why_not` says why there is none.
+    """Return the card in Markdown. `found`: the measured loss; None: there is none, for the reason `no_loss_reason`.
 
-    `library`: the program that the folder is made for."""
+    `library`: name of the program that reads the folder. Empty: none in particular."""
     run, manifest = model.run, model.run.manifest
     method = resolve(manifest.sync)
     unit = "s" if manifest.sync.clock == "seconds" else "inner steps"
@@ -48,7 +48,7 @@ def model_card(model: RunModel, found: LossReport | None, no_loss_reason: str, *
 
 
 def _kind(model: RunModel) -> str:
-    """Return the type of the model, as transformers calls it."""
+    """Return the model type by its name in transformers."""
     config = model.run.files.run.config
     if isinstance(model.run.manifest.model, CustomSection):
         return described_model(model.run.manifest)

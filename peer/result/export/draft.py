@@ -1,4 +1,5 @@
-"""A new folder that is complete or not there: it is written under a draft's name and renamed."""
+"""Creates a folder atomically: it is written under a temporary name and then renamed, so that it is complete or
+absent."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from peer.whole_files import sync
 
 
 def check_vacant(out: Path) -> None:
-    """Raise UsageError where a folder cannot be made because something is there."""
+    """Raise UsageError if something exists at the path of the new folder."""
     try:
         taken = out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir())))
     except OSError as error:
@@ -28,7 +29,7 @@ def check_vacant(out: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Give an empty folder to fill, which gets its name when the block ends well, and is removed else.
+    """Yield an empty folder to fill. It is renamed to `out` when the block ends, and removed if the block raises.
 
     Raises UsageError when it cannot be written."""
     check_vacant(out)
@@ -40,7 +41,7 @@ def new_folder(out: Path) -> Iterator[Path]:
             yield draft
             rights = draft.stat().st_mode & 0o666
             for path in draft.iterdir():
-                path.chmod(rights)  # the library gives weights to their owner alone
+                path.chmod(rights)  # safetensors makes its files readable for the owner only
                 sync(path)
             draft.rename(out)
         finally:

@@ -1,7 +1,7 @@
-"""A folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read.
+"""Writes a folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` can read.
 
-The built-in model is written here, so that its export needs no further library. The weights of any other model are
-written by transformers itself, so that tied tensors and names are as it reads them. No pickle is made."""
+The built-in model is written here, so that its export needs no further library. Any other model is written by
+transformers itself, so that tied tensors and names match what it reads. No pickle is written."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from peer.run.sections import LlamaSection
 from peer.trainer.models.flat import replace_parameters
 
 SHARD_BYTES = 5 * 10**9
-"""Weights beyond this are cut into several files with an index."""
+"""Size from which weights are split into several files with an index."""
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADDED = ("architectures", "dtype", "transformers_version")
-"""Fields that the library adds to a config, and that stay."""
+"""Fields that transformers adds to a config and that are kept in the exported config."""
 
 
 def write_hf(model: RunModel, folder: Path, dtype: str | None = None, shard_bytes: int = SHARD_BYTES) -> None:
-    """Fill an empty folder. A foreign config has been opened in a process of its own before. `dtype`: as for
-    `stored_tensors`.
+    """Fill an empty folder. `dtype`: see `stored_tensors`.
 
-    Raises OSError, ModelError, and UsageError when a foreign model's library is missing."""
+    A config that is not ours must have been checked in a separate process before. Raises OSError, ModelError, and
+    UsageError when transformers is needed and missing."""
     tokens = special_tokens(model.run)
     if isinstance(model.run.manifest.model, LlamaSection):
         _write_llama(model, model.run.manifest.model, tokens, folder, dtype, shard_bytes)
@@ -67,7 +67,7 @@ def _write_llama(
 
 
 def _write_weights(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path, shard_bytes: int) -> None:
-    """Write tensors that share no memory: into one file, or into several of about `shard_bytes` with an index."""
+    """Write tensors that share no memory to one file, or to several files of about `shard_bytes` with an index."""
     shards, room = [dict[str, torch.Tensor]()], shard_bytes
     for name, tensor in tensors:
         if shards[-1] and tensor.nbytes > room:
@@ -88,7 +88,7 @@ def _write_weights(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path, sh
 
 
 def _write_foreign(model: RunModel, tokens: SpecialTokens, folder: Path, dtype: str | None, shard_bytes: int) -> None:
-    """Have transformers write config and weights. Raises OSError, ModelError and UsageError."""
+    """Let transformers write config and weights. Raises OSError, ModelError and UsageError."""
     try:
         from peer.trainer.models import builder
         from peer.trainer.models.buffers import put_buffers, read_buffers
@@ -98,7 +98,8 @@ def _write_foreign(model: RunModel, tokens: SpecialTokens, folder: Path, dtype: 
     assert path is not None, "a foreign model has a config"
     own, config = json.loads(path.read_text()), builder.config_of(path)
     made: Any = builder.build_shell(config)
-    tensors = {name: tensor.clone() for name, tensor in stored_tensors(model, dtype)}  # what shares memory is one file
+    # Copies, because safetensors refuses tensors that share memory.
+    tensors = {name: tensor.clone() for name, tensor in stored_tensors(model, dtype)}
     replace_parameters(made, {name: torch.nn.Parameter(one, requires_grad=False) for name, one in tensors.items()})
     if (buffers := model.run.files.run.buffers) is not None:
         put_buffers(made, read_buffers(buffers, made), keep_type=True)
@@ -118,10 +119,10 @@ def _write_foreign(model: RunModel, tokens: SpecialTokens, folder: Path, dtype: 
 
 
 def _with_tokens(own: dict[str, Any], config: Any, tokens: SpecialTokens) -> dict[str, Any]:
-    """Return the run's own config with these tokens, in place of the ones it names and of the library's defaults.
+    """Return the run's own config with these special tokens in place of its own and of the library's defaults.
 
-    Other fields `…_token_id` that lie outside of the vocabulary, as the defaults of a bare config do, become null: the
-    library warns of them at every load. A null that the config's type refuses is left out."""
+    Other fields `…_token_id` outside of the vocabulary, as the defaults of a minimal config often are, become null:
+    otherwise transformers warns at every load. A null that the config's type refuses is left out."""
     decoder = config.get_text_config(decoder=True)
     fields = {name: value for name, value in decoder.to_dict().items() if name.endswith("_token_id")}
     outside = {n: None for n, v in fields.items() if isinstance(v, int) and not 0 <= v < decoder.vocab_size}
@@ -133,9 +134,10 @@ def _with_tokens(own: dict[str, Any], config: Any, tokens: SpecialTokens) -> dic
 
 
 def _accepted(tokens: dict[str, Any], config: Any) -> dict[str, Any]:
-    """Return these fields without each null that the config's type refuses, with which nobody could load the folder.
+    """Return the fields without nulls that the config's type refuses, because such a folder could not be loaded.
 
-    Such a field keeps the number that the model was made with, if that is a token. Else the library's default stays."""
+    A refused field gets the value in the model's config if that is a token, and is left out otherwise, so that the
+    library's default applies."""
     taken = dict[str, Any]()
     for name, value in tokens.items():
         if value is None and _refuses_null(config, name):

@@ -1,4 +1,4 @@
-"""A folder with the tensors of a model by their own names, and the run's signed manifest."""
+"""Writes a folder with the tensors of a model under their own names, and the run's signed manifest."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ TENSORS, MANIFEST = "model.safetensors", "run.toml"
 
 
 def write_plain(model: RunModel, folder: Path, dtype: str | None = None) -> None:
-    """Fill an empty folder. `dtype`: as for `stored_tensors`. Raises OSError, and HomeUnusable for the manifest."""
-    # Views of one vector: each is written from its own memory, and no two overlap.
+    """Fill an empty folder. `dtype`: see `stored_tensors`. Raises OSError, and HomeUnusable when the manifest cannot be
+    written."""
+    # safetensors accepts these views of one vector, because they do not overlap.
     tensors = dict(stored_tensors(model, dtype))
     if (buffers := model.run.files.run.buffers) is not None:
         tensors |= load_file(buffers)

@@ -1,4 +1,5 @@
-"""The tokenizer of a run as `AutoTokenizer.from_pretrained` reads it, and the tokens that begin, end and pad texts."""
+"""Writes a run's tokenizer for `AutoTokenizer.from_pretrained`, and determines its special tokens: begin, end and
+padding."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """The ids of the tokens that begin a text, end it, and fill up a batch. None: the run's tokenizer has no such."""
+    """Ids of the special tokens that begin a text, end it, and pad a batch. None: the run's tokenizer has no such
+    token."""
 
     names: TokenNames
     begin: int | None = None
@@ -27,14 +29,14 @@ class SpecialTokens:
     pad: int | None = None
 
     def ids(self) -> dict[str, int | list[int] | None]:
-        """Return the fields of a config."""
+        """Return the tokens as fields of a config."""
         return {"bos_token_id": self.begin, "eos_token_id": self.end, "pad_token_id": self.pad}
 
     def for_model(self, config: Any, made: Any) -> SpecialTokens:
-        """Return these with what the config of a model says in addition, as far as the run's tokenizer agrees.
+        """Return these tokens, completed by the model's config as far as the run's tokenizer agrees.
 
-        `config` may name several end tokens, if the run's own is among them, and special tokens whose names are not
-        usual. The model's own padding token stays where a module of `made` computes with it."""
+        `config` may name several end tokens, if the run's own is among them, and special tokens with unusual names. The
+        model's own padding token is kept if a module of `made` computes with it."""
         begin, end, pad = (getattr(config, f"{name}_token_id", None) for name in ("bos", "eos", "pad"))
         padding = {getattr(module, "padding_idx", None) for module in made.modules()} - {None}
         several = isinstance(end, list) and self.end in end and self.names.special.issuperset(end)
@@ -47,7 +49,7 @@ class SpecialTokens:
 
 
 def special_tokens(run: OpenedRun) -> SpecialTokens:
-    """Return the special tokens of a run's tokenizer, by their usual names. Raises ModelError and UsageError."""
+    """Return the special tokens of a run's tokenizer, found by their usual names. Raises ModelError and UsageError."""
     if run.manifest.tokenizer.kind == "bytes":
         return SpecialTokens(TokenNames({}, frozenset()))
     path = run.files.run.tokenizer
@@ -60,7 +62,7 @@ def special_tokens(run: OpenedRun) -> SpecialTokens:
 
 
 def write_tokenizer(run: OpenedRun, tokens: SpecialTokens, folder: Path) -> None:
-    """Write the tokenizer's two files. Raises OSError."""
+    """Write the two files of the tokenizer. Raises OSError."""
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": run.manifest.train.context,
@@ -81,7 +83,7 @@ def write_tokenizer(run: OpenedRun, tokens: SpecialTokens, folder: Path) -> None
 
 
 def byte_tokenizer() -> dict[str, Any]:
-    """Return a tokenizer.json whose tokens are bytes, each of its own value."""
+    """Return the contents of a tokenizer.json whose token ids are byte values."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     vocabulary = {character: value for value, character in enumerate(_byte_characters())}
     model: dict[str, Any] = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None}
@@ -100,7 +102,8 @@ def byte_tokenizer() -> dict[str, Any]:
 
 
 def _byte_characters() -> list[str]:
-    """Return the character that byte-level tokenizers write for each byte: itself where it can be seen."""
+    """Return the character that byte-level tokenizers use for each byte value: the character itself if it is
+    printable."""
     seen = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     hidden = iter(range(BYTE_VALUES, 2 * BYTE_VALUES))
     return [chr(value if value in seen else next(hidden)) for value in range(BYTE_VALUES)]

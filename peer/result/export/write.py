@@ -1,4 +1,4 @@
-"""Export of a model into a new folder, with a card that tells what it is."""
+"""Exports a model to a new folder with a model card."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ FORMATS: dict[str, tuple[Callable[[RunModel, Path, str | None], None], str]] = {
     "hf": (write_hf, "transformers"),
     "safetensors": (write_plain, ""),
 }
-"""Per format: the function that fills the folder, and the program that it is for."""
+"""For each format: the function that fills the folder, and the library that reads it."""
 NOT_MEASURED = "not measured"
 
 
 def export(
     model: RunModel, out: Path, kind: str, device: torch.device | None, say: Say, dtype: str | None = None
 ) -> LossReport | None:
-    """Write the model to a new folder. It appears under its name when it is complete; return its loss.
+    """Write the model to a new folder, which appears only when complete, and return its measured loss.
 
-    `dtype`: of the parameters; None: of each as in the folder that the run began from.
-
-    `device`: where the loss is measured; None: it is not. Raises UsageError, and as evaluation does."""
+    `dtype`: data type of the parameters; None: each parameter's type in the folder that the run began from. `device`:
+    where the loss is measured; None: it is not measured. Raises UsageError, and the errors of `measure`."""
     found, no_loss_reason = (None, NOT_MEASURED) if device is None else _measured(model, device)
     if found is None and device is not None:
         say(f"the card shows no loss: {no_loss_reason}")
@@ -46,7 +45,7 @@ def export(
 
 
 def _measured(model: RunModel, device: torch.device) -> tuple[LossReport | None, str]:
-    """Return the loss on the run's hold-out, or why there is none."""
+    """Return the loss on the run's hold-out, or None with the reason why it could not be measured."""
     if isinstance(model.run.manifest.model, CustomSection):
         return None, f"{NOT_MEASURED}: {NOT_EVALUATED}"
     try:

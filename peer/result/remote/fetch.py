@@ -1,10 +1,11 @@
-"""States fetched from donors by a guest: whole ones in pairs, each from one donor, and the one state of a group.
+"""Fetches states from donors for a guest: in pairs one whole state from each of several donors, in a group the one
+common state.
 
-In pairs each state is weighed as a joiner weighs it (`peer.joining.weighing`): by its loss on windows that nobody else
-knows. One that no honest donor gives is refused. The others are averaged greedily, the best first (model soups, arXiv
-2203.05482): a state whose part in the mean raises the loss on those windows, by more than chance explains, is
-left out. So a liar's state gets in only if it makes the result hardly worse there. Where no state can be weighed, one
-that lies apart from the others is left out."""
+In pairs each state is judged as a joiner judges it (`peer.joining.weighing`): by its loss on windows that only the
+guest knows. An implausible loss is refused. The remaining states are averaged greedily, the best first (model soups,
+arXiv 2203.05482): a state is left out if including it in the mean raises the loss on these windows by more than chance
+explains. A malicious state therefore enters the mean only if it hardly harms it. If states cannot be evaluated, a state
+that lies far from the others is left out."""
 
 from __future__ import annotations
 
@@ -44,31 +45,31 @@ from peer.state.unnamed import unnamed_values
 
 @dataclass(frozen=True, slots=True)
 class FetchedState:
-    """One whole state."""
+    """One complete state from a donor, or from several donors of a group."""
 
     params: torch.Tensor
-    """Flat fp32."""
+    """Flat, fp32."""
     donors: tuple[PeerId, ...]
     round: int
     losses: StateLosses | None = None
-    """On windows of our own. None: there are none to judge it by."""
+    """On windows that only the guest knows. None: the state cannot be evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
-    """The state that is used: one, or the mean of several."""
+    """The result: one state, or the mean of several."""
 
     params: torch.Tensor
-    """Flat fp32."""
+    """Flat, fp32."""
     donors: tuple[PeerId, ...]
     rounds: tuple[int, ...]
-    """One for each state."""
+    """The round of each state in the mean."""
     left_out: dict[PeerId, str] = field(default_factory=dict)
-    """Donors whose state was fetched and is not used, and why, for a person."""
+    """Donors whose state was fetched but not used, with the reason for a person."""
 
 
 class GuestFetch:
-    """Fetches states for a process that does not take part. Momentum is left with the donors."""
+    """Fetches and averages states for a process that does not take part in the run. Momentum is not fetched."""
 
     def __init__(
         self,
@@ -80,8 +81,8 @@ class GuestFetch:
         weighing: StateWeighing | None = None,
         scratch: Path | None = None,
     ) -> None:
-        """`weighing`: judges states of pairs; None: they are used as they come. `scratch`: a folder whose disk holds
-        the states; None: they lie in memory."""
+        """`group`: all donors have the same state. `weighing`: evaluates the states in pairs; None: they are used
+        without. `scratch`: a folder on whose disk the states are stored; None: they are in memory."""
         self._context = context
         self._layout = layout
         self._offload = offload
@@ -93,24 +94,24 @@ class GuestFetch:
         self._rng = random.Random()
         self._failure_reason = "no peer with a complete state is in the directory yet"
         self._left_out: dict[PeerId, str] = {}
-        """Donors whose state is not used, and why, for a person."""
+        """Donors whose state is not used, with the reason for a person."""
         self._failed_donors: dict[PeerId, str] = {}
-        """Donors that were left before they had given a whole state, and why."""
+        """Donors whose download ended before the state was complete, with the reason."""
         self._mismatched_offers: dict[PeerId, str] = {}
-        """Peers whose latest offer does not go with those of the others, and why."""
+        """Peers whose latest offer does not match those of the others, with the reason."""
 
     async def model(self, count: int, wait_s: float) -> FetchedModel:
-        """Fetch the states of `count` donors and return their mean; of a group the one state that its members have.
+        """Fetch the states of `count` donors and return their mean; for a group fetch its one state.
 
-        Fewer donors are enough once all that offer one have given theirs. Raises StateError when nothing came for
-        `wait_s` seconds, and SourceError when no state that came can be used."""
+        Fewer donors are enough once every donor with an offer has delivered. Raises StateError when nothing arrived for
+        `wait_s` seconds, and SourceError when no state that arrived can be used."""
         taken, now = list[FetchedState](), asyncio.get_running_loop().time
         deadline, settled = now() + wait_s, 0.0
         wanted = 1 if self._group else count
         while len(taken) < wanted:
             had = {donor for state in taken for donor in state.donors} | self._left_out.keys()
             offers = [offer for offer in await self._offers() if offer.donor.peer_id not in had]
-            offers.sort(key=lambda offer: offer.donor.peer_id in self._failed_donors)  # those that failed come last
+            offers.sort(key=lambda offer: offer.donor.peer_id in self._failed_donors)  # failed donors come last
             if new := await self._fetch_states(offers, wanted - len(taken), len(taken)):
                 taken += [state for state in [await self._judged(one) for one in new] if state is not None]
                 deadline, settled = now() + wait_s, now() + GUEST_SETTLE_S
@@ -135,7 +136,7 @@ class GuestFetch:
         return await self._mean(taken)
 
     async def _offers(self) -> list[SnapshotOffer]:
-        """Return the offers that go together, the newest first."""
+        """Return the offers that match each other, the newest first."""
         records = (await self._context.directory.peers()).values()
         policy = self._policy
         offers = await self._donor_query.query(policy.candidates(records, self._rng), policy.run_round(records))
@@ -146,9 +147,10 @@ class GuestFetch:
         return choice.offers
 
     async def _fetch_states(self, offers: Sequence[SnapshotOffer], most: int, had: int) -> list[FetchedState]:
-        """Fetch up to `most` states side by side: in pairs each from one donor, in a group one from all of them.
+        """Fetch up to `most` states in parallel: in pairs each from one donor, in a group one state from all donors.
 
-        Once `ENOUGH` are here, `had` of them from before, the others have as long again as those took."""
+        Once `ENOUGH` states are here, including `had` earlier ones, the remaining downloads get as much time again as
+        those took."""
         together = [[*offers]] if self._group and offers else [[offer] for offer in offers[:most]]
         now = asyncio.get_running_loop().time
         began, found, until = now(), list[FetchedState](), math.inf
@@ -174,7 +176,7 @@ class GuestFetch:
         return found
 
     async def _fetch_state(self, donors: Sequence[SnapshotOffer]) -> FetchedState | None:
-        """Fetch one state of these donors together; None: they did not give it."""
+        """Fetch one state from these donors. None: they did not deliver it."""
         pieces, outcome = await self._offload(self._pieces), Outcome()
         download = Download(self._context.transport, pieces, self._policy.rates, outcome, offload=self._offload)
         for offer in donors:
@@ -193,7 +195,8 @@ class GuestFetch:
         return PieceStore(self._layout, None, momentum=False, into=room)
 
     async def _judged(self, state: FetchedState) -> FetchedState | None:
-        """Return a state with its losses; None: it is refused. A group's state is decided by its digest."""
+        """Return a state with its losses. None: it is refused. A group's state is not evaluated, because its digest is
+        verified."""
         if not bool(torch.isfinite(state.params).all()):
             self._leave_out(state.donors, "it holds NaN or infinity")
             return None
@@ -206,7 +209,7 @@ class GuestFetch:
         return FetchedState(state.params, state.donors, state.round, found.losses)
 
     async def _mean(self, taken: Sequence[FetchedState]) -> FetchedModel:
-        """Return the mean of the states that do not make it clearly worse."""
+        """Return the mean of the states, without those that make it clearly worse."""
         taken = await self._without_outliers(taken)
         best, *others = sorted(taken, key=lambda one: 0.0 if one.losses is None else one.losses.mean)
         used, params, losses = [best], best.params, best.losses
@@ -214,9 +217,8 @@ class GuestFetch:
             mean = await self._offload(partial(torch.lerp, params, one.params, 1 / (len(used) + 1)))
             if losses is not None and self._weighing is not None:
                 found = (await self._weighing.weigh(mean, one.round)).losses
-                if found is None or clearly_better(
-                    losses, found
-                ):  # two partners just after an exchange are nearly equal
+                # "Clearly", because the states of two partners just after an exchange are nearly equal.
+                if found is None or clearly_better(losses, found):
                     with_it = "no number" if found is None else f"{found.mean:.4f}"
                     told = f"with it the loss on {len(losses.windows)} windows of our own is {with_it} nats a token"
                     self._leave_out(one.donors, f"{told}, without it {losses.mean:.4f}")
@@ -228,7 +230,7 @@ class GuestFetch:
         return FetchedModel(params, donors, tuple(one.round for one in used), dict(self._left_out))
 
     async def _without_outliers(self, taken: Sequence[FetchedState]) -> Sequence[FetchedState]:
-        """Return the states that do not lie apart from the others. All of them where they have been weighed."""
+        """Return the states without those that lie far from the others. States that have losses are all returned."""
         if len(taken) < COMPARABLE or any(one.losses is not None for one in taken):
             return taken
         apart = states_apart(await self._offload(lambda: _distances([one.params for one in taken])))
@@ -242,5 +244,5 @@ class GuestFetch:
 
 
 def _distances(states: Sequence[torch.Tensor]) -> list[list[float]]:
-    """Return the Euclidean distances between flat states."""
+    """Return the matrix of Euclidean distances between flat states."""
     return [[float(torch.dist(one, other)) for other in states] for one in states]

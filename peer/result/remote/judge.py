@@ -1,4 +1,5 @@
-"""Losses of donors' states on windows of the run's hold-out. Their seed is ours, so no donor can prepare for them."""
+"""Evaluates donors' states on windows of the run's hold-out. The guest draws the windows with its own seed, so that no
+donor can prepare a state for them."""
 
 from __future__ import annotations
 
@@ -21,25 +22,25 @@ from peer.trainer.models.language_model import LanguageModel
 from peer.trainer.probing.windows import HOLDOUT, MOST_TOKENS, WindowForm, draw
 
 WINDOWS = 64
-"""A guest has no training to hold up, so it takes more windows than a trainer's probe."""
+"""More windows than a trainer's probe uses, because a guest has no training to delay."""
 
 
 class HoldOutJudge:
-    """Evaluates states one after another in one model, which is made for the first of them."""
+    """Evaluates states one after another. The network is built for the first state and reused."""
 
     def __init__(self, run: OpenedRun, device: torch.device, scratch: Path, offload: Offload) -> None:
-        """`scratch`: a folder that outlives the judge."""
+        """`scratch`: a folder that exists longer than the judge."""
         self._run = run
         self._device = device
         self._scratch = scratch
         self._offload = offload
         self._tokens: Tokens | str | None = None
-        """The hold-out, or why there is none. None: not looked for yet."""
+        """The hold-out, or the reason why there is none. None: not loaded yet."""
         self._made: tuple[LanguageModel, torch.Tensor] | None = None
 
     async def weigh(self, params: torch.Tensor, seed: int, within_s: float) -> StateLosses | str:
-        """Return the losses of a state, or why there are none: as `peer.ports.trainer.Trainer.weigh`, in whatever time
-        it takes. Raises ModelError and MachineTooSmall."""
+        """Return the losses of a state, or the reason why there are none, as `peer.ports.trainer.Trainer.weigh`.
+        `within_s` is ignored. Raises ModelError and MachineTooSmall."""
         return await self._offload(lambda: self._weigh(params, seed))
 
     def _weigh(self, params: torch.Tensor, seed: int) -> StateLosses | str:

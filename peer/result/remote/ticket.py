@@ -1,6 +1,7 @@
-"""The model of a run from its ticket. Nothing is announced: whoever asks is a guest.
+"""Loads the model of a run from its ticket, as a guest: nothing is announced in the directory.
 
-Its key is for this once. In a run by invitation it proves the invited key, beside the daemon that may have it, too."""
+The guest uses a new temporary key. In a run by invitation it also proves the invited key, which a daemon may be using
+at the same time."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ from peer.transport.config import RunTerms
 from peer.user_folders import expand_user
 
 SHARED_DISK = 2**50
-"""Bytes that a shared cache may take here. Its daemon makes room by the volunteer's own limit."""
+"""Limit in bytes for a cache that belongs to a home: effectively none, because the home's daemon enforces the
+volunteer's limit."""
 NO_KEY = (
     "Name the key file of the invited peer, or of the operator, with --identity-path. An invitation is of no use "
     "without the key that it was made for."
@@ -51,7 +53,8 @@ NO_KEY = (
 
 
 def ticket_model(ticket: Ticket, request: SourceRequest, say: Say) -> RunModel:
-    """Fetch manifest, files and state from the peers of the run. Raises PeerError for everything a person can mend."""
+    """Fetch manifest, files and state from the peers of the run. Raises PeerError for every problem that the user can
+    solve."""
     return asyncio.run(_ticket_model(ticket, request, say))
 
 
@@ -63,7 +66,8 @@ async def _ticket_model(ticket: Ticket, request: SourceRequest, say: Say) -> Run
 
 @contextlib.asynccontextmanager
 async def _guest(ticket: Ticket, home: Path, asked: GuestRequest, say: Say) -> AsyncIterator[OpenNode]:
-    """Open a node that announces nothing. The network side has a new key: the invited one may be in use there."""
+    """Open a node that announces nothing. It uses a new key on the network, because a daemon may be using the invited
+    one."""
 
     options = NodeOptions(home=home, initial_peers=ticket.addresses, invitation=asked.invitation)
     invited = None if asked.key is None else load(expand_user(asked.key), NO_KEY)
@@ -108,7 +112,7 @@ class _Guest:
             left_out={str(donor): why for donor, why in found.left_out.items()},
         )
 
-    # -- the steps of the join, as far as a guest takes them ---------------------------------------------------------
+    # -- the stages of a join that a guest needs ---------------------------------------------------------
 
     async def _manifest(self, joining: GuestJoin) -> SignedManifest:
         signed = await obtain_manifest(self._node.join_context(), self._request.guest.wait_s)
@@ -120,7 +124,8 @@ class _Guest:
         return signed
 
     async def _terms(self, joining: GuestJoin) -> JoinTerms:
-        """Learn which nodes may invite, where only the invited take part. A run that is over has its model still."""
+        """Fetch the statements that say which nodes may invite, if the run is by invitation. The model of a finished
+        run can still be fetched."""
         local, context, manifest = self._node.local, self._node.join_context(), joining.manifest
         log = StatementLog.of(local.run_id, manifest, local.clock.now)
         terms = local_terms(context, manifest, StatementSync(log, lambda event: None), local.options.initial_peers)
@@ -129,8 +134,7 @@ class _Guest:
         return terms
 
     async def _state(self, joining: GuestJoin) -> FetchedModel:
-        """Fetch a state. Only peers of the run give one. Which invitations the operator took back, a guest does not
-        know."""
+        """Fetch a state from peers of the run. A guest does not know which invitations the operator has revoked."""
         node, request, run = self._node, self._request, joining.files
         limit, rule = joining.manifest.limits.max_fragment_bytes, joining.terms.admission.invited_peers
         node.transport.begin_run(RunTerms(run.layout.digest(), limit, uninvited_reason=rule.refusal))
@@ -147,7 +151,7 @@ class _Guest:
         return await fetch.model(request.guest.donors or MEAN_DONORS, request.guest.wait_s)
 
     async def _files(self, joining: GuestJoin) -> OpenedRun:
-        """Fetch the run's files and open them, foreign ones in a process of their own first."""
+        """Fetch the run's files and open them; files that are not ours are checked in a separate process first."""
         signed, manifest, found = joining.signed, joining.manifest, dict[str, Path]()
         custom = isinstance(manifest.model, CustomSection)
         judged = not joining.method.one_state and not custom  # states of donors are judged on the hold-out
@@ -166,7 +170,8 @@ class _Guest:
         return OpenedRun.of(signed, ResultFiles(files, holdout))
 
     async def _file(self, ref: ArtifactRef, what: str) -> Path:
-        """Fetch an artifact. The copy stays when a daemon of the shared cache needs its place."""
+        """Fetch an artifact and return the path of a copy, because a daemon that shares the cache may delete the
+        original."""
         path, own = self._node.local.home.path / f"file-{ref.digest}", self._cache
         with own.holding(ref.digest):
             fetched = await self._fetcher.fetch(ref, self._request.guest.wait_s, what=what)
