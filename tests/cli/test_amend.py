@@ -150,7 +150,8 @@ def test_the_operators_key_and_nodes_are_not_kept_out(manifest: Path) -> None:
 
 
 def began(manifest: Path, seconds_ago: float, former: bool = False) -> None:
-    """The bootstrap node under this home knows when the run began. `former`: from an earlier version's file."""
+    """Make this home know when the run began, as that of a bootstrap node. `former`: in a file of an earlier
+    version."""
     start, run = time.time() - seconds_ago, load_signed(manifest)
     folder = Home(manifest.parent / "home").run(run.run_id).path
     if former:
@@ -246,7 +247,7 @@ def test_list_shows_the_amendments_without_a_key(manifest: Path) -> None:
 
 
 def met(manifest: Path, *peers: str) -> None:
-    """Have the home of the operator's node know these peers."""
+    """Add these peers to the directory file in the home of the operator's node."""
     folder = Home(manifest.parent / "home").run(load_signed(manifest).run_id)
     (folder.path / "run_view.json").write_text(json.dumps({"peers": [{"peer_id": peer} for peer in peers]}))
 

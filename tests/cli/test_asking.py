@@ -1,4 +1,4 @@
-"""Who only asks a daemon leaves nothing on the disk."""
+"""Commands that only query a daemon create no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a process: codes are really returned, errors come with their fix, help is quick."""
+"""The command line in a separate process: exit codes are returned, errors are printed with their fix, help is fast."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_a_vocabulary_holds_every_byte(texts: Path, tmp_path: Path) -> None:
 WITHOUT = (
     "import sys; sys.modules.update(dict.fromkeys(['zstandard', 'pyarrow'])); from peer.cli.main import peer; peer()"
 )
-"""A program in which two packages of the extra `data` are not installed."""
+"""Code of a program in which two packages of the extra `data` are missing."""
 
 
 @pytest.mark.processes

@@ -1,4 +1,4 @@
-"""An operator's key in a file of its own, and what it lets a node sign."""
+"""An operator's key in a separate file, and delegations for a node's signatures."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_node_invites_as_long_as_it_may_and_never_amends(signed: SignedManifes
 
 
 def kept_start(signed: SignedManifest, at: float) -> None:
-    """The home of a volunteer knows when the run began, by the node's word."""
+    """Store a start that the node has signed in the home of a volunteer."""
     log, key = held(), load_or_create(Path("node/identity.key"))
     log.add(log.sign_start(key, at, NOW))
     write_statements(Home(Path("volunteer")).run(signed.run_id).path / PAPER.kept, log.papers)

@@ -1,4 +1,4 @@
-"""The command `peer doctor`: its first sign of life, its exit code, and that --json is alone on stdout."""
+"""The command `peer doctor`: its first line appears early, its exit code, and stdout has only JSON with --json."""
 
 from __future__ import annotations
 

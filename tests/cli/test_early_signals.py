@@ -1,4 +1,4 @@
-"""A signal that comes while a daemon still loads is obeyed, and does not end it as if it had crashed."""
+"""A signal that arrives while a daemon is still importing modules ends it in order, not like a crash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITHIN_S = 20.0
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for this signal, as the kernel tells."""
+    """Return whether a process has a handler for this signal, according to the kernel."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     caught = next(line.split()[1] for line in lines if line.startswith("SigCgt"))
     return bool(int(caught, 16) >> (number - 1) & 1)
@@ -31,7 +31,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 @pytest.fixture
 def _handlers() -> Iterator[None]:
-    """The signals as a shell gives them to its programs, also where the tests run under `nohup`."""
+    """Set the signal handlers that a shell gives its programs, even if the tests run under `nohup`."""
     before = {number: signal.getsignal(number) for number in (HUP, TERM)}
     for number in before:
         signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""What a command raises is what the process returns."""
+"""The exit code of an error that a command raises is that of the process."""
 
 from __future__ import annotations
 

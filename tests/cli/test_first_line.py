@@ -1,4 +1,4 @@
-"""`peer join` shows at once that it lives, and then what it does: its libraries take seconds to load."""
+"""`peer join` prints a first line at once, because importing its libraries takes seconds, and then each phase."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_first_line_waits_for_no_library(words: tuple[str, str], tmp_path: P
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[PeerOptions]:
-    """The options of each daemon that would have started."""
+    """Collect the options of each daemon that would have been started."""
     started: list[PeerOptions] = []
 
     def run_daemon(main: Coroutine[Any, Any, int]) -> None:
@@ -94,7 +94,7 @@ def test_what_this_machine_lacks_is_told_before_anything_is_made(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Until then nothing is loaded either, so that the answer comes at once."""
+    """The checks also run before the slow imports, so that the error appears at once."""
     monkeypatch.setattr("peer.joining.preflight.check_cuda.__defaults__", ((),))  # a machine without a driver
     result = CliRunner().invoke(peer, ["join", WORD, *words, "--home", str(tmp_path / "home")])
     assert isinstance(result.exception, error)

@@ -1,4 +1,4 @@
-"""Nothing heavy is loaded early: `peer --help` answers at once, and a fresh trainer loads torch while its daemon looks
+"""Slow libraries are not imported early: `peer --help` is fast, and a new trainer imports torch while its daemon looks
 for the run."""
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ NETWORK = {"grpc", "hivemind", "google.protobuf", "peer.transport", "peer.discov
 
 
 def loaded(code: str) -> list[str]:
-    """Names of the modules that a fresh interpreter has after this code, in the order in which their import began."""
+    """Return the names of the modules that a new interpreter has imported after running this code, in the order in
+    which their import began."""
     program = f"{code}\nimport sys\nprint('\\n'.join(sys.modules), file=sys.stderr)"
     result = subprocess.run(
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False, timeout=180
@@ -38,7 +39,7 @@ LIGHT = {
     "peer.observe.output",
     "peer.whole_files",
 }
-"""All of the product that the command line needs to say what it can do."""
+"""All of our modules that the command line needs for its help."""
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
@@ -67,27 +68,27 @@ def test_a_comparison_without_a_plot_loads_no_library_for_plots() -> None:
 
 
 def test_a_daemon_starts_its_trainer_before_it_loads_torch() -> None:
-    """Both then load their libraries at the same time."""
+    """Then both import their libraries in parallel."""
     modules = loaded("import peer.trainer.prestart")
     assert set(modules) & {"torch", "grpc", "hivemind", "numpy"} == set()
 
 
 def test_a_fresh_trainer_listens_to_its_daemon_before_it_loads_torch() -> None:
-    """Else the end of the daemon would go unnoticed for seconds."""
+    """Otherwise it would notice the end of its daemon only after seconds."""
     modules = loaded("import peer.trainer.__main__")
     assert "peer.trainer.ipc" in modules
     assert set(modules) & {"torch", "numpy", *NETWORK} == set()
 
 
 def test_a_trainer_loads_no_network_and_no_compiler() -> None:
-    """Torch's compiler takes seconds to load, and a trainer that lays its parameters out needs none of it."""
+    """Importing torch's compiler takes seconds, and a trainer does not need it for its parameters."""
     code = "from peer.trainer.models.llama import LlamaSection, layout_of\nlayout_of(LlamaSection())"
     modules = loaded(f"import peer.trainer.worker\n{code}")
     assert set(modules) & {"torch", "torch._dynamo", "sympy", *NETWORK} == {"torch"}
 
 
 def test_a_daemon_loads_grpc_after_its_settings_and_of_hivemind_only_the_directory() -> None:
-    """gRPC reads its environment when it is imported."""
+    """gRPC reads environment variables when it is imported."""
     order = loaded("import peer.node.peer, hivemind.p2p, hivemind.dht\nassert hivemind.__path__")
     assert order.index("peer.transport") < order.index("grpc")
     assert set(order) & {"scipy", "hivemind.averaging", "hivemind.moe", "hivemind.optim"} == set()

@@ -1,4 +1,4 @@
-"""The options that name addresses: repeated, from the environment, and refused at once when they cannot be."""
+"""The options for addresses: repeated, from the environment, and invalid ones refused at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TICKET = Ticket(b"r" * 32, (PEERS[0],)).encode()
 
 
 def options_of(monkeypatch: pytest.MonkeyPatch, *arguments: str, env: dict[str, str] | None = None) -> Any:
-    """What `peer join TICKET …` would run a daemon with."""
+    """Return the options with which `peer join TICKET …` would run a daemon."""
     seen: list[Any] = []
 
     @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, without a reader, or of an encoding that lacks a character."""
+"""Standard streams that are closed, full, without a reader, or whose encoding lacks a character."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STREAMS = "from peer.observe.output import *; prepare_streams(); import os, sys;
 
 
 def shell(line: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a line of the shell, in which $PEER is the command."""
+    """Run a line in the shell, in which $PEER is the command."""
     values = {"PEER": f"{sys.executable} -m peer", "PYTHON": sys.executable, "PEER_HOME": str(home)}
     return subprocess.run(
         ["sh", "-c", line], env={**os.environ, **values, **environment}, capture_output=True, text=True, timeout=180

@@ -22,7 +22,7 @@ from peer.run.home import Home
 
 @contextmanager
 def answering(home: Path, operators: str | None = None) -> Iterator[LocalPause]:
-    """A control socket that does with pauses what a daemon does."""
+    """A control socket that handles pauses like a daemon."""
     rest, ready, stop = LocalPause(), threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 

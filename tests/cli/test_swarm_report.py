@@ -1,4 +1,4 @@
-"""`peer swarm --report`: a report that cannot be written at the end."""
+"""`peer swarm --report` when the report cannot be written at the end."""
 
 from __future__ import annotations
 

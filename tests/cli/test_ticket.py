@@ -1,4 +1,4 @@
-"""Any peer of a run can make a ticket for it, also when the operator's node is gone."""
+"""Any peer of a run can make a ticket for it, also when the operator's node is down."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def answering(home: Path, reachable: bool | None) -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A volunteer's home, with the manifest of its run and the addresses that it met."""
+    """Make a volunteer's home with the manifest of its run and the addresses of peers that it has met."""
     folder = Home(tmp_path).run(RUN)
     folder.manifest.write_bytes(MANIFEST)
     cache = AddressCache(folder.path / "directory.json", NOW)

@@ -1,4 +1,4 @@
-"""`--web` with and without its value, and before the daemon loads anything."""
+"""`--web` with and without a value; invalid values are refused before the daemon is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command that a page shows is executed, or the page says why not."""
+"""Executes every command that a page shows, unless the page states why it must not be run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from tests.docs.terminal import ASKING, DAEMONS, PLAYED_ELSEWHERE, SHARED, Termi
 PAGES = all_pages()
 BLOCKS = [pytest.param(page, block, id=f"{page.path}:{block.line}") for page in PAGES for block in page.blocks()]
 OURS = {"peer", "cd", "export", ".", "source", "cat", "ls", "mkdir", "cp", "mv", "tail", "head", "grep", "echo", "curl"}
-"""Programs that are run. Others change a reader's machine, or are not on every one."""
+"""Programs that are executed. Others would change a developer's machine, or are not installed everywhere."""
 _TARGET = re.compile(r"^([a-z][\w-]*):", re.MULTILINE)
 _SHOWN = re.compile(r"(?<!`)`(peer [a-z][^`\n]*)`(?!`)")
 
 
 @pytest.fixture(scope="module")
 def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Terminal]]:
-    """A bootstrap node and one peer, started when a page first needs them. After a page ended the peer, a new one."""
+    """A bootstrap node and one peer, started when a page first needs them. If a page ends the peer, a new one is
+    started."""
     terminals: list[Terminal] = []
 
     def running() -> Terminal:
@@ -47,7 +48,7 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Ter
 
 
 def run_pages() -> Iterator[Any]:
-    """Yield every page with commands. Of those that start daemons, the README alone is not nightly."""
+    """Yield every page with commands. Of the pages that start daemons, all except the README are nightly."""
     for page in PAGES:
         commands = [command for block in page.blocks() if block.is_run for command in block.commands()]
         starts = {verb_of(command.words) for command in commands} & {*DAEMONS, *ASKING, "swarm"}
@@ -86,13 +87,13 @@ def _done(terminal: Terminal, command: Command, later: Sequence[Command]) -> str
 
 
 def _is_checked(command: Command) -> bool:
-    """Whether a command is not run here: others tests run it, or it takes minutes."""
+    """Return whether a command is only checked and not run, because another test runs it or it takes minutes."""
     program = Path(command.words[0]).name
     return program in ("make", "python", "python3")
 
 
 def check(command: Command) -> None:
-    """Check that what a command names is there."""
+    """Check that the command, its options and its files exist."""
     program, *words = command.words
     if program == "make":
         targets = set(_TARGET.findall((ROOT / "Makefile").read_text()))
@@ -121,7 +122,7 @@ def test_blocks_keep_to_what_the_tests_read(page: Page, block: Block) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 def test_commands_of_blocks_exist(page: Page) -> None:
-    """Each time, and of pages too whose commands are run each night only."""
+    """Runs every time, also for pages whose commands are executed nightly only."""
     commands = [command for block in page.blocks() if block.is_run for command in block.commands()]
     texts = [" ".join(command.words) for command in commands if verb_of(command.words)]
     assert [text for text in texts if not exists(re.split(r" [|>&;]", text)[0])] == []
@@ -129,12 +130,13 @@ def test_commands_of_blocks_exist(page: Page) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 def test_commands_within_sentences_exist(page: Page) -> None:
-    """Names of commands and options: `peer pause --for 2h` needs a command `pause` and an option `--for`."""
+    """Checks names of commands and options in running text: `peer pause --for 2h` needs a command `pause` with an
+    option `--for`."""
     assert [text for text in _SHOWN.findall(page.text) if not exists(text)] == []
 
 
 def exists(text: str) -> bool:
-    """Whether the command line has the command and all options that a piece of text names."""
+    """Return whether the command line has the command and all options that a piece of text names."""
     try:
         words = shlex.split(text)[1:]
     except ValueError:

@@ -1,4 +1,4 @@
-"""The tests that pages name as their proof are there."""
+"""The tests that pages name as evidence exist."""
 
 from __future__ import annotations
 

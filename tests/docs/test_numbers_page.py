@@ -1,7 +1,7 @@
-"""The page of the numbers that are shown has every number of every view, and names tests that compare them.
+"""The page about displayed numbers lists every number of every view, and names tests that check them.
 
-The numbers of a view are not listed here: they come from the code that makes it. Those of `peer status` are the frozen
-names, which a test of real daemons keeps current; those of the pages, reports and plans come from a sample."""
+The numbers of a view are derived from the code that makes it. Those of `peer status` come from the frozen names, which
+a test with real daemons keeps current; those of the pages, reports and plans come from a sample."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ PAGE = (ROOT / "docs" / "reference" / "numbers.md").read_text()
 STATUS, VOLUNTEER, RUN, CONSENT = "Status and live view", "Page of a volunteer", "Page of a run", "Consent"
 DOCTOR, PLAN, SWARM, COMPARE = "`peer doctor`", "`peer plan`", "Report of `peer swarm`", "`peer compare`"
 NAMES = {"id", "address", "peer id", "log", "page", "ticket", "agreed", "data", "model", "method", "quiet hours"}
-"""Rows of `peer status` whose digits are parts of names, of settings or of dates."""
+"""Rows of `peer status` whose digits belong to names, settings or dates."""
 OTHERS = {"admission", "tells", "gives way", "device", "ends", "memory", "disk", "a day", "micro-batch"}
-"""Rows that the consent shows, too, or that say in words where their numbers are from."""
+"""Rows that the contract also shows, or that state the source of their numbers in words."""
 
 
 def rows_of(title: str) -> list[list[str]]:
@@ -69,13 +69,14 @@ def named(*titles: str) -> set[str]:
 
 
 def missing(shown: Iterator[str] | set[str], *titles: str) -> list[str]:
-    """Return the numbers that are shown, and that no row of these sections names."""
+    """Return the displayed numbers that no row of these sections lists."""
     patterns = named(*titles)
     return sorted(name for name in set(shown) if not any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def numbers(value: Any, path: str = "") -> Iterator[str]:
-    """Return the paths of the numbers in a JSON value, and of what may be one and is not known in the sample."""
+    """Return the paths of the numbers in a JSON value, and of values that may be numbers but are unknown in the
+    sample."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from numbers(inner, f"{path}.{key}" if path else str(key))
@@ -87,7 +88,7 @@ def numbers(value: Any, path: str = "") -> Iterator[str]:
 
 
 def sample(shape: Any) -> Any:
-    """Return a value of a frozen shape, with a number wherever there may be one."""
+    """Return a value with a frozen shape, with a number wherever there may be one."""
     if isinstance(shape, dict):
         return {key: sample(inner) for key, inner in shape.items()}
     if isinstance(shape, list):
@@ -178,7 +179,7 @@ def test_each_number_of_a_swarms_report_is_on_the_page(tmp_path: Path) -> None:
 
 
 def account_of(signed: SignedManifest, folder: Path) -> Any:
-    """What a peer that never began left."""
+    """Return the account of a peer that has never begun."""
     return account(Daemon("peer 1", folder), "12D3", None, signed, 0.0)
 
 
@@ -231,8 +232,8 @@ def test_each_number_is_measured_estimated_or_extrapolated() -> None:
 
 @functools.cache
 def source_of(path: str, name: str) -> str:
-    """Return the source of a test and of what it calls in its module. Raises AssertionError for one that is not
-    there."""
+    """Return the source of a test and of the functions that it calls in its module. Raises AssertionError if it does
+    not exist."""
     text = (ROOT / path).read_text()
     tree = ast.parse(text)
     made: dict[str, ast.stmt] = {}
@@ -253,8 +254,8 @@ def source_of(path: str, name: str) -> str:
 
 
 def test_what_compares_a_number_is_there_and_speaks_of_it() -> None:
-    """A row whose numbers are settings needs none. Every other one names a test that reads a field of the row, or what
-    the row names as its source in the code."""
+    """A row about settings needs no test. Every other row names a test that reads a field of the row, or the source in
+    the code that the row names."""
     wrong = []
     for number, field, source, kind, compared in ROWS:
         tests = re.findall(r"`(tests/[^`:]+)::(\w+)`", compared)
@@ -273,7 +274,7 @@ def test_what_compares_a_number_is_there_and_speaks_of_it() -> None:
 
 
 def test_amounts_are_in_powers_of_1000() -> None:
-    """No message of the program prints KiB, MiB or GiB. Docstrings name the exact bounds of formats by them."""
+    """No message of the program prints KiB, MiB or GiB. Docstrings use them for exact limits of formats."""
     found = []
     for path in sorted((ROOT / "peer").rglob("*.py")):
         tree = ast.parse(path.read_text())

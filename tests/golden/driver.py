@@ -1,4 +1,4 @@
-"""Plays a game with the program's outer state and rules: the smallest loop around them that knows when what is due."""
+"""Plays a game with the program's outer state and rules, in the smallest loop that decides what is due when."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Step = Callable[[], None]
 
 
 def layout_of(fragments: tuple[Span, ...]) -> Layout:
-    """A tensor a fragment."""
+    """Return a layout with one tensor per fragment."""
     tensors = tuple(TensorSpec(f"w{at}", (end - start,)) for at, (start, end) in enumerate(fragments))
     return Layout(tensors, tuple((at, at + 1) for at in range(len(fragments))))
 
@@ -36,7 +36,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class GameMethod:
-    """The method of a game."""
+    """The method of a game, as the outer state needs it."""
 
     game: Game
 
@@ -58,7 +58,7 @@ class GameMethod:
 
 
 class Driver:
-    """late: outer steps are computed right before the merge, not when they are due."""
+    """Plays a game. `late`: outer steps are computed just before the merge instead of when they are due."""
 
     def __init__(self, game: Game, late: bool = False) -> None:
         self.game = game
@@ -85,12 +85,12 @@ class Driver:
         return moments
 
     def _round_due_after(self, step: int) -> int | None:
-        """As the round clock cuts them."""
+        """Return the step after which a round is due, as the round clock computes it."""
         ends = accumulate(self._clock.steps_of(round_) for round_ in range(len(self.game.meetings)))
         return next((round_ for round_, end in enumerate(ends) if end == step), None)
 
     def _due(self, round_: int) -> list[Step]:
-        """What is to be done at the merge."""
+        """The actions at the merge."""
         fragment = self.fragment_due(round_)
         at_merge: list[Step] = []
         for meeting in self.game.meetings[round_]:
@@ -125,7 +125,8 @@ class Driver:
         return steps
 
     def sent(self, round_: int, fragment: int, who: int) -> tuple[Tensor, Tensor]:
-        """(params, outer params) as the partner gets them: who did the work leaves out what does not count."""
+        """Return (params, outer params) as the partner receives them: without the part of the work that does not
+        count."""
         params, outer = self.snapshot(who, fragment), self.world[who].outer.fragment(fragment).clone()
         arithmetic.step_along_(params, outer, self.game.share(round_, who) * self.sent_lr())
         return params, outer
@@ -150,7 +151,7 @@ class Driver:
         return [lambda who=who: self._step(who, fragment, MeanGradient(mean.clone(), spans)) for who in meeting]
 
     def mean(self, round_: int, fragment: int, meeting: tuple[int, ...]) -> Tensor:
-        """Weighted by tokens, as an owner makes it."""
+        """Return the mean weighted by tokens, as an owner computes it."""
         assert self.game.tokens is not None
         weights = {who: float(self.game.tokens[round_][who]) for who in meeting}
         parts = [self.gradient(round_, fragment, who) * weights[who] for who in meeting if weights[who]]

@@ -1,8 +1,8 @@
-"""The golden files of every name that is data: `python -m tests.golden.freeze` compares those that need no swarm,
-`--write` makes all anew, `--write NAME …` some.
+"""The golden files of all names that appear in data. `python -m tests.golden.freeze` compares those that need no swarm,
+`--write` writes all, and `--write NAME …` some of them.
 
-Names, types, units and order are frozen, for other versions of this program and other programs read them; sentences
-for people are not. A name that a golden file holds may only change with a reason that its commit tells."""
+Names, types, units and order are frozen, because other versions of this program and other programs read them; sentences
+for people are not. A change of a frozen name needs a reason in the commit message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.golden.trainer_line import overhear
 FROZEN = Path(__file__).parent / "frozen"
 LINES = FROZEN / "journal.jsonl"
 RUN = FROZEN / "run"
-"""A peer's run folder as a daemon left it."""
+"""A peer's run folder as written by a daemon."""
 KEPT = "run"
 PRESETS = {"pair": "noloco", "group": "diloco"}
 
@@ -44,7 +44,7 @@ def control(folder: Path) -> Any:
 
 
 def kept_run(folder: Path) -> Any:
-    """What this program reads in the run folder that is kept."""
+    """Return what this program reads from the stored run folder."""
     signed = load_signed(RUN / "manifest.toml")
     manifest = signed.manifest
     layout = layout_for(manifest.model, resolve(manifest.sync))
@@ -78,7 +78,7 @@ STILL: dict[str, Callable[[Path], Any]] = {
     "control": control,
     "run": kept_run,
 }
-"""What needs no swarm, by the golden file's name."""
+"""Functions for the golden files that need no swarm, by name."""
 
 
 def path_of(name: str) -> Path:
@@ -90,7 +90,7 @@ def frozen(name: str) -> Any:
 
 
 def changes(name: str, now: Any) -> list[str]:
-    """What is not as the golden file has it."""
+    """Return the differences from a golden file."""
     return differences(frozen(name), plain(now), name)
 
 
@@ -99,7 +99,8 @@ def frozen_swarm(role: str) -> live.Seen:
 
 
 def write(wanted: Collection[str]) -> None:
-    """`wanted`: names of golden files; none: all but the run that is kept, which shows what an old program wrote."""
+    """Write golden files. `wanted`: their names; empty: all except the stored run folder, which an older version
+    wrote."""
     with tempfile.TemporaryDirectory() as scratch:
         for role, preset in PRESETS.items():
             if not wanted or f"swarm_{role}" in wanted:

@@ -1,4 +1,5 @@
-"""Games: every preset, every branch of the rules. The inner updates are arbitrary, for each replica and step others."""
+"""Games for every preset and every branch of the rules. The inner updates are arbitrary, and differ for each replica
+and step."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def game(
     group: bool = False,
     **rest: Any,
 ) -> Game:
-    """Numbers drawn from the seed and representable in fp32. Pairs: drawn anew each round, the odd one alone. Groups:
-    one start, weights drawn anew each round."""
+    """Return a game with random numbers that are representable in fp32. In pairs the partners are drawn in each round
+    and the odd peer is alone. In groups all have the same start, and weights are drawn in each round."""
     rng = np.random.default_rng(seed)
     slots = rest.get("slots") or (1,) * (periods * fragments)
     rounds, elements = len(slots), CUTS[fragments][-1][1]
@@ -58,7 +59,7 @@ def alone(replicas: int, rounds: int) -> tuple[tuple[tuple[int, ...], ...], ...]
 
 
 def grid() -> dict[str, Game]:
-    """Both streaming methods with every number of fragments, delay and part kept."""
+    """Return games for both streaming methods, with each number of fragments, delay and alpha."""
     made = {}
     for seed, (fragments, delay, alpha) in enumerate(np.ndindex(3, 4, 3)):
         choices = {
@@ -88,7 +89,7 @@ TEN_ROUNDS = {
     "nesterov alone": game(49, replicas=1, meetings=alone(1, 10), **NESTEROV, **TEN),
     "sgd alone": game(50, replicas=1, meetings=alone(1, 10), rule="sgd", outer_lr=1.0, outer_momentum=0.0, **TEN),
 }
-"""Every rule with everybody that it may meet, for ten rounds."""
+"""Games of ten rounds for every rule with every kind of partner."""
 GAMES = {
     "gossip": game(33, replicas=5, rule="noloco", outer_lr=1.0, outer_momentum=0.0, consensus=1.0),
     "noloco": game(1, replicas=2, **NOLOCO),

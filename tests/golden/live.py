@@ -1,4 +1,4 @@
-"""Names that show only when daemons run: what they say of themselves and answer, and what lies in their homes."""
+"""Names that appear only when daemons run: in their status, in answers on the control socket, and in their homes."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ TRAIN = ["context=8", "batch=2", "total_rounds=1000000000", "eval_every=2", "eva
 SYNC = ["sync.clock=seconds", "sync_every=4"]
 PATIENCE_S = 300.0
 MAPS = {"rounds", "paths", "refusal_counts"}
-"""Of a status: keys are outcomes and codes, which the journal and the metrics freeze."""
+"""Paths in a status whose keys are outcomes and codes, which are frozen elsewhere."""
 
 
 @dataclass
 class Seen:
-    """What a swarm has shown so far, as shapes."""
+    """The shapes that a swarm has shown so far."""
 
     status: dict[str, Shape] = field(default_factory=dict)
-    """By role."""
+    """For each role."""
     control: dict[str, Shape] = field(default_factory=dict)
-    """By request."""
+    """For each request."""
     home: dict[str, Shape] = field(default_factory=dict)
-    """By path below a home: what is in a file that can be read."""
+    """For each path below a home: the shape of a readable file."""
 
     def add(self, of: dict[str, Shape], name: str, found: Shape) -> None:
         of[name] = both(of.get(name, "null"), found)
@@ -73,7 +73,7 @@ class Seen:
 
 
 def troubles() -> dict[str, Any]:
-    """What a peer in trouble reports, from the parts that would."""
+    """Return the report of a peer in trouble, made by the production code."""
     partner = PeerId("partner")
     conduct = Reputation(lambda: 100.0, lambda event: None)
     for _ in range(50):
@@ -116,7 +116,8 @@ def troubles() -> dict[str, Any]:
 
 @dataclass
 class Swarm:
-    """A bootstrap node and two peers in a folder. `kept`: what `keep_run` wrote, for the first peer to resume."""
+    """A bootstrap node and two peers in a folder. `kept`: a run folder written by `keep_run`, which the first peer
+    resumes."""
 
     folder: Path
     preset: str
@@ -149,7 +150,7 @@ class Swarm:
         return signed
 
     def _take_up(self, kept: Path) -> None:
-        """The run began lately, so that a checkpoint of its first rounds is fresh."""
+        """Set the run's start to a recent time, so that a checkpoint of its first rounds is fresh."""
         shutil.copytree(kept, self.first_folder, dirs_exist_ok=True)
         for folder in (self.first_folder, Home(self.bootstrap.home).run(self.signed.run_id).path):
             (folder / "run_start").write_text(repr(time.time() - 60.0))
@@ -160,7 +161,7 @@ class Swarm:
 
     @property
     def first_folder(self) -> Path:
-        """Of the run, in the home of the first peer."""
+        """The run's folder in the home of the first peer."""
         return Home(self.peers[0].home).run(self.signed.run_id).path
 
     async def start(self) -> None:
@@ -183,8 +184,8 @@ class Swarm:
 
 
 async def watched(swarm: Swarm, frozen: Seen | None) -> Seen:
-    """Play a swarm from its start to its end: what it has shown. `frozen`: what it is expected to show; it is watched
-    until it has, or for long enough."""
+    """Run a swarm from start to end and return the shapes that it has shown. `frozen`: the expected shapes; watching
+    ends when all were seen, or after a timeout."""
     notices = {"notices": [shape(to_json(Notice("slow", "slow", "the uplink is slow")))]}
     seen, first = Seen({swarm.role: troubles() | notices, "bootstrap": notices}), swarm.peers[0]
     try:
@@ -217,7 +218,7 @@ async def _is_busy(swarm: Swarm, seen: Seen) -> bool:
 
 
 async def _has_shown(swarm: Swarm, seen: Seen, frozen: Seen) -> bool:
-    """Or shows a name that is not frozen: it will not go away again."""
+    """Return whether all expected names were seen, or a name that is not frozen."""
     await _look(swarm, seen)
     found = [line for name in frozen.status for line in differences(frozen.status[name], seen.status.get(name))]
     return not found or any(line.endswith("is new") for line in found)
@@ -241,7 +242,7 @@ async def _look(swarm: Swarm, seen: Seen) -> None:
 
 
 async def _until(done: Callable[[], Awaitable[bool]], seconds: float) -> bool:
-    """Whether it came true."""
+    """Wait for a condition; return whether it became true in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if await done():
@@ -259,7 +260,7 @@ async def _has_checkpoints(swarm: Swarm) -> bool:
 
 
 async def _asked(daemon: Daemon, request: Any) -> Shape:
-    """The answer to a raw request."""
+    """Return the answer to a raw request."""
     reply = await _raw(Home(daemon.home).control_socket, json.dumps(request).encode() + b"\n")
     return {"request": shape(request), "answer": shape(reply)}
 
@@ -274,7 +275,7 @@ async def _raw(path: Path, line: bytes) -> Any:
 
 
 async def _converse(swarm: Swarm, seen: Seen, first: Daemon) -> None:
-    """All that a person can ask of a daemon but to leave. A pause leaves its file behind."""
+    """Send every request that a person can make to a daemon, except to leave. A pause leaves a file behind."""
     pause: dict[str, Any] = {"command": "pause", "for_s": None}
     for request in (pause, {"command": "resume"}, {**pause, "for_s": 3600.0}):
         seen.add(seen.control, str(request["command"]), await _asked(first, request))
@@ -282,7 +283,7 @@ async def _converse(swarm: Swarm, seen: Seen, first: Daemon) -> None:
 
 
 def commands_asked(folder: Path) -> dict[str, Shape]:
-    """What each command of the command line writes to the socket."""
+    """Return what each command of the command line writes to the socket."""
     asked: dict[str, Shape] = {}
 
     async def handle(command: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -303,13 +304,13 @@ def commands_asked(folder: Path) -> dict[str, Shape]:
 
 
 def paused_by_both() -> Shape:
-    """The answer to a pause while the operator has paused the run, too."""
+    """Return the answer to a pause while the operator has also paused the run."""
     policy = RunPolicy(paused="for a while")
     return shape(pause_or_resume("pause", {"for_s": 60.0}, LocalPause(now=lambda: 100.0), policy, lambda line: None))
 
 
 def control_codes(folder: Path) -> dict[str, Any]:
-    """How requests are refused that no daemon gets to see: codes and keys."""
+    """Return the codes and keys with which the control socket refuses malformed requests."""
 
     async def handle(command: str, request: dict[str, Any]) -> dict[str, Any]:
         return {"large": "x" * 2**21}
@@ -339,11 +340,11 @@ def control_codes(folder: Path) -> dict[str, Any]:
 # -- homes -------------------------------------------------------------------------------------------------------------
 
 _SKIPPED = re.compile(r"(daemon\.log|ticket|\..*)")
-"""Drafts come and go; the log and the ticket are the swarm's."""
+"""Temporary files, which appear and disappear, and the swarm's log and ticket."""
 _VARIABLE = ((re.compile(r"runs/[0-9a-f]{16}"), "runs/RUN"), (re.compile(r"checkpoint-\d+"), "checkpoint-N"))
 _ADDRESSES = {"listened"}
 _FROZEN_APART = {"run_view.json"}
-"""What is in it depends on how long a swarm runs. `tests.golden.names` freezes it at rest."""
+"""Files whose contents depend on the duration of a swarm. `tests.golden.names` freezes them."""
 
 
 def _list_homes(swarm: Swarm, seen: Seen) -> None:
@@ -358,7 +359,7 @@ def _list_homes(swarm: Swarm, seen: Seen) -> None:
 
 
 def _all_in(home: Path) -> list[Path]:
-    """Without what is removed meanwhile."""
+    """Return the files below a folder, ignoring those that are removed meanwhile."""
     return [Path(folder, name) for folder, folders, files in os.walk(home) for name in (*folders, *files)]
 
 
@@ -391,7 +392,7 @@ KEPT = ("manifest.toml", "manifest.toml.sig", "amendments.jsonl", "journal.jsonl
 
 
 def keep_run(swarm: Swarm, target: Path) -> None:
-    """A peer's run folder as it was left: its newest checkpoint, its whole journal, its counters."""
+    """Copy a peer's run folder: its newest checkpoint, its complete journal, its counters."""
     folder = swarm.first_folder
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Names that are data and can be read off the program at rest: no process is started for them."""
+"""Names in data that can be determined from the program without starting a process."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ PACKAGE = Path(peer.__file__).parent
 
 
 def identity(seed: int) -> Identity:
-    """The same key in every run. It guards nothing."""
+    """Return a key that is equal in every run. It protects nothing."""
     return Identity(Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32))
 
 
@@ -96,7 +96,7 @@ def identity(seed: int) -> Identity:
 
 
 def filled(kind: type[Event]) -> Event:
-    """An example: a value in every field, none of them the default."""
+    """Return an example with a value in every field, none of them the default."""
     samples: dict[str, Any] = {"int": 7, "float": 0.25, "str": "text", "bool": True, "map": totals().to_json()}
     values = {}
     for at, field in enumerate(described_fields(kind)):
@@ -109,7 +109,7 @@ def filled(kind: type[Event]) -> Event:
 
 
 def totals() -> Totals:
-    """With something in every field."""
+    """Return totals with a value in every field."""
     return Totals(
         rounds={"due": 3, "exchanged": 2},
         applied=5,
@@ -132,7 +132,7 @@ def totals() -> Totals:
 
 
 def journal() -> Any:
-    """Kinds with their fields, and the sums over one event of each."""
+    """Return all kinds with their fields, and the totals over one event of each."""
     summed = Totals()
     for at, kind in enumerate(KINDS.values()):
         if kind.kind != "totals":
@@ -145,7 +145,7 @@ def journal() -> Any:
 
 
 def journal_lines() -> bytes:
-    """One line of each kind."""
+    """Return one line of each kind."""
     return b"".join(encode(filled(kind), 1000.5 + at) for at, kind in enumerate(KINDS.values()))
 
 
@@ -153,7 +153,7 @@ def journal_lines() -> bytes:
 
 
 def metrics() -> Any:
-    """What a scraper sees of each role, when all is known: types and labels of every sample, without help texts."""
+    """Return types and labels of all samples for each role when every value is known, without help texts."""
     facts: dict[str, Any] = {}
     for metric in METRICS:
         for label in metric.values or ("",):
@@ -171,7 +171,7 @@ def metrics() -> Any:
 
 
 def _put(facts: dict[str, Any], metric: Metric, path: str, label: str) -> None:
-    """What the metric takes for known."""
+    """Set the value that a metric reads."""
     *folders, name = path.split(".")
     for folder in folders:
         facts = facts.setdefault(folder, {})
@@ -197,7 +197,7 @@ def _field(field: Any, oneofs: list[str]) -> dict[str, Any]:
 
 
 def protobuf() -> Any:
-    """Messages and services as they are declared."""
+    """Return messages and services as declared."""
     file = descriptor_pb2.FileDescriptorProto()
     pb.DESCRIPTOR.CopyToProto(file)
     assert not file.enum_type
@@ -217,7 +217,7 @@ def protobuf() -> Any:
 
 
 def served() -> dict[str, Any]:
-    """Paths of the methods that a server really offers, with those that carry raw frames."""
+    """Return the paths of the methods that a server offers, and those with raw frames."""
     offered: dict[str, Any] = {}
     make = grpc.method_handlers_generic_handler
 
@@ -356,7 +356,7 @@ def _relayed() -> bytes:
 
 
 def wire_bytes(scratch: Path) -> Any:
-    """Bytes that others verify, or that another version of this program reads: by what they are, in hex."""
+    """Return bytes that other peers verify or other versions read, by their meaning, in hex."""
     operator, roster = identity(1), _roster()
     assert unseal(seal(record(), operator)) == record()
     amended = _amended()
@@ -409,12 +409,12 @@ def _receipt_of_a_swap() -> Countersigned:
 
 
 def _values(elements: int) -> Tensor:
-    """The same on every machine: one division each, which is rounded alike everywhere."""
+    """Return test values that are equal on every machine: each is one division, which is rounded equally everywhere."""
     return (torch.arange(elements) * 7919 % 1001 - 500).float() / 37.0
 
 
 def _state(scratch: Path) -> dict[str, Any]:
-    """How a state is named, and its pieces on a joiner's disk."""
+    """Return the names of a state and of its pieces on a joiner's disk."""
     layout = Layout((TensorSpec("a.weight", (3, 4)), TensorSpec("b", (5,))), ((0, 1), (1, 2)))
     snapshot = StateSnapshot(_values(17), layout, 9, _values(17) * 2)
     pieces = PieceStore(layout, scratch / "transfer", momentum=True)
@@ -435,7 +435,7 @@ def _state(scratch: Path) -> dict[str, Any]:
 
 
 def _codecs() -> dict[str, list[Any]]:
-    """Length and BLAKE3 of what each makes of the same values."""
+    """Return length and BLAKE3 of each codec's encoding of the same values."""
     payloads = {name: codec.encode(_values(5000)) for name, codec in EVERY.items()}
     payloads |= {f"modulo{bits}": Modulo(bits).encode(_values(5000), 0.25) for bits in (6, 7)}
     return {name: [len(payload), blake3(payload).hexdigest()] for name, payload in payloads.items()}
@@ -457,7 +457,7 @@ def _all_below(kind: type[PeerError]) -> Iterator[type[PeerError]]:
 
 
 def errors() -> Any:
-    """They travel by name: from trainer to daemon, and over the control socket."""
+    """Return the errors, which are sent by name from trainer to daemon and over the control socket."""
     ours = [kind for kind in (PeerError, *_all_below(PeerError)) if kind.__module__ == PeerError.__module__]
     return {
         "exit codes": {kind.__name__: [kind.exit_code, kind.retry] for kind in sorted(ours, key=lambda k: k.__name__)},
@@ -475,7 +475,7 @@ def manifest() -> Any:
 
 
 def commands() -> Any:
-    """Every command with its arguments, flags and environment variables."""
+    """Return every command with its arguments, options and environment variables."""
     with click.Context(command_line) as context:
         found = {name: command_line.get_command(context, name) for name in COMMANDS}
     below = {
@@ -497,7 +497,7 @@ def _command(command: Any) -> Any:
 
 
 def run_view(scratch: Path) -> Any:
-    """The file in which a node keeps what its peers say, of one peer that has exchanged. Keys of maps are peers."""
+    """Return the shape of the file in which a node stores the summaries of its peers. Keys of maps are peer ids."""
     path, peer = scratch / "run_view.json", Signing()
 
     async def main() -> None:
@@ -519,6 +519,6 @@ _BARE = {"run_start", "run_round", "transfer", "checkpoints", "runs", "lock"}
 
 
 def files() -> list[str]:
-    """File names that stand in the program as they are on the disk."""
+    """Return the names of files on disk that occur in the program."""
     constants = (node.value for tree in _trees() for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return sorted({word for word in constants if isinstance(word, str) and (_FILE.fullmatch(word) or word in _BARE)})

@@ -50,7 +50,7 @@ fp32 roundings a round, each of at most 6e-8 of itself, some of which add up; th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Game:
-    """M replicas, N parameters each, T inner steps."""
+    """A game: M replicas with N parameters each, and T inner steps."""
 
     rule: str
     outer_lr: float
@@ -58,31 +58,31 @@ class Game:
     consensus: float = 0.0
     sync_every: int
     delay: int = 0
-    """Eager: steps within which an exchange is over."""
+    """Eager: number of steps in which an exchange completes."""
     alpha: float = 0.0
     eager: bool = False
     fragments: tuple[Span, ...]
     start: Vector
     """[M, N]: params and outer params before the first step."""
     updates: Vector
-    """[T, M, N]: what the inner optimizer adds to the params."""
+    """[T, M, N]: the updates that the inner optimizer adds to the params."""
     meetings: tuple[tuple[tuple[int, ...], ...], ...]
-    """Per round: who meets. Who is in no meeting makes no outer step and has nothing to merge; in one of its own, a
-    solo step."""
+    """For each round, the sets of replicas that exchange. A replica in no set makes no outer step and has nothing to
+    merge; one in a set of its own makes a solo step."""
     tokens: Vector | None = None
-    """[rounds, M]: weights of a group's members; 0: applies the result without having contributed. None: a pair's rule,
-    where all weigh the same."""
+    """[rounds, M]: weights of a group's members; 0: the member applies the result without having contributed. None: a
+    rule for pairs, with equal weights."""
     shares: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    """(round, replica): the part of its work that counts, else 1."""
+    """(round, replica) -> the part of its work that counts; default 1."""
     lost: Mapping[int, tuple[Span, ...]] = field(default_factory=dict)
-    """Round: elements of the fragment that nobody has a mean of."""
+    """Round -> elements of the fragment for which there is no mean."""
 
     slots: tuple[int, ...] = ()
-    """Per round: how many slots it lasts. Empty: one each."""
+    """The length of each round in slots. Empty: one each."""
 
     @property
     def due(self) -> dict[int, int]:
-        """The inner step after which a round is due: the round."""
+        """Inner step -> the round that is due after it."""
         slots = self.slots or (1,) * len(self.meetings)
         ends = np.floor(np.cumsum(slots) * (self.sync_every / len(self.fragments)) + 1e-9)
         return {int(step): round_ for round_, step in enumerate(ends)}
@@ -97,14 +97,14 @@ class Replica:
     phi: Vector
     m: Vector
     before: dict[Span, tuple[Vector, Vector]] = field(default_factory=dict)
-    """Of a fragment whose result is not merged yet: (phi, m) without it."""
+    """Fragment -> (phi, m) without the result that is not merged yet."""
     own: dict[Span, Own] = field(default_factory=dict)
-    """Eager: what it feeds by itself."""
+    """Eager: the member's own state."""
 
 
 @dataclass(slots=True)
 class Own:
-    """A member's own phi and m of a fragment, its g of the last period, and the mean of all."""
+    """Eager: a member's own phi and m of a fragment, its g of the last period, and the mean over all."""
 
     phi: Vector
     m: Vector
@@ -114,7 +114,7 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A replica after an inner step. Where `before` has a fragment, its outer step may be computed or not."""
+    """A replica after an inner step. For a fragment in `before` the outer step may or may not have been computed."""
 
     params: Vector
     outer: Vector
@@ -123,7 +123,7 @@ class Moment:
 
 
 Expected = dict[tuple[int, int], Moment]
-"""By (replica, inner step), steps from 1."""
+"""(replica, inner step) -> expected moment; steps start at 1."""
 
 
 def play(game: Game) -> Expected:
@@ -183,7 +183,7 @@ def eager_step(game: Game, world: list[Replica], round_: int, span: Span, meetin
 
 
 def weights(game: Game, round_: int, meeting: tuple[int, ...]) -> dict[int, float]:
-    """Of each one's pseudo-gradient; they add up to 1."""
+    """Return the weight of each pseudo-gradient; they sum to 1."""
     given = {who: 1.0 if game.tokens is None else float(game.tokens[round_][who]) for who in meeting}
     return {who: weight / sum(given.values()) for who, weight in given.items()}
 
@@ -248,16 +248,16 @@ def merge(replica: Replica, span: Span, alpha: float) -> None:
 
 
 class Differs(AssertionError):
-    """The code computed something else."""
+    """The program computed a different value."""
 
 
 Trajectory = Mapping[tuple[int, int], tuple[NDArray[Any], ...]]
-"""By (replica, inner step): (params, outer params) or (params, outer params, momentum), each [N]."""
+"""(replica, inner step) -> (params, outer params) or (params, outer params, momentum), each [N]."""
 
 
 def check(trajectory: Trajectory, expected: Expected, game: Game, tolerance: float = TOLERANCE) -> float:
-    """Compare a whole run. Returns the largest error; raises Differs at the first one above the tolerance, naming where
-    it is, and when there are other moments than expected."""
+    """Compare a whole run and return the largest error. Raises Differs at the first error above the tolerance, naming
+    its position, and if the set of moments differs."""
     if trajectory.keys() != expected.keys():
         raise Differs(f"moments differ: {sorted(trajectory.keys() ^ expected.keys())[:5]}")
     worst = 0.0
@@ -271,7 +271,8 @@ def check(trajectory: Trajectory, expected: Expected, game: Game, tolerance: flo
 
 
 def _error(got: tuple[NDArray[Any], ...], moment: Moment, span: Span) -> tuple[float, str]:
-    """(the largest of the errors, of what). While a fragment's outer step is under way, both of its ends are right."""
+    """Return the largest error and the quantity that has it. While a fragment's outer step is being computed, the
+    values before and after it are both correct."""
     part = slice(*span)
     scale = float(np.abs(moment.outer).max())
 

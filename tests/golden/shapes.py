@@ -1,4 +1,4 @@
-"""What a value is made of: names, types and order, without the values. As JSON, so that it can be kept in a file."""
+"""Shapes of values: names, types and order, without the values, as JSON for a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANY_KEY = "*"
 
 
 def shape(value: Any, maps: Iterable[str] = (), path: str = "") -> Shape:
-    """Of a JSON value. `maps`: dotted paths of dicts whose keys are values."""
+    """Return the shape of a JSON value. `maps`: dotted paths of dicts whose keys are values."""
     if isinstance(value, Mapping):
         inner = {key: shape(item, maps, f"{path}.{key}" if path else str(key)) for key, item in value.items()}
         return {ANY_KEY: merged(inner.values())} if path in maps else inner
@@ -33,7 +33,8 @@ def shape(value: Any, maps: Iterable[str] = (), path: str = "") -> Shape:
 
 
 def merged(shapes: Iterable[Shape]) -> Shape:
-    """One shape that all of these fit. Whether a value may be null is not kept: that depends on when one looks."""
+    """Return one shape that fits all of these. Nullability is ignored, because it depends on the time of
+    observation."""
     found: Shape = NOTHING
     for one in shapes:
         found = both(found, one)
@@ -41,7 +42,7 @@ def merged(shapes: Iterable[Shape]) -> Shape:
 
 
 def both(one: Shape, other: Shape) -> Shape:
-    """Keys in the order of the side that has more of them; what only the other has comes after them."""
+    """Return the keys in the order of the side with more keys, followed by the keys that only the other side has."""
     if NOTHING in (one, other):
         return other if one == NOTHING else one
     if isinstance(one, dict) and isinstance(other, dict):
@@ -55,7 +56,7 @@ def both(one: Shape, other: Shape) -> Shape:
 
 
 def described(kind: Any) -> Shape:
-    """A type annotation, with none of our own class names: their fields and values stand for them."""
+    """Return a type annotation as text, in which our own classes are replaced by their fields and values."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return described(arguments[0])
@@ -86,13 +87,13 @@ def described(kind: Any) -> Shape:
 
 
 def described_fields(kind: Any) -> list[dict[str, Any]]:
-    """The fields of a dataclass, in order."""
+    """Return the fields of a dataclass, in order."""
     hints = get_type_hints(kind)
     return [_entry(f.name, hints[f.name], f.default is not MISSING, f.default) for f in fields(kind)]
 
 
 def described_model(kind: Any) -> list[dict[str, Any]]:
-    """The fields of a pydantic model, in order."""
+    """Return the fields of a pydantic model, in order."""
     return [
         _entry(name, field.annotation, not field.is_required(), field.default)
         for name, field in kind.model_fields.items()
@@ -106,7 +107,7 @@ def _entry(name: str, kind: Any, has_default: bool, default: Any) -> dict[str, A
 
 
 def differences(frozen: Any, now: Any, path: str = "") -> list[str]:
-    """What differs, a line each; the order of keys counts."""
+    """Return one line for each difference. The order of keys counts."""
     if isinstance(frozen, dict) and isinstance(now, dict):
         lost = [f"{path}: {key!r} is gone" for key in frozen if key not in now]
         new = [f"{path}: {key!r} is new" for key in now if key not in frozen]
@@ -123,7 +124,7 @@ WIDTH = 110
 
 
 def as_text(value: Any, indent: str = "") -> str:
-    """JSON; what fits into a line stands in one."""
+    """Return JSON in which every value that fits into a line is on one line."""
     line = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(line) <= WIDTH or not isinstance(value, dict | list):
         return line
@@ -137,5 +138,5 @@ def as_text(value: Any, indent: str = "") -> str:
 
 
 def plain(value: Any) -> Any:
-    """As it comes back from a file."""
+    """Return a value as it is after writing and reading JSON."""
     return json.loads(json.dumps(value))

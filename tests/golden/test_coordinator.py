@@ -46,7 +46,7 @@ def rounds_of(method: Method) -> int:
 
 
 class ScriptedTrainer(FakeTrainer):
-    """Each inner step adds the next of the given updates, [T, N] fp32, and nothing after the last."""
+    """A trainer whose inner steps add the given updates, [T, N] fp32, and nothing after the last one."""
 
     def __init__(self, layout: Layout, clock: VirtualClock, updates: NDArray[np.float64]) -> None:
         super().__init__(layout, clock, step_seconds=STEP_S)
@@ -59,22 +59,22 @@ class ScriptedTrainer(FakeTrainer):
 
     @property
     def moment(self) -> tuple[int, NDArray[Any]]:
-        """(steps taken, params) now."""
+        """Return (steps taken, current params)."""
         self.counters()
         return self._steps, self._values.numpy().copy()
 
 
 @dataclass(repr=False)
 class Played:
-    """What the code did."""
+    """The result of the production code."""
 
     swarm: SimulatedSwarm
     trajectory: dict[tuple[int, int], tuple[NDArray[Any], ...]]
 
 
 async def _watch(swarm: SimulatedSwarm, into: dict[tuple[int, int], tuple[NDArray[Any], ...]]) -> None:
-    """Keep the last that was seen between one inner step and the next. Three eighths of a step behind it all of a
-    boundary has happened."""
+    """Record the last values between one inner step and the next. Three eighths of a step after a boundary everything
+    at the boundary has happened."""
     await asyncio.sleep(3 * STEP_S / 8)
     while True:
         for peer in swarm.peers:
@@ -94,7 +94,7 @@ def simulate(
     seed: int,
     link: Link | None = None,
 ) -> Played:
-    """`updates`: [T, M, N]. All peers step in time."""
+    """Run the production peers. `updates`: [T, M, N]. All peers make their steps at the same time."""
 
     async def main() -> Played:
         spans = spans_of(method)
@@ -127,7 +127,7 @@ def simulate(
 
 
 def meetings(swarm: SimulatedSwarm, rounds: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Per round: who met, as the journals tell. Both of a pair say so."""
+    """Return for each round which peers exchanged, according to the journals of both sides."""
     met: list[set[tuple[int, ...]]] = [set() for _ in range(rounds)]
     number = {peer.peer_id: peer.number for peer in swarm.peers}
     for peer in swarm.peers:
@@ -160,7 +160,7 @@ def game_of(method: Method, updates: NDArray[Any], first: NDArray[Any], swarm: S
 
 
 def until_held(trajectory: dict[tuple[int, int], Any], game: Game) -> dict[tuple[int, int], Any]:
-    """Without the moments of results that arrive after the last step: there the trainer is held and merges at once."""
+    """Remove the moments of results that arrive after the last step, where the trainer is held and merges at once."""
     last = len(game.updates)
     return {at: moment for at, moment in trajectory.items() if at[1] < last}
 

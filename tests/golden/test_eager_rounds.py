@@ -36,11 +36,11 @@ THREE = SyncSection(
     **CODECS,
 )
 THIN = Link("thin", up=920.0, down=7000.0, latency_s=0.01)
-"""On which an exchange takes as long as a round, and less than a period."""
+"""A link on which an exchange takes as long as a round, but less than a period."""
 
 
 def played(sync: SyncSection, members: int, link: Link | None = None) -> Played:
-    """Play, and compare every moment. Raises Differs."""
+    """Run the game and compare every moment. Raises Differs."""
     method = resolve(sync)
     updates, first = drawn(members, method, members)
     found = simulate(method, members, updates, first, members, link)

@@ -1,4 +1,4 @@
-"""Methods that have to be the same as another, or as what others wrote."""
+"""Methods that must give the same result as another method, or as an independent implementation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.golden.reference import TOLERANCE, Game
 
 
 class TorchSgd:
-    """What `torch.optim.SGD(nesterov=True)` calls in its `step`; the class itself takes seconds to load."""
+    """The functions that `torch.optim.SGD(nesterov=True).step` calls, because importing the class itself takes
+    seconds."""
 
     def __init__(self, start: Tensor, lr: float, momentum: float) -> None:
         self.params = start.clone()
@@ -68,7 +69,7 @@ def test_nesterov_is_torchs_to_rounding(lr: float, momentum: float) -> None:
 
 
 def plain_diloco(game: Game) -> list[Tensor]:
-    """Written without fragments, delays, merges and outer state: outer params after each round."""
+    """DiLoCo without fragments, delays, merges and outer state. Returns the outer params after each round."""
     assert game.tokens is not None
     optimizer = TorchSgd(torch.tensor(game.start[0], dtype=torch.float32), game.outer_lr, game.outer_momentum)
     rounds = []
@@ -90,7 +91,8 @@ def test_one_fragment_merged_at_once_and_whole_is_plain_diloco() -> None:
 
 @pytest.mark.parametrize("replicas", [4, 5])
 def test_the_mean_over_the_replicas_of_gasloc_is_nesterovs(replicas: int) -> None:
-    """Whoever met whom, and with any consensus. Nesterov's step is torch's, of the mean work of all."""
+    """Holds for any pairing and any consensus. Nesterov's step is computed by torch from the mean work of all
+    replicas."""
     paired = game(23, replicas=replicas, periods=10, **GASLOC_APART)
     got = Driver(paired).play()
     means = torch.tensor(paired.start.mean(0), dtype=torch.float32)
@@ -133,7 +135,7 @@ def test_keeping_everything_local_is_never_exchanging(name: str) -> None:
 
 
 def inner(game: Game) -> list[np.ndarray]:
-    """The inner optimizer alone, in fp32: the params after each step."""
+    """Return the params after each step of the inner optimizer alone, in fp32."""
     params, after = game.start[0].astype(np.float32), []
     for update in game.updates[:, 0].astype(np.float32):
         params = params + update

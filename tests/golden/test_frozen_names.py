@@ -1,6 +1,5 @@
-"""Names that other versions and other programs read are as the golden files have them.
-
-A change that is meant: `python -m tests.golden.freeze --write`, and the commit says why the name had to change."""
+"""Names that other versions or programs read are the same as in the golden files. For an intended change run `python -m
+tests.golden.freeze --write`, and state the reason in the commit."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ def test_a_line_of_every_kind_is_read_and_written_again_alike() -> None:
 
 
 def test_an_old_journal_is_read_whole() -> None:
-    """Fields may have come since, with defaults."""
+    """Newer fields have defaults."""
     for line in (freeze.RUN / "journal.jsonl").read_bytes().splitlines(keepends=True):
         assert json.loads(line).items() <= json.loads(encode(*decode(line))).items()
 
@@ -64,7 +63,7 @@ def test_old_bytes_are_read() -> None:
 
 
 def test_an_old_checkpoint_is_gone_on_from() -> None:
-    """Its outer state, and the trainer's part in a real inner loop."""
+    """Tests its outer state, and the trainer's part in a real inner loop."""
     signed = load_signed(freeze.RUN / "manifest.toml")
     manifest = signed.manifest
     layout = layout_for(manifest.model, resolve(manifest.sync))
@@ -87,7 +86,7 @@ def test_an_old_checkpoint_is_gone_on_from() -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("role", freeze.PRESETS)
 def test_daemons_say_and_keep_what_they_did(role: str, tmp_path: Path) -> None:
-    """Real processes. The first of the pair goes on from the run folder that an older program left."""
+    """Runs real processes. The first of the pair resumes the run folder of an older version."""
     kept = freeze.RUN if role == "pair" else None
     swarm, frozen = live.Swarm(tmp_path, freeze.PRESETS[role], kept), freeze.frozen_swarm(role)
     seen = asyncio.run(live.watched(swarm, frozen))

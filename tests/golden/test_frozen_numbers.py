@@ -1,5 +1,5 @@
-"""Games small enough for pencil and paper, and what they end in, as literal numbers: an error made alike in the
-reference and in the program shows here. Every number is a short binary fraction: nothing is rounded, all are equal."""
+"""Games small enough to compute by hand, with literal results: they detect an error that both the reference and the
+program have. All numbers are short binary fractions, so nothing is rounded and results must be equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ HALF = {"outer_lr": 0.5, "outer_momentum": 0.5}
 
 
 def tiny(**choices: Any) -> Game:
-    """Two replicas from 1 and 3, one parameter; each step adds .5 to the first and takes 1 from the second."""
+    """Two replicas that start at 1 and 3, with one parameter. Each step adds .5 to the first and subtracts 1 from the
+    second."""
     defaults: dict[str, Any] = {
         "sync_every": 2,
         "fragments": ((0, 1),),

@@ -1,5 +1,5 @@
-"""Every constant and operation of the rules, changed one at a time: the golden games must notice each. A game that does
-not would not protect the number that was changed."""
+"""Changes every constant and operation of the rules, one at a time. The golden games must detect each mutation;
+otherwise they would not protect that number."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ EXPECTED = {name: play(game) for name, game in GAMES.items()}
 SWAPPED = {"add_": "sub_", "sub_": "add_"}
 CONSTANTS = ("outer_lr", "outer_momentum", "consensus", "share", "alpha")
 OF_STATE = ("step_with", "_meet", "_descend", "contribution")
-"""Of the outer state: taking over another's state is no rule."""
+"""Functions of the outer state that are not part of a rule: adopting another peer's state."""
 SCALED = ("scale_work_", "pseudo_gradient_", "step_along_")
 IN_FILES = (arithmetic, *(sys.modules[type(rule).__module__] for rule in RULES.values()))
 STEPS = ("step", "descend", "correct")
-"""Of a rule. Its other functions do not move anything."""
+"""The functions of a rule that change values."""
 
 
 def noticed(make: Callable[[Game], Driver]) -> bool:
-    """Whether some game comes out differently."""
+    """Return whether the result of some game differs."""
     for name, game in GAMES.items():
         try:
             check(make(game).play(), EXPECTED[name], game)
@@ -54,7 +54,7 @@ def test_without_a_mutation_nothing_is_noticed() -> None:
 
 
 def changes(node: ast.AST) -> Iterator[ast.expr]:
-    """What may be written instead of this expression: the sign turned, the operation left out, a constant 1 % less."""
+    """Return replacements for an expression: inverted sign, omitted operation, constant reduced by 1 %."""
     match node:
         case ast.Call(func=ast.Attribute(attr="add_" | "sub_", value=target)) as call:
             turned = ast.Attribute(target, SWAPPED[call.func.attr], ast.Load())  # type: ignore[attr-defined]
@@ -75,12 +75,12 @@ def changes(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def is_step(function: str) -> bool:
-    """Whether a function of these modules moves values: those that do so in place end with an underscore."""
+    """Return whether a function changes values; the names of those that do so in place end with an underscore."""
     return function in (*STEPS, *OF_STATE) or function.endswith("_")
 
 
 def mutants(module: ModuleType) -> Iterator[tuple[str, Callable[[], ast.Module]]]:
-    """(what is changed, a function that makes the module with the change)."""
+    """Return pairs of the changed code and a function that makes the mutated module."""
     original = ast.parse(inspect.getsource(module))
     functions: dict[ast.AST, str] = {}
     for function in ast.walk(original):
@@ -99,7 +99,7 @@ def mutants(module: ModuleType) -> Iterator[tuple[str, Callable[[], ast.Module]]
 
 
 def mutant_of(original: ast.Module, at: int, change: ast.expr) -> ast.Module:
-    """Return a copy of the module where `change` stands in place of node number `at`."""
+    """Return a copy of the module with `change` instead of node number `at`."""
     tree, new = copy.deepcopy(original), copy.deepcopy(change)
     place = next(other for number, other in enumerate(ast.walk(tree)) if number == at)
     if isinstance(place, ast.keyword):
@@ -110,7 +110,7 @@ def mutant_of(original: ast.Module, at: int, change: ast.expr) -> ast.Module:
 
 
 class Exchanged(ast.NodeTransformer):
-    """One node for another."""
+    """Replaces one node by another."""
 
     def __init__(self, old: ast.AST, new: ast.AST) -> None:
         self._old, self._new = old, new
@@ -134,8 +134,8 @@ IN_STATE = dict(mutants(state))
 
 
 def some(of: Mapping[str, Any]) -> list[Any]:
-    """Return them as parameters. All but each fourth are nightly: they show that the games can fail, and these change
-    seldom."""
+    """Return them as parameters. All except every fourth are nightly: they show that the games can fail, and they
+    rarely change."""
     marks = [[], *[[pytest.mark.nightly]] * 3]
     return [pytest.param(one, id=name, marks=marks[at % 4]) for at, (name, one) in enumerate(of.items())]
 
@@ -209,7 +209,7 @@ def test_an_argument_matters(change: Callable[[Game], Game]) -> None:
 
 
 class AgainstMerged(Driver):
-    """The pseudo-gradient is taken against the params as they were merged."""
+    """Mutation: the pseudo-gradient is computed from the merged params."""
 
     def __init__(self, game: Game) -> None:
         super().__init__(game)
@@ -225,7 +225,7 @@ class AgainstMerged(Driver):
 
 
 class MergedIsOuter(Driver):
-    """What was merged becomes the outer params."""
+    """Mutation: the merged params become the outer params."""
 
     def merge(self, who: int, fragment: int) -> None:
         super().merge(who, fragment)
@@ -233,7 +233,7 @@ class MergedIsOuter(Driver):
 
 
 class SnapshotAtMerge(Driver):
-    """The work that is taken is that at the merge, not that when the round was due."""
+    """Mutation: the snapshot is taken at the merge instead of at the due step."""
 
     def __init__(self, game: Game) -> None:
         super().__init__(game, late=True)
@@ -243,21 +243,21 @@ class SnapshotAtMerge(Driver):
 
 
 class NextFragment(Driver):
-    """Fragments one off."""
+    """Mutation: the index of the fragment is off by one."""
 
     def fragment_due(self, round_: int) -> int:
         return super().fragment_due(round_ + 1)
 
 
 class PartnerSendsWhole(Driver):
-    """The partner's piled up work is not scaled before it is sent."""
+    """Mutation: the partner does not scale accumulated work before it sends."""
 
     def sent(self, round_: int, fragment: int, who: int) -> tuple[Tensor, Tensor]:
         return self.snapshot(who, fragment), self.world[who].outer.fragment(fragment).clone()
 
 
 class OwnOuterAsPartners(Driver):
-    """The consensus pulls towards a partner's params instead of its outer params."""
+    """Mutation: the consensus term uses the partner's params instead of its outer params."""
 
     def sent(self, round_: int, fragment: int, who: int) -> tuple[Tensor, Tensor]:
         params, _ = super().sent(round_, fragment, who)
@@ -265,14 +265,14 @@ class OwnOuterAsPartners(Driver):
 
 
 class GaslocSendsParams(Driver):
-    """The outer_lr is not taken of the work before it is sent."""
+    """Mutation: the work is not multiplied by outer_lr before it is sent."""
 
     def sent_lr(self) -> float:
         return 1.0
 
 
 class NoMomentumKept(Driver):
-    """Momentum starts again with each merge."""
+    """Mutation: momentum is reset at each merge."""
 
     def merge(self, who: int, fragment: int) -> None:
         super().merge(who, fragment)
@@ -280,14 +280,14 @@ class NoMomentumKept(Driver):
 
 
 class SumNotMean(Driver):
-    """A group's pseudo-gradients are added up."""
+    """Mutation: the pseudo-gradients of a group are summed instead of averaged."""
 
     def mean(self, round_: int, fragment: int, meeting: tuple[int, ...]) -> Tensor:
         return super().mean(round_, fragment, meeting) * len(meeting)
 
 
 class Bf16Outer(Driver):
-    """Outer params that do not keep fp32."""
+    """Mutation: outer params lose fp32 precision."""
 
     def merge(self, who: int, fragment: int) -> None:
         outer = self.world[who].outer.params

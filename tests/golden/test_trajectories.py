@@ -1,4 +1,5 @@
-"""The program's outer machinery against the equations: every parameter of every replica after every inner step."""
+"""Compares the program's outer step and merge with the equations: every parameter of every replica after every inner
+step."""
 
 from __future__ import annotations
 

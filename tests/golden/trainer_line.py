@@ -1,4 +1,4 @@
-"""What daemon and trainer really say to each other: a trainer's life is played, and every line is looked at."""
+"""Records all messages between daemon and trainer during a trainer's life, to freeze their shapes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ PATIENCE_S = 120.0
 
 
 class Overheard:
-    """The lines in both directions. It listens at asyncio's own streams, so it knows nothing of who uses them."""
+    """Records the lines in both directions, at asyncio's own streams, so that it is independent of the code that uses
+    them."""
 
     def __init__(self) -> None:
         self.said: dict[str, Shape] = {}
@@ -95,7 +96,7 @@ def config(data: Path) -> TrainerConfig:
 
 
 def overhear(folder: Path) -> dict[str, Shape]:
-    """The shapes of all messages of one trainer's life, sorted by what they are."""
+    """Return the shapes of all messages of one trainer's life, sorted by message type."""
     data, home, saved = folder / "data", folder / "home", folder / "saved"
     for one in (data, home, saved):
         one.mkdir()

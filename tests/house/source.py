@@ -101,7 +101,7 @@ class Source:
 
 
 def dotted(node: ast.expr | None) -> str:
-    """`a.b.c` for a chain of names, nothing for any other expression."""
+    """Return `a.b.c` for a chain of names, None for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (before := dotted(node.value)):
@@ -110,19 +110,19 @@ def dotted(node: ast.expr | None) -> str:
 
 
 def called(node: ast.expr) -> ast.expr:
-    """The function of a call, any other expression as it is."""
+    """Return the function of a call, or any other expression unchanged."""
     return node.func if isinstance(node, ast.Call) else node
 
 
 def annotation_of(node: ast.expr | None) -> ast.expr | None:
-    """An annotation, taken out of its quotes."""
+    """Return an annotation without its quotes."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return ast.parse(node.value, mode="eval").body
     return node
 
 
 def classes_named(annotation: ast.expr | None) -> set[str]:
-    """Every dotted name in an annotation."""
+    """Return every dotted name in an annotation."""
     annotation = annotation_of(annotation)
     if annotation is None:
         return set()

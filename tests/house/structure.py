@@ -29,7 +29,8 @@ CONTRACTS = (
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One thing that should be otherwise. `key` names it without its line, so that it stays while lines move."""
+    """A violation of a rule of structure. `key` identifies it without its line number, so that it is stable when lines
+    move."""
 
     check: str
     path: str
@@ -46,7 +47,7 @@ class Finding:
 
 
 def names_twice(source: Source) -> Iterator[Finding]:
-    """Find public class names that stand in more than one module."""
+    """Find public class names that are defined in more than one module."""
     places: dict[str, list[tuple[Module, ast.ClassDef]]] = defaultdict(list)
     for module in source:
         for name, node in module.classes.items():
@@ -66,7 +67,7 @@ def foreign_assignments(source: Source) -> Iterator[Finding]:
 
 
 def loose_contracts(pyproject: str) -> Iterator[Finding]:
-    """Find import contracts that are gone, and imports that they do not look at."""
+    """Find import contracts that were removed, and imports that they do not check."""
     contracts = {one["name"]: one for one in tomllib.loads(pyproject)["tool"]["importlinter"]["contracts"]}
     for name in CONTRACTS:
         if name not in contracts:
@@ -80,20 +81,20 @@ CHECKS = (names_twice, foreign_assignments)
 
 
 def findings(root: Path = ROOT) -> list[Finding]:
-    """Find all there is, in the order of the files."""
+    """Return all findings, in the order of the files."""
     source = Source.read(root)
     found = [one for check in CHECKS for one in check(source)]
     return sorted([*found, *loose_contracts((root / "pyproject.toml").read_text())], key=lambda one: str(one))
 
 
 def known(text: str) -> dict[str, str]:
-    """Keys of findings that are allowed, each with the reason why it stays, or none."""
+    """Return the keys of accepted findings, each with its reason or an empty one."""
     lines = [line.partition("  #") for line in text.splitlines() if line and not line.startswith("#")]
     return {key.strip(): reason.strip() for key, _, reason in lines}
 
 
 def without(text: str, keys: Iterable[str]) -> str:
-    """The list without some of its lines."""
+    """Return the list without the given lines."""
     gone = set(keys)
     return "".join(line for line in text.splitlines(keepends=True) if line.partition("  #")[0].strip() not in gone)
 

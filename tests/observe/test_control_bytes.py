@@ -1,4 +1,4 @@
-"""Control messages are counted by purpose, at both ends alike, and payloads are not among them."""
+"""Control messages are counted by purpose, with equal results at both ends, and without payloads."""
 
 from __future__ import annotations
 

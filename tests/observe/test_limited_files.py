@@ -1,4 +1,4 @@
-"""A file that may not grow is reported with its cause: a limit of file sizes is no full disk."""
+"""When a file reaches a size limit, the error names the limit instead of a full disk."""
 
 from __future__ import annotations
 

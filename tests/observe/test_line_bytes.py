@@ -1,4 +1,4 @@
-"""The bytes on the line that a daemon reports, against those that its sockets carried."""
+"""The bytes on the line that a daemon reports, compared with the bytes that its sockets transferred."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as far:
 
 @contextlib.contextmanager
 def another_process(port: int) -> Iterator[None]:
-    """Connects, reads NBYTES, and answers."""
+    """Code of a process that connects, reads NBYTES, and answers."""
     command = [sys.executable, "-I", "-c", FAR_END, str(port), str(NBYTES)]
     with subprocess.Popen(command) as process:
         yield
@@ -46,7 +46,7 @@ def meter(port: int) -> LineMeter:
 
 
 def transfer(listener: socket.socket, counted: LineMeter) -> LineBytes:
-    """Send NBYTES to another process; what is counted when it has read them."""
+    """Send NBYTES to another process, and return the count after it has read them."""
     with another_process(listener.getsockname()[1]):
         here, _ = listener.accept()
         with here:
@@ -68,7 +68,7 @@ def test_what_a_connection_carried_is_counted_within_two_percent() -> None:
 
 @pytest.mark.processes
 def test_a_connection_between_two_looks_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as a probe of reachability, which takes less than a tenth of a second."""
+    """For example a probe of reachability, which takes less than a tenth of a second."""
     monkeypatch.setattr(line_bytes, "SAMPLE_EVERY_S", 0.01)
 
     async def scenario(listener: socket.socket) -> int:
@@ -120,7 +120,8 @@ def test_without_the_kernels_counts_it_is_estimated_and_says_so(monkeypatch: pyt
 
 
 def test_a_kernel_that_does_not_count_what_was_sent_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before Linux 4.19 the `tcp_info` of a connection is shorter. All were left out, and 0 B called measured."""
+    """Before Linux 4.19 the `tcp_info` of a connection is shorter. Once all connections were skipped, and 0 B was
+    reported as measured."""
     whole = line_bytes._attribute
 
     def of_an_old_kernel(message: bytes, wanted: int) -> bytes | None:

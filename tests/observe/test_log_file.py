@@ -1,4 +1,5 @@
-"""The daemon's log: bounded, with the error that ended the daemon, and no reason to stop when it cannot be written."""
+"""The daemon's log: its size is limited, it contains the error that ended the daemon, and a failed write does not stop
+the daemon."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_error_that_ends_the_daemon_is_its_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the log alone. The command line prints it to the terminal, in other words."""
+    """The error is logged to the file only. The command line prints it to the terminal in its own format."""
     path = tmp_path / "peer.log"
     with pytest.raises(SwarmUnreachable), log_file(path):
         raise SwarmUnreachable("nobody answered", "Wait.")
@@ -67,7 +68,7 @@ USED = STATUS | {"budget": {"why": WHY}}
 
 
 def test_a_reason_that_stays_is_not_repeated_in_every_line(tmp_path: Path) -> None:
-    """The quota tells the sentence itself when it changes."""
+    """The upload quota itself logs the sentence when it changes."""
     lines = PlainLines(lambda line: None)
     said = [line for second in range(60) if (line := lines.due(read_status(USED), float(second)))]
     assert len(said) == 6

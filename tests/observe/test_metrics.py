@@ -1,4 +1,4 @@
-"""The table of metrics, its page, and the text made from it."""
+"""The table of metrics, its reference page, and the text rendered from it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ STATUS: dict[str, Any] = {
 
 
 def full() -> dict[str, Any]:
-    """Facts in which everything is known."""
+    """Return facts in which every value is known."""
     tally = EventCounters()
     tally.count(ended(0.3), 5.0)
     tally.count(events.Checkpointed(round=1, folder="f", seconds=0.5, bytes=900), 10.0)
@@ -192,7 +192,7 @@ def test_values_are_those_of_the_facts() -> None:
 
 
 def test_what_is_not_known_yet_has_no_sample_rather_than_a_zero() -> None:
-    """A counter that shows 0 before its old value is read looks like a burst of work."""
+    """A counter that is 0 before its old value is read would look like a burst."""
     joining = {"role": "peer", "run_id": "ab", "status": "joining", "bytes_sent": 0, "bytes_received": 0}
     counted = EventCounters().report(0)
     found = families(
@@ -292,7 +292,7 @@ def test_findings_are_counted_by_what_and_nothing_is_none() -> None:
 
 
 def test_every_path_into_the_status_leads_to_a_field_of_it() -> None:
-    """A field that is renamed takes its metric with it."""
+    """Fails if a field is renamed without its metric."""
     told = example(freeze.frozen_swarm("pair").status["pair"])
     status = to_json(read_status(told | {"rounds": {"due": 1}}))
     for metric in METRICS:

@@ -1,4 +1,4 @@
-"""Receipts outlive a kill, and a file of them is believed as a whole or not at all."""
+"""Receipts survive a kill, and a damaged file is refused as a whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.signed_receipts import Signing, chained, countersigned, file_
 
 OWNER, PARTNER = Signing(), Signing()
 KNOWING = functools.cache(holds)
-"""Remembers the signatures that it has checked."""
+"""Caches verified signatures."""
 YES = SwapOpinion(100, accepted=True)
 CHAIN = chained(OWNER, [countersigned(OWNER, PARTNER, round_, YES, YES) for round_ in range(3)])
 

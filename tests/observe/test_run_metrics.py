@@ -1,4 +1,4 @@
-"""The metrics of a run's peers, at a node of the operator."""
+"""The metrics about a run's peers, served by a node of the operator."""
 
 from __future__ import annotations
 

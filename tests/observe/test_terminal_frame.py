@@ -1,4 +1,4 @@
-"""What the view shows, drawn without a terminal, at several widths."""
+"""The live view rendered without a terminal, at several widths."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def drawn(report: dict[str, Any], width: int, history: History | None = None) ->
 
 
 def row(report: dict[str, Any], name: str, width: int = 100, history: History | None = None) -> str:
-    """What stands behind a name."""
+    """Return the value beside a label."""
     (line,) = [line for line in drawn(report, width, history) if line.startswith(f"{name} ")]
     return line.removeprefix(name).strip()
 

@@ -1,4 +1,5 @@
-"""The live view on a pseudo terminal: drawn, given back, and never waiting for it."""
+"""The live view on a pseudo terminal: it is drawn, the terminal is restored, and a blocked terminal does not block the
+view."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
 class Terminal:
-    """`stream` is what a program writes to; `shown` what came out at the other end."""
+    """A pseudo terminal. `stream`: what a program writes to. `shown`: the output at the other end."""
 
     def __init__(self) -> None:
         self.outer, inner = pty.openpty()
@@ -90,7 +91,7 @@ def test_a_report_that_cannot_be_drawn_still_gives_the_cursor_back(terminal: Ter
 
 
 def test_a_stopped_terminal_holds_nothing_up_and_loses_nothing_within_bounds(terminal: Terminal) -> None:
-    """Ctrl+S: the event loop goes on, and what was said meanwhile comes when the terminal goes on."""
+    """After Ctrl+S the event loop continues, and lines are printed when the terminal continues."""
 
     async def main() -> None:
         view = TerminalView(terminal.stream, refresh_s=0.0)

@@ -1,4 +1,4 @@
-"""What a wait tells of itself, and how numbers are written."""
+"""The progress of a wait, and how its numbers are formatted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_was_here_before_is_no_speed() -> None:
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:
-    """A fast donor left a minute ago. What it gave does not shorten the time that is told."""
+    """A fast donor that left a minute ago does not shorten the estimated time."""
     clock = Clock()
     waits = Waits(clock)
     for second in range(2 + int(RATE_S)):

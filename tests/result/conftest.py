@@ -9,5 +9,5 @@ from tests.support.made_home import shards
 
 @pytest.fixture(scope="session")
 def shard_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards of a few real texts, with a tokenizer of their own."""
+    """Return token shards of a few real texts with their own tokenizer."""
     return shards(tmp_path_factory.mktemp("shards"))

@@ -1,4 +1,5 @@
-"""A model whose code only its users have: its tensors are exported, and whatever would compute it is refused."""
+"""A custom model, whose code only the users' programs have: its tensors can be exported, and commands that compute with
+it are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`peer eval` of homes and checkpoint folders: the trainer's own numbers, and an error that names what is damaged."""
+"""`peer eval` of homes and checkpoint folders: it gives the trainer's own numbers, or an error that names the damaged
+file."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ STREAMED = ("sync.preset=streaming-noloco", "sync.fragments=2", "sync.fragment_l
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> MadeHome:
-    """A home whose run keeps its tensors in another order than the model."""
+    """Make a home of a run whose layout has the tensors in a different order than the model."""
     made = made_home(tmp_path_factory.mktemp("streamed"), *SMALL, *TRAIN, *STREAMED)
     made.save(made.first(noise=0.3), 5)
     made.save(made.first(), 7)

@@ -1,4 +1,4 @@
-"""`peer export`: the field's tools load the folder, and find the loss that `peer eval` tells."""
+"""`peer export`: transformers can load the folder, and computes the same loss as `peer eval`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ NAMED = {"bos_token_id": 0, "eos_token_id": 0}
 
 
 def made(folder: Path, kind: str, shards: Path, named: dict[str, int] = NAMED) -> MadeHome:
-    """A home with a model that is no longer the first. `named`: special tokens that its config names."""
+    """Make a home with a trained model. `named`: special tokens in its config."""
     config, settings = MODELS[kind], [*TRAIN, *STREAMED]
     if config is None:
         home = made_home(folder, *SMALL, *settings, "model.vocab_size=400", data=shards)
@@ -77,7 +77,7 @@ def told(*arguments: object) -> dict[str, Any]:
 
 
 def library_loss(folder: Path, home: MadeHome, tokens: Any) -> float:
-    """The loss that transformers finds on the run's own windows."""
+    """Return the loss that transformers computes on the run's own windows."""
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     train = home.signed.manifest.train
     windows = holdout_windows(tokens, context=train.context, count=train.eval_windows)
@@ -108,7 +108,7 @@ def test_transformers_finds_the_same_loss_and_the_same_tokens(kind: str, shard_f
 
 
 def without_libraries(patch: pytest.MonkeyPatch) -> None:
-    """Let every import of transformers and tokenizers fail, as with the plain wheel."""
+    """Make every import of transformers and tokenizers fail, as with a wheel without extras."""
     for name in ("transformers", "tokenizers", "peer.trainer.models.builder"):
         patch.setitem(sys.modules, name, None)
     patch.delattr(models, "builder", raising=False)
@@ -134,7 +134,7 @@ def test_the_built_in_model_is_exported_without_further_libraries(
 def test_special_tokens_are_the_tokenizers_and_nothing_is_warned_of(
     shard_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The config names none, and the library's defaults for it lie outside of the vocabulary."""
+    """The config names none, and the library's defaults are outside of the vocabulary."""
     home, out = made(tmp_path, "gpt2", shard_folder, named={}), tmp_path / "out"
     command("export", home.path, out, "--no-eval")
     end = home.signed.manifest.tokenizer.end_token
@@ -161,7 +161,7 @@ MODERN = SHAPE | {"model_type": "modernbert-decoder", "global_attn_every_n_layer
 def test_a_token_that_a_type_of_config_wants_as_a_number_is_no_null(
     config: dict[str, Any], kept: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The run's tokens are bytes, so that no token begins a text."""
+    """The run's tokens are bytes, so it has no begin token."""
     file, out = tmp_path / "config.json", tmp_path / "out"
     file.write_text(json.dumps(config))
     home = made_home(tmp_path, *TRAIN, model=file)

@@ -1,4 +1,5 @@
-"""`peer generate`: the same text for the same seed, and only from what the run's tokenizer knows."""
+"""`peer generate`: the same seed gives the same text, and prompts that the run's tokenizer cannot encode are
+refused."""
 
 from __future__ import annotations
 

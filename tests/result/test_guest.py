@@ -1,4 +1,5 @@
-"""States that a guest fetches: whole ones of several donors in pairs, the one state of a group, nothing announced."""
+"""States fetched by a guest: in pairs whole states from several donors, in a group its one state. The guest announces
+nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ async def test_fewer_donors_than_wanted_are_taken_and_told() -> None:
 
 
 GOOD = state_of(99).params
-"""What all honest peers lie around."""
+"""The point around which the states of honest peers lie."""
 
 
 def near(seed: int, noise: float) -> OuterState:
@@ -74,7 +75,8 @@ def near(seed: int, noise: float) -> OuterState:
 
 
 class JudgedWorld(DonorWorld):
-    """Losses grow with the distance from `GOOD`, so that the mean of honest states is better than each of them."""
+    """A world in which the loss grows with the distance from `GOOD`, so that the mean of honest states is better than
+    each of them."""
 
     async def weigh(self, params: torch.Tensor, seed: int, within_s: float) -> StateLosses | str:
         away = float((params - GOOD).square().mean())
@@ -95,7 +97,7 @@ async def test_honest_states_are_all_in_the_mean() -> None:
 
 @virtually
 async def test_a_liar_s_state_does_not_get_in_and_the_reason_is_told() -> None:
-    """One is no number, one is worse than an untrained model, one is plausible alone and spoils the mean."""
+    """Three bad states: NaN, worse than an untrained model, and one that is plausible alone but harms the mean."""
     world = JudgedWorld()
     broken = near(1, 0.3)
     broken.params[5] = float("nan")
@@ -129,7 +131,7 @@ async def test_a_state_that_nobody_can_evaluate_does_not_get_in_when_it_lies_apa
 
 @virtually
 async def test_a_state_that_does_not_go_with_the_others_is_named() -> None:
-    """A round that nobody else has reached, as a lying donor says, or one that the others left long ago."""
+    """Its round is either far ahead, as from a dishonest donor, or far behind the others."""
     world = JudgedWorld()
     for number, name in enumerate("abc"):
         world.donor(name, near(number, 0.3), 40 + number)

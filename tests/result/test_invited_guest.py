@@ -1,4 +1,4 @@
-"""The key and the invitation that `peer export`, `eval` and `generate` show the peers of a ticket."""
+"""The key and the invitation with which `peer export`, `eval` and `generate` authenticate to the peers of a ticket."""
 
 from __future__ import annotations
 

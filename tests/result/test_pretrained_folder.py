@@ -58,7 +58,7 @@ FOLDERS: dict[str, tuple[dict[str, Any], str, str]] = {
     "deepseek_v3": (DEEPSEEK, "bfloat16", "5GB"),
     "minimax_m2": (HEADS | {"num_local_experts": 4, "num_experts_per_tok": 2}, "bfloat16", "5GB"),
 }
-"""Per kind: config, type of the weights, and the size of a file of them."""
+"""For each kind: config, data type of the weights, and the size of a weights file."""
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
 TOKENS = torch.randint(3, 256, (2, 16), generator=torch.Generator().manual_seed(3))
 
@@ -69,7 +69,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pretrained(folder: Path, kind: str, dtype: str = "", **changes: Any) -> Path:
-    """Write a folder whose values are none that a config gives, buffers included."""
+    """Write a folder whose values, including buffers, differ from those that the config gives."""
     values, usual, shard = FOLDERS[kind]
     torch.manual_seed(5)
     model: Any = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**values | changes))
@@ -119,7 +119,7 @@ def test_round_0_is_the_folder(kind: str, tmp_path: Path) -> None:
 
 
 def test_every_use_of_the_model_has_the_buffers(tmp_path: Path) -> None:
-    """`eval`, `generate` and the trainer make the model as this does."""
+    """`eval`, `generate` and the trainer build the model with this function."""
     folder = pretrained(tmp_path / "folder", "deepseek_v3", "float32")
     home = home_of(tmp_path, folder)
     network = network_of(
@@ -148,7 +148,7 @@ def test_a_folder_of_float32_without_buffers_makes_the_manifest_and_layout_of_be
 
 
 def changed(folder: Path, change: dict[str, Tensor | None]) -> Path:
-    """Change some tensors of a folder, or take them out."""
+    """Change or remove some tensors of a folder."""
     with safe_open(folder / "model.safetensors", "pt") as file:
         values = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     values |= {name: value for name, value in change.items() if value is not None}

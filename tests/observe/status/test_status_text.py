@@ -1,5 +1,5 @@
-"""What `peer status` prints, in the states that a person meets. The reports are those of real daemons, with the numbers
-of a longer run."""
+"""The output of `peer status` in typical states. The reports are those of real daemons, with the numbers of a longer
+run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def report(state: str) -> dict[str, Any]:
-    """The report of a daemon in this state."""
+    """Return the report of a daemon in this state."""
     kept = {"paused": "training", "alone": "training", "ended": "bootstrap"}.get(state, state)
     told: dict[str, Any] = json.loads((FOLDER / f"{kept}.json").read_text())
     match state:
@@ -71,12 +71,12 @@ def test_nothing_is_dumped(dump: str) -> None:
 
 ALWAYS = {"run_id", "peer_id", "status", "uptime_s", "bytes_sent", "bytes_received"}
 TOGETHER = {"tokens", "loss", "tokens_per_s", "seconds_training", "last_partner", "last_seconds"}
-"""They come with `steps` and `last_outcome`."""
+"""Keys that are present only together with `steps` and `last_outcome`."""
 
 
 @given(st.sets(st.sampled_from(sorted(report("training").keys() - ALWAYS - TOGETHER))))
 def test_any_part_may_be_missing_that_comes_later(missing: set[str]) -> None:
-    """A joining daemon has few of them, and an older one none of the newest."""
+    """A joining daemon lacks many parts, and an older one the newest."""
     told = {name: value for name, value in report("training").items() if name not in missing}
     assert ": training, up 3 h 25 min" in status_text(read_status(told), NOW)
 

@@ -1,4 +1,4 @@
-"""The status as a value: through JSON and back, from other versions, and its notices in every view."""
+"""The status as a value: converted to JSON and back, read from other versions, and its notices in every view."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
         "12 s ago, 203.0.113.9: 90 s ahead (clock)",
     ),
 }
-"""By code: what a status reports, and the words that every view has."""
+"""For each code of a notice: a status that causes it, and words that every view shows."""
 
 
 def troubled(code: str) -> DaemonStatus:
@@ -107,7 +107,7 @@ def test_a_condition_is_the_same_sentence_in_terminal_text_page_and_json(code: s
 
 
 def test_a_reason_to_pause_has_the_same_row_in_text_and_page() -> None:
-    """Whether it holds or not. A further condition needs no change of a view."""
+    """Also while it does not hold. A new condition needs no change in a view."""
     conditions = {"moonlight": {"value": False, "why": "the moon is up"}, "idle": {"value": None, "why": "not told"}}
     status = read_status(WHOLE | {"paused": {"now": "no", "quiet_hours": "22:00-06:00", "conditions": conditions}})
     shown = VolunteerAccount(PageSource(home=Path(), report=lambda: status))()["peer"]["conditions"]
@@ -143,7 +143,7 @@ def test_what_matters_most_comes_first() -> None:
 
 
 def example(shape: Any) -> Any:
-    """A JSON value of a frozen shape."""
+    """Return a JSON value with a frozen shape."""
     if isinstance(shape, dict):
         return {name: "warning" if name == "severity" else example(one) for name, one in shape.items()}
     if shape in (["float|int"], [["str"]]):  # an evaluation, and labels with their values
@@ -171,7 +171,7 @@ JUNK = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(sorted(WHOLE)) | st.text(max_size=5), JUNK, max_size=8))
 def test_a_status_of_another_version_is_read_as_far_as_it_goes(told: dict[str, Any]) -> None:
-    """Whatever is missing, unknown, or of another type."""
+    """Missing, unknown and mistyped values do not raise."""
     status = read_status(WHOLE | told)
     json.dumps(to_json(status))
     assert status_text(status, 0.0)
