@@ -137,7 +137,7 @@ def _named_file(content: bytes) -> Iterator[str]:
             file.flush()
             yield f"/proc/self/fd/{file.fileno()}"
     else:
-        with tempfile.NamedTemporaryFile() as named:  # of mode 0600
+        with tempfile.NamedTemporaryFile() as named:  # created with mode 0600
             named.write(content)
             named.flush()
             yield named.name

@@ -1,4 +1,4 @@
-"""The conditions of `--when`, and their sources where there is no service to ask."""
+"""The conditions of `--when`, and their sources on systems without the services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rests of a trainer that has a share of the machine, and its priority."""
+"""The pauses of a trainer with a share of the machine, and its priority."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peer.guest.duty import DutyCycle, TrainerShares
 
 
 class Clocks:
-    """Wall and processor seconds that pass as the test says."""
+    """Wall-clock and processor seconds that the test advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wall = self.used = 0.0

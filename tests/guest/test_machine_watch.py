@@ -1,4 +1,4 @@
-"""The watch of a volunteer's machine, and what the volunteer's pause makes of it."""
+"""The watch of a volunteer's machine, and its effect on the volunteer's pause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peer.rounds.pause import LocalPause
 
 
 class Switch:
-    """A source that says what it is set to."""
+    """A source whose reading the test sets."""
 
     def __init__(self) -> None:
         self.holds: bool | None = True
@@ -23,7 +23,7 @@ class Switch:
 
 
 class Machine:
-    """A machine with two conditions, and the pause of its volunteer at noon."""
+    """A machine with two conditions, and its volunteer's pause, at noon."""
 
     def __init__(self, quiet: QuietHours | None = None) -> None:
         self.power, self.idle = Switch(), Switch()
@@ -34,7 +34,7 @@ class Machine:
         self.pause = LocalPause(quiet=quiet, minute=lambda now: int(self.now // 60) % DAY, machine=self.watch)
 
     def look(self, passed_s: float = 1.0) -> bool:
-        """Whether anything holds, so many seconds later."""
+        """Return whether training is paused `passed_s` seconds later."""
         self.now += passed_s
         asyncio.run(self.watch.look())
         return self.pause.active.is_set()

@@ -1,4 +1,4 @@
-"""The questions to the system, over a real bus with services of our own."""
+"""The D-Bus client, over a real bus with fake services."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Victim:
         return PeerRecord(me, RUN, (self.endpoint,), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
 
     async def hello(self, channel: Any, caller: Identity, **changes: Any) -> bytes:
-        """A Hello with something wrong in it; the token if it was granted."""
+        """Send a Hello with one error in it. Return the token if it was granted."""
         signer, signed = changes.pop("signer", caller), changes.pop("signed", None)
         opening = {
             "run_id": RUN,

@@ -82,7 +82,7 @@ class Attack:
         self.me = PeerId(caller.peer_id)
 
     async def send(self, method: str, *messages: bytes) -> str:
-        """How the call ended."""
+        """Send frames. Return how the call ended."""
         call = self._channel.stream_stream(f"/peer.v1.Exchange/{method}")(metadata=self._metadata)
         try:
             for message in messages:
@@ -245,7 +245,7 @@ def opening(nbytes: int = 16, transfer: int = 0) -> ContributionHeader:
 
 
 def own(*values: float) -> tuple[BytesSource, int, torch.Tensor]:
-    """What an owner runs its desk with."""
+    """Return an owner's own contribution to its shard: the payload's source, its tokens, and the result's tensor."""
     return BytesSource(encoded(*values)), 100, torch.empty(len(values))
 
 

@@ -110,7 +110,7 @@ class Victim:
         return [(event.caller, event.code) for event in self.events if isinstance(event, CallerRefused)]
 
     async def swap(self, caller: HostileCaller) -> None:
-        """What our coordinator does when it is locked with the caller."""
+        """Swap as our coordinator does when it is locked with the caller."""
         record = PeerRecord(caller.me, RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, self.now(), self.now() + 60)
         await self.transport.swap(record, KEY, BytesSource(b"12345678"), BufferSink(8), 3.0, False)
 

@@ -47,7 +47,7 @@ class Victim:
         return HostileCaller(self.endpoint, PeerId(self.identity.peer_id), RUN, more=CHANNEL_OPTIONS)
 
     def swap(self, caller: HostileCaller, timeout_s: float = 10.0) -> asyncio.Task[SwapReport]:
-        """What our coordinator does when it is locked with the caller."""
+        """Swap as our coordinator does when it is locked with the caller."""
         now = RunClock().now()
         record = PeerRecord(caller.me, RUN, (), True, 1, 1, 0, 0.0, Status.TRAINING, now, now + 60)
         sink = BufferSink(len(THEIRS))

@@ -1,5 +1,5 @@
-"""A service's files, by real parsers; installing, its state and removing it, by a service manager that notes what is
-asked of it; and uninstalling, which touches nothing that is not ours."""
+"""The service: its files, checked by real parsers; installing, inspecting and removing it with a fake systemctl; and
+uninstalling, which deletes only files of `peer`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENDED = "LoadState=loaded\nActiveState=failed\nSubState=failed\nUnitFileState=en
 
 
 class Machine:
-    """A user's home, with a systemctl that notes what it is asked."""
+    """A user's home, with a systemctl that records its calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -183,7 +183,7 @@ def test_a_service_asks_nobody(machine: Machine, ticket: str) -> None:
 
 
 def started(machine: Machine) -> str:
-    """The line of the unit that starts the peer."""
+    """Return the unit's line that starts the peer."""
     return next(line for line in machine.unit.read_text().splitlines() if line.startswith("ExecStart="))
 
 
@@ -357,6 +357,6 @@ def test_a_folder_that_is_no_home_and_a_link_to_one_stay(machine: Machine, tmp_p
 
 
 def test_a_folder_of_that_name_is_no_home_without_a_key_or_lock(tmp_path: Path) -> None:
-    """Somebody's own `runs` are not ours."""
+    """A folder `runs` may belong to another program."""
     (tmp_path / "runs").mkdir()
     assert contents_of(tmp_path) == ([], [tmp_path / "runs"])

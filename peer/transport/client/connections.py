@@ -112,7 +112,7 @@ class Connection:
         try:
             for channel in (self.control, self.bulk, *self._extra):
                 await channel.close()
-        finally:  # also when cancelled
+        finally:  # also when the caller is cancelled
             await self._end_paths()
 
     async def _end_paths(self) -> None:

@@ -37,7 +37,7 @@ class InnerSocket:
         self._removed = False
         self._socket: int | None = None
         self._folder: int | None = None
-        self._made = Path(tempfile.mkdtemp(prefix="peer-"))  # of mode 0700
+        self._made = Path(tempfile.mkdtemp(prefix="peer-"))  # mkdtemp creates it with mode 0700
         try:
             if nameless:
                 self._folder = os.open(self._made, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

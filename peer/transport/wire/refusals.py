@@ -35,7 +35,7 @@ async def refuse(context: Context, code: AnyCode, reason: str, eta_s: float = 0.
     body = pb.Refusal(code=code, reason=reason[:MAX_REASON], eta_s=eta_s).SerializeToString()
     context.set_trailing_metadata(((REFUSAL_KEY, body),))
     try:
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(code))  # gRPC takes no subclass of str
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(code))  # gRPC accepts no subclass of str
     except grpc.aio.InternalError as error:
         raise UnheardRefusal(str(error)) from None
     raise AssertionError("abort raises")

@@ -170,7 +170,7 @@ class Stripes:
         is sent."""
         if kind_of(frame) == Kind.CHUNK:
             if (stripes := self.count) > self._out and self._flow_out.rate >= WIDE:
-                await self._put(pack(Kind.STRIPES, stripes, b""))  # `count` may change during this await
+                await self._put(pack(Kind.STRIPES, stripes, b""))  # `count` may grow during this await
                 self._out, self._write_next = stripes, 0
             await self._put(frame)
         else:

@@ -1,8 +1,8 @@
-"""Strangers that abuse HTTP/2, against the real processes of a swarm whose rounds go on meanwhile.
+"""Strangers that abuse HTTP/2 against the real processes of a swarm, whose rounds continue.
 
-The swarm and the strangers are in network namespaces, so that the strangers have addresses of 64 blocks, and an honest
-newcomer has one of its own. `HTTP2_ABUSE=50 make attack` plays fifty variants from 1, 40 and 300 connections of 1 and
-64 blocks, before and after each proved a free key, which takes an hour. `HTTP2_ABUSE_SEED` draws other ones."""
+Swarm and strangers are in network namespaces, so that the strangers have addresses of 64 blocks and an honest newcomer
+has its own. `HTTP2_ABUSE=50 make attack` plays fifty variants, which takes an hour: from 1, 40 and 300 connections of 1
+and 64 blocks, before and after each has proven a free key. `HTTP2_ABUSE_SEED` draws other variants."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def job_against(victim: Daemon, sources: list[str]) -> Job:
 
 
 async def plays(job: Job, namespace: str) -> AsyncIterator[Played]:
-    """Play in another namespace, in a process of its own."""
+    """Play in another namespace, in a separate process."""
     playing = await asyncio.create_subprocess_exec(
         *("ip", "netns", "exec", namespace, sys.executable, "-m", "tests.support.http2_abuse", json.dumps(asdict(job))),
         stdout=asyncio.subprocess.PIPE,

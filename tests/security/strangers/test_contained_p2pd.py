@@ -1,4 +1,4 @@
-"""The DHT helper, a real process that talks to strangers: what it may do, and what a crowd of sockets does to it."""
+"""The p2pd child process, which accepts connections of strangers: its privileges, and the effect of many sockets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def running(folder: Path, limits: DhtNodeLimits | None = None) -> AsyncIte
 
 
 def limit_of(proc: Path, name: str) -> list[str]:
-    """The soft and the hard limit of this name."""
+    """Return the soft and hard value of a resource limit."""
     (line,) = [line for line in (proc / "limits").read_text().splitlines() if line.startswith(name)]
     return line[len(name) :].split()[:2]
 
@@ -68,7 +68,7 @@ def test_it_has_no_more_than_it_needs(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_limit_of_the_system_below_ours_is_the_one_that_counts(tmp_path: Path) -> None:
-    """In a process of its own, since a lower limit can never be raised again."""
+    """Run in a separate process, because a lowered limit cannot be raised again."""
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 256));"
         "from peer.discovery.dht_node.launch import files_granted;"

@@ -50,7 +50,7 @@ class Held:
         return self.bulk.start(held)
 
     def noted(self, state: DonatedState) -> DonatedState:
-        """The same, with a note of each call that may begin a copy."""
+        """As the original, and record each call that may start a copy."""
         making = state.making
 
         def note(snapshot: str) -> Future[Any] | None:
@@ -117,7 +117,7 @@ class Clock:
 
 
 def test_fresh_copies_cost_a_twentieth_of_a_core_whoever_asks() -> None:
-    """Each copy takes .2 s, of a state that moves all the time, and somebody asks for it anew every tenth second."""
+    """Each copy takes 0.2 s, the state changes constantly, and a fresh copy is requested every 0.1 s."""
     layout, clock, copies = Layout.whole([TensorSpec("a", (10,))]), Clock(), 0
 
     def copy() -> StateSnapshot | None:

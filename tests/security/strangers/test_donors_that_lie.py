@@ -1,6 +1,5 @@
-"""Donors that lie decide nothing for a newcomer: neither the round, nor who else is heard, nor the state.
-
-The decisions alone are tables in `tests/protocol/policy/test_donors.py`."""
+"""Lying donors determine nothing for a newcomer: neither its round, nor which other donors it asks, nor its state. The
+decisions themselves are tested in `tests/protocol/policy/test_donors.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ AHEAD = 60
 
 @pytest.mark.parametrize("homes", [True, False])
 def test_a_donor_that_names_a_round_ahead_gives_nothing(homes: bool) -> None:
-    """`homes`: each donor in a block of its own; otherwise all are in one, and their keys vote."""
+    """`homes`: each donor is in its own address block; otherwise all are in one, and vote by key."""
 
     async def test() -> None:
         world = DonorWorld()
@@ -37,7 +36,7 @@ def test_a_donor_that_names_a_round_ahead_gives_nothing(homes: bool) -> None:
 
 @virtually
 async def test_nobody_is_past_round_0_of_a_run_whose_start_nobody_shows() -> None:
-    """The liar is ready first, when nobody trains yet. Its noise has the loss of the first state."""
+    """The liar is ready first, before anyone trains. Its noise has the loss of the first state."""
     world = DonorWorld()
     world.most = 0
     world.donor("liar", state_of(9), AHEAD, at="198.51.100.7:4810")
@@ -55,7 +54,8 @@ async def test_a_donor_whose_round_needs_a_start_shows_it() -> None:
 
 @virtually
 async def test_keys_of_many_blocks_do_not_outvote_what_the_operators_node_signed() -> None:
-    """The node keeps a state of a while ago. It gives that one itself, and is asked although many others could be."""
+    """The node has signed an older state. It serves that state itself, and is asked although many other donors are
+    available."""
     world, lie = DonorWorld(momentum=True), state_of(9)
     for number in range(4 * MAX_ASKED):
         world.donor(f"liar {number}", lie, 31, at=f"198.51.{number}.7:4810")
@@ -75,7 +75,7 @@ async def test_keys_of_many_blocks_do_not_outvote_what_the_operators_node_signed
 
 @pytest.mark.parametrize("momentum", [False, True])
 def test_no_donor_gives_another_first_state_than_the_one_that_was_signed(momentum: bool) -> None:
-    """In round 0 noise has the loss of an untrained model, so the loss does not betray it."""
+    """In round 0 noise has the loss of an untrained model, so the loss does not reveal it."""
 
     async def test() -> None:
         world = DonorWorld(momentum=momentum)
@@ -90,7 +90,7 @@ def test_no_donor_gives_another_first_state_than_the_one_that_was_signed(momentu
 
 @virtually
 async def test_many_keys_of_a_block_do_not_crowd_out_the_others() -> None:
-    """There are more liars than donors are asked at once."""
+    """There are more liars than donors that are asked at once."""
     world, lie = DonorWorld(momentum=True), state_of(9)
     for number in range(8 * MAX_ASKED):
         world.donor(f"liar {number}", lie, 30, at=f"198.51.100.{number % 250}:4810")
@@ -102,7 +102,7 @@ async def test_many_keys_of_a_block_do_not_crowd_out_the_others() -> None:
 
 @virtually
 async def test_addresses_that_records_invent_are_no_networks() -> None:
-    """The liars' records name blocks of their own. All of them answer from one, so others are asked, too."""
+    """The liars' records name blocks of their own, but all answer from one block. So other donors are asked as well."""
     world, lie = DonorWorld(momentum=True), state_of(9)
     for number in range(2 * MAX_ASKED):
         world.donor(f"liar {number}", lie, 30, at=f"198.51.{number}.7:4810")
@@ -114,7 +114,7 @@ async def test_addresses_that_records_invent_are_no_networks() -> None:
 
 @virtually
 async def test_the_first_to_answer_is_not_believed_alone() -> None:
-    """The honest answer more than a second after the liar, as slow lines do."""
+    """The honest donors answer more than a second after the liar, as on slow lines."""
     world = DonorWorld(momentum=True)
     for number in range(NETWORKS):
         slow = world.donor(f"honest {number}", state_of(1), 30, at=f"203.0.{number}.7:4810")
@@ -134,7 +134,7 @@ def refusals(world: DonorWorld) -> dict[str, str]:
 
 @virtually
 async def test_a_wild_state_among_the_pieces_gives_way_to_that_of_one_donor() -> None:
-    """The liar names the same round as the honest ones, and gives its part of the pieces."""
+    """The liar names the same round as the honest donors, and serves part of the pieces."""
     world = DonorWorld()
     world.good = [state_of(1), state_of(2)]
     world.donor("liar", state_of(9), 100)
@@ -202,7 +202,7 @@ async def test_newcomers_that_meet_only_liars_give_up_in_the_end() -> None:
 
 @virtually
 async def test_a_state_no_better_than_a_guess_is_compared_with_others() -> None:
-    """Zeros have the loss of a guess, which is too much for round 100, and not for round 3."""
+    """Zeros have the loss of a guess, which is implausible in round 100 but not in round 3."""
     for round_, taken in ((100, False), (3, True)):
         world = DonorWorld()
         world.good = [state_of(1)]

@@ -1,4 +1,4 @@
-"""Strangers own the nodes of the DHT around a run's key and answer nothing: real p2pd processes, real gRPC."""
+"""Strangers run the DHT nodes around a run's key and return no records: real p2pd processes, real gRPC."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WITHIN_S = 30.0
 
 
 class Nothing(DHTLocalStorage):  # type: ignore[misc]
-    """Store of a hostile node: it says that it stored, and has nothing."""
+    """Store of a hostile node: it confirms every store request and returns nothing."""
 
     def store(self, *_: Any, **__: Any) -> bool:
         return True
@@ -42,15 +42,15 @@ class Nothing(DHTLocalStorage):  # type: ignore[misc]
 
 
 def ground_keys() -> list[Identity]:
-    """Draw keys until there are enough whose places lie closer to the run's key than an honest one's. A node is refused
-    that names another place than its key has."""
+    """Draw keys until enough of them have DHT ids closer to the run's key than an honest one. Nodes whose id does not
+    match their key are rejected."""
     here = int.from_bytes(slot(bucket_key(RUN)), "big")
     drawn = (Identity.generate() for _ in range(DRAWN))
     return sorted(drawn, key=lambda key: int.from_bytes(slot(key.public_key), "big") ^ here)[:STRANGERS]
 
 
 async def stranger(stack: contextlib.AsyncExitStack, folder: Path, identity: Identity, bootstrap: str) -> None:
-    """Start a node close to the run's key that tells of nobody, until the end."""
+    """Run a node close to the run's key that returns no peers, until the end."""
     path = folder / f"stranger-{identity.peer_id}"
     path.write_bytes(identity.to_bytes())
     node = await DhtNode.start(DhtNodeOptions(path, identity.public_key), LISTEN, None)

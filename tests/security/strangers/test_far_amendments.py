@@ -1,4 +1,4 @@
-"""An amendment of a far round, by an operator's slip, neither holds nor keeps the next ones from holding."""
+"""An amendment mistakenly set for a far round neither applies now nor blocks the next ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes: the operator's node, and a record that names a round which nobody can be in."""
+"""Real processes: the operator's node, and a record with an impossible round."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 
 
 async def show_a_far_round(folder: Path, ticket: Ticket) -> None:
-    """Announce one record for some seconds, then take it back."""
+    """Announce one record for some seconds, then withdraw it."""
     path, run_id = folder / "stranger.key", RunId(ticket.run_id)
     key = identities.load_or_create(path)
     stranger = await DhtDirectory(

@@ -1,4 +1,4 @@
-"""Words of strangers reach a terminal as text, and the terminal obeys none of them."""
+"""Text from strangers is shown in a terminal without its control sequences taking effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OBEYED = set("\x1b\x07\x9b\x7f\u202e\r")
 
 @contextmanager
 def daemon(home: Path, answer: dict[str, Any]) -> Iterator[None]:
-    """A control socket that gives this answer to everything."""
+    """Open a control socket that answers every request in the same way."""
     ready, done = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 

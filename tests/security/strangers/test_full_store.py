@@ -1,4 +1,4 @@
-"""A node of the DHT that strangers try to fill: real p2pd processes, and the node's store on its own."""
+"""Strangers try to fill the store of a DHT node: real p2pd processes, and the store alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def record(identity: Identity, run_id: RunId, now: float) -> PeerRecord:
 
 
 def entry(identity: Identity, run_id: RunId, now: float) -> Entry:
-    """An entry as it travels: its slot, its subkey, its packed value, its expiry."""
+    """Return an entry in wire form: slot, subkey, packed value, expiry."""
     made = record(identity, run_id, now)
     raw = seal(made, identity)
     packed = b"\xc4" + bytes([len(raw)]) + raw
@@ -49,7 +49,7 @@ def key_file(folder: Path, name: str) -> tuple[Identity, Path]:
 
 
 async def flood(attacker: DhtNode, target: str, entries: list[Entry]) -> int:
-    """Ask the target to store all entries; return how many it says it stored."""
+    """Ask the target to store all entries. Return how many it claims to have stored."""
     stored = 0
     for first in range(0, len(entries), BATCH):
         slots, subkeys, values, expiries = zip(*entries[first : first + BATCH], strict=True)

@@ -1,4 +1,5 @@
-"""Configs of an operator that make large tensors without parameters: refused by name wherever a model is made."""
+"""Model configs of an operator that create large tensors without parameters are rejected, by name, wherever a model is
+created."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_masks_by_formula_are_refused_in_the_sandbox(
 
 
 def test_what_makes_the_model_refuses_it_too(tmp_path: Path) -> None:
-    """The trainer, eval and generate make it by one function, export by the one below it."""
+    """Trainer, eval and generate create the model by one function, export by the function it calls."""
     config = {
         "model": {"kind": "transformers", "parameters": 1, "config": REF, "layout": REF},
         "sync_every": 1,
@@ -137,11 +138,11 @@ TINY = LlamaSection(
 
 
 class Ended(Exception):
-    """There is no further command."""
+    """There are no further commands."""
 
 
 class Line:
-    """The daemon's end of a trainer: these commands, then the end."""
+    """The daemon's end of a trainer: sends these commands, then closes."""
 
     def __init__(self, *commands: dict[str, Any]) -> None:
         self.inbox, self.given_up = self, 0
@@ -149,7 +150,7 @@ class Line:
         self.said: list[dict[str, Any]] = []
 
     def empty(self) -> bool:
-        """Let each command wait until the one before it is done."""
+        """Delay each command until the previous one is done."""
         return True
 
     def get(self, timeout: float | None = None) -> dict[str, Any]:
@@ -175,7 +176,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def served(texts: Path, *commands: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Play a trainer process of these commands in this one; return the message with which it ends."""
+    """Run a trainer with these commands in this process. Return the message with which it ends."""
     given = {
         "model": TINY,
         "data": {"kind": "text"},
@@ -208,7 +209,7 @@ def served(texts: Path, *commands: dict[str, Any], **changes: Any) -> dict[str, 
 
 
 def hostile(folder: Path) -> dict[str, Any]:
-    """Return what a trainer is told of the config `HEADS`, of a run in which it passed for a small model."""
+    """Return the trainer's configuration for `HEADS`, of a run in which it was classified as a small model."""
     model = {"kind": "transformers", "parameters": 690_000, "config": REF, "layout": REF}
     return {"model": model, "config_file": str(written(folder, HEADS))}
 
@@ -227,7 +228,7 @@ def test_a_forward_pass_that_takes_too_much_ends_the_trainer_with_an_error_that_
 
 
 def test_with_a_micro_batch_of_the_volunteers_own_the_first_step_ends_it_too(texts: Path, tmp_path: Path) -> None:
-    """It is not tried before then."""
+    """With a fixed micro batch, no trial step precedes the first step."""
     said = served(texts, START, WORK, micro_batch=1, **hostile(tmp_path))
     assert said["refused"] == "ModelError"
     assert "training the run's model with --micro-batch 1 takes more memory than the" in said["found"]
@@ -255,7 +256,7 @@ def test_the_owners_own_texts_are_not_counted(texts: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MadeHome]:
-    """A home whose run has the config `HEADS`, on a machine with little free memory."""
+    """Create a home whose run has the config `HEADS`, on a machine with little free memory."""
     open_here(monkeypatch)
     config = written(tmp_path, HEADS)
     home = made_home(tmp_path, f"context={CONTEXT}", "eval_windows=1", model=config)
@@ -298,7 +299,7 @@ def test_the_judge_of_donors_states_ends_with_it_too(
 def test_a_limit_is_twice_the_need_and_a_margin_or_what_is_free(
     need: int, activations: int, free: int, nbytes: int, error: type[Exception]
 ) -> None:
-    """An error puts the blame on the config only where an honest one would have had twice what it needs."""
+    """An error blames the config only if an honest one would have had twice what it needs."""
     limit = MemoryLimit.of(need, activations, free)
     assert limit.nbytes == nbytes
     assert type(limit.error("it")) is error
@@ -306,7 +307,7 @@ def test_a_limit_is_twice_the_need_and_a_margin_or_what_is_free(
 
 
 def test_stacks_of_threads_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They count as soon as a thread starts, and `ulimit -s` may make them larger than a run needs."""
+    """Stacks count when a thread starts, and `ulimit -s` may make them larger than a run needs."""
     threads = torch.get_num_threads() + OTHER_THREADS
 
     def limit(stack: int) -> int:

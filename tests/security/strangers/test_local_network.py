@@ -1,4 +1,4 @@
-"""Machines of a peer's own network: what they announce is a stranger's word, as it is elsewhere."""
+"""Machines in a peer's own network are strangers: their announcements are not trusted."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_an_announcement_in_the_name_of_another_replaces_no_address_that_answere
 
 
 def test_a_peer_that_answers_elsewhere_is_no_neighbour_because_somebody_says_so() -> None:
-    """Neighbours are not asked whether we can be dialled, and relay nothing for us."""
+    """Neighbours are not used to test whether we can be dialled, nor as relays."""
     answered = Answered()
     lan, peer = around(answered), anybody()
     lan._take(peer, announced(peer, "192.168.7.66"))
@@ -114,7 +114,8 @@ def test_an_announced_address_is_one_of_a_machine_of_this_network(host: str) -> 
 
 
 def test_names_without_an_address_keep_no_others_from_being_found() -> None:
-    """A question about a name takes seconds, and few are asked at once. A peer announces its address with its name."""
+    """Resolving a name takes seconds, and few are resolved at once. Honest peers announce their address with the
+    name."""
 
     async def scene() -> None:
         lan, peer = around(), anybody()
@@ -166,7 +167,7 @@ def test_a_routers_description_is_found() -> None:
 
 @contextmanager
 def answering(host: str, location: str) -> Iterator[tuple[str, int]]:
-    """A machine that answers every search."""
+    """Create a machine that answers every search."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
         there.bind((host, 0))
 
@@ -221,7 +222,7 @@ def test_a_description_that_leads_to_another_machine_is_not_followed(url: str) -
 
 
 def test_a_flood_of_names_ends_the_browser_and_it_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library's browser keeps each name for an hour, without a bound: 1,200,000 took 200 MiB."""
+    """The library's browser stores each name for an hour, without a bound: 1,200,000 names take 200 MiB."""
     monkeypatch.setattr(lan_module, "REST_S", 0.05)
 
     async def scene() -> None:

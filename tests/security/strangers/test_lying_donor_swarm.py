@@ -1,4 +1,4 @@
-"""Real processes: a donor that gives noise of a round far ahead does not hurt who joins."""
+"""Real processes: a donor that serves noise of a far round does not harm joiners."""
 
 from __future__ import annotations
 

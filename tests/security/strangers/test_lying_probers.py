@@ -1,4 +1,4 @@
-"""What probers may say of a peer: no key, and no dozen of them, write its record or make it "closed"."""
+"""Lying probers: neither one key nor a dozen can add an address to a peer's record or make the peer count as closed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEYS = [record(f"key {number}", f"198.18.0.{number}:4810") for number in range(4
 
 
 class Swarm:
-    """Honest homes reach us where we are. The keys of one block say what they like."""
+    """Honest homes reach us at our address. The keys of one block answer anything."""
 
     def __init__(self, *answered: str) -> None:
         self.answered = answered
@@ -82,7 +82,7 @@ def test_the_keys_of_one_block_write_nothing_into_our_record() -> None:
 
 
 def test_a_prober_that_is_really_asked_writes_no_address(monkeypatch: Any) -> None:
-    """Over real gRPC: the lie of one prober reaches our side, and not our record."""
+    """Over real gRPC: the lie of one prober arrives, but does not change our record."""
 
     async def lie(self: object, caller: PeerId, host: str, endpoints: list[str], port: int) -> Probed:
         return Probed((*endpoints, VICTIM), (VICTIM, *endpoints), "")
@@ -107,7 +107,7 @@ def test_a_prober_that_is_really_asked_writes_no_address(monkeypatch: Any) -> No
 
 
 class Greets:
-    """A handler that only greets."""
+    """A handler that only serves Hellos."""
 
     def on_hello(self, record: PeerRecord) -> None:
-        """Nothing is made of it."""
+        """Ignore the record."""

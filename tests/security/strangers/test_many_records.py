@@ -1,4 +1,4 @@
-"""A node of the directory that answers with thousands of records: the event loop checks none of their signatures."""
+"""A directory node that returns thousands of records: none of their signatures is checked in the event loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Result:
 
 
 class Node:
-    """Another node of the DHT, which answers a question with all of these."""
+    """A DHT node that returns all of these records."""
 
     def __init__(self, *values: bytes) -> None:
         self.results = [Result(value) for value in values]
@@ -77,7 +77,7 @@ async def asked(node: Node) -> Node:
 
 @pytest.fixture
 def checked_by(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The threads that checked a signature."""
+    """Return the threads in which signatures were checked."""
     threads = list[int]()
 
     def noting(*args: Any) -> bool:

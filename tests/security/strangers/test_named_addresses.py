@@ -1,4 +1,4 @@
-"""Strangers' records name addresses of others: nobody is flooded, and no private network is scanned."""
+"""Strangers' records name foreign addresses: no address is flooded, and no private network scanned."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_third_peer_is_not_dialled_on_behalf_of_callers_beyond_the_budget(monk
 
 
 def test_a_relay_that_names_an_address_has_few_packets_sent_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address refuses every connection at once. A hole punch tries again, and each attempt is a packet."""
+    """The address refuses every connection at once, and a hole punch retries with one packet each time."""
     sent: list[tuple[object, ...]] = []
     reusable = punch.reusable
     monkeypatch.setattr(punch, "reusable", lambda *where: sent.append(where) or reusable(*where))

@@ -1,9 +1,9 @@
-"""Every number that a stranger, a member or an operator can hand us, at its extremes.
+"""Every number that a stranger, a member or an operator can send, at its extremes.
 
-Each document is played through its reader and the first code that uses it. It is refused by a typed error, or it is
-harmless: no other exception leaves, and what is accepted can be planned, scheduled, added up and shown. The fields come
-from the declarations themselves (protobuf descriptors, sections of the manifest, literals of a JSON document), so one
-that is added is played, too, or has to be named here."""
+Each document goes through its reader and the first code that uses it. It is either rejected with a typed error, or
+harmless: no other exception is raised, and accepted values can be planned, scheduled, added up and shown. The fields
+come from their declarations (protobuf descriptors, sections of the manifest, literals of a JSON document), so a new
+field is tested automatically, or has to be named here."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ FLOATING = (Field.TYPE_DOUBLE, Field.TYPE_FLOAT)
 
 
 def values_of(field: Field) -> list[float]:
-    """Return the extremes that a field can hold. Empty: it holds no number."""
+    """Return the extremes of a field; empty: it is not a number."""
     if field.type in FLOATING:
         return [value for value in FLOATS if field.type == Field.TYPE_DOUBLE or not 3e38 < abs(value) < math.inf]
     if field.type not in INTEGRAL:
@@ -100,7 +100,7 @@ def values_of(field: Field) -> list[float]:
 
 
 def numbers_in(message: Message) -> Iterator[tuple[str, Message]]:
-    """Yield `message` with each number of it, and of messages in it, at each of its extremes, and the number's name:
+    """Yield copies of `message` with each number, also in nested messages, set to each extreme, and the number's name:
     `Message.field`."""
     for field in message.DESCRIPTOR.fields:
         for value in values_of(field):
@@ -129,7 +129,7 @@ def numbers_in(message: Message) -> Iterator[tuple[str, Message]]:
 
 
 def plays(name: str, wrap: Callable[[bytes], bytes] = bytes) -> tuple[Callable[[bytes], object], tuple[Any, ...]]:
-    """Return the reader of a fuzz target, behind `wrap`, and its typed errors."""
+    """Return the reader of a fuzz target, wrapped by `wrap`, and its typed errors."""
     made = target(name)
     return lambda raw: made.run(wrap(raw)), made.refuses
 
@@ -139,7 +139,7 @@ def framed(raw: bytes) -> bytes:
 
 
 def start_of_our_key(raw: bytes) -> None:
-    """As `peer.membership.key_watch` shows when a second daemon of our key began."""
+    """Process the start of a second daemon with our key, as `peer.membership.key_watch` does."""
     message = pb.SignedStart(body=raw, signature=OWNER.sign(START_DOMAIN, raw))
     claim = open_start(message.SerializeToString(), RunId(RUN), OWNER.public_key)
     if claim is not None:
@@ -154,7 +154,7 @@ def eta(read: Callable[[bytes], float]) -> Callable[[bytes], None]:
 
 
 def probe(raw: bytes) -> None:
-    """Dial a caller back at the port that it names."""
+    """Dial a caller back on the port that it names."""
     dialled = list[str]()
 
     async def dial(peer: PeerId, endpoint: str, timeout_s: float) -> str:
@@ -173,7 +173,7 @@ def amendments_since(raw: bytes) -> None:
 
 
 def run_view_of(raw: bytes) -> None:
-    """Take a summary, as a node of the run does, and show the run."""
+    """Process a summary as a node of the run does, and render the run."""
     said, view = signed_summary_body(raw), view_at(SetClock())
     view.on_summary(unseal_summary(said, OTHER_RUN).peer_id, "home", said)
     view.tick()
@@ -269,8 +269,8 @@ FILES = ("model.config", "model.layout", "tokenizer.file", "data.index")
 
 
 def numeric_fields() -> Iterator[str]:
-    """Yield `section.field` for each number of a manifest, whatever kind its section has. Both numbers of a change of
-    `sync.growth` are fields of their own."""
+    """Yield `section.field` for each number of a manifest, for every type of section. Both numbers of a change of
+    `sync.growth` count as fields."""
     yield from (f"{file}.size" for file in FILES)
     for name, kind in TOP.items():
         if kind in ("int", "float"):
@@ -288,7 +288,7 @@ def _is_number(annotation: Any) -> bool:
 
 
 def used(manifest: Manifest, signed: SignedManifest, options: PeerOptions) -> None:
-    """Do what preflight, consent, `peer manifest show`, the round clock and the trainer's schedule do with it."""
+    """Use the manifest as preflight, consent, `peer manifest show`, the round clock and the trainer's schedule do."""
     method = resolve(manifest.sync)
     rounds, total = manifest.rounds, manifest.train.total_rounds
     cost = cost_of(manifest.model, method)
@@ -330,7 +330,7 @@ def table_of(base: tuple[str, ...]) -> dict[str, Any]:
 
 
 def with_literal(base: tuple[str, ...], field: str, literal: str) -> bytes:
-    """Return the text of a manifest in which a field has this value, as it is written."""
+    """Return the text of a manifest in which a field has this literal."""
     place, (*sections, name) = copy.deepcopy(table_of(base)), field.split(".")
     table = place
     if field.startswith("sync.growth."):
@@ -385,7 +385,7 @@ INDEX = TokenIndex("uint16", 500, 499, "ab" * 32, *(ShardTable([ShardEntry(d * 6
 
 
 def index(raw: bytes) -> None:
-    """Read the index of a run's shards. Whatever it says, the trainer divides by its bytes and tokens."""
+    """Read the index of a run's shards. The trainer divides by its bytes and tokens, whatever they are."""
     found = parse_index(raw)
     for entry in (*found.train, *found.holdout):
         assert min(entry.tokens, entry.documents, entry.text_bytes) > 0

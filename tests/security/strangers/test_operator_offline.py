@@ -1,4 +1,5 @@
-"""A node runs a whole run with a key of its own, and the run takes newcomers when that node is gone."""
+"""A node with its own key runs a whole run without the operator's key, and the run accepts newcomers after the node is
+gone."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ OFFLINE = ("--identity-path", "../safe/operator.key")
 
 
 def papers_of(daemon: Daemon) -> list[str]:
-    """The kinds of the papers in a home."""
+    """Return the kinds of papers in a home."""
     (kept,) = (daemon.home / "runs").glob("*/papers.jsonl")
     return [json.loads(json.loads(line)["paper"])["kind"] for line in kept.read_text().splitlines()]
 
 
 def operator_makes_a_run(folder: Path) -> None:
-    """The operator's key lies in another folder, and is away before the node starts."""
+    """Create a run. The operator's key is in another folder, which is removed before the node starts."""
     safe = folder.parent / "safe"
     safe.mkdir()
     run(folder, "id", "new", "--operator", "../safe/operator.key")
@@ -67,7 +68,7 @@ async def scenario(operator: Path, volunteers: Path) -> None:
 
 
 async def remembers(one: Daemon, other: Daemon) -> bool:
-    """Whether the addresses that one keeps are also those of the other."""
+    """Return whether `one` has stored an address of `other`."""
     (known,) = (one.home / "runs").glob("*/directory.json")
     shown = await other.status()
     assert shown is not None
@@ -75,7 +76,7 @@ async def remembers(one: Daemon, other: Daemon) -> bool:
 
 
 def remember(one: Daemon, newcomer: Daemon) -> None:
-    """A newcomer with other addresses than the dead node's, as from a friend."""
+    """Give the newcomer the addresses that `one` has stored, as a friend could. They do not depend on the dead node."""
     (known,) = (one.home / "runs").glob("*/directory.json")
     folder = newcomer.home / "runs" / known.parent.name
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What a real node shows of its own network to those who are not in it: nothing."""
+"""A real node discloses nothing of its own network to peers outside it."""
 
 from __future__ import annotations
 

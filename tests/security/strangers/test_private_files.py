@@ -1,4 +1,4 @@
-"""What a daemon writes is for its owner alone, also in a home that somebody made beforehand."""
+"""Files that a daemon writes are readable only by their owner, even in a home that existed before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stranger gets out of a peer's dial-backs: nothing is dialled for him but his own address."""
+"""Strangers cannot scan networks by a peer's dial-backs: only their own address is dialled."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RUN = RunId(b"r" * 32)
 
 
 class Greets:
-    """A handler that only greets."""
+    """A handler that only serves Hellos."""
 
     def on_hello(self, record: PeerRecord) -> None:
-        """Nothing is made of it."""
+        """Ignore the record."""
 
 
 class Inner:
-    """A service that only its own machine should reach. It counts its callers."""
+    """A service reachable only from its own machine, which counts its callers."""
 
     def __init__(self, host: str) -> None:
         self.host, self.callers, self.port = host, 0, 0
@@ -60,7 +60,7 @@ async def probed(endpoints: tuple[str, ...]) -> Probed:
 
 
 def test_a_name_that_means_two_addresses_by_turns_reaches_no_inner_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name is public when it is checked, and an inner address when it is dialled."""
+    """The name resolves to a public address when it is checked, and to a private one when it is dialled."""
     resolve, answers = asyncio.BaseEventLoop.getaddrinfo, ["8.8.8.8", "127.0.0.2"]
     looked_up = list[str]()
 
@@ -82,7 +82,7 @@ def test_a_name_that_means_two_addresses_by_turns_reaches_no_inner_service(monke
 
 
 def test_open_and_closed_ports_look_the_same() -> None:
-    """A port where something else answers, one that refuses, and one that hangs up."""
+    """One port has another service, one refuses, and one closes the connection."""
 
     async def main() -> tuple[Probed, Probed]:
         with socket.socket() as free:

@@ -1,4 +1,4 @@
-"""What a node's key has signed, or signs, counts no more once the operator took back its right."""
+"""Statements signed by a node's key do not count after the operator has revoked it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def sync(heard: list[Event] | None = None) -> StatementSync:
 
 
 class Liar(RequestHandler):
-    """Hands on the papers of the stolen key, with the delegation that it had."""
+    """Serves the papers of the stolen key, with its former delegation."""
 
     def on_papers(self, held: Any) -> list[bytes]:
         return [paper.line for paper in (GIVEN, FALSE_START, *FALSE_DIGESTS)]
@@ -96,7 +96,7 @@ def honest(*papers: Paper) -> RequestHandler:
 
 
 async def visited(held: StatementSync, *handlers: RequestHandler) -> None:
-    """Have a newcomer with these papers look over gRPC whether the run goes on."""
+    """Let a newcomer with these papers check over gRPC whether the run continues."""
     now, opened, records = RunClock().now, list[GrpcTransport](), dict[PeerId, PeerRecord]()
 
     async def peers() -> dict[PeerId, PeerRecord]:

@@ -1,4 +1,4 @@
-"""No record decides when a run began: the signed start does, and every peer hands it on."""
+"""A run's start comes only from the signed start, which every peer passes on, and from no record."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def statements(heard: list[Event] | None = None) -> StatementSync:
 
 
 def wild_record(record: PeerRecord, key: Identity) -> PeerRecord:
-    """A record that names a start as well, well signed; as a peer reads it."""
+    """Return a validly signed record that also names a start, as a peer decodes it."""
     body = pb.SignedRecord.FromString(seal(record, key)).body + WILD
     signed = pb.SignedRecord(public_key=key.public_key, body=body, signature=key.sign(RECORD_DOMAIN, body))
     return open_record(signed.SerializeToString(), RUN, record.issued_at)
 
 
 class Forger(RequestHandler):
-    """Hands on starts that the operator never signed."""
+    """Serves starts that the operator never signed."""
 
     def __init__(self, key: Identity) -> None:
         super().__init__()
@@ -84,13 +84,13 @@ class Forger(RequestHandler):
 
 
 def pb_text(raw: bytes) -> bytes:
-    """A document as a JSON string."""
+    """Return a document as a JSON string."""
     return b'"' + raw.replace(b'"', b'\\"') + b'"'
 
 
 @contextlib.asynccontextmanager
 async def swarm(honest: StatementSync | None) -> AsyncIterator[JoinContext]:
-    """Liars, and an honest peer that holds these papers: over gRPC, as a newcomer sees them."""
+    """Run liars and an honest peer with these papers over gRPC, as a newcomer sees them."""
     now, opened, records = RunClock().now, list[GrpcTransport](), dict[PeerId, PeerRecord]()
 
     async def opens(key: Identity, handler: RequestHandler) -> None:

@@ -1,5 +1,5 @@
-"""Free keys at a node of the run: what they say and sign for each other moves no number of the view, and they leave
-places to others."""
+"""Free keys at a node of the run: their summaries and mutual receipts change no number of the view, and leave room for
+others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def signed(by: Signing, of: Signing, round_: int, nbytes: int, fragment: int = 0
 
 
 def shared(view: RunView) -> dict[str, Any]:
-    """The view without the lines in which each peer speaks for itself."""
+    """Return the view without the lines that are each peer's own claims."""
     return {name: value for name, value in to_json(view.report()).items() if name != "peers"}
 
 

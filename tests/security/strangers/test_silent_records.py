@@ -1,5 +1,5 @@
-"""Records that never answer do not keep honest peers from each other. In virtual time, hence without addresses: what
-the budget of dials saves is not counted here."""
+"""Records that never answer do not prevent honest peers from exchanging. In virtual time and without addresses, so the
+effect of the budget of dials is not included."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def new_keys(era: int, number: int) -> str:
 
 
 async def announce(swarm: SimulatedSwarm, name: Name) -> None:
-    """Show the silent records for as long as the run lasts, under `name`, which is told how often they were shown."""
+    """Announce the silent records during the run under `name`, and count how often they were read."""
     for era in range(int(ROUNDS * ROUND_S / LIFE_S) + 1):
         now = swarm.hub.now()
         for number in range(SILENT):
@@ -46,7 +46,7 @@ async def announce(swarm: SimulatedSwarm, name: Name) -> None:
 
 
 def exchanged(name: Name | None) -> list[int]:
-    """Play, and return how many exchanges each round had."""
+    """Run the swarm. Return the number of exchanges per round."""
 
     async def main() -> SimulatedSwarm:
         swarm = SimulatedSwarm(

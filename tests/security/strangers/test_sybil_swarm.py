@@ -1,4 +1,5 @@
-"""A real swarm amid the records of a key farm: it goes on exchanging, and the innocent address is left alone."""
+"""A real swarm with the records of a key farm in its directory: it continues to exchange, and does not flood the
+innocent address that these name."""
 
 from __future__ import annotations
 
