@@ -65,17 +65,17 @@ class PayloadEncoder(ABC):
         whole, rest = divmod(end, self._tile_bytes)
         if cut == 0 and (rest == 0 or end == self.nbytes):
             return self.tiles(first, whole + 1 if rest else whole)
-        parts = (self._part(number, offset, end) for number in range(first, whole + 1 if rest else whole))
+        parts = (self._tile_part(number, offset, end) for number in range(first, whole + 1 if rest else whole))
         return b"".join(parts)
 
-    def _part(self, number: int, offset: int, end: int) -> memoryview:
+    def _tile_part(self, number: int, offset: int, end: int) -> memoryview:
         """Return the part of this tile that lies between the payload offsets `offset` and `end`."""
         if self._last[0] != number:
             self._last = number, self.tiles(number, number + 1)
         begins = number * self._tile_bytes
         return memoryview(self._last[1])[max(0, offset - begins) : end - begins]
 
-    def part(self, first: int, end: int) -> Tensor:
+    def tile_values(self, first: int, end: int) -> Tensor:
         """Return the values of the tiles from `first` up to, not including, `end`."""
         return self._values[first * TILE : min(end * TILE, self._values.numel())]
 
@@ -92,7 +92,7 @@ class Encoding(PayloadEncoder):
         self._codec = codec
 
     def tiles(self, first: int, end: int) -> bytes:
-        return self._codec.encode(self.part(first, end))
+        return self._codec.encode(self.tile_values(first, end))
 
 
 class PayloadDecoder(ABC):
@@ -131,17 +131,17 @@ class PayloadDecoder(ABC):
             if start == 0 and whole:
                 part, view = view[:whole], view[whole:]
                 self._received += whole
-                self._take(number, part)
+                self._decode_tiles_from(number, part)
                 continue
             due = min(self._tile_bytes, self.nbytes - number * self._tile_bytes) - start
             part, view = view[:due], view[due:]
             self._received += len(part)
             self._piece += part
             if len(part) == due:
-                self._take(number, memoryview(self._piece))
+                self._decode_tiles_from(number, memoryview(self._piece))
                 self._piece = bytearray()
 
-    def _take(self, first: int, payload: memoryview) -> None:
+    def _decode_tiles_from(self, first: int, payload: memoryview) -> None:
         self.decode_tiles(first, first - (-len(payload) // self._tile_bytes), payload)
 
     def close(self) -> None:

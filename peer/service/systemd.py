@@ -64,18 +64,18 @@ class Systemd:
 
     def ensure_available(self) -> None:
         """Raise ServiceUnavailable when systemd does not respond."""
-        self._ask("show-environment")
+        self._systemctl("show-environment")
 
     def start(self, name: str) -> None:
         """Reload the unit file, enable the service at login, and start or restart it."""
-        self._ask("daemon-reload")
-        self._ask("enable", "--quiet", f"{name}.service")
-        self._ask("restart", f"{name}.service")
+        self._systemctl("daemon-reload")
+        self._systemctl("enable", "--quiet", f"{name}.service")
+        self._systemctl("restart", f"{name}.service")
 
     def stop(self, name: str) -> None:
         """Drain and stop the service, and disable it. Does nothing if there is no such service."""
         if self._facts(name).get("LoadState") == "loaded":
-            self._ask("disable", "--quiet", "--now", f"{name}.service")
+            self._systemctl("disable", "--quiet", "--now", f"{name}.service")
 
     def state(self, name: str) -> ServiceState:
         """Return the service's state. Raises ServiceUnavailable."""
@@ -97,10 +97,10 @@ class Systemd:
         return [more] if lingers.exists() else [NO_LINGER, more]
 
     def _facts(self, name: str) -> dict[str, str]:
-        answer = self._ask("show", f"{name}.service", f"--property={','.join(ASKED)}")
+        answer = self._systemctl("show", f"{name}.service", f"--property={','.join(ASKED)}")
         return dict(line.split("=", 1) for line in answer.splitlines() if "=" in line)
 
-    def _ask(self, *arguments: str) -> str:
+    def _systemctl(self, *arguments: str) -> str:
         """Return what systemctl prints. Raises ServiceUnavailable when it is missing, fails, or takes longer than
         `ANSWER_S` seconds."""
         name, words = Path(self._program).name, ["--user", *arguments]

@@ -117,7 +117,9 @@ class GrpcTransport(SmallCalls):
             self._silence_reason,
             self.relay_server,
         )
-        self._server = ExchangeServer(self._config, self._service, self._caps, callers, self.relay_server, self._word)
+        self._server = ExchangeServer(
+            self._config, self._service, self._caps, callers, self.relay_server, self._sign_origin
+        )
         self._pool = ConnectionPool(self.dialler, self.relays)
         self._call_client = CallClient(self._config, self._pool, self.dialler, correction, self.relays)
         self.upload_test = UploadTest(self._call_client, self._caps)
@@ -333,7 +335,7 @@ class GrpcTransport(SmallCalls):
         finally:
             await aside.close()
 
-    def _word(self, peer: PeerId, block: str) -> RelayWord:
+    def _sign_origin(self, peer: PeerId, block: str) -> RelayWord:
         """Sign a statement of the address block from which a closed peer calls this relay."""
         return new_word(self._config.run_id, peer, block, self._config.now(), KeySigner(self._config.identity).sign)
 

@@ -105,7 +105,7 @@ class _LowsOut(PayloadEncoder):
         return b"".join(self._tile(number) for number in range(first, end))
 
     def _tile(self, number: int) -> bytes:
-        return self._codec.encode_lows(self.part(number, number + 1), self._steps[rows_at(number * TILE)])
+        return self._codec.encode_lows(self.tile_values(number, number + 1), self._steps[rows_at(number * TILE)])
 
 
 class _LowsIn(PayloadDecoder):

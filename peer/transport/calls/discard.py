@@ -112,7 +112,7 @@ class DiscardService:
         """Read a caller's bytes, at most `DISCARD_BYTES`, and reply with their number."""
         async with self._admission.admitted(context) as caller:
             block = block_of_network(caller.address)
-            await self._take(block, context)
+            await self._charge(block, context)
             try:
                 async with self._places.held(block, timeout_s=WITHIN_S):
                     received = await self._read(caller, context)
@@ -123,7 +123,7 @@ class DiscardService:
             except TimeoutError:
                 await refuse(context, Code.TIMEOUT, f"a measurement takes {WITHIN_S:.0f} s at most")
 
-    async def _take(self, block: str, context: Context) -> None:
+    async def _charge(self, block: str, context: Context) -> None:
         """Charge a whole measurement to the limits, as its size is not known in advance. Refuses the call when a limit
         is exceeded."""
         now = self._admission.now()

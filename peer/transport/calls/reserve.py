@@ -58,7 +58,7 @@ async def hold(
             if raw is None:
                 raise PartnerLost("the relay ended the reservation")
             reply = _reply_of(raw)
-            granted(reply.rate, _word_of(reply))
+            granted(reply.rate, _statement_of(reply))
             if reply.slip:
                 called(reply.slip)
 
@@ -74,7 +74,7 @@ def _reply_of(raw: bytes) -> pb.ReserveReply:
     return reply
 
 
-def _word_of(reply: pb.ReserveReply) -> RelayWord | None:
+def _statement_of(reply: pb.ReserveReply) -> RelayWord | None:
     """Return the relay's statement of our address block; None: the message has none. Raises BadPayload."""
     if not reply.HasField("word"):
         return None
@@ -105,12 +105,12 @@ class ReserveService:
             except PartnerRefused as refused:
                 await refuse(context, refused.code, refused.reason)
             try:
-                await self._tell(held, block_of_network(caller.address), context)
+                await self._announce(held, block_of_network(caller.address), context)
             finally:
                 self._relay_server.release(held)
             await refuse(context, Code.BUSY, "your place at this relay went to another peer")
 
-    async def _tell(self, held: Reservation, block: str, context: Context) -> None:
+    async def _announce(self, held: Reservation, block: str, context: Context) -> None:
         """Announce circuits and send heartbeats until the place is lost or the peer excluded. A peer that does not read
         loses the place. `block`: the address block from which it calls."""
         word: RelayWord | None = None

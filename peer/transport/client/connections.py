@@ -211,7 +211,7 @@ class ConnectionPool:
         if not to.endpoints and not to.relays:
             raise PartnerLost(f"{to.peer_id}: no address is known")
         refused, trouble = list[NotDialled](), list[str]()
-        near = self._near(to, refused)
+        near = self._endpoints_to_dial(to, refused)
         relays = self.relays_of(to)
 
         async def direct(endpoint: str) -> Connection | None:
@@ -243,7 +243,7 @@ class ConnectionPool:
         tried = ", ".join([*near, *(f"{RELAYED}{relay.peer_id[-8:]}" for relay in relays)])
         raise PartnerLost(f"{to.peer_id}: cannot connect to {tried}{''.join(f' ({why})' for why in trouble[:1])}")
 
-    def _near(self, to: PeerRecord, refused: list[NotDialled]) -> tuple[str, ...]:
+    def _endpoints_to_dial(self, to: PeerRecord, refused: list[NotDialled]) -> tuple[str, ...]:
         """Return the endpoints to dial. Of a peer that cannot be dialled from outside, these are only the private
         ones."""
         if not to.endpoints:

@@ -97,7 +97,7 @@ class ContributionCall:
             await self._until_result(stream, answered)
             await receive_payload(reader(stream), self._sink, self._caps, self.progress.reader)
             if self.progress.agreed:
-                await self._part(stream)
+                await self._confirm(stream)
 
     async def _until_result(self, stream: Any, answered: Answered) -> None:
         """Send our contribution when the owner requests it. Return when the result begins."""
@@ -137,7 +137,7 @@ class ContributionCall:
             raise BadPayload(Code.RESULT, "the owner of the shard gives another result than before")
         self._result, self._source = result, None
 
-    async def _part(self, stream: Any) -> None:
+    async def _confirm(self, stream: Any) -> None:
         """Confirm to the owner that the result is complete, and wait until the owner has read that."""
         with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
             async with asyncio.timeout(STALL_S):

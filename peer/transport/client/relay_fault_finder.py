@@ -54,9 +54,9 @@ class RelayFaultFinder:
         over = next((one for one in to.relays if one.peer_id == used.relay), None)
         if over is not None and (others := self._others(to, over)):
             self._sought.add((to.peer_id, used.relay))
-            self._pool.run_in_background(self._look(to.peer_id, over, others, silent=silent))
+            self._pool.run_in_background(self._test(to.peer_id, over, others, silent=silent))
 
-    async def _look(self, peer: PeerId, over: RelayAddress, others: Sequence[RelayAddress], *, silent: bool) -> None:
+    async def _test(self, peer: PeerId, over: RelayAddress, others: Sequence[RelayAddress], *, silent: bool) -> None:
         callees = set[PeerId]()
 
         def there() -> None:
@@ -65,7 +65,7 @@ class RelayFaultFinder:
                 callees.update(self._pool.retire_over(over.peer_id))
 
         try:
-            async with self._asking(peer, over, others, there) as (elsewhere, again):
+            async with self._calling(peer, over, others, there) as (elsewhere, again):
                 if await elsewhere is None:
                     return
                 answer = await again
@@ -89,18 +89,18 @@ class RelayFaultFinder:
         address = next((one for one in record.relays if one.peer_id == over.peer_id), None) if record else None
         if record is None or address is None:
             return _Answer(False)
-        async with self._asking(peer, address, self._others(record, address)) as (elsewhere, again):
+        async with self._calling(peer, address, self._others(record, address)) as (elsewhere, again):
             answer = await again
             return answer if answer.answered or await elsewhere is not None else _Answer(False)
 
     @contextlib.asynccontextmanager
-    async def _asking(
+    async def _calling(
         self, peer: PeerId, over: RelayAddress, others: Sequence[RelayAddress], there: Callable[[], None] = lambda: None
     ) -> AsyncIterator[tuple[asyncio.Task[float | None], asyncio.Task[_Answer]]]:
         """Call a peer over its other relays and over the suspected one, during the block. `there` is called when the
         peer answers over another relay."""
         elsewhere = asyncio.create_task(self._elsewhere(peer, others, there), name="asked elsewhere")
-        again = asyncio.create_task(self._ask(peer, over, elsewhere), name="asked again")
+        again = asyncio.create_task(self._call_again(peer, over, elsewhere), name="asked again")
         try:
             yield elsewhere, again
         finally:
@@ -122,7 +122,7 @@ class RelayFaultFinder:
         await self._pool.store(peer, found)
         return answered_s
 
-    async def _ask(self, peer: PeerId, over: RelayAddress, elsewhere: asyncio.Task[float | None]) -> _Answer:
+    async def _call_again(self, peer: PeerId, over: RelayAddress, elsewhere: asyncio.Task[float | None]) -> _Answer:
         """Call a peer over a new circuit of the suspected relay. The time allowed follows from how fast the relay
         itself answers."""
         began, tunnel = time.monotonic(), self._circuits.tunnel(over, peer)

@@ -127,7 +127,7 @@ class FrontCaller:
         """Record the name of our end of the connection to gRPC."""
         self.seen_as = seen_as
 
-    def show(self, key: PeerId) -> bool:
+    def add_key(self, key: PeerId) -> bool:
         """Record a key proven over this connection. Return whether it is the first one."""
         self.key = self.key or key
         return self.key == key
@@ -141,7 +141,7 @@ class FrontCaller:
         self.calls += more
         self.changed()
 
-    def keep_for(self, key: PeerId) -> None:
+    def reserve_for(self, key: PeerId) -> None:
         """Record that its place is reserved for this proven peer."""
         self.kept_for = key
 
@@ -272,13 +272,13 @@ class CallerTable:
         """Record that the caller that gRPC sees as `seen_as` proved this key. A proven peer gets a reserved place."""
         caller = self._inside.get(seen_as)
         if caller is not None:
-            self.shown(caller, key, proven=proven)
+            self.record_key(caller, key, proven=proven)
 
-    def shown(self, caller: FrontCaller, key: PeerId, *, proven: bool) -> None:
+    def record_key(self, caller: FrontCaller, key: PeerId, *, proven: bool) -> None:
         """As `greeted`, for a known caller."""
-        before, first = caller.rank, caller.show(key)
+        before, first = caller.rank, caller.add_key(key)
         if proven and first and caller.kept_for is None and self._proven[key] < self.limits.of_key:
-            caller.keep_for(key)
+            caller.reserve_for(key)
             self._proven[key] += 1
             self._places.prove(caller)
         if caller.rank is not before:

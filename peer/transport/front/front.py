@@ -134,7 +134,7 @@ class AcceptingFront:
         owner = circuit.caller.owner if caller else circuit.target.owner
         assert session.caller is not None
         assert self._relay_server is not None
-        self._callers.shown(session.caller, owner, proven=self._is_proven(owner))
+        self._callers.record_key(session.caller, owner, proven=self._is_proven(owner))
         transport, loop = session.release(), asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=CHUNK, loop=loop)
         protocol = _CircuitProtocol(reader, lambda: self.gone(session))
@@ -152,7 +152,7 @@ class AcceptingFront:
         transport = cast(asyncio.Transport, stream.writer.transport)
         transport.pause_reading()
         stream.reader.feed_eof()
-        session.take(transport, await stream.reader.read())
+        session.serve_transport(transport, await stream.reader.read())
         try:
             await session.closed
         finally:

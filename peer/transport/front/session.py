@@ -321,7 +321,7 @@ class FrontSession(Session):
         """Set the caller of this session."""
         self.caller = caller
 
-    def take(self, transport: asyncio.Transport, first: bytes) -> None:
+    def serve_transport(self, transport: asyncio.Transport, first: bytes) -> None:
         """Serve an existing connection, from which `first` has already been read."""
         transport.set_protocol(self.outer)
         self.outer.connection_made(transport)

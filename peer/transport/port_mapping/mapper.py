@@ -76,23 +76,23 @@ class PortMapper:
     async def _end(self) -> None:
         if self._running is not None:
             await cancel_and_wait(self._running)
-            await self._give_back(GIVE_BACK_S)
+            await self._close_port(GIVE_BACK_S)
             if not self._running.cancelled():
                 self._running.result()  # the task ends only by an error, which this raises
 
     async def _run(self) -> None:
         while True:
-            await self._look()
+            await self._renew()
             await self._clock.sleep(TICK_S)
 
-    async def _look(self) -> None:
+    async def _renew(self) -> None:
         here, now = self._surroundings(), self._clock.now()
         self._report_change(self._lease.notice(here, now))
         match self._lease.errand(here, now):
             case Errand.OPEN:
                 await self._open()
             case Errand.CLOSE:
-                await self._give_back(ASK_S)
+                await self._close_port(ASK_S)
 
     async def _open(self) -> None:
         lease = self._lease
@@ -106,7 +106,7 @@ class PortMapper:
             self._report_change(lease.opened(answer, here, now))
         self._store(lease.to_close())
 
-    async def _give_back(self, timeout_s: float) -> None:
+    async def _close_port(self, timeout_s: float) -> None:
         if port := self._lease.to_close():
             why = await self._router.close(port, self._inner, timeout_s)
             self._report_change(self._lease.closed(why, self._clock.now()))

@@ -52,12 +52,12 @@ class IgdRouter:
         self, ports: Sequence[int], inner: int, lease_s: float, timeout_s: float
     ) -> PortMapping | RouterRefusal:
         job = {"do": "open", "ports": list(ports), "inner": inner, "hosts": self._hosts, "lease_s": round(lease_s)}
-        answer = await _ask(job, timeout_s)
+        answer = await _run_child(job, timeout_s)
         return answer if isinstance(answer, RouterRefusal) else mapping_of(answer)
 
     async def close(self, port: int, inner: int, timeout_s: float) -> str:
         job = {"do": "close", "ports": [port], "inner": inner, "hosts": self._hosts}
-        answer = await _ask(job, timeout_s)
+        answer = await _run_child(job, timeout_s)
         return answer.why if isinstance(answer, RouterRefusal) else ""
 
 
@@ -107,7 +107,7 @@ def _is_within(number: object, least: int, most: int) -> TypeGuard[int]:
     return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
 
 
-async def _ask(job: dict[str, Any], timeout_s: float) -> dict[str, Any] | RouterRefusal:
+async def _run_child(job: dict[str, Any], timeout_s: float) -> dict[str, Any] | RouterRefusal:
     """Run the child process for a job and return its answer. The process has ended afterwards, even after
     cancellation."""
     try:

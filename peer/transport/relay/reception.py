@@ -42,13 +42,13 @@ class CircuitReception:
         self._taking: Counter[PeerId] = Counter()
         self._closed = False
 
-    def take(self, relay: PeerId, address: str, slip: bytes) -> None:
+    def accept(self, relay: PeerId, address: str, slip: bytes) -> None:
         """Accept a call that a relay announced. `address`: the relay's IP address and port.
 
         A relay with `CIRCUITS_OF_TARGET` open calls gets no more, so that no relay takes the capacity of the others."""
         if self._closed or self._taking[relay] >= CIRCUITS_OF_TARGET:
             return
-        task = asyncio.create_task(self._take(relay, address, slip), name="circuit taken")
+        task = asyncio.create_task(self._serve_call(relay, address, slip), name="circuit taken")
         self._tasks.add(task)
         self._taking[relay] += 1
         task.add_done_callback(partial(self._ended, relay))
@@ -57,7 +57,7 @@ class CircuitReception:
         self._tasks.discard(task)
         self._taking -= Counter([relay])  # drops a relay without open calls
 
-    async def _take(self, relay: PeerId, address: str, slip: bytes) -> None:
+    async def _serve_call(self, relay: PeerId, address: str, slip: bytes) -> None:
         try:
             through = await connected(host_of(address), int(address.rpartition(":")[2]), CONNECT_S)
         except PartnerLost as error:

@@ -48,7 +48,7 @@ class Relays:
         """`ask` requests a circuit from a relay. `serve` serves a caller that came over a circuit."""
         self._memory = PunchMemory()
         self._ask = ask
-        self._caller = CircuitCaller(self._asked, dialler, self._memory, now)
+        self._caller = CircuitCaller(self._request, dialler, self._memory, now)
         self._reception = CircuitReception(serve, dialler, self.failed)
         self._standing = RelayStanding()
         self._settling: set[asyncio.TimerHandle] = set()
@@ -117,7 +117,7 @@ class Relays:
         timer = asyncio.get_running_loop().call_later(SETTLE_S, settle)
         self._settling.add(timer)
 
-    async def _asked(self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float) -> tuple[bytes, str]:
+    async def _request(self, relay: RelayAddress, target: PeerId, bulk: bool, needs: float) -> tuple[bytes, str]:
         """Request a circuit from a relay, and record if the relay itself is gone."""
         try:
             return await self._ask(relay, target, bulk, needs)
@@ -164,7 +164,7 @@ class Relays:
         `peer.transport.calls.reserve.hold`. A relay whose connection breaks counts as gone."""
 
         def called(slip: bytes) -> None:
-            self._reception.take(relay, connection.address, slip)
+            self._reception.accept(relay, connection.address, slip)
 
         try:
             await hold(connection, granted, called, control)

@@ -127,7 +127,7 @@ class Admission:
             if key == TOKEN_KEY and isinstance(value, bytes):
                 if (owner := self.tokens.owner(value, self.now())) is not None:
                     return owner
-                if self.tokens.gave(value):  # not a fault: tokens of honest callers expire
+                if self.tokens.was_issued(value):  # not a fault: tokens of honest callers expire
                     await refuse(context, Code.NO_TOKEN, "your token has run out; say Hello again")
         address = network_of(self._origin(context))
         self.reputation.refused(

@@ -64,9 +64,9 @@ class IndirectProbe:
             return Vouched(None, "no address of it is known here")
         if len(self._running) >= MAX_AT_ONCE or about in self._running:
             return Vouched(None, "busy with other calls")
-        return await self._look(about, record)
+        return await self._probe(about, record)
 
-    async def _look(self, about: PeerId, record: PeerRecord) -> Vouched:
+    async def _probe(self, about: PeerId, record: PeerRecord) -> Vouched:
         self._running.add(about)
         try:
             tried = await self._tried(about, record)

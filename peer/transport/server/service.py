@@ -106,10 +106,10 @@ class ExchangeService:
         except BadPayload as error:
             await self.admission.turn_away(context, error.code, error.reason, caller.peer)
         if request.snapshot.startswith(ARTIFACT_PREFIX):
-            await self._give_artifact(caller, request, context)
+            await self._send_artifact(caller, request, context)
             return
         if request.snapshot.startswith((FRAGMENT_PREFIX, SHARD_PREFIX)):
-            await self._give_fragment(caller, request, context)
+            await self._send_fragment(caller, request, context)
             return
         data = await self._piece(caller, request, context)
         assert caller.peer is not None
@@ -122,7 +122,7 @@ class ExchangeService:
             with giving:
                 await self._send(caller, data, request, self._uploads.throttle_for(proven=proven), context)
 
-    async def _give_fragment(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
+    async def _send_fragment(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
         """Send part of a fragment's state, or of a shard's averaged result. A place is taken first, because the state
         is copied for it."""
         await self._may_enter(caller, PIECE_BYTES, context)
@@ -133,7 +133,7 @@ class ExchangeService:
             given = self._uploads.throttle_for(proven=self._is_proven(caller.peer), fragment=True)
             await self._send(caller, data, request, given, context)
 
-    async def _give_artifact(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
+    async def _send_artifact(self, caller: Caller, request: pb.PieceRequest, context: Context) -> None:
         """Send a piece of an artifact. A place is taken first, because the piece is read from disk."""
         proven = self._is_proven(caller.peer)
         if busy := self._uploads.refusal_reason(proven=proven):

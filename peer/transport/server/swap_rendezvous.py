@@ -134,7 +134,7 @@ class SwapRendezvous:
         if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
             await refuse(context, Code(answer.verdict), answer.reason)
         slot = await self._place(caller, theirs, key, context, locked=answer.verdict is Verdict.LOCKED)
-        accepting = await self._meet(slot, caller, key, context)
+        accepting = await self._await_acceptance(slot, caller, key, context)
         way = self._ways.of(context.peer())
         try:
             report = await self._stream(slot, accepting, theirs, context)
@@ -223,7 +223,7 @@ class SwapRendezvous:
         slot.serving = asyncio.current_task()
         return slot
 
-    async def _meet(self, slot: _Slot, caller: PeerId, key: RoundKey, context: Context) -> AwaitedSwap:
+    async def _await_acceptance(self, slot: _Slot, caller: PeerId, key: RoundKey, context: Context) -> AwaitedSwap:
         """Wait until our own round accepts this swap. Refuses the call after `PARK_S`."""
         try:
             async with asyncio.timeout(PARK_S):

@@ -58,6 +58,6 @@ class TokenTable:
         owner, _, start = self._owners[token]
         self._owners[token] = owner, -math.inf, start
 
-    def gave(self, token: bytes) -> bool:
+    def was_issued(self, token: bytes) -> bool:
         """Return whether this token was issued here, even if it has expired."""
         return token in self._owners

@@ -159,7 +159,7 @@ class Stripes:
                 if self._in > 1 and kind == Kind.CHUNK:
                     stripe.get_ahead()
                 self._flow_in.moved(len(raw or b""))
-                self._look()
+                self._adapt()
                 return raw
             self._in, self._read_next = self._announced(raw), 0
 
@@ -178,7 +178,7 @@ class Stripes:
             for stripe in self._stripes:
                 await stripe.settle()
         self._flow_out.moved(len(frame))
-        self._look()
+        self._adapt()
 
     async def _put(self, frame: bytes) -> None:
         stripe = self._stripes[self._write_next % self._out]
@@ -203,7 +203,7 @@ class Stripes:
 
     # -- how many ----------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _adapt(self) -> None:
         """Open more streams if the windows are the bottleneck."""
         stripes, rate = len(self._stripes), max(self._flow_in.rate, self._flow_out.rate)
         if self._round_trip_s >= LONG_S and rate * self._round_trip_s >= FULL * stripes * USUAL_CHUNK:

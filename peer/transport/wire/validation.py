@@ -20,14 +20,14 @@ MAX_RATE = 1e15
 """Bytes per second, more than any real rate."""
 
 
-class _TellsReach(Protocol):
+class _ReachMessage(Protocol):
     """A message with the fields that say how its sender can be called."""
 
     undialable: bool
     relayed: bool
 
 
-def reach_of(said: _TellsReach) -> Reach:
+def reach_of(said: _ReachMessage) -> Reach:
     """Decode how another peer can be called, by its own claim."""
     if not said.undialable:
         return Reach.DIRECT

@@ -70,7 +70,7 @@ class Setting:
         slip = self.relay_server.call(OTHER, target, "caller block", bulk=bulk, proven=False, needs=needs)
         theirs = self.held.calls.get_nowait()
         if self.takes:
-            self.reception.take(RELAY, self.address, theirs)
+            self.reception.accept(RELAY, self.address, theirs)
         return slip, self.address
 
     async def _serve(self, stream: Stream, way: Way) -> None:
@@ -249,7 +249,7 @@ def test_a_relay_is_not_blamed_for_a_caller_that_does_not_come_or_speaks_nonsens
         said = [b"", address_told, address_told + b"\x16\x03\x01", address_told + b"Pshort"]
         async with setting() as here:
             for _ in range(len(said)):
-                here.reception.take(RELAY, address, b"s" * 16)
+                here.reception.accept(RELAY, address, b"s" * 16)
             await _until(lambda: not here.reception._tasks)
             assert not said
             assert not here.failed
@@ -264,7 +264,7 @@ def test_a_relay_whose_port_does_not_answer_has_failed(run: Run) -> None:
         async with setting() as here:
             sockets, port = bind(["127.0.0.1"], 0)
             sockets[0].close()
-            here.reception.take(RELAY, f"127.0.0.1:{port}", b"s" * 16)
+            here.reception.accept(RELAY, f"127.0.0.1:{port}", b"s" * 16)
             await _until(lambda: bool(here.failed))
             assert here.failed == [(RELAY, RELAY)]
 
@@ -277,7 +277,7 @@ def test_no_relay_takes_the_places_of_the_others(run: Run) -> None:
             silent = await asyncio.start_server(lambda reader, writer: held.append(writer), "127.0.0.1", 0)
             held: list[asyncio.StreamWriter] = []
             for _ in range(3 * CIRCUITS_OF_TARGET):
-                here.reception.take(PeerId("greedy"), f"127.0.0.1:{silent.sockets[0].getsockname()[1]}", b"s" * 16)
+                here.reception.accept(PeerId("greedy"), f"127.0.0.1:{silent.sockets[0].getsockname()[1]}", b"s" * 16)
             await _until(lambda: len(held) == CIRCUITS_OF_TARGET)
             stream, _ = await here.open(bulk=False)
             assert await speaks(stream)
@@ -298,7 +298,7 @@ def test_once_closed_no_call_is_taken(run: Run) -> None:
             with contextlib.suppress(ConnectionError):
                 assert await stream.reader.read() == b""
             stream.abort()
-            here.reception.take(RELAY, here.address, b"s" * 16)
+            here.reception.accept(RELAY, here.address, b"s" * 16)
             assert not here.reception._tasks
 
     run(main())

@@ -20,7 +20,7 @@ def test_all_tokens_run_out_at_once_and_stay_known() -> None:
     token = table.issue(ONE, now=100.0)
     table.expire()
     assert table.owner(token, 100.0) is None
-    assert table.gave(token)
+    assert table.was_issued(token)
     assert table.owner(table.issue(ONE, now=100.0), 100.0) == ONE
 
 
