@@ -1,5 +1,5 @@
-"""What holds for every test: examples drawn alike each time, no options from outside, leaks blamed on their file, and
-processes only where the marker `processes` says so."""
+"""Rules for all tests: reproducible random examples, no options from the environment, leaks reported for the file that
+caused them, and processes only in tests with the marker `processes`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ settings.register_profile("peer", derandomize=True, deadline=None, database=None
 settings.load_profile("peer")
 
 for _name in [name for name in os.environ if name.startswith("PEER_") and name != "PEER_KERNELS"]:
-    del os.environ[_name]  # they would give options to the commands under test
+    del os.environ[_name]  # they would set options of the commands under test
 os.environ["PEER_CONFIG"] = os.devnull
 
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -38,8 +38,8 @@ def _environment_of_this_test() -> Iterator[None]:
 
 
 class _Errors(logging.Handler):
-    """What gRPC logs of an exception in our handlers: a person's terminal has it, and no caller sees the reason. Errors
-    of gRPC's own are left out: a caller that is gone in the middle of an answer makes them."""
+    """Collects exceptions in our handlers that gRPC logs. They appear on the terminal only, and no caller sees the
+    reason. Errors of gRPC itself are ignored, because a caller that vanishes during an answer causes them."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -73,7 +73,8 @@ def _leaks_of_this_file() -> Iterator[None]:
 
 
 def pytest_collectstart() -> None:
-    """Nothing of what is imported and collected is garbage. Without this a tenth of that time goes to looking."""
+    """Disable garbage collection during imports and collection. It would find nothing, and take a tenth of that
+    time."""
     gc.disable()
 
 
@@ -85,11 +86,11 @@ def pytest_collection_finish() -> None:
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 _STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"})
-"""Audit events of Python that say that a process is started."""
+"""Audit events of Python for the start of a process."""
 _ASKED = frozenset({"ldconfig", "gcc", "cc", "ld", "uname", "ninja"})
-"""Programs that libraries ask about the machine. They end within milliseconds."""
+"""Programs that libraries run to ask about the machine. They end within milliseconds."""
 _started: list[str] = []
-"""What the present test has started."""
+"""The processes that the current test has started."""
 
 
 def _watch_starts(started: list[str], starts: frozenset[str] = _STARTS, asked: frozenset[str] = _ASKED) -> None:

@@ -1,4 +1,4 @@
-"""A strict reader of Prometheus's text format 0.0.4: what it takes, every scraper takes."""
+"""A strict parser of Prometheus's text format 0.0.4: what it accepts, every scraper accepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAMPLE = re.compile(rf"({_NAME})(?:\{{({_LABEL}(?:,{_LABEL})*)?\}})? (\S+)")
 
 @dataclass
 class Family:
-    """One metric. `samples`: name and labels as written, to the value."""
+    """One metric. `samples`: (name, labels as written) -> value."""
 
     name: str
     help: str
@@ -22,12 +22,12 @@ class Family:
     samples: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def value(self, **labels: str) -> float:
-        """Of the sample with exactly these labels."""
+        """Return the value of the sample with exactly these labels."""
         return self.samples[self.name, ",".join(f'{name}="{labels[name]}"' for name in sorted(labels))]
 
 
 def parse(text: str) -> dict[str, Family]:
-    """The families by name. Raises AssertionError at the first thing that is not as it should be."""
+    """Return the metrics by name. Raises AssertionError at the first violation of the format."""
     assert text.endswith("\n")
     families: dict[str, Family] = {}
     current: Family | None = None

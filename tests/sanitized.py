@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def run(library: str) -> int:
-    """With the kernels of `library`."""
+    """Run the conformance suites with the kernels in `library`. Return pytest's exit code."""
     import pytest
 
     spec = importlib.util.spec_from_file_location(NAME, library)

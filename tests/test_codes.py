@@ -1,4 +1,4 @@
-"""One table of codes: what raises one, what counts it, and what strangers make up."""
+"""The table of codes: every code in use is in it, metrics count by it, and unknown codes count as `other`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ LITERAL = re.compile(
     |code=)f?"[^"]*\"""",
     re.VERBOSE,
 )
-"""Text in the place of a code."""
+"""Matches a string literal in the place of a code."""
 
 
 def failures(*failed: events.PartnerFailed) -> dict[str, float]:
-    """The samples of `peer_partner_failures_total` after these events that are not 0, by label."""
+    """Return label -> value of the samples of `peer_partner_failures_total` after these events, without zeros."""
     counters = EventCounters()
     for event in failed:
         counters.count(event, 0.0)
@@ -46,14 +46,14 @@ def failures(*failed: events.PartnerFailed) -> dict[str, float]:
 
 
 def failed(error: ExchangeError) -> events.PartnerFailed:
-    """What the journal has of a swap with a locked partner that ends like this."""
+    """Return the journal event of a swap with a locked partner that ends with this error."""
     peer = Peer(gone=None)
     peer.fails(error)
     return next(event for event in peer.journal if isinstance(event, events.PartnerFailed))
 
 
 def refusal(code: str) -> ExchangeError:
-    """What our side makes of a partner's refusal with this code."""
+    """Return our side's error for a partner's refusal with this code."""
     body = pb.Refusal(code=code, reason="no").SerializeToString()
     trailing = grpc.aio.Metadata((REFUSAL_KEY, body))
     return translate(
@@ -113,7 +113,7 @@ def test_a_journal_holds_the_text_and_gives_the_code_back(code: Code) -> None:
 
 
 def test_no_code_is_raised_as_a_text() -> None:
-    """mypy checks the types. This also finds what has none."""
+    """mypy checks typed code; this also finds untyped code."""
     found = [f"{path}: {text}" for path, source in SOURCES.items() for text in LITERAL.findall(source)]
     assert found == []
 

@@ -118,7 +118,7 @@ def test_a_key_others_can_read_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def vfat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file has the mode that its mount was given, as on a USB stick."""
+    """Simulate a file system on which every file has the mode of its mount, as on a USB stick."""
     real = os.fstat
     monkeypatch.setattr(
         os, "fstat", lambda descriptor: os.stat_result(((found := real(descriptor))[0] | 0o755, *found[1:]))

@@ -1,4 +1,4 @@
-"""The command lines that install something for this interpreter, however the program was installed."""
+"""The command lines that install packages for this interpreter, however the program was installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peer.installation import install_command, install_extras, missing_from, rem
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A virtual environment below a folder with a space in its name, as this process's own."""
+    """Make this process appear to run in a virtual environment whose path contains a space."""
     prefix = tmp_path / "my envs" / "peer"
     prefix.mkdir(parents=True)
     monkeypatch.setattr(sys, "prefix", str(prefix))
@@ -89,7 +89,7 @@ BEFORE_A_PATH = re.compile(
 
 
 def unquoted(text: str) -> list[str]:
-    """Return the values that stand as a path in a command line of a message, and are not quoted for the shell."""
+    """Return the values used as a path in a message's command line that are not quoted for the shell."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.JoinedStr):

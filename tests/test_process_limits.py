@@ -1,4 +1,4 @@
-"""Limits of a process where the system forbids to set them, and even to ask for them."""
+"""Limits of a process on systems that forbid to set or even read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How children that run Python are started: nothing in the working folder is run, and everything else is found."""
+"""Child processes that run Python execute nothing from the working folder, and find everything else."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def shadow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder: files in it have the names of modules and programs, and a folder is called `peer`."""
+    """Return a working folder with files named like modules and programs, and a folder called `peer`."""
     folder = tmp_path / "work"
     (folder / "peer").mkdir(parents=True)
     for name in (*SHADOWING, "sitecustomize", "usercustomize", "peer/__init__"):
@@ -104,7 +104,7 @@ def test_the_launcher_of_p2pd_runs_nothing_of_the_working_folder(shadow: Path, m
 def test_the_program_itself_runs_nothing_of_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: tuple[str, ...]
 ) -> None:
-    """But for what the interpreter and `python -m` load before the program begins."""
+    """Except for what the interpreter and `python -m` import before the program begins."""
     for name in SHADOWING:
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit({RAN!r})")
     monkeypatch.chdir(tmp_path)
@@ -123,7 +123,7 @@ print(json.dumps(facts | {"path": sys.path, "git": shutil.which("git")}))
 
 
 def left(shadow: Path, *start: str, **env: str) -> dict[str, Any]:
-    """What a process finds that has left the working folder."""
+    """Return what a process finds after it has left the working folder."""
     command = [sys.executable, *start, "-c", LEFT]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | env
     done = subprocess.run(command, cwd=shadow.parent, env=environment, capture_output=True, text=True, check=True)
@@ -158,7 +158,7 @@ def test_an_absolute_entry_stays_even_if_it_is_the_working_folder(shadow: Path) 
 
 @pytest.mark.processes
 def test_a_child_finds_the_packages_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of `pip install --user`, which a virtual environment leaves out."""
+    """Packages of `pip install --user`, which a virtual environment leaves out."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     place = tmp_path / "lib" / version / "site-packages"
     place.mkdir(parents=True)
@@ -179,7 +179,7 @@ def test_a_relative_home_lends_no_packages(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_only_a_checkout_is_named_to_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Site-packages come after the standard library, whose modules packages of the same names must not shadow."""
+    """Otherwise packages in site-packages would come before the standard library and shadow its modules."""
     monkeypatch.setenv("PYTHONPATH", "/given:")
     assert python_environment("click")["PYTHONPATH"] == "/given"
     assert python_environment("benchmarks.codecs")["PYTHONPATH"] == f"{ROOT}{os.pathsep}/given"
@@ -205,11 +205,11 @@ STARTS = re.compile(
     r"|torch\.distributed\.(run|launch|elastic)\.?.*|runpy\.\w+"
     r"|.*\.subprocess_(exec|shell)|.*\.DataLoader)"
 )
-"""Whatever can start a process that runs Python, and `runpy`, which runs a module in this process."""
+"""Calls that can start a process that runs Python, and `runpy`, which runs a module in this process."""
 WORDS = re.compile(
     r"subprocess|exec[lv]|spawn|system\b|popen|fork|\bpty\b|multiprocessing|ProcessPool|runpy|torch\.distributed|DataLoader"
 )
-"""One of them is in every file that uses one of STARTS."""
+"""Every file that uses one of STARTS contains one of these words."""
 PYTHON_CHILD = "peer/python_child.py"
 OTHER_PROGRAMS = {
     "benchmarks/control_bytes.py": "nft",
@@ -228,7 +228,7 @@ OTHER_PROGRAMS = {
     "peer/lab/localswarm/skewed_clock.py": "runpy, in a process that python_child has started",
     "peer/service/systemd.py": "systemctl",
 }
-"""What else these files start. No other file may start a process by itself."""
+"""Other programs that these files start. No other file may start a process directly."""
 NAME_PYTHON = {
     "benchmarks/doctor_faults.py",  # takes its path out of what doctor prints
     "benchmarks/front.py",
@@ -243,7 +243,7 @@ NAME_PYTHON = {
 
 
 def imported(tree: ast.AST) -> dict[str, str]:
-    """What the names of a module's imports stand for, by name."""
+    """Return imported name -> the full name that it stands for."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -256,14 +256,14 @@ def imported(tree: ast.AST) -> dict[str, str]:
 
 
 def dotted(node: ast.AST, names: dict[str, str]) -> str:
-    """Return a name such as `subprocess.run`; empty: it is none."""
+    """Return the full name of an expression, such as `subprocess.run`. Empty: it has none."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value, names)}.{node.attr}"
     return names.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
 
 def called(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of what is called, and of what is given to a call or bound to another name."""
+    """Yield the names of everything that is called, passed to a call or bound to another name."""
     names = imported(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):

@@ -62,7 +62,7 @@ def test_a_peer_id_is_a_key_and_a_key_is_one_peer_id(key: bytes) -> None:
 
 @pytest.mark.parametrize("extra", ["\n", " ", "\t", "\u2003", "\x1f"])
 def test_a_peer_id_has_one_spelling(extra: str) -> None:
-    """base58 leaves out white space at the end."""
+    """base58 would ignore trailing white space."""
     with pytest.raises(ValueError, match="peer id"):
         public_key_of(OWNER.peer_id + extra)
 

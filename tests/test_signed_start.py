@@ -1,4 +1,4 @@
-"""Starts of one key: which claims prove that another process runs, who stops, and what replays can do."""
+"""Starts of one key: which claims prove another running process, which process stops, and what replays can do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = RunId(b"S" * 32)
 
 @dataclass
 class Process:
-    """One process: its key, and what it makes of Hellos."""
+    """One process with its key and its handling of Hellos."""
 
     key: Identity
     began_at: float
@@ -33,7 +33,8 @@ class Process:
         return self.starts.earlier is not None
 
     def says_hello_to(self, server: Process) -> frozenset[bytes]:
-        """A Hello, as `peer.transport` has it. Return the starts of the caller's key whose tokens run out there."""
+        """Simulate a Hello as in `peer.transport`. Return the starts of the caller's key whose tokens become invalid
+        there."""
         mine = self.key.public_key
         told = server.starts.claim_for(mine, self.starts.nonce), server.starts.other_of(mine, self.starts.nonce)
         nonce, _ = self.starts.learn(server.key.public_key, told[0])
@@ -79,7 +80,7 @@ def test_two_nodes_that_a_third_calls_are_found() -> None:
 
 @pytest.mark.parametrize("seed", seeds(6, 30))
 def test_exactly_one_stops_whatever_the_order_of_hellos_and_the_clocks_say(seed: int) -> None:
-    """Some starts are at the same moment, and the clocks are wrong by minutes."""
+    """Some starts happen at the same moment, and clocks are wrong by minutes."""
     rng = random.Random(seed)
     first, second = copies(rng.choice([100.0, 100.0, 700.0]), rng.choice([100.0, 40.0]))
     others = [Process(Identity.generate(), 0.0) for _ in range(3)]
@@ -105,7 +106,7 @@ def test_an_own_process_of_before_a_restart_is_no_conflict() -> None:
 
 
 def test_replays_and_forgeries_stop_nobody() -> None:
-    """Everything that the key has ever signed before this start, claims that a stranger signs, and changed ones."""
+    """Replays of everything that the key signed before this start, claims signed by a stranger, and altered claims."""
     key, stranger = Identity.generate(), Identity.generate()
     old = [Process(key, float(at)) for at in range(10)]
     for a, b in itertools.permutations(old, 2):

@@ -1,4 +1,4 @@
-"""Records that were found good are remembered: one for each peer, however often it signs a new one."""
+"""Valid records are cached: one for each peer, however often it signs a new one."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ NO_PATHS = [None, "", "relative"]
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away what names a folder of this user."""
+    """Remove all environment variables that name a folder of this user."""
     for name in ("HOME", "PEER_HOME", "PEER_CONFIG", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
 def nobody(bare: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take this user out of the user database, too, as in a container that runs under any number."""
+    """Also remove this user from the user database, as in a container that runs under an arbitrary user id."""
 
     def missing(number: int) -> pwd.struct_passwd:
         raise KeyError(number)
@@ -100,7 +100,7 @@ def test_a_user_that_does_not_exist_is_an_error_of_use() -> None:
 def test_no_home_is_made_at_a_path_that_a_shell_should_have_read(
     value: str, left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`docker run --env-file` and systemd read lines of a file as they are. A home there would have another key."""
+    """`docker run --env-file` and systemd pass lines of a file unchanged. A home at such a path would get a new key."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner(env={"PEER_HOME": value.format(tmp_path)}).invoke(peer, ["id", "show"])
     assert isinstance(done.exception, UsageError)

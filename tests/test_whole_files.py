@@ -1,4 +1,4 @@
-"""Files written as a whole or not at all, and bytes written to the last one. Each fault is caused."""
+"""Files are written completely or not at all, and bytes are written to the last one. Each fault is caused in a test."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_former_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypa
 
 
 def test_two_writers_of_one_file_do_not_share_a_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As two threads that store the same piece: the second one writes while the first is in the middle."""
+    """Two threads store the same piece: the second writes while the first is in the middle."""
     real, path = whole_files.write_all, tmp_path / "file"
 
     def interrupted(descriptor: int, data: bytes, at: int | None = None) -> None:
@@ -112,7 +112,8 @@ def test_a_write_of_nothing_ends_every_writer(tmp_path: Path, monkeypatch: pytes
 
 
 def test_nothing_else_loops_over_writes_or_renames_drafts() -> None:
-    """`os.write` in a loop, and a draft that gets its name, stand in one module. Those that differ are listed."""
+    """Loops over `os.write` and renamed temporary files are allowed in one module only. Justified exceptions are
+    listed."""
     own = {
         "whole_files.py",
         "observe/nonblocking_writer.py",  # does not wait

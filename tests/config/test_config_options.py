@@ -1,4 +1,5 @@
-"""Every option of every command can come from the environment and from the file, and each says where it comes from."""
+"""Every option of every command can be set by the environment and by the file, and reports where its value comes
+from."""
 
 from __future__ import annotations
 
@@ -170,7 +171,7 @@ def test_a_variable_that_nothing_reads_is_told() -> None:
 
 
 def test_the_variables_of_the_containers_are_known() -> None:
-    """Else every command in a container would warn of them."""
+    """Otherwise every command in a container would warn about them."""
     scripts = "".join(path.read_text() for path in (ROOT / "docker").glob("*.sh"))
     given = re.findall(r"^ +(PEER_[A-Z_]+):", (ROOT / "docker" / "compose.yml").read_text(), re.MULTILINE)
     flags = {variable_of(flag) for command in COMMANDS.values() for flag in options_of(command)}

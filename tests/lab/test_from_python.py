@@ -1,4 +1,4 @@
-"""The laboratory from Python: reports of real commands, and their errors."""
+"""The lab's Python functions: reports of real commands, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plots of reports: every kind that a command writes, and files that are none."""
+"""Plots of reports: every kind that a command writes, and files that are no report."""
 
 from __future__ import annotations
 

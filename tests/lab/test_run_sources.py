@@ -1,5 +1,5 @@
 """A user's own manifest in `peer swarm` and `peer compare`: every file that it names is found as `peer bootstrap` finds
-it, or is missed before anything starts."""
+it, and a missing one is reported before anything starts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def own(folder: Path, data: Path, *settings: str, weights: bool = False) -> BaseManifest:
-    """A run of a foreign model on token shards; with `weights` it begins from those of a folder."""
+    """Make a manifest of a foreign model on token shards. `weights`: it begins from given weights."""
     config = folder / "config.json"
     config.write_text(json.dumps(GPT2))
     if weights:
@@ -64,7 +64,7 @@ def own(folder: Path, data: Path, *settings: str, weights: bool = False) -> Base
 
 
 def laid(base: BaseManifest, text: str, sources: RunSources, folder: Path) -> Path:
-    """The manifest that a tool derives, signed by another key, with its files beside it."""
+    """Write the manifest that a tool derives, signed by another key, with its files beside it. Return its path."""
     operator, path = Identity.generate(), folder / "played" / "run.toml"
     path.parent.mkdir()
     write_beside(sources, sign_text(text, operator, path), path, operator)
@@ -138,7 +138,7 @@ def test_what_is_missing_is_told_before_anything_starts(what: str, tmp_path: Pat
 
 
 class StandIn:
-    """A swarm that starts nothing."""
+    """Stands in for `Swarm` and starts nothing."""
 
     plans: ClassVar[list[SwarmPlan]] = []
 
@@ -183,7 +183,7 @@ def test_options_override_and_are_told(plans: list[SwarmPlan], tmp_path: Path, d
 
 
 def test_amendments_are_signed_again_for_the_tools_run(tmp_path: Path, data: Path) -> None:
-    """But not those whose state only the real run has."""
+    """Except amendments whose state only the real run has."""
     base = own(tmp_path, data)
     assert base.path is not None
     log = StatementLog(load_signed(base.path).run_id, KEY.peer_id)

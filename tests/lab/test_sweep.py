@@ -1,4 +1,5 @@
-"""A sweep: its grid, its files, and what is played again. The comparisons are played by a script of the test."""
+"""A sweep: its grid, its result files, and which cells run again. A script of the test stands in for the
+comparisons."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def grid_in(folder: Path, text: str = GRID) -> Path:
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, script: str) -> list[asyncio.subprocess.Process]:
-    """Have a script play the comparisons; return its processes."""
+    """Replace the comparisons by a script. Return the list of started processes."""
     started = list[asyncio.subprocess.Process]()
 
     async def start(module: str, *words: str, **how: Any) -> asyncio.subprocess.Process:

@@ -1,1 +1,1 @@
-"""What several tests share: faulty peers, recorders, invariants."""
+"""Helpers that several tests share: faulty peers, recorders, invariants."""

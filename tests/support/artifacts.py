@@ -1,4 +1,4 @@
-"""Artifacts of tests: their content, and pieces small enough that some KB have several."""
+"""Artifacts for tests: their content, and a piece size so small that a few KB have several pieces."""
 
 from __future__ import annotations
 

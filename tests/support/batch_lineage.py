@@ -1,8 +1,9 @@
-"""Which batches a peer's state descends from, over all its lives: whether one was repeated or left out against the
-checkpoint that a life resumed from. Made from the trail of what was really trained on (`peer.trainer.batch_log`) and
-from what lay on the disk before each start; nothing here asks the daemon. For clocks in inner steps.
+"""Finds the batches from which a peer's state descends, over all its lives, and whether one was repeated or skipped
+relative to the checkpoint that a life resumed from. Uses the log of batches really trained on
+(`peer.trainer.batch_log`) and the files on disk before each start; it asks the daemon nothing. For round clocks in
+inner steps.
 
-A batch is named by its cursor, a step by its round: both have to go on where the checkpoint says."""
+A batch is identified by its cursor, a step by its round. Both have to continue where the checkpoint ends."""
 
 from __future__ import annotations
 
@@ -15,22 +16,22 @@ from peer.trainer.batch_log import LoggedStep
 from peer.trainer.data.account import DataPosition
 
 Place = tuple[int, int]
-"""Round, step in the round."""
+"""(round, step in the round)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The checkpoint that a life has to begin with, read before its start."""
+    """The checkpoint that a life has to resume from, read before its start."""
 
     name: str
     tokens: int
-    """The token counter when it was written."""
+    """Token counter at the time of writing."""
     round: int
-    """Of its outer state: all rounds before are in it."""
+    """Round of its outer state, which includes all rounds before."""
     place: Place
-    """Of its inner loop."""
+    """Position of its inner loop."""
     data: DataPosition | None
-    """Its place in the data. None: an older program wrote it."""
+    """Its position in the data. None: written by an older program."""
 
 
 @dataclass(slots=True)
@@ -38,26 +39,26 @@ class Life:
     """One process of the daemon, from start to kill."""
 
     tokens: int
-    """The token counter at its start."""
+    """Token counter at the start of the process."""
     resumed: Resumed | None
-    """None: it began with a donor's state, before its first round."""
+    """None: it began with a donor's state, without a checkpoint."""
     trained: list[LoggedStep] = field(default_factory=list)
     kept: Cursor = START
-    """Where its data goes on when it begins with a donor's state: at the last snapshot that was taken here."""
+    """Where its data continues if it begins with a donor's state: at the last snapshot taken on this peer."""
 
     @property
     def exact(self) -> bool:
-        """Nothing was worked since the checkpoint: it goes on in the middle of the round."""
+        """True if no step was taken after the checkpoint, so that the life continues in the middle of the round."""
         return self.resumed is not None and self.resumed.tokens == self.tokens
 
     def begins_at(self) -> Place:
-        """Where its first step has to be."""
+        """Return the required position of its first step."""
         if self.resumed is None:
             return (0, 0)
         return self.resumed.place if self.exact else (self.resumed.round, 0)
 
     def draws_from(self) -> Cursor:
-        """The cursor of its first batch."""
+        """Return the required cursor of its first batch."""
         if self.resumed is None:
             return self.kept
         if self.resumed.data is None:
@@ -67,7 +68,8 @@ class Life:
 
 
 def line_of(lives: Sequence[Life], steps_per_round: int) -> tuple[list[LoggedStep], list[str]]:
-    """The batches that the last life's state descends from, in order, and what is wrong with any life, in sentences."""
+    """Return the batches from which the last life's state descends, in order, and the errors of all lives as
+    sentences."""
     line: list[LoggedStep] = []
     wrong: list[str] = []
     for number, life in enumerate(lives):
@@ -79,7 +81,8 @@ def line_of(lives: Sequence[Life], steps_per_round: int) -> tuple[list[LoggedSte
 
 
 def _inherited(line: list[LoggedStep], life: Life) -> list[LoggedStep]:
-    """What of the lives before is in the checkpoint: of the outer state whole rounds, of the inner loop all."""
+    """Return the batches of former lives that are in the checkpoint: whole rounds for the outer state, all steps for
+    the inner loop."""
     if life.resumed is None:
         return []
     before = [step for step in line if step.tokens < life.resumed.tokens]

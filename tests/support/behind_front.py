@@ -1,4 +1,4 @@
-"""A front with a server of a test's own behind it, and callers that speak HTTP/2 by hand."""
+"""A front with a test's own server behind it, and clients that speak HTTP/2 by hand."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def frame(kind: int, body: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
-    """One frame of HTTP/2."""
+    """Return one HTTP/2 frame."""
     return struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + body
 
 
 GREETING = PREFACE + frame(SETTINGS)
-"""What a client says first."""
+"""The first bytes of a client: preface and SETTINGS."""
 ACKNOWLEDGED = frame(SETTINGS, flags=ACK)
 REQUEST = bytes.fromhex("838684")
-"""A header block: POST / of http."""
+"""An HPACK header block of a request: POST / with scheme http."""
 
 
 def request(stream: int) -> bytes:
-    """The HEADERS that open a stream."""
+    """Return the HEADERS frame that opens a stream."""
     return frame(HEADERS, REQUEST, flags=END_HEADERS, stream=stream)
 
 
 OPEN = GREETING + ACKNOWLEDGED + request(1)
-"""Opens stream 1. The server has to have said its SETTINGS before the second part passes."""
+"""Opens stream 1. The part after the greeting is valid only once the server has sent its SETTINGS."""
 
 
 class Behind:
-    """A front, and all that is behind it."""
+    """A running front and what is behind it."""
 
     def __init__(self, front: AcceptingFront, table: CallerTable, port: int) -> None:
         self.front, self.table, self.port = front, table, port
 
     async def call(self, *, tls: bool = True) -> End:
-        """Connect, and say nothing beyond TLS."""
+        """Connect and do the TLS handshake only."""
         secure = {"ssl": anybody(), "server_hostname": "x"} if tls else {}
         return await asyncio.open_connection("127.0.0.1", self.port, **secure)  # type: ignore[arg-type]
 
@@ -64,7 +64,7 @@ class Behind:
 
 
 def speaking(serve: Serve) -> Serve:
-    """A server that sends its SETTINGS, takes what `GREETING` and `ACKNOWLEDGED` are, and goes on as `serve` does."""
+    """Return a server that does the HTTP/2 settings exchange and then continues as `serve`."""
 
     async def both(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(frame(SETTINGS))
@@ -77,7 +77,7 @@ def speaking(serve: Serve) -> Serve:
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send back what was said, until it ends."""
+    """Echo everything until the end of the stream."""
     while said := await reader.read(2**16):
         writer.write(said)
         await writer.drain()
@@ -92,7 +92,7 @@ async def behind(
     leaf: RenewedLeaf | None = None,
     relay_server: RelayServer | None = None,
 ) -> AsyncIterator[Behind]:
-    """`serve` None: nobody listens inside."""
+    """Run a front. `serve`: the server behind it; None: nothing listens there."""
     inside = InnerSocket()
     server = await asyncio.start_unix_server(serve or echo, inside._named)
     inside.seal()
@@ -116,13 +116,13 @@ async def behind(
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait until this holds."""
+    """Wait until the condition is true."""
     while not holds():
         await asyncio.sleep(0.01)
 
 
 async def is_over(reader: asyncio.StreamReader) -> bool:
-    """Return whether the connection ends with nothing more said."""
+    """Return whether the connection ends without further bytes."""
     try:
         return await reader.read() == b""
     except (ConnectionError, ssl.SSLError):

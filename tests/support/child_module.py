@@ -1,4 +1,4 @@
-"""A module for a child process to run, in place of one of `peer`."""
+"""Provides a module for a child process to run in place of one of `peer`'s."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of no kind that the program has."""
+"""A custom model, of a kind that the program does not know."""
 
 from __future__ import annotations
 

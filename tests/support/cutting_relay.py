@@ -1,5 +1,5 @@
-"""A TCP relay in front of one endpoint that can be cut, and counts what passes. For tests and benchmarks of transfers
-over links that break."""
+"""A TCP relay in front of one endpoint that can break the link and counts bytes. For tests and benchmarks of transfers
+over unreliable links."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ CHUNK = 2**16
 
 
 class Wire:
-    """`there`: bytes that came from callers; `back`: that went to them. `calls`: connections that were taken on."""
+    """The state of the relay's link. there: bytes received from callers. back: bytes sent to callers. calls:
+    connections accepted."""
 
     def __init__(self, rate: float | None = None) -> None:
-        """`rate`: bytes per second, each way; None: as fast as it goes."""
+        """`rate`: bytes per second in each direction. None: unlimited."""
         self._rate = rate
         self.there = self.back = self.calls = 0
         self._whole = asyncio.Event()
@@ -29,26 +30,26 @@ class Wire:
         self._writers: set[asyncio.StreamWriter] = set()
 
     def when(self, back: int, then: Callable[[], None]) -> None:
-        """Call `then` when so many bytes have come for callers: in the middle of a chunk, as it happens."""
+        """Call `then` once `back` bytes have arrived for callers, which may be in the middle of a chunk."""
         self._due.append((back, then))
 
     def sever(self) -> None:
-        """All connections break, and new ones too, until it is mended."""
+        """Break all connections and refuse new ones, until `mend`."""
         self._severed = True
         for writer in list(self._writers):
             writer.transport.abort()
 
     def silence(self) -> None:
-        """Connections stay, and nothing passes."""
+        """Keep connections open, but let nothing pass."""
         self._whole.clear()
 
     def hold(self) -> None:
-        """What goes to callers stays here until it is mended, or lost when it is severed."""
+        """Hold back bytes for callers until `mend`. They are lost on `sever`."""
         self._passing.clear()
 
     def forget(self) -> None:
-        """Connections stay, and nothing passes over them any more, as behind a router that was restarted; new ones are
-        whole."""
+        """Let nothing more pass over the present connections, which stay open, as behind a restarted router. New
+        connections work."""
         self._whole.clear()
         self._whole = asyncio.Event()
         self._whole.set()
@@ -59,7 +60,7 @@ class Wire:
         self._passing.set()
 
     async def relay(self, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, to its end."""
+        """Relay one connection to its end."""
         host, _, port = target.rpartition(":")
         if self._severed:
             writer.transport.abort()
@@ -67,7 +68,8 @@ class Wire:
         self._writers.add(writer)
         try:
             far_reader, far_writer = await asyncio.open_connection(host, int(port), limit=CHUNK)
-        except BaseException as error:  # nobody listens any more, and so it is here; or the relay is closed
+        # nobody listens there any more, so the caller sees the same; or the relay is closed
+        except BaseException as error:
             self._writers.discard(writer)
             writer.transport.abort()
             if isinstance(error, OSError):
@@ -77,7 +79,7 @@ class Wire:
         whole = self._whole
         self._writers.add(far_writer)
         try:
-            with contextlib.suppress(OSError, ExceptionGroup):  # one end broke: so does the other
+            with contextlib.suppress(OSError, ExceptionGroup):  # one end broke, so break the other
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._pump(reader, far_writer, whole, "there"))
                     group.create_task(self._pump(far_reader, writer, whole, "back"))
@@ -109,13 +111,14 @@ class Wire:
                 raise ConnectionResetError
             writer.write(chunk)
             await writer.drain()
-        raise ConnectionResetError  # half a connection is none
+        raise ConnectionResetError  # break both directions when one ends
 
 
 @asynccontextmanager
 async def before(target: str, wire: Wire) -> AsyncIterator[str]:
-    """Where to call instead of `target` (host:port). It accepts by itself: asyncio's server forgets to close those that
-    call while it is closed, and so does a `sock_accept` that is cancelled once it has one."""
+    """Run a relay. Yield the address to call instead of `target` (host:port). It accepts connections by itself, because
+    asyncio's server does not close those that arrive while it is being closed, and neither does a cancelled
+    `sock_accept`."""
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []
@@ -132,7 +135,7 @@ async def before(target: str, wire: Wire) -> AsyncIterator[str]:
     def accept() -> None:
         try:
             connection, _ = listening.accept()
-        except OSError:  # it is gone again
+        except OSError:  # the caller is already gone
             return
         connection.setblocking(False)
         task = loop.create_task(taken_on(connection))
@@ -148,12 +151,12 @@ async def before(target: str, wire: Wire) -> AsyncIterator[str]:
         finally:
             loop.remove_reader(listening)
             listening.close()
-            await _turns()  # those that were taken on just now have begun
+            await _turns()  # so that relays of connections accepted just now have begun
             for task in list(tasks):
                 task.cancel()
             if tasks:
                 await asyncio.wait(list(tasks))
-            await _turns()  # sockets close
+            await _turns()  # so that sockets get closed
             for writer in writers:
                 writer.transport.abort()
                 with contextlib.suppress(OSError, TimeoutError):
@@ -162,6 +165,6 @@ async def before(target: str, wire: Wire) -> AsyncIterator[str]:
 
 
 async def _turns() -> None:
-    """What asyncio has begun with a socket takes a few turns of its loop."""
+    """Run the loop a few times, so that asyncio finishes what it has begun with sockets."""
     for _ in range(5):
         await asyncio.sleep(0)

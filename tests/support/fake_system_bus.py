@@ -1,4 +1,4 @@
-"""A private system bus with logind, UPower and NetworkManager as far as `peer.guest` asks them."""
+"""A private D-Bus system bus with fake logind, UPower and NetworkManager services, as far as `peer.guest` uses them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ PROPERTIES = {
 
 
 class FakeSystem:
-    """The services. Every name of `facts` that is missing is a property that its service does not have."""
+    """The fake services. `facts`: property -> value. A missing name is a property that the service does not have."""
 
     def __init__(self, connection: DBusConnection, address: str) -> None:
         self._connection = connection
         self.address = address
-        """For DBUS_SYSTEM_BUS_ADDRESS."""
+        """Value for DBUS_SYSTEM_BUS_ADDRESS."""
         self.facts: dict[str, Any] = {"IdleHint": True, "IdleSinceHint": 10**15, "OnBattery": False, "Metered": 2}
         self.sessions = SEATED
 
     async def change(self, name: str, value: Any) -> None:
-        """Change a property, and tell everybody who listens."""
+        """Change a property and send the PropertiesChanged signal."""
         self.facts[name] = value
         place, kind = PROPERTIES[name]
         emitter = DBusAddress(place.path, interface="org.freedesktop.DBus.Properties")
@@ -47,7 +47,7 @@ class FakeSystem:
         await self._connection.send(new_signal(emitter, "PropertiesChanged", "sa{sv}as", changed))
 
     async def serve(self) -> None:
-        """Answer for ever."""
+        """Answer method calls until cancelled."""
         while True:
             message = await self._connection.receive()
             if message.header.message_type is MessageType.method_call:
@@ -64,7 +64,7 @@ class FakeSystem:
 
 @contextlib.asynccontextmanager
 async def fake_system(folder: Path) -> AsyncIterator[FakeSystem]:
-    """Run the bus and its services within the context. `folder` takes the socket."""
+    """Run the bus and its services within the context. `folder`: for the socket."""
     socket, config = folder / "bus", folder / "bus.conf"
     config.write_text(CONFIG.format(socket=socket))
     # Without the variable of a session's bus, which it would look at.

@@ -1,10 +1,11 @@
-"""One truth per group, from what its members were given and what they held afterwards. What it means exactly:
+"""Checks that a group has one truth, from the results that its members received and the states that they held
+afterwards:
 
-* A (round, fragment) has one roster that gives results, and all that take part build on one state.
-* Of each shard of the fragment, all members that were given a result were given the same bits: the mean of what the
-  members sent that say that they are in it, each as much as it may count, and of nobody else.
-* Members that were given the same shards hold the same state after the step. One that lacks a shard says why, in the
-  journal, and does not hold theirs: it averages with them again only after it has theirs (the first point)."""
+* A (round, fragment) has one roster that produces results, and all its participants build on one state.
+* For each shard, all members that received a result received the same bits: the mean of what was sent by the members
+  that appear in it, each with its allowed weight, and of no other member.
+* Members that received the same shards hold the same state after the step. A member that lacks a shard journals why,
+  and holds another state. It averages with the others again only after it has their state (the first rule)."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from tests.support.step_replay import Place, Shared, Values, covers
 
 
 def one_truth(swarm: SimulatedSwarm, values: Values) -> Iterator[str]:
-    """Every way in which it was broken, a sentence each."""
+    """Yield a sentence for each violation of the rules above."""
     for place, members in values.shared.items():
         got = {peer: shared for peer, shared in members.items() if shared.got.spans}
         if not got:
@@ -68,7 +69,8 @@ def _same_shards(got: dict[PeerId, Shared], swarm: SimulatedSwarm, fragment: int
 def _is_mean(
     mean: torch.Tensor, named: dict[PeerId, Shared], start: int, end: int, method: Method, tensors: list[Span]
 ) -> bool:
-    """To the bit, but for the radial mean, which is made in float64 here."""
+    """Return whether `mean` is the mean of the named members. Compared bit by bit, except the radial mean, which is
+    computed in float64 here."""
     if not tensors or len(named) < FEWEST:
         return torch.equal(_mean(named, start, end, method), mean)
     exact = _radial_mean(named, start, end, method, tensors)
@@ -79,7 +81,7 @@ def _is_mean(
 def _radial_mean(
     named: dict[PeerId, Shared], start: int, end: int, method: Method, tensors: list[Span]
 ) -> torch.Tensor:
-    """The equation of `peer.protocol.group.radial_mean`, and around it the weighted mean."""
+    """Return the radial mean by the equation of `peer.protocol.group.radial_mean`, inside the weighted mean."""
     codec, ordered = EVERY[method.codec], [shared for _, shared in sorted(named.items())]
     tokens = [shared.tokens for shared in ordered]
     coded = [codec.encode(shared.gradient[start:end].clone()) for shared in ordered]
@@ -97,7 +99,7 @@ def _radial_mean(
 
 
 def _mean(named: dict[PeerId, Shared], start: int, end: int, method: Method) -> torch.Tensor:
-    """As the owner should have made it, of a shard of a tile at most."""
+    """Return the mean as the owner should have computed it. For shards of at most one tile."""
     codec, ordered = EVERY[method.codec], sorted(named.items())
     assert end - start <= TILE
     parts = [codec.decode(codec.encode(shared.gradient[start:end].clone()), end - start) for _, shared in ordered]

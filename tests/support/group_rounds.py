@@ -1,5 +1,5 @@
-"""Rounds of a group without a network: tiny models that learn, the production mean of their parts, and what each
-member would make of each result. It is quick enough for many rounds."""
+"""Group rounds without a network: tiny models that learn, the production mean of their contributions, and each member's
+judgement of each result. Fast enough for many rounds."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from peer.protocol.model import fragments
 from peer.protocol.wire.payload import BytesSource
 
 STEPS = 15
-"""Inner steps of a round, of a machine of middle speed."""
+"""Inner steps per round of a machine of average speed."""
 OUTER_LR, OUTER_MOMENTUM = 0.7, 0.5
 
 
 class DomainLoop(TinyLoop):
-    """Sees only those texts whose last two symbols are its own: no other member ever sees them."""
+    """Trains only on texts whose last two symbols belong to this member; no other member sees them."""
 
     def __init__(self, params: Tensor, *, seed: int, number: int, members: int) -> None:
         super().__init__(WHOLE, params, seed=seed, data=f"peer {number}")
@@ -58,13 +58,13 @@ WHOLE = fragments.cut(TENSORS, fragments=1, pattern="whole")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSetting:
-    """The members, and what travels."""
+    """The members of the group, and the codecs of the exchange."""
 
     members: int = 8
     spread: float = 1.0
-    """The fastest machine's speed over the slowest's."""
+    """Speed of the fastest machine divided by that of the slowest."""
     domains: bool = False
-    """Whether each has data of its own."""
+    """Whether each member has data that no other member has."""
     codec: str = "fp32"
     result: str = "fp32"
     seed: int = 0
@@ -75,14 +75,14 @@ class JudgedRound:
     """A round's results as its members see them."""
 
     results: list[dict[int, MeasuredResult]]
-    """By member: the results of the shards whose owner is another one."""
+    """For each member, the results of the shards that others own."""
     doubts: list[dict[int, str]]
     left_out: dict[PeerId, str]
-    """Contributors that an owner left out of its shard's mean, and why."""
+    """Contributor left out of a shard's mean by its owner -> the reason."""
 
 
 def play(setting: GroupSetting, rounds: int) -> Iterator[JudgedRound]:
-    """All are honest, and apply what they get."""
+    """Play rounds in which all members are honest and apply each result."""
     count, seed = setting.members, setting.seed
     outer, peers = first_params(seed, WHOLE), [PeerId(f"peer {number}") for number in range(count)]
     momentum, histories = torch.zeros_like(outer), [ResultHistory() for _ in peers]
@@ -116,7 +116,7 @@ def _mean(
     tokens: list[int],
     judges: Mapping[PeerId, ContributorJudge],
 ) -> tuple[Tensor, dict[PeerId, str]]:
-    """As the owners of the shards make it, and the members decode it. Nobody is really left out."""
+    """Return the mean as the shards' owners compute it and the members decode it. No contributor is left out."""
     codec, result = EVERY[setting.codec], EVERY[setting.result]
     terms, mean, left_out = MeanTerms(codec=codec, result_codec=result), torch.empty_like(own[0]), dict[PeerId, str]()
     for shard in shards:

@@ -1,5 +1,5 @@
-"""Production peers of one process over real gRPC and TLS, each behind a relay that counts bytes. Trainers and directory
-are simulated, in real time. Everything between them is the real thing."""
+"""Production peers in one process over real gRPC and TLS, each behind a relay that counts bytes. Trainers and directory
+are simulated in real time; everything between them is real."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class GrpcRun:
-    """A run of so many peers."""
+    """A run and its number of peers."""
 
     method: Method
     layout: Layout
@@ -67,7 +67,7 @@ class GrpcPeer:
 
 
 async def play(run: GrpcRun, make_trainer: Callable[[int], FakeTrainer]) -> list[GrpcPeer]:
-    """Play the run to its end."""
+    """Run all peers to the end of the run."""
     hub = MemoryDirectoryHub(RunClock().now)
 
     async def live(peer: GrpcPeer) -> None:
@@ -144,4 +144,4 @@ async def _made(
 
 
 async def _nowhere(digest: bytes, records: list[PeerRecord]) -> None:
-    """Nobody serves a state here."""
+    """Return None: no node serves a state."""

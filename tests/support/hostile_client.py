@@ -1,5 +1,5 @@
-"""A caller that speaks gRPC without our client, so that every part of what it says can be wrong. For tests and
-benchmarks of the served side."""
+"""A client that speaks gRPC without our code, so that every part of a call can be wrong. For tests and benchmarks of
+the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def channel_credentials(peer_id: str) -> tuple[grpc.ChannelCredentials, tuple[st
 
 
 class Refused(Exception):
-    """How a call of ours ended. `code`: of the typed refusal, else the name of gRPC's status."""
+    """How a call ended. `code`: that of the typed refusal, otherwise the name of gRPC's status."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(f"{reason} ({code})")
@@ -39,8 +39,8 @@ class Refused(Exception):
 
 
 class HostileCaller:
-    """One TCP connection of its own to one server, under one key. `more`: options of its channel, for one that takes as
-    much ahead as honest callers do."""
+    """A client with one TCP connection to one server, under one key. `more`: options of its channel, e.g. for one that
+    buffers as much as honest callers do."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class HostileCaller:
         await self.channel.close()
 
     async def hello(self, *, signed: bytes | None = None, signer: Identity | None = None, **changes: Any) -> bytes:
-        """Say Hello with some fields of its opening changed; the token. `signed`: a message to prove instead of the
-        right one. Raises Refused."""
+        """Do a Hello with changed fields, and return the token. `signed`: a message to sign instead of the right one.
+        Raises Refused."""
         call = self.open_hello()
         opening: dict[str, Any] = {
             "run_id": self._run_id,
@@ -84,18 +84,18 @@ class HostileCaller:
         return bytes(reply.granted.token)
 
     def open_hello(self) -> Any:
-        """A Hello stream in which nothing was said yet."""
+        """Return a Hello stream on which nothing was sent yet."""
         method = self.channel.stream_stream(
             f"{SERVICE}/Hello", pb.HelloRequest.SerializeToString, pb.HelloReply.FromString
         )
         return method(timeout=30)
 
     def open(self, method: str, token: bytes) -> Any:
-        """A raw stream of any method but Hello."""
+        """Return a raw stream of any method except Hello."""
         return self.channel.stream_stream(f"{SERVICE}/{method}")(metadata=((TOKEN_KEY, token),), timeout=80)
 
     async def unary(self, method: str, token: bytes, body: bytes = b"") -> bytes:
-        """Raises Refused."""
+        """Make a raw unary call. Raises Refused."""
         try:
             reply = await self.channel.unary_unary(f"{SERVICE}/{method}")(
                 body, metadata=((TOKEN_KEY, token),), timeout=10
@@ -105,9 +105,10 @@ class HostileCaller:
         return bytes(reply)
 
     async def swap(self, token: bytes, frames: list[bytes], *, hang: bool = False) -> Refused:
-        """Send these frames, say no more (`hang`: without an end), and tell how the call ended."""
+        """Send these frames and end the stream (`hang`: leave it open). Return how the call ended."""
         call = self.open("Swap", token)
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # hung up on in the middle
+        # the server ended the call in the middle
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             for frame in frames:
                 await call.write(frame)
             if not hang:
@@ -118,7 +119,7 @@ class HostileCaller:
     async def _say(call: Any, message: Any) -> None:
         try:
             await call.write(message)
-        except grpc.aio.AioRpcError as error:  # it may be refused before it has said anything
+        except grpc.aio.AioRpcError as error:  # the call may be refused before anything was sent
             raise refused(error) from None
 
     @staticmethod
@@ -133,7 +134,7 @@ class HostileCaller:
 
 
 async def ended(call: Any) -> Refused:
-    """Read a call to its end; how it ended."""
+    """Read a call to its end. Return how it ended."""
     try:
         while await call.read() is not grpc.aio.EOF:
             continue
@@ -144,7 +145,7 @@ async def ended(call: Any) -> Refused:
 
 
 def refused(error: grpc.aio.AioRpcError) -> Refused:
-    """The typed refusal in a status, else the status itself."""
+    """Return the typed refusal in a status, otherwise the status itself."""
     for key, value in error.trailing_metadata() or ():
         if key == REFUSAL_KEY and isinstance(value, bytes):
             refusal = pb.Refusal.FromString(value)

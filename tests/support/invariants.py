@@ -1,4 +1,4 @@
-"""The promises of the project, checked on a simulated swarm by what its peers journaled, sent and hold.
+"""Checks the promises of the project on a simulated swarm, from what its peers journaled, sent and hold.
 
 witness = Witness(swarm)      # before the run
 await swarm.run(plan)
@@ -21,18 +21,18 @@ from tests.support.step_replay import Values
 
 CAUSES = (events.TrainerDeath, events.Started, events.Refounded, events.Paused)
 TOGETHER_S = 1.0
-"""Who began so soon began with the run."""
+"""A peer that began within this many seconds was present from the beginning."""
 SLOP_S = 2.0
-"""A round's snapshot is taken at the step boundary next to its moment."""
+"""Tolerance in seconds, because a round's snapshot is taken at the step boundary next to its time."""
 
 
-@dataclass(repr=False)  # asyncio's runner makes one of what `run_virtual` returns
+@dataclass(repr=False)  # asyncio's runner calls repr on what `run_virtual` returns
 class Witness:
-    """Watches a swarm from its beginning."""
+    """Watches a swarm from its beginning, and collects violations."""
 
     swarm: SimulatedSwarm
     found: list[str] = field(default_factory=list)
-    """What was wrong at the moment it was seen."""
+    """Violations that were noticed while the swarm ran."""
     values: Values = field(init=False)
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Witness:
     # -- while it runs -----------------------------------------------------------------------------------------------
 
     def _gave(self, sender: PeerId, key: RoundKey | None, source: Source | None) -> None:
-        """No amnesia: nothing goes out of a peer that has no complete state in this life."""
+        """Check that a peer sends nothing before it has a complete state in its present life."""
         peer = self.swarm.peers[number_of(sender)]
         if peer.life.outer is None or peer.life.round_loop is None:
             what = "a state" if key is None else f"a payload for round {key.round}"
@@ -53,7 +53,7 @@ class Witness:
     # -- afterwards --------------------------------------------------------------------------------------------------
 
     def broken(self) -> list[str]:
-        """Every promise that was broken, a sentence each."""
+        """Return a sentence for each broken promise."""
         pairs = self.swarm.method.topology == "pair"
         checks = [self._conservation(), self._outcomes(), self._newcomers(), self._progress(), self._goes_on()]
         checks += [self._reasons(), self._partners() if pairs else one_truth(self.swarm, self.values)]
@@ -65,20 +65,20 @@ class Witness:
                 yield f"2 conservation: {peer.peer_id} is off by {wrong}: {peer.ledger()}"
 
     def _outcomes(self) -> Iterator[str]:
-        """One outcome a (round, fragment) and life."""
+        """Each (round, fragment) has at most one outcome per life."""
         for peer in self.swarm.peers:
             seen: set[tuple[int, int]] = set()
             for event in peer.events:
                 if isinstance(event, events.Started):
-                    seen.clear()  # from an older checkpoint a round may be played again
+                    seen.clear()  # after a restart from an older checkpoint a round may be played again
                 if isinstance(event, events.RoundEnded):
                     if (event.round, event.fragment) in seen:
                         yield f"1 no third value: {peer.peer_id} ended round {event.round} twice"
                     seen.add((event.round, event.fragment))
 
     def _partners(self) -> Iterator[str]:
-        """A pair is one of two: who is named as partner names the other too, or says that the other failed in that
-        round (only one side got everything), or never came to an outcome."""
+        """Partners agree: a peer named as partner names the other too, or reports that the other failed in that round
+        (only one side got everything), or never came to an outcome."""
         said = {str(peer.peer_id): _by_round(peer) for peer in self.swarm.peers}
         for peer in self.swarm.peers:
             for event in peer.events:
@@ -92,7 +92,7 @@ class Witness:
                     yield f"1 no third value: round {event.round}: {what}"
 
     def _newcomers(self) -> Iterator[str]:
-        """Who came later has worked one sync_every before its first exchange."""
+        """A peer that joined later has trained for one sync_every before its first exchange."""
         for peer in self.swarm.peers:
             began: float | None = None
             for at, event in zip(peer.times, peer.events, strict=True):
@@ -104,7 +104,7 @@ class Witness:
                     began = None
 
     def _progress(self) -> Iterator[str]:
-        """Work is dropped only for a cause that is in the journal."""
+        """Work is dropped only with a cause in the journal."""
         for peer in self.swarm.peers:
             cause = False
             for event in peer.events:
@@ -113,19 +113,21 @@ class Witness:
                     yield f"8 local progress: {peer.peer_id} dropped work although nothing had died: {event.reason}"
 
     def _reasons(self) -> Iterator[str]:
-        """Whatever is not a whole exchange says why."""
+        """Every round without a complete exchange has a reason."""
         for peer in self.swarm.peers:
             for event in peer.events:
                 if isinstance(event, events.RoundEnded) and event.outcome != "exchanged" and not event.reason:
                     yield f"10 reasons: {peer.peer_id} does not say why round {event.round} ended {event.outcome}"
 
     def _goes_on(self) -> Iterator[str]:
-        """A peer that lives at the end has played the last round, or says that its machine stood still then."""
+        """A peer that is alive at the end has played the last round, or has journaled that its machine was suspended
+        then."""
         for peer in self.swarm.peers:
             task = peer.life.task
             whole = task is not None and task.done() and not task.cancelled() and not peer.killed
             played = [e.round for e in peer.events if isinstance(e, events.RoundEnded | events.RoundMissed)]
-            if any(isinstance(e, events.Woke) for e in peer.events):  # a machine that stood still skips, and says so
+            # a suspended machine skips rounds, and journals it
+            if any(isinstance(e, events.Woke) for e in peer.events):
                 played += [e.to_round - 1 for e in peer.events if isinstance(e, events.Skipped)]
             if whole and (not played or max(played) < self.swarm.total_rounds - 1) and not _late(peer, self.swarm):
                 yield f"8 local progress: {peer.peer_id} ended with round {max(played, default=None)}"
@@ -136,7 +138,7 @@ def _named(event: Event) -> str:
 
 
 def _by_round(peer: SimulatedPeer) -> dict[int, list[Event]]:
-    """Its outcomes, and the partners that failed it."""
+    """Return round -> a peer's outcomes and failed partners."""
     said: dict[int, list[Event]] = {}
     for event in peer.events:
         if isinstance(event, events.RoundEnded | events.PartnerFailed):
@@ -145,6 +147,6 @@ def _by_round(peer: SimulatedPeer) -> dict[int, list[Event]]:
 
 
 def _late(peer: SimulatedPeer, swarm: SimulatedSwarm) -> bool:
-    """It came back when the run was over, or about to be."""
+    """Return whether a peer came back when the run was over or about to end."""
     began = [event.round for event in peer.events if isinstance(event, events.TrainingBegan)]
     return not began or began[-1] >= swarm.total_rounds - 1

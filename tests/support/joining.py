@@ -50,7 +50,7 @@ def state_of(seed: int) -> OuterState:
 
 
 class DonorWorld:
-    """Donors and a joiner on one network; `records` is what the directory shows."""
+    """Donors and a joiner on one network. `records`: the contents of the directory."""
 
     def __init__(self, *, momentum: bool = False) -> None:
         self.network, self.clock, self.momentum = Network(), VirtualClock(), momentum
@@ -60,18 +60,18 @@ class DonorWorld:
         self.disk = MachineDisk()
         self.proven: set[PeerId] = set()
         self.good: list[OuterState] | None = None
-        """The honest states, as far as losses tell. None: there are no losses."""
+        """The states whose losses are good. None: there are no losses."""
         self.journal: list[Event] = []
         self.asked: list[str] = []
-        """Who was asked for its state, in order."""
+        """Peers that were asked for their state, in order."""
         self.nodes: frozenset[PeerId] = frozenset()
-        """The operator's."""
+        """The operator's nodes."""
         self.digests: list[DigestDocument] = []
-        """What the operator's node signed, the newest first."""
+        """Digests of states signed by the operator's node, the newest first."""
         self.most: int | None = None
-        """The furthest round that anybody can be in. None: nobody knows."""
+        """The latest round that any peer can be in. None: unknown."""
         self.most_by_paper: int | None = None
-        """The same, once a donor has shown the run's signed start. None: nobody has it."""
+        """`most` after a donor has shown the run's signed start. None: no donor has it."""
         self._hosts: dict[PeerId, str] = {}
         self.network.address = lambda peer: self._hosts.get(peer, "")
         self.network.on_payload_sent = lambda sender, key, source: self.asked.append(sender)
@@ -86,7 +86,7 @@ class DonorWorld:
         at: str = "",
         **give: Any,
     ) -> RequestHandler:
-        """Add a donor; `at`: its address, empty: it has none."""
+        """Add a donor. `at`: its address; empty: it has none."""
         donor = RequestHandler()
         if outer is not None:
             state = DonatedState(outer, lambda: round_, self.clock.now, momentum=self.momentum, **give)
@@ -98,11 +98,11 @@ class DonorWorld:
         return donor
 
     def move(self, name: str, at: str) -> None:
-        """Let a donor answer at another address than its record names."""
+        """Make a donor answer at another address than that in its record."""
         self._hosts[PeerId(name)] = at
 
     def delay(self, donor: RequestHandler, seconds: float) -> None:
-        """Let a donor have its state ready only after so many seconds from now."""
+        """Make a donor's state ready only after `seconds` from now."""
         ready, on_state = self.clock.now() + seconds, donor.on_state
 
         def late(fresh: bool = False, wanted: str = "") -> StateIndex | None:
@@ -127,17 +127,17 @@ class DonorWorld:
         return FetchTerms(momentum=self.momentum, weigh=self.weigh, emit=self.journal.append, knowledge=knowledge)
 
     def sign(self, round_: int, outer: OuterState) -> None:
-        """Let the operator's node sign what the state of a round is."""
+        """Make the operator's node sign the digest of a round's state."""
         digest = digest_of_state(outer, momentum=self.momentum).hex()
         self.digests.insert(0, DigestDocument(run=RUN.hex(), by=NODE, round=round_, digest=digest))
 
     async def ask_start(self, donors: Sequence[PeerRecord]) -> None:
-        """Show the run's signed start, if anybody has it."""
+        """Simulate a request for the run's signed start."""
         if donors and self.most_by_paper is not None:
             self.most = self.most_by_paper
 
     async def weigh(self, params: torch.Tensor, seed: int, within_s: float) -> StateLosses | str:
-        """Give every tensor of an honest state a loss of its own, and much to each that is of none."""
+        """Return a small loss of its own for each tensor of a good state, and a large one for any other tensor."""
         if self.good is None:
             return "these tests have no data"
         tensors = params.view(len(LAYOUT.tensors), -1)
@@ -146,7 +146,7 @@ class DonorWorld:
         return StateLosses(tuple(2.0 + 0.01 * n + wild for n in range(8)), math.log(256), "of the test")
 
     def context(self, folder: Path | None = None) -> JoinContext:
-        """What one that fetches from these donors knows."""
+        """Return the context of a joiner that fetches from these donors."""
         return JoinContext(
             run_id=RUN,
             me=PeerId("joiner"),

@@ -1,4 +1,4 @@
-"""Owners of shards that give all members the same result, signed, and another one than the mean."""
+"""Lying shard owners: they give all members the same signed result, which is not the mean."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from peer.protocol.messages import PeerId
 from peer.protocol.wire.payload import Source
 
 Lie = Callable[[Tensor], Tensor]
-"""From the mean to what the owner gives instead."""
+"""Maps the mean to what the owner returns instead."""
 
 
 def owners_lie(
     patch: pytest.MonkeyPatch, liars: Container[PeerId], lie: Lie, *, applied: bool = True, shown: bool = True
 ) -> None:
-    """From now on the liars' shards have this result. `applied`: by themselves, too. Otherwise they leave their shard
-    as it was, as those do that refuse it, and stay in the group. `shown`: whether they show its parts."""
+    """Make the liars return this result from now on. applied: the liars apply it too; otherwise they leave their shard
+    unchanged, as members that refuse it do, and stay in the group. shown: whether they show its contributions."""
 
     class LyingReducer(ShardReducer):
         async def run(self, own: Source, tokens: int, into: Tensor, signature: bytes = b"") -> ShardResult:

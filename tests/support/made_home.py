@@ -1,4 +1,4 @@
-"""A home with checkpoints of a run, made without a swarm."""
+"""Makes a home with checkpoints of a run, without a swarm."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MadeHome:
     run: RunFolder
 
     def save(self, params: torch.Tensor, round_: int = 7, **facts: Any) -> Path:
-        """Write a checkpoint; return its folder."""
+        """Write a checkpoint and return its folder."""
         store = CheckpointStore(self.run.checkpoints)
         told = {"round": round_, "tokens": 4096, "peer_id": KEY.peer_id, **facts}
         draft = store.begin()
@@ -54,7 +54,7 @@ class MadeHome:
         ).folder
 
     def first(self, noise: float = 0.0, seed: int = 0) -> torch.Tensor:
-        """Return the run's first parameters, changed by some noise."""
+        """Return the run's first parameters plus some noise."""
         tensors = tensors_beside(self.manifest_file, self.signed.manifest)
         init = artifact_files(self.manifest_file).get(self.signed.manifest.init)
         files = FirstFiles(tensors, self._config(), init, self.path)
@@ -67,7 +67,7 @@ class MadeHome:
 
 
 def made_home(folder: Path, *settings: str, name: str = "home", **files: Path) -> MadeHome:
-    """Make a run in the folder, and a home that has its files. `files`: as of `make_run`."""
+    """Make a run in the folder, and a home with the run's files. `files`: as in `make_run`."""
     manifest_file = folder / "run.toml"
     quiet: Callable[[str], None] = lambda text: None  # noqa: E731 - a parameter's value
     signed = make_run(manifest_file, KEY, settings, quiet, **files)

@@ -1,5 +1,5 @@
-"""What a relay could do to circuits: a wire before its port that reads, garbles, drops, holds and swaps what passes
-over them, and leaves all else alone."""
+"""A box in front of a relay's port that reads, garbles, drops, holds or swaps the bytes of circuits, and leaves
+everything else unchanged. Shows what a malicious relay could do."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from peer.transport.relay.wire import MARK, PREAMBLE_BYTES
 CHUNK = 2**14
 DELAY_S = 2.0
 AGREED = 200
-"""Bytes of a circuit's beginning that pass as they are: addresses, and what both ends agree on."""
+"""Bytes at the beginning of a circuit that pass unchanged: addresses, and what both ends agree on."""
 Alter = Callable[["Strand", bytes], bytes]
-"""Returns what passes instead of some bytes of one direction of one circuit."""
+"""Returns the bytes to pass instead of some bytes of one direction of a circuit."""
 
 
 class Strand:
-    """One direction of one connection to the relay. `outward`: to the relay.
+    """One direction of one connection to the relay. `outward`: towards the relay.
 
-    What is passed on has two such connections before it. A bit that is flipped at both is as it was."""
+    A circuit has two connections to the relay, so a bit that is flipped on both is unchanged in the end."""
 
     def __init__(self, number: int, target: asyncio.StreamWriter, *, outward: bool) -> None:
         self.number = number
         self.target = target
         self.outward = outward
         self.passed = 0
-        """Bytes of it that have come, with the preamble."""
+        """Bytes received so far, including the preamble."""
 
 
 class Meddler:
-    """`circuits`: bytes that circuits brought so far. `seen`: all bytes that passed, if it listens."""
+    """The box. circuits: bytes received on circuits so far. seen: all bytes that passed, if `listens`."""
 
     def __init__(self, *, listens: bool = False) -> None:
         self.circuits = 0
         self.ends = 0
-        """Connections that were ends of circuits."""
+        """Number of connections that were ends of circuits."""
         self.seen = bytearray()
         self._listens = listens
         self._alter: Alter | None = None
@@ -47,11 +47,11 @@ class Meddler:
         self._strands: list[Strand] = []
 
     def begin(self, alter: Alter, after: int = 0) -> None:
-        """Meddle, once circuits have brought so many more bytes."""
+        """Start to alter bytes once circuits have carried `after` more bytes."""
         self._due = self.circuits + after, alter
 
     async def relay(self, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on one connection, to its end."""
+        """Relay one connection to its end."""
         host, _, port = target.rpartition(":")
         far_reader, far_writer = await asyncio.open_connection(host, int(port))
         try:
@@ -118,7 +118,7 @@ class Meddler:
         return b""
 
     def swaps_streams(self, strand: Strand, data: bytes) -> bytes:
-        """Send what one end says as if another one had said it."""
+        """Send the bytes of one end as if another end had sent them."""
         if not strand.outward:
             return data
         others = [
@@ -132,7 +132,7 @@ class Meddler:
 
 @asynccontextmanager
 async def before(target: str, meddler: Meddler) -> AsyncIterator[str]:
-    """Where to call instead of `target` (host:port)."""
+    """Run the box. Yield the address to call instead of `target` (host:port)."""
     tasks: set[asyncio.Task[None]] = set()
 
     def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

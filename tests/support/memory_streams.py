@@ -1,4 +1,4 @@
-"""Connections in memory, with buffers that fill: for tests of what passes bytes on, in virtual time."""
+"""In-memory connections with bounded buffers, for tests in virtual time of code that passes bytes on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from peer.lab.sim.virtual_clock import run_virtual
 from peer.transport.relay.pipe import Stream
 
 KERNEL = 2**16
-"""Bytes that a connection holds beside the buffers of both ends, as kernels do."""
+"""Bytes that a connection holds in addition to the buffers of both ends, as kernels do."""
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end. What is written goes to the other end as long as that one reads, and then waits here."""
+    """One end of a connection. Written bytes go to the other end while it reads, and otherwise wait here."""
 
     def __init__(self, protocol: asyncio.StreamReaderProtocol) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class MemoryTransport(asyncio.Transport):
 
     @property
     def held(self) -> int:
-        """Bytes that were written and that the other end did not take."""
+        """Number of written bytes that the other end has not read."""
         return len(self._out)
 
     def _flush(self) -> None:
@@ -111,19 +111,19 @@ def transport_of(stream: Stream) -> MemoryTransport:
 
 
 def is_gone(stream: Stream) -> bool:
-    """Whether this end of a connection is closed for good."""
+    """Return whether this end of a connection is closed for good."""
     return transport_of(stream)._lost
 
 
 async def ends(stream: Stream) -> bool:
-    """Read to the end of a connection, however it ends; whether nothing came before."""
+    """Read to the end of a connection, however it ends. Return whether no bytes came before."""
     with contextlib.suppress(ConnectionError):
         return await stream.reader.read() == b""
     return True
 
 
 def connection(limit: int = 2**14) -> tuple[Stream, Stream]:
-    """Two ends of one connection."""
+    """Return the two ends of a new connection."""
     loop = asyncio.get_running_loop()
     made = list[tuple[asyncio.StreamReader, asyncio.StreamReaderProtocol, MemoryTransport]]()
     for _ in range(2):
@@ -143,7 +143,7 @@ _made: list[Stream] = []
 
 
 def run_streams(test: Coroutine[Any, Any, None]) -> None:
-    """Run a test in virtual time, and drop all connections that it made."""
+    """Run a test in virtual time, and abort all connections that it made."""
 
     async def main() -> None:
         try:

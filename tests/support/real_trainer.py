@@ -21,14 +21,14 @@ from peer.trainer.inner_loop import InnerLoop
 
 
 def config_of(manifest: Manifest, peer_id: str) -> TrainerConfig:
-    """Of a peer without wishes of its own, on the processor. Its windows follow from `peer_id`."""
+    """Return the config of a peer with default options, on the CPU. Its windows are drawn from `peer_id`."""
     return TrainerConfig.of(manifest, peer_id, device="cpu")
 
 
 class ModelTrainer(VirtualTrainer):
-    """The `Trainer` interface around `peer.trainer.inner_loop.InnerLoop`.
+    """The `Trainer` port around `peer.trainer.inner_loop.InnerLoop`.
 
-    step_seconds: time of an inner step in the simulation. Raises DataError when there is no data."""
+    step_seconds: simulated duration of an inner step. Raises DataError if there is no data."""
 
     kind = "model"
 

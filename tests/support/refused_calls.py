@@ -1,6 +1,7 @@
-"""`python -m tests.support.refused_calls NAME,... COMMAND...`: run a command to which the kernel refuses system calls.
+"""`python -m tests.support.refused_calls NAME,... COMMAND...`: runs a command for which the kernel refuses these system
+calls.
 
-They fail with EPERM, as under systemd's SystemCallFilter or in a container. Linux on x86-64 alone."""
+The calls fail with EPERM, as under systemd's SystemCallFilter or in a container. Linux on x86-64 only."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ NUMBERS = {
 }
 """Numbers of the system calls on x86-64."""
 RESOURCES = "setpriority,ioprio_set,sched_setaffinity,sched_setscheduler,setrlimit,prlimit64"
-"""What `SystemCallFilter=~@resources` refuses, and prlimit64, by which the C library asks for limits, too."""
+"""The calls that `SystemCallFilter=~@resources` refuses, and prlimit64, with which the C library reads limits."""
 
 needs_seccomp = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="system calls are refused by their numbers"
@@ -44,14 +45,14 @@ class _Program(ctypes.Structure):
 
 
 def command(names: str, *words: str) -> list[str]:
-    """Return the command that runs another one with these calls refused."""
+    """Return the command line that runs another command with these calls refused."""
     return [sys.executable, "-m", "tests.support.refused_calls", names, *words]
 
 
 def refuse(names: list[str]) -> None:
-    """Refuse these calls to this process and its children from here on."""
+    """Refuse these calls for this process and its children from now on."""
     steps = [_LOAD_NUMBER]
-    for name in names:  # the next step is skipped for another number
+    for name in names:  # for another call's number the next step is skipped
         steps += [struct.pack("HBBI", 0x15, 0, 1, NUMBERS[name]), _REFUSE]
     code = ctypes.create_string_buffer(b"".join([*steps, _ALLOW]))
     program = _Program(len(steps) + 1, ctypes.cast(code, ctypes.c_void_p).value)

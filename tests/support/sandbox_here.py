@@ -1,4 +1,4 @@
-"""The work of the sandbox's child in the test's own process, which loads the libraries once for all tests."""
+"""Runs the sandbox's jobs in the test's own process, so that its libraries are imported once for all tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peer.trainer.sandbox_child import JOBS, outcome
 
 
 def open_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do the jobs here. Deadline and memory limit are left out: tests of those start a child."""
+    """Run the jobs in this process. Without deadline and memory limit; tests of those start a real child."""
 
     def ask(job: dict[str, Any], seconds: float, memory: int) -> dict[str, Any]:
         _, prepare, work = JOBS[job["job"]]

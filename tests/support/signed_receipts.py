@@ -1,4 +1,4 @@
-"""Chains of receipts between real keys."""
+"""Makes chains of receipts with real keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN = RunId(b"R" * 32)
 
 @dataclass
 class Signing:
-    """A peer that signs receipts."""
+    """A peer with a key that signs receipts."""
 
     identity: Identity = field(default_factory=Identity.generate)
 
@@ -28,7 +28,7 @@ class Signing:
         return KeySigner(self.identity)
 
     def said(self, partner: PeerId, round_: int, opinion: SwapOpinion, run: RunId = RUN) -> SwapStatement:
-        """What it says of a swap."""
+        """Return its statement about a swap."""
         received, sent = Transferred(bytes([round_] * 32), 1000 + round_), Transferred(b"s" * 32, 2000)
         return SwapStatement(run, RoundKey(round_, 0), self.id, partner, received, sent, opinion)
 
@@ -36,13 +36,13 @@ class Signing:
 def countersigned(
     owner: Signing, partner: Signing, round_: int, ours: SwapOpinion, theirs: SwapOpinion
 ) -> Countersigned:
-    """A receipt that both signed."""
+    """Return a receipt signed by both."""
     statement = owner.said(partner.id, round_, ours)
     return Countersigned(statement, theirs, partner.signer.sign(statement.mirrored(theirs).to_bytes()))
 
 
 def chained(owner: Signing, receipts: list[Countersigned], run: RunId = RUN) -> list[bytes]:
-    """The records of a chain."""
+    """Return the records of a receipt chain."""
     records = [head_record(run, owner.id, owner.signer.sign)]
     for receipt in receipts:
         records.append(entry_record(hash_of(records[-1]), receipt, owner.signer.sign))

@@ -1,4 +1,4 @@
-"""Signed contributions in `topk`, as the members of a group make them."""
+"""Makes signed contributions with the `topk` codec, as group members make them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROSTER, SHARD = b"r" * 32, 3
 
 @cache
 def member(number: int) -> Identity:
-    """The same each time."""
+    """Return the key of a member, the same in each test run."""
     return Identity(Ed25519PrivateKey.from_private_bytes(bytes([number + 1]) * 32))
 
 
@@ -31,7 +31,7 @@ def gradient(number: int, elements: int) -> Tensor:
 
 
 def contribution(number: int, elements: int, tokens: int = 0) -> Contribution:
-    """That of this member, signed."""
+    """Return the signed contribution of a member."""
     payload = BytesSource(TOPK.encode(gradient(number, elements)))
     part = Contribution(tokens or 100 + 20 * (number % 3), payload)
     signature = KeySigner(member(number)).sign(statement_of(part, ROSTER, SHARD, TOPK, elements))
@@ -39,7 +39,7 @@ def contribution(number: int, elements: int, tokens: int = 0) -> Contribution:
 
 
 def signed_by(elements: int) -> Genuine:
-    """The check of the member of this number."""
+    """Return the signature check for contributions."""
     verify = KeySigner(member(0)).verify
 
     def genuine(number: int, part: Contribution) -> bool:

@@ -1,8 +1,8 @@
-"""No third value, by number: every outer step of a simulated swarm is made again from what its peer had worked and was
-given, and compared bit for bit; and what it was given, with what the others sent.
+"""Recomputes every outer step of a simulated swarm from the peer's work and the values that it received, and compares
+the result bit by bit; and compares the received values with what the others sent.
 
-What a peer was given is seen where its own parts hand it over (trainer, swap, group), so that a value that went wrong
-after that shows here, and one that went wrong before shows in comparison with its sender."""
+Received values are read where the peer's own parts pass them on (trainer, swap, group). A value that is corrupted after
+that point shows in the step, one that is corrupted before shows in the comparison with its sender."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ from peer.protocol.messages import PeerId, RoundKey
 Place = tuple[int, int]
 """(round, fragment)."""
 CODED = {"fp32": 0.0, "fp16": 2**-10, "bf16": 2**-7, "modulo7": 2**-6}
-"""What a codec may change of a value, relative to the largest of the payload; others: a whole step of 4 bits."""
+"""Largest change of a value by a codec, relative to the largest value of the payload. Other codecs: one whole step of 4
+bits."""
 CODED_ELSE = 0.15
 SENT = 16
-"""Rounds for which it is remembered what was sent."""
+"""Rounds for which sent values are remembered."""
 SHARE = 2e-3
-"""How exactly the share that counts can be told from the integers in the journal."""
+"""Precision of the counted share of work, which is computed from integers in the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """A swap that its side took for complete."""
+    """A swap that one side considered complete."""
 
     partner: PeerId
     theirs: torch.Tensor
@@ -49,37 +50,37 @@ class Swapped:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A group's round as one member saw it."""
+    """A group round as one member saw it."""
 
     gradient: torch.Tensor
     base: bytes
     tokens: int
     got: GroupMean
     mean: torch.Tensor
-    """A copy: the step overwrites it."""
+    """A copy, because the step overwrites the original."""
 
 
 @dataclass(repr=False)
 class Values:
-    """Watches a swarm; `found` are sentences."""
+    """Watches a swarm. `found`: violations, as sentences."""
 
     swarm: SimulatedSwarm
     found: list[str] = field(default_factory=list)
     shared: dict[Place, dict[PeerId, Shared]] = field(default_factory=dict)
-    """What members of groups were given."""
+    """Values that members of groups received."""
     _works: dict[tuple[int, Place], WorkSnapshot] = field(default_factory=dict)
     _sent: dict[Place, dict[PeerId, list[torch.Tensor]]] = field(default_factory=dict)
-    """Of the last `SENT` rounds: who takes one later than that has something else."""
+    """Sent values of the last `SENT` rounds. A peer that received an older one has received something else."""
     _swapped: dict[tuple[int, Place], Swapped] = field(default_factory=dict)
     _judged: dict[tuple[int, Place], events.PartnerJudged] = field(default_factory=dict)
     _held: dict[int, OuterState] = field(default_factory=dict)
     """Copies of the peers' states after their last event."""
     _known: set[bytes] = field(default_factory=set)
-    """Digests of all states of a fragment there ever were: of its params, and of params and momentum."""
+    """Digests of all states that any fragment ever had: of its params, and of params with momentum."""
     _refounded: bool = False
-    """The operator has put a state in place; it may be any."""
+    """The operator has replaced the state, which may then be any."""
     _lives: dict[int, Life] = field(default_factory=dict)
-    """The ones that are watched, by the number of their peer."""
+    """The watched lives, by peer number."""
 
     def __post_init__(self) -> None:
         first = OuterState.fresh(self.swarm.layout, self.swarm.first.clone())
@@ -94,7 +95,7 @@ class Values:
 
         async def work(request: WorkRequest) -> WorkSnapshot:
             done = await ask(request)
-            kept = replace(done, params=done.params.clone())  # the slot is the trainer's again afterwards
+            kept = replace(done, params=done.params.clone())  # the trainer reuses the slot afterwards
             self._works[peer.number, (done.key.round, done.key.fragment)] = kept
             self._forget(peer, (done.key.round - SENT, done.key.fragment))
             return done
@@ -149,8 +150,8 @@ class Values:
     # -- what became of them -----------------------------------------------------------------------------------------
 
     def heard(self, peer: SimulatedPeer, event: events.Event) -> None:
-        """An event of this peer. A step and its line are one; between them and other lines there may be one under way,
-        so that only these are looked at."""
+        """Handle an event of a peer. A step and its journal line happen together. At other events a step may be in
+        progress, so the state is compared only at these."""
         self._refounded |= isinstance(event, events.Refounded)
         self._watch_life(peer)
         if isinstance(event, events.PartnerJudged):
@@ -164,7 +165,8 @@ class Values:
             self._moved(peer, event)
 
     def _begins(self, peer: SimulatedPeer, event: events.Event) -> None:
-        """A state comes from a checkpoint, a donor or the operator: but for the last, somebody had it before."""
+        """Check that a state from a checkpoint or a donor was held by a peer before. Only the operator may introduce a
+        new one."""
         if not isinstance(event, events.Refounded) and not self._refounded:
             for fragment in range(len(peer.layout.fragments)):
                 if _params_digest(peer.outer, fragment) not in self._known:
@@ -185,7 +187,7 @@ class Values:
         self._keep(peer)
 
     def _followed(self, event: events.Event, now: bytes) -> bool:
-        """Outside of its rounds a member of a group takes over what others have, and says so."""
+        """Check a change of state outside a round: a group member caught up with the others, and journaled it."""
         said = isinstance(event, events.CaughtUp) and event.digest == now.hex()
         return said and now in self._known
 
@@ -204,7 +206,7 @@ class Values:
             self._tell(peer, f"{what} put a state in place that nobody had")
 
     def _pair(self, peer: SimulatedPeer, event: events.RoundEnded, before: OuterState) -> OuterState:
-        """The step as it should have been; a second one on the copy of before."""
+        """Return the expected state after a pair's step, computed on a copy of the state before."""
         place = event.round, event.fragment
         own, made = self._works[peer.number, place].params.clone(), _copy(before)
         if event.dropped:
@@ -225,7 +227,7 @@ class Values:
     def _clip(
         self, peer: SimulatedPeer, place: Place, own: torch.Tensor, before: OuterState, theirs: torch.Tensor
     ) -> None:
-        """Shorten what was taken, as the journal says, and see that it says what was."""
+        """Clip the partner's values as journaled, and check that the journal is right about it."""
         method, judged, outer = self.swarm.method, self._judged.get((peer.number, place)), before.fragment(place[1])
         if judged is None:
             if method.acceptance != "finite":
@@ -244,7 +246,8 @@ class Values:
         return bool(off <= CODED.get(self.swarm.method.codec, CODED_ELSE) * sent.abs().max())
 
     def _near(self, made: OuterState, after: OuterState, fragment: int, event: events.RoundEnded) -> bool:
-        """Bit for bit, but where a share was cut: the journal tells it in integers."""
+        """Compare two states: bit by bit, except when a share of the work was dropped, which the journal gives in
+        integers only."""
         if not event.dropped:
             return made.digest(fragment) == after.digest(fragment)
         moved = (made.fragment(fragment) - after.fragment(fragment)).abs().max()
@@ -281,5 +284,5 @@ def _params_digest(outer: OuterState, fragment: int) -> bytes:
 
 
 def covers(spans: list[tuple[int, int]], start: int, end: int) -> bool:
-    """Whether one of the spans holds this one."""
+    """Return whether one of the spans contains this one."""
     return any(left <= start and end <= right for left, right in spans)

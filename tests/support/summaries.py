@@ -1,4 +1,4 @@
-"""Summaries of peers, between real keys."""
+"""Makes summaries of peers with real keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW = 1_800_000_000.0
 
 
 class SetClock(VirtualClock):
-    """A clock that the test sets."""
+    """A clock whose time the test sets."""
 
     def __init__(self, at: float = NOW) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class SetClock(VirtualClock):
 
 
 def summary_of(peer: PeerId, at: float = NOW, **said: Any) -> PeerSummary:
-    """What a peer says that has trained for ten rounds."""
+    """Return the summary of a peer that has trained for ten rounds. `said`: other values of its fields."""
     plain = PeerSummary(
         peer_id=peer,
         run_id=RUN,
@@ -57,7 +57,7 @@ def summary_of(peer: PeerId, at: float = NOW, **said: Any) -> PeerSummary:
 
 
 def shown(by: Signing, of: Signing, round_: int, *, accepted: bool = True) -> ShownReceipt:
-    """A receipt that `by` signed for `of`."""
+    """Return a receipt that `by` signed for `of`."""
     statement = by.said(of.id, round_, SwapOpinion(4096, accepted=accepted))
     return ShownReceipt(statement, by.signer.sign(statement.to_bytes()))
 
@@ -72,7 +72,7 @@ def view_at(
     furthest: int = 10**6,
     listed: Callable[[PeerId], bool] = lambda peer: True,
 ) -> RunView:
-    """A view of a run that began an hour ago."""
+    """Return a view of a run that began an hour ago."""
     operator, began = Signing().identity.peer_id, clock.now() - 3600.0
     facts = RunFacts(
         run_id=RUN,

@@ -1,4 +1,4 @@
-"""The relay that tests of broken links stand on leaves no socket behind."""
+"""The relay of tests with broken links leaves no socket open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.cutting_relay import Wire, before
 
 @pytest.mark.parametrize("turns", range(8))
 def test_who_calls_while_the_relay_ends_is_let_go(turns: int) -> None:
-    """A socket that nobody closed is a warning, and that an error."""
+    """An unclosed socket causes a warning, which fails the test."""
 
     async def main() -> None:
         server = await asyncio.start_server(lambda reader, writer: writer.transport.abort(), "127.0.0.1", 0)

@@ -12,12 +12,12 @@ TOKENS = 128
 
 
 def at(batch: int) -> Cursor:
-    """The place of a batch, when each takes a window of one shard."""
+    """Return the cursor of a batch, if each batch takes one window of one shard."""
     return Cursor(0, 0, batch)
 
 
 def trained(tokens: int, *places: Place, batch: int | None = None) -> list[LoggedStep]:
-    """Steps from this token count on. `batch`: the number of the first batch; None: the one that its place names."""
+    """Return steps from this token count on. `batch`: number of the first batch; None: the one that its place names."""
     first = places[0][0] * STEPS + places[0][1] if batch is None else batch
     return [
         LoggedStep(1, tokens + n * TOKENS, round_, step, "", at(first + n), at(first + n + 1))
@@ -30,7 +30,7 @@ def data(cursor: int, base: int) -> DataPosition:
 
 
 def first_life() -> Life:
-    """Two rounds and a half."""
+    """Return a life of two and a half rounds."""
     places = [(round_, step) for round_ in range(3) for step in range(STEPS)][:10]
     return Life(0, None, trained(0, *places))
 
@@ -40,7 +40,7 @@ def after_two_rounds(place: Place = (2, 0)) -> Resumed:
 
 
 LEFT = Resumed("checkpoint-2", 10 * TOKENS, 2, (2, 2), data(10, 8))
-"""Left in the middle of round 2."""
+"""A checkpoint written in the middle of round 2."""
 
 
 def test_a_killed_peer_does_the_lost_batches_again_and_no_others() -> None:

@@ -1,4 +1,4 @@
-"""A tracker that fails, hangs or is missing costs the daemon nothing."""
+"""A tracker that fails, hangs or is missing does not affect the daemon."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAILS = "raise SystemExit('no room for curves')"
 
 
 class Source:
-    """What a daemon shows to a tracker."""
+    """Stands in for the daemon's page source."""
 
     def __init__(self, home: Path, page: bytes) -> None:
         self.listeners, self.said = list[Listener](), list[str]()
@@ -35,7 +35,7 @@ class Source:
         self.source = PageSource(home=home, report=lambda: self.status, metrics=metrics, listen=self.listeners.append)
 
     def evaluate(self) -> None:
-        """Have a record passed on."""
+        """Cause a record to be sent to the tracker."""
         for listener in self.listeners:
             listener(Evaluated(round=1, loss=2.0, bits_per_byte=1.0), 0.0)
 
@@ -47,7 +47,7 @@ class Source:
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Have a script run in the place of the tracker's process."""
+    """Run a script in place of the tracker's process."""
 
     async def start(module: str, kind: str, place: str, **how: Any) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(sys.executable, "-c", script, place, **how)

@@ -1,4 +1,4 @@
-"""What a tracker's process makes of the daemon's records, read back by the tracker's own reader."""
+"""Each tracker's process logs the daemon's records correctly; they are read back by the tracker's own reader."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ RECORDS = [
     {"at": 120.5, "run": "tiny", "peer": "12D3KooWabcdef", "step": 1024, "logged": {"loop/hits": 0.25}, "metrics": ""},
 ]
 LOSSES = [(512, 5.5), (512, 4.5)]
-"""Steps and losses: a peer that was restored from a checkpoint counts fewer tokens than before."""
+"""Steps and losses. The step does not decrease, although a peer restored from a checkpoint counts fewer tokens than
+before."""
 
 
 def lines() -> list[bytes]:
@@ -43,7 +44,7 @@ def lines() -> list[bytes]:
 
 
 def played(kind: str, place: str, folder: Path, **env: str) -> None:
-    """Run the tracker's process over the records."""
+    """Run the tracker's process on the records."""
     command = [sys.executable, "-m", "peer.trackers.sinks", kind, place]
     environment = {**os.environ, "HOME": str(folder), **env}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`peer simulate --attack`: who lied, what the honest lost, and refusals with a fix."""
+"""`peer simulate --attack`: the liars and the honest loss in the report, and refusals with a fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Up to which share of hostile meetings honest pairs stay together, by formula and by trial."""
+"""The share of hostile meetings up to which honest pairs stay together: the formula against simulated trials."""
 
 from __future__ import annotations
 

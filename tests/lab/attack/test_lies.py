@@ -1,4 +1,4 @@
-"""What the liars send, and that they lie on the wire alone."""
+"""Liars send what their kind of attack says, and lie only on the wire: their own state stays honest."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def test_a_poisoned_trainer_learns_other_targets() -> None:
 
 
 def after_one_round(codec: str, liar: MakeStrategy | None) -> list[Tensor]:
-    """The outer_params of two peers that exchanged once, of which the second may lie."""
+    """Return the outer_params of two peers after one exchange. `liar`: makes the strategy of the second; None: it is
+    honest."""
     method = resolve(SyncSection(preset="noloco", clock="steps", sync_every=5, codec=codec))
 
     async def main() -> SimulatedSwarm:

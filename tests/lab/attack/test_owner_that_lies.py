@@ -1,4 +1,4 @@
-"""A group of eight in which the owner of a shard lies: all honest members refuse its result, and nobody else's."""
+"""A group of eight with one lying shard owner: all honest members refuse its result, and no other owner's."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from peer.run.sections import SyncSection
 
 HONEST, SEED, ROUNDS = 7, 3, 10
 LIAR = HONEST
-"""The number of the last peer."""
+"""The number of the lying peer, which is the last."""
 
 
 @cache
 def played(*, liar: bool) -> SimulatedSwarm:
-    """The seven honest, with the liar as the eighth or alone."""
+    """Run the seven honest peers, with or without the liar as the eighth."""
     method = resolve(SyncSection(preset="diloco", clock="steps", sync_every=20))
     layout = cut(TENSORS, fragments=1, pattern="whole")
     peers = HONEST + liar

@@ -1,4 +1,4 @@
-"""`peer swarm --attack`: which real daemons lie, and what their processes are told."""
+"""`peer swarm --attack`: which real daemons lie, and the command lines of their processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`peer bench trainer`: a real child process, the tiny model."""
+"""`peer bench trainer` with a real child process and the tiny model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.sandbox_here import open_here
 
 
 class Warming:
-    """A trainer whose first bursts are slower."""
+    """A trainer whose first bursts of steps are slower."""
 
     pid = 2**22 + 1  # of no process
 

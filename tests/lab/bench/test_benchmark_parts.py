@@ -1,4 +1,4 @@
-"""What the scripts under benchmarks/ reckon with, without running them."""
+"""The arithmetic of the scripts in benchmarks/, without running them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def test_the_fullest_window_is_found_wherever_it_lies() -> None:
 
 
 def test_a_rate_is_that_of_the_middle() -> None:
-    """Nor does a straggler at the end count."""
+    """The first and last bytes are left out, including a straggler at the end."""
     passed = [(10.0 + 0.01 * number, 100) for number in range(101)] + [(60.0, 10)]
 
     assert rate_of(passed) == pytest.approx(10_000.0)
 
 
 def test_a_link_takes_its_time_and_changes_nothing() -> None:
-    """60 kB at 200 kB/s: 0.3 s and the delay, there; nothing to wait for but the delay, back."""
+    """60 kB at 200 kB/s take 0.3 s plus the delay; the short answer takes only the delay."""
 
     async def call() -> tuple[bytes, float, float]:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

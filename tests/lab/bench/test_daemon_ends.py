@@ -1,4 +1,4 @@
-"""The ends with which the daemon's exchange is measured: two in this process."""
+"""The two ends of the swap benchmark, both in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ELEMENTS = 20_000
 async def met(
     *commands: dict[str, Any], cap: float = 0.0, made: Sequence[DaemonEnd] = ()
 ) -> list[list[dict[str, Any]]]:
-    """What two ends that know each other tell of these commands."""
+    """Execute these commands on two connected ends, and return their replies."""
     ends = made or [DaemonEnd(Setting(rank, "bf16", ELEMENTS, cap)) for rank in range(2)]
     try:
         records = [await end.open() for end in ends]
@@ -60,7 +60,7 @@ def test_a_whole_round_steps_and_hands_the_result_on(work: str, share: float) ->
 
 
 def test_a_cap_is_kept() -> None:
-    """40 kB at 100 kB/s take 0.4 s, less what may go at once."""
+    """40 kB at 100 kB/s take 0.4 s, minus the burst that may be sent at once."""
     (found,) = asyncio.run(met({"do": "swap", "round": 1}, cap=100_000.0))
 
     assert min(end["seconds"] for end in found) > 0.25

@@ -1,4 +1,4 @@
-"""What the benchmarks of honest partners and of patient liars reckon with."""
+"""The arithmetic of the benchmarks of honest partners and of patient liars."""
 
 from __future__ import annotations
 

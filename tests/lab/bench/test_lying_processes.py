@@ -1,4 +1,4 @@
-"""The benchmark of lies among real processes: who lies in which swarm, and what breaks its bounds."""
+"""The benchmark of lies among real processes: which peers lie in which swarm, and what counts as a broken bound."""
 
 from __future__ import annotations
 

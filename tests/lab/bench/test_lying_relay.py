@@ -1,4 +1,4 @@
-"""A box in front of a relay spoils circuits, when it is told to, and nothing else."""
+"""The box in front of a relay spoils circuits only, and only when it is told to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def network() -> Iterator[dict[str, str]]:
 
 
 async def echoed(network: dict[str, str], lie: str, first: bytes, *, lying: bool = True) -> tuple[bytes, list[str]]:
-    """What an echo at the relay gives back through the box for what a home sends, and which callers it saw."""
+    """Send `first` from a home through the box to an echo server at the relay. Return the reply, and the callers that
+    the server saw."""
     callers = []
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""What the system counts for a process."""
+"""The resource counters of a process, and the commit of the program."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_peak_is_counted_anew() -> None:
 
 @pytest.mark.processes
 def test_the_commit_is_that_of_the_program_alone(tmp_path: Path) -> None:
-    """A virtual environment often lies within the checkout of another project."""
+    """The program's commit must not be that of another project whose checkout contains the virtual environment."""
     for words in (
         ("init", "-q"),
         ("-c", "user.name=a", "-c", "user.email=a", "commit", "-q", "--allow-empty", "-m", "x"),
@@ -58,8 +58,8 @@ def test_the_commit_is_that_of_the_program_alone(tmp_path: Path) -> None:
 
 
 def _touched() -> mmap.mmap:
-    """64 MiB of pages of their own: what `malloc` frees may stay with the process, and does once a test of this process
-    has tuned it as a daemon does."""
+    """Return 64 MiB of touched pages. Mapped directly, because memory freed by `malloc` may stay with the process, and
+    does so after a test has tuned malloc as a daemon does."""
     pages = mmap.mmap(-1, 64 * 2**20)
     for page in range(0, len(pages), mmap.PAGESIZE):
         pages[page] = 1

@@ -1,4 +1,5 @@
-"""The table of losses: its trainer is the product's, all methods get equal tokens, and rates are chosen by the mean."""
+"""The table of losses by method: it uses the product's trainer, gives all methods equal tokens, and chooses learning
+rates by the mean over seeds."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def record(method: str, lr: float, seed: int, loss: float | None) -> dict[str, A
 
 
 def test_each_method_has_the_rate_that_is_best_over_the_seeds() -> None:
-    """One seed may be better at another rate, and a rate that lacks a seed or diverged once is never the best."""
+    """A rate that is better for one seed only, lacks a seed, or diverged once is not chosen."""
     losses: dict[float, list[float | None]] = {2e-3: [2.0, 2.0, 2.6], 4e-3: [2.1, 2.1, 2.1], 6e-3: [1.0, 1.0, None]}
     records = [record("none", 4e-3, seed, 2.0 + seed) for seed in SEEDS]
     records += [record("diloco", lr, seed, loss) for lr, some in losses.items() for seed, loss in enumerate(some)]

@@ -1,4 +1,4 @@
-"""The routers of `benchmarks.nat_network` behave as those of homes do."""
+"""The routers of `benchmarks.nat_network` behave like those of homes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SITES = [
 ]
 PORT = 9000
 PATIENCE_S = 0.4
-"""Seconds. No link here delays a packet."""
+"""Seconds after which a packet counts as lost. No link here delays packets."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def network() -> Iterator[dict[str, str]]:
 
 
 def dialler(namespace: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
-    """A socket that shares its local port, as it has to for punching."""
+    """Return a socket that shares its local port, as hole punching requires."""
     with inside(namespace):
         made = socket.socket(family)
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
@@ -59,7 +59,7 @@ def seen_at(network: dict[str, str], relay: str, dialling: socket.socket, host: 
 
 
 def punch(network: dict[str, str], one: str, other: str) -> bool:
-    """Whether two homes open a connection by calling each other at the addresses that a relay sees."""
+    """Return whether two homes can connect when both dial the other at the address that a relay sees."""
     namespaces = network[one], network[other]
     callers = [dialler(namespace) for namespace in namespaces]
     seen = [seen_at(network, "relay", caller) for caller in callers]
@@ -90,7 +90,7 @@ def punch(network: dict[str, str], one: str, other: str) -> bool:
 
 
 def ports_seen(network: dict[str, str], home: str) -> tuple[int, list[int]]:
-    """The local port, and those that two relays see."""
+    """Return the local port of a socket, and the ports that two relays see."""
     with dialler(network[home]) as first, dialler(network[home], first.getsockname()[1]) as second:
         return first.getsockname()[1], [seen_at(network, r, s)[1] for r, s in (("relay", first), ("other", second))]
 

@@ -1,4 +1,4 @@
-"""The results that benchmarks write, and the page that is made of them."""
+"""The result files of benchmarks, and the page generated from them."""
 
 from __future__ import annotations
 

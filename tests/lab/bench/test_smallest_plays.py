@@ -1,6 +1,6 @@
-"""Every benchmark is played at its smallest size, so that none of them rots.
+"""Every benchmark still runs, at its smallest size.
 
-Those whose smallest play takes long, mostly swarms of real processes, are played by `make bench-smallest` alone."""
+Those whose smallest size takes long, mostly swarms of real processes, run only in `make bench-smallest`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from benchmarks import result
 from benchmarks.performance_page import Script, scripts_in
 
 ALL = os.environ.get("BENCH_SMALLEST") == "all"
-"""Set by `make bench-smallest`."""
+"""True in `make bench-smallest`: run all benchmarks."""
 SCRIPTS = scripts_in()
 EVERY = pytest.mark.parametrize("one", SCRIPTS, ids=lambda one: one.about.name)
 
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
-    """Give torch its threads back: benchmarks run in this process."""
+    """Restore torch's number of threads, because benchmarks run in this process and change it."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)

@@ -1,4 +1,4 @@
-"""Tables that benchmarks print, and the arithmetic that they share."""
+"""The text tables of benchmarks, and their shared arithmetic."""
 
 from __future__ import annotations
 

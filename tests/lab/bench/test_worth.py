@@ -1,4 +1,5 @@
-"""The study of what joining is worth: its stacked trainer is the product's, and it plays and judges as it says."""
+"""The study of a swarm's worth: its stacked trainer agrees with the product's, and it runs and judges by its
+protocol."""
 
 from __future__ import annotations
 
@@ -193,7 +194,7 @@ def test_a_run_that_diverged_is_worse_than_all() -> None:
 
 
 def kept(of: worth.WorthRun, loss: float) -> list[dict[str, Any]]:
-    """The records of a cell with this loss at its best rate."""
+    """Return records of a cell with this loss at its best learning rate."""
     records: list[dict[str, Any]] = []
     while runs := wanted(records, of):
         records += [one.key | dict.fromkeys(("loss", "late"), loss + abs(RUNGS[one.lr])) for one in runs]
@@ -210,7 +211,7 @@ def test_the_tokens_are_read_between_two_lengths_of_single() -> None:
 
 
 def test_the_speed_up_is_against_the_same_batch_and_against_the_best_one() -> None:
-    """400 steps of 2 windows are a quarter of the tokens of 400 steps of 8, and have the loss of 400 of 8 here."""
+    """Made-up losses: 400 steps of 2 windows, a quarter of the tokens of 400 steps of 8, reach the same loss."""
     lengths = {(8, 200): 2.5, (8, 400): 2.0, (8, 800): 1.8, (2, 400): 2.0, (2, 800): 1.8}
     records = [
         one

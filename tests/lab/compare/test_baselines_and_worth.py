@@ -1,4 +1,4 @@
-"""The baselines `single` and `ddp`, and the worth of joining that is read from `single` at several lengths."""
+"""The baselines `single` and `ddp`, and the worth that is measured against `single` at several lengths."""
 
 from __future__ import annotations
 
@@ -151,7 +151,8 @@ def test_the_share_is_that_of_ddp() -> None:
 
 
 def curve(entry: Entry, seed: int) -> Curve:
-    """`single` halves its loss with each doubling, and `gossip` is worth three of it."""
+    """Return a made-up curve: `single` halves its loss with each doubling of its length, and `gossip` is worth three of
+    it."""
     rounds = entry.manifest.train.total_rounds
     worth = {SINGLE: 1.0, "gossip": 3.0, DDP: 3.5, "none": 0.6}[entry.name] * rounds / 4
     tokens = 1000.0 * rounds * entry.peers
@@ -162,7 +163,7 @@ def curve(entry: Entry, seed: int) -> Curve:
 
 
 def course(entry: Entry, seed: int) -> SwarmCourse:
-    """The curve, and a row at its end."""
+    """Return the made-up curve with one row at its end."""
     found = curve(entry, seed)
     return SwarmCourse(found, (Row(2, 1, "solo", found[-1].loss, 7, 0.0, 2.0),))
 

@@ -1,4 +1,4 @@
-"""`peer compare` in virtual time, from manifests to table, JSON and picture."""
+"""`peer compare` in virtual time: from manifests to table, JSON and plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A swarm's course, read off the journals of its peers."""
+"""The course of a swarm is read correctly from the journals of its peers."""
 
 from __future__ import annotations
 

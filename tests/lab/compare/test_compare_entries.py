@@ -1,4 +1,4 @@
-"""The methods of a comparison get equally many tokens, and are of one task."""
+"""The methods of a comparison get equal tokens, and must have the same task."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_steps_are_those_of_the_first_and_the_others_get_its_tokens(tmp_path: Pa
 
 
 def test_rounds_that_grow_end_with_the_steps_and_are_evaluated_as_often() -> None:
-    """`total_rounds` counts rounds that do not grow. Those that do are fewer."""
+    """`total_rounds` counts rounds of the first length; a run whose rounds grow has fewer."""
     _, grown = real("diloco", "qsr", steps=2000)
     manifest = grown.manifest
     rounds, ends = manifest.rounds, grown.method.round_clock()
@@ -55,8 +55,8 @@ def test_rounds_that_grow_end_with_the_steps_and_are_evaluated_as_often() -> Non
 
 @pytest.mark.parametrize("fragments", [3, 4])
 def test_uneven_rounds_end_with_the_steps(tmp_path: Path, fragments: int) -> None:
-    """Rounds of 6 and 7 steps, and of 5. Their number is a multiple of the fragments only if the steps are one of
-    `sync_every`."""
+    """Rounds of 6 and 7 steps, and of 5. The number of rounds is a multiple of the fragments only if the steps are a
+    multiple of `sync_every`."""
     cut = written(tmp_path, "cut.toml", "sync.preset=streaming-noloco", f"sync.fragments={fragments}")
     _, uneven = real("noloco", cut, steps=100)
     rounds, ends = uneven.manifest.rounds, uneven.method.round_clock()

@@ -23,7 +23,7 @@ TEXT = "{http://www.w3.org/2000/svg}text"
 
 
 def outcome(*names: str, seeds: tuple[int, ...] = (0, 1), worth: bool = False, hours: float = 0.0) -> Comparison:
-    """Compare the methods of `test_baselines_and_worth`, and further ones by the name of a file."""
+    """Compare the methods of `test_baselines_and_worth`, and further ones under the name of a file."""
     known = entries("gossip", "none", SINGLE, DDP)
     given = [known.get(name) or replace(known["gossip"], name=name) for name in names]
 
@@ -139,7 +139,7 @@ def test_sixteen_methods_and_one_fit_into_the_figure(count: int, worth: bool) ->
 
 
 def test_no_setting_of_the_user_and_no_window_system_takes_part(tmp_path: Path) -> None:
-    """A `matplotlibrc` beside the user could have LaTeX run over the names."""
+    """A `matplotlibrc` in the working directory could otherwise run LaTeX on the names of methods."""
     before = "matplotlib.pyplot" in sys.modules  # the libraries of other tests load it
     write_plot(outcome("gossip"), tmp_path / "plot.svg")
     with mpl.rc_context({"text.usetex": True, "font.size": 70.0, "savefig.transparent": True}):

@@ -1,4 +1,4 @@
-"""The outcome of a comparison: who wins, at which target, as JSON, as a table and as a picture."""
+"""The outcome of a comparison: ranking and target, as JSON, table and plot."""
 
 from __future__ import annotations
 

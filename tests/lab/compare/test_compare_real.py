@@ -1,4 +1,4 @@
-"""A method played as processes: its journals are read, and its homes are removed when all went well."""
+"""A method run as processes: its journals are read, and its homes are removed on success."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENTRY = entries_of(["diloco"], [], peers=4, steps=80, step_seconds=None)[0]
 
 
 class StandIn:
-    """A swarm without processes: each peer leaves a journal in two parts."""
+    """Stands in for `Swarm` without processes: each peer leaves a journal of two files."""
 
     plans: ClassVar[list[SwarmPlan]]
     stopped = False

@@ -1,4 +1,4 @@
-"""Who counts as live, what was due, and how long a fault took to get over, from made-up journals."""
+"""Attendance from made-up journals: which peers count as live, what was due, and how long a recovery took."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def ended(round_: int, outcome: Any = "exchanged", late: float = 1.0) -> list[tu
 
 
 def whole(rounds: int, but: dict[int, list[tuple[float, Event]]] | None = None) -> list[tuple[float, Event]]:
-    """A peer that was there all the time and exchanged every round, but for some."""
+    """Return the journal of a peer that was live all the time and exchanged every round. `but`: round -> other
+    events."""
     lines = [line for round_ in range(rounds) for line in (but or {}).get(round_, ended(round_))]
     return [(START, TrainingBegan(round=0)), *lines, (START + rounds * 10 + 9, Leaving(reason=""))]
 

@@ -1,4 +1,4 @@
-"""What chaos does to processes, done to small ones."""
+"""The faults of chaos, injected into small processes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_full_disk_takes_small_files_only(tmp_path: Path) -> None:
 
 
 class NoGame:
-    """A swarm whose only peer does not run."""
+    """A swarm whose only peer is not running. Records restarts."""
 
     def __init__(self, home: Path) -> None:
         self.daemons = {1: Daemon("peer 1", home / "peer-1")}

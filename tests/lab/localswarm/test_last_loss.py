@@ -1,4 +1,4 @@
-"""A report gives a loss as the last only when it is of the last state."""
+"""A report shows a loss as the last only if it is that of the last state."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SHARES = ("participation", "rounds_ended_in_time", "rounds_closed_in_time")
 
 
 def sums(peer: dict[str, object] | None = None, **shares: float | None) -> str:
-    """The table of a swarm of one peer."""
+    """Return the report's table for a swarm of one peer."""
     book = dict.fromkeys(("processed", "applied", "dropped", "outstanding"), 0)
     swarm = {"val_loss_mean": 4.5, "replica_spread": 0.1, **shares, "tokens_per_s": 3.0, "ledger": book}
     return table({"peers": [peer or row(4.5)], "swarm": swarm, "faults": [], "orders": []})
@@ -94,7 +94,7 @@ def test_the_tutorial_shows_the_table_that_is_printed() -> None:
 
 
 def test_tokens_a_second_are_by_the_clock_and_a_mean_names_how_many(tmp_path: Path) -> None:
-    """Two peers train from 100 s to 130 s; what they rested is in that time. Only one was evaluated at its last
+    """Two peers train from 100 s to 130 s; their pauses are part of that time. Only one was evaluated at its last
     state."""
     signed = write_new(tmp_path / "run.toml", Identity.generate(), ["sync.clock=steps", "sync.sync_every=10"])
     counts = {"seconds_training": 2.0, "seconds_waiting": 1.0, "tokens": 600}
@@ -116,6 +116,6 @@ def test_bytes_sent_are_rounded_by_half_a_percent() -> None:
 
 
 def test_the_replica_spread_by_hand() -> None:
-    """Two replicas each 1 away from a mean of length 5; a peer without a checkpoint counts not."""
+    """Two replicas at distance 1 from a mean of length 5. A peer without a checkpoint is left out."""
     outers = [torch.tensor([3.0, 5.0]), torch.tensor([3.0, 3.0]), None]
     assert replica_spread(outers) == pytest.approx(1 / 5)

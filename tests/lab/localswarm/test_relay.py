@@ -1,4 +1,4 @@
-"""The relays between the nodes of a local swarm: who calls, and what passes while a link is bad."""
+"""The relays of a local swarm: they identify the caller, and apply the faults of links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Call = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 
 @asynccontextmanager
 async def echo(links: Links, seen: list[str]) -> AsyncIterator[Call]:
-    """Node 1 answers with what it is sent, behind a relay; this process is node 2 to it."""
+    """Run an echo server as node 1, behind a relay. This process is node 2."""
     port = free_port(inside(1))
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The wrong wall clock of chaos runs, and the daemon's clock, which does not follow it."""
+"""The wrong wall clock of chaos runs, which the daemon's own clock does not follow."""
 
 from __future__ import annotations
 

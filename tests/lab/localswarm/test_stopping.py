@@ -1,4 +1,4 @@
-"""A daemon that leaves is waited for as long as it announced, and others are not."""
+"""A leaving daemon gets the time that it announced; any other is killed after the grace period."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRACE_S = 0.2
 
 
 def stopped(folder: Path, status: dict[str, Any]) -> int | None:
-    """The exit code of a process that ends a second after the signal and says this of itself."""
+    """Stop a process that ends one second after the signal and reports this status. Return its exit code."""
 
     async def answer(command: str, request: dict[str, Any]) -> dict[str, Any]:
         return status

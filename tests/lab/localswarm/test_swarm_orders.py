@@ -1,4 +1,4 @@
-"""`peer swarm`: what was asked for and did not happen is listed, with an exit code of its own."""
+"""`peer swarm`: orders that were not carried out are listed, and change the exit code."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Swarm = Callable[..., tuple[int, dict[str, str | None], str]]
 
 @pytest.fixture
 def swarm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Swarm:
-    """`peer swarm` whose peers are programs without a network: `programs`, by their number. `ended`: in what event the
-    journal of each ends. Returns the exit code, the reason of each order that was not carried out, and the output."""
+    """Run `peer swarm` with programs without a network as peers. `programs`: by peer number. `ended`: the last event of
+    each journal. Return the exit code, the reason of each order that was not carried out, and the output."""
     programs: dict[int, tuple[str, ...]] = {}
     ended: list[Event] = []
     began: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What `peer swarm` says of a machine that is too small for so many peers."""
+"""The warnings of `peer swarm` on a machine that is too small for so many peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of waiting: against closed forms and random numbers."""
+"""The model of waiting for messages, against closed forms and simulations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peer.lab.planning.latency import pair_time, ratio, tree_time
 
 @pytest.mark.parametrize("peers", [2, 4, 64, 1024, 1 << 19])
 def test_with_equal_times_the_ratio_is_the_logarithm(peers: int) -> None:
-    """Published: 2 log2(n) message times against 2, tenfold at 1024."""
+    """Published: 2 log2(n) message times against 2, a ratio of ten for 1024 peers."""
     assert ratio(peers, 0.0) == math.log2(peers)
 
 
@@ -31,7 +31,7 @@ def test_a_tree_of_two_is_a_pair(std: float) -> None:
 
 @pytest.mark.parametrize(("peers", "std"), [(4, 0.5), (64, 0.5), (64, 2.0), (1024, 0.1), (1024, 0.5), (1024, 1.0)])
 def test_random_trees_take_as_long(peers: int, std: float) -> None:
-    """Within four standard errors of the mean of 800 random trees."""
+    """The result is within four standard errors of the mean of 800 random trees."""
     rng = np.random.default_rng(peers)
     sigma = math.sqrt(math.log(1 + std**2))
     times = np.zeros((800, peers))
@@ -51,7 +51,8 @@ def test_trees_that_are_not_full_lie_between() -> None:
 
 
 def test_the_published_figure_ends_at_forty() -> None:
-    """Its axis, for up to 1024 peers: scatter of about three mean times gets there."""
+    """The axis of the published figure ends at 40, for up to 1024 peers: a standard deviation of about three mean times
+    gets there."""
     assert ratio(1024, 2.5) < 40 < ratio(1024, 3.0)
 
 

@@ -1,4 +1,4 @@
-"""The scaling laws against the tables of their paper."""
+"""The scaling laws against the tables of the paper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEASURED = {
 
 @pytest.mark.parametrize("params", MEASURED)
 def test_the_joint_law_meets_the_measured_losses(params: float) -> None:
-    """Within 2 %: the law itself leaves that much at 35 M and 8 replicas."""
+    """Within 2 %: the paper's own fit is off by that much at 35 M parameters and 8 replicas."""
     for peers, measured in zip((1, 2, 4, 8), MEASURED[params], strict=True):
         derived = laws.expected_loss(params, peers, 20 * params, 30)
         assert derived.value == pytest.approx(measured, rel=0.02)
@@ -53,7 +53,7 @@ def test_outer_learning_rates() -> None:
 
 
 def test_a_slip_in_an_exponent_would_be_seen() -> None:
-    """The tables tell the law from its neighbours: another sign, and a fit without peers."""
+    """The measured tables distinguish the law from wrong ones: another sign, and a fit without peers."""
     right = laws.LOSS.at(1.3e9, 8)
     assert laws.PowerLaw(19.226, -0.0985, -0.0116).at(1.3e9, 8) < 2.493 * 0.98 < right
     assert laws.PowerLaw(22256.0, -0.8827, 0.0).at(125e6, 4) == pytest.approx(1.6e-3, rel=0.02)

@@ -1,4 +1,4 @@
-"""Plans: choices, sources, and a manifest that checks."""
+"""Plans: their choices and sources, and that their manifest is valid."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def test_every_plan_is_a_manifest(change: dict[str, Any], link: str) -> None:
 
 
 def test_bytes_are_those_that_the_manifest_shows() -> None:
-    """In pairs, where the cost does not depend on the size of the swarm. On the line, as consent and doctor show it."""
+    """In pairs, where the cost does not depend on the size of the swarm. Bytes are counted on the line, as in the
+    contract and in `peer doctor`."""
     planned = plan(replace(PAPERS, speeds=4.0, flops=1e12, link=profile("lan")))
     manifest = parse_manifest(derive(default_text(), planned.settings).encode())
     method = resolve(manifest.sync)

@@ -1,4 +1,4 @@
-"""A model of about so many parameters."""
+"""Model shapes with about a given number of parameters."""
 
 from __future__ import annotations
 

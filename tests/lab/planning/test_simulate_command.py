@@ -1,4 +1,4 @@
-"""`peer simulate`: what it prints, and what it does not load."""
+"""`peer simulate`: its output, and the modules that it does not import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of slow steps: against the published figure and closed forms."""
+"""The model of slow steps, against the published figure and closed forms."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from peer.lab.planning.stragglers import PAPER_STD, round_times
 
 @pytest.mark.parametrize(("peers", "steps", "overhead"), [(1024, 100, 1.19), (1024, 1, 3.29), (16, 100, 1.07)])
 def test_the_published_figure(peers: int, steps: int, overhead: float) -> None:
-    """arXiv 2506.10911, Figure 5B, to the last digit that is known of it."""
+    """arXiv 2506.10911, Figure 5B, to the last published digit."""
     assert round_times(peers, steps, PAPER_STD).overhead == pytest.approx(overhead, abs=0.01 * overhead)
 
 
 def test_two_peers_are_a_pair() -> None:
-    """A group of two is a pair whose members always wait for each other: both take E max of two log-normal times."""
+    """In a group of two the members always wait for each other, as in a pair: both take the expected maximum of two
+    log-normal times."""
     times = round_times(2, 1, PAPER_STD)
     assert times.group == pytest.approx(times.pair)
     assert times.pair == pytest.approx(1 + math.erf(math.sqrt(0.5) / 2), rel=0.05)
@@ -29,7 +30,7 @@ def test_equal_steps_cost_nothing() -> None:
 
 
 def test_a_delay_spreads_from_pair_to_pair() -> None:
-    """Pairs take longer than the slower of two alone, and less than all."""
+    """A round of pairs takes longer than that of two isolated peers, but less than that of the whole group."""
     times = round_times(256, 1, PAPER_STD)
     assert 1.1 * (1 + math.erf(math.sqrt(0.5) / 2)) < times.pair < 0.6 * times.group
 

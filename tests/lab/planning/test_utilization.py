@@ -1,4 +1,4 @@
-"""The model of utilization: against a simulation node by node, closed forms, and the numbers that were published."""
+"""The model of utilization, against a node-by-node simulation, closed forms, and published numbers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PUBLISHED = {
     ("100B", "overlapped fp4"): (0.5, 0.9, 1.1, 1.1, 1.4),
 }
 GRID = 10 ** (4 / 49)
-"""The published values are points of a logarithmic grid of this step, 1.207: none is known better than that."""
+"""Ratio of neighbouring points, 1.207, on the logarithmic grid of the published values: their precision."""
 SMALL = Workload(params=6e6, layers=6, step_seconds=0.3, every=7, fragment_layers=2, delay=1, bits=8)
 
 
@@ -81,14 +81,16 @@ def test_over_the_published_table_the_middle_is_half_a_grid_step_off_at_most() -
 
 
 def test_the_published_hours_at_one_gigabit() -> None:
-    """Table 1: 0.67 h of compute take 109 h data-parallel, 0.88 h with overlapped streaming in 4 bits. Within 5 %."""
+    """Table 1: 0.67 h of computing take 109 h data-parallel, and 0.88 h with overlapped streaming in 4 bits. Within 5
+    %."""
     assert 0.67 / utilization(work("1B", "data-parallel"), 1.0) == pytest.approx(109, rel=0.05)
     assert 0.67 / utilization(work("1B", "overlapped fp4"), 1.0) == pytest.approx(0.88, rel=0.05)
 
 
 @pytest.mark.parametrize("every", [1, 20])
 def test_one_layer_has_nothing_to_overlap_with(every: int) -> None:
-    """Its gradient comes last and is needed first: per cent = compute / (compute + bits / bandwidth)."""
+    """The gradient of a single layer comes last and is needed first, so utilization = compute / (compute + bits /
+    bandwidth)."""
     single = Workload(params=1e9, layers=1, step_seconds=0.5, preset="diloco", every=every, bits=16)
     for target, found in bandwidths(single).items():
         exact = 16 / (0.5 * every) * (target / (100 - target))
@@ -96,7 +98,7 @@ def test_one_layer_has_nothing_to_overlap_with(every: int) -> None:
 
 
 def test_data_parallel_overlaps_with_backward() -> None:
-    """Below 90 % the link never rests from the first gradient, 2(L-1) nodes before the end, to the next forward."""
+    """Below 90 % the link is busy from the first gradient, 2(L-1) nodes before the end, to the next forward pass."""
     layers, seconds = 10, 0.2
     found = bandwidths(Workload(1e9, layers, seconds, "ddp", bits=16), targets=(50, 80))
     hidden = seconds * 2 * (layers - 1) / (3 * layers - 1)
@@ -148,7 +150,8 @@ def test_a_simulation_node_by_node_says_the_same(preset: str, delay: int, mbit_p
 
 
 def node_by_node(case: Workload, bit_per_s: float) -> float:
-    """Every forward, backward and reduction one after the other, over so many steps that the start does not count."""
+    """Simulate every forward and backward pass and reduction in order, over so many steps that the start does not
+    matter."""
     layers, steps = case.layers, 7 * 600
     node, reduction = case.step_seconds / (3 * layers - 1), case.params * case.bits / layers / bit_per_s
     now = link = 0.0

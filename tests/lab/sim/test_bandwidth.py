@@ -1,4 +1,4 @@
-"""Links are shared, and a small message does not wait behind bulk."""
+"""Transfers share links, and small messages do not wait behind bulk transfers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def network(**links: Link) -> Network:
 
 
 def timed(network: Network, *carries: tuple[PeerId, PeerId, int]) -> list[float]:
-    """When each of these transfers ends; all begin at 0."""
+    """Return when each of these transfers ends. All begin at 0."""
 
     async def one(sender: PeerId, to: PeerId, nbytes: int) -> float:
         await network.carry(sender, to, nbytes)
@@ -86,7 +86,7 @@ def test_every_byte_is_handed_over_in_few_steps() -> None:
 
 
 def cut_short(fault: Coroutine[Any, Any, None], net: Network) -> float:
-    """When a transfer of 10 s gives up, with a fault that comes at 2 s."""
+    """Return when a transfer of 10 s gives up if `fault` happens at 2 s."""
 
     async def main() -> float:
         carrying = asyncio.create_task(net.carry(A, B, 10 * MEGA))

@@ -1,4 +1,4 @@
-"""Chaos plans are drawn from a seed, leave time to recover, and play in the simulator."""
+"""Chaos plans follow from a seed, leave time to recover, and can be played in the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fault plans are data that can be printed and played again; each fault does what it says; broken promises show."""
+"""Fault plans can be printed and played again, each fault has its effect, and the invariants notice broken promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated process that is stopped or killed does nothing more, whatever it was about to do."""
+"""A stopped or killed simulated process does nothing more, whatever it was about to do."""
 
 from __future__ import annotations
 

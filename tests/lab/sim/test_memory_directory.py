@@ -1,4 +1,4 @@
-"""What the in-memory directory can do beyond the real one: hide, cut and heal."""
+"""What the in-memory directory can do in addition to the real one: hide records, cut the swarm and heal it."""
 
 from __future__ import annotations
 

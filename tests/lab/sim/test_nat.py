@@ -23,7 +23,7 @@ WORKS = {
     ("address-dependent", "symmetric"): False,
     ("symmetric", "symmetric"): False,
 }
-"""The table of RFC 5128, section 3.3, and of Ford et al. 2005."""
+"""Which pairs of routers can be punched, by RFC 5128, section 3.3, and Ford et al. 2005."""
 
 
 @pytest.mark.parametrize(("pair", "works"), WORKS.items())

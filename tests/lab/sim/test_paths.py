@@ -1,4 +1,4 @@
-"""The ways between simulated peers: dialled, punched, relayed, or none; and what a relay's cap leaves."""
+"""Paths between simulated peers (dialled, punched, relayed, none), and the effect of a relay's cap."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEGA = 10**6
 
 
 def network(nat: str = "symmetric", cap: float = 1e5, closed: tuple[PeerId, ...] = (A, B, C, D)) -> Network:
-    """Closed peers, and the open R and S, which relay."""
+    """Return a network of closed peers and the open peers R and S, which relay."""
     made = Network(link=Link("plain", 1e6, 1e6, 0.01), nats=dict.fromkeys(closed, NATS[nat]), relays={R: cap, S: cap})
     for peer in (*closed, R, S):
         MemoryTransport(made, peer, Nobody(), VirtualClock())  # type: ignore[arg-type]
@@ -34,7 +34,7 @@ class Nobody: ...
 
 
 def reserve(network: Network, relay: PeerId, *peers: PeerId) -> list[PeerId]:
-    """Give these peers places at a relay. Return those that lose them, as they do."""
+    """Reserve places for these peers at a relay. Return a list to which each peer is added when it loses its place."""
     lost = list[PeerId]()
     for peer in peers:
         assert network.paths.reserve(relay, peer, lambda peer=peer: lost.append(peer))
@@ -42,7 +42,7 @@ def reserve(network: Network, relay: PeerId, *peers: PeerId) -> list[PeerId]:
 
 
 def played(*calls: Coroutine[Any, Any, Any]) -> list[float]:
-    """When each of these ends; all begin at 0."""
+    """Return when each of these calls ends. All begin at 0."""
 
     async def one(call: Coroutine[Any, Any, Any]) -> float:
         await call

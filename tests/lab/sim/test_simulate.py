@@ -155,7 +155,7 @@ def test_orders_that_were_carried_out_are_listed() -> None:
 
 
 def test_a_swarm_that_cannot_act_on_an_order_says_so() -> None:
-    """Behind closed routers and without a relay nobody exchanges, so the liar has nobody to lie to."""
+    """Behind symmetric routers and without a relay no peer can exchange, so the liar finds no partner."""
     nobody = ("--closed", "1", "--nat", "symmetric", "--relays", "0", "--attack", "flip", "--share", "0.25")
     result = CliRunner().invoke(command, [*SMALL, *nobody])
     assert isinstance(result.exception, OrdersNotCarriedOut)

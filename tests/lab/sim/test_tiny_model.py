@@ -42,7 +42,7 @@ def test_training_lowers_the_loss_and_averaging_four_lowers_it_further(seed: int
 
 
 def test_a_step_follows_the_gradient_of_the_loss() -> None:
-    """The same model in torch, on the batch of the first step."""
+    """The step equals that of the same model in torch, on the first step's batch."""
     (loop,) = loops(1, 1)
     weights = {name: view.clone().requires_grad_() for name, view in views_of(loop.params, LAYOUT)}
     before, last, following = (torch.from_numpy(part[0]) for part in _drawn(1, "peer 0", 0, 0))
